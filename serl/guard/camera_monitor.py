@@ -1,4 +1,4 @@
-"""A camera's pictures that stay the same, though each has a new stamp."""
+"""Detection of stale, frozen, black or missing camera images."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ALIKE, _ALIKE_S = 3, 0.15
 
 
 class Alike:
-    """Counts pictures that are equal, byte by byte, as no two of a sensor with its noise are.
+    """A counter of consecutive images that are equal byte by byte, as no two of a noisy sensor are.
 
     Attributes:
-        count: of equal pictures in a row, so far.
+        count: number of equal images in a row so far.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Alike:
         self._since_s = self._until_s = 0.0
 
     def add(self, data: bytes, stamp_s: float) -> None:
-        """Take the bytes of the next picture."""
+        """Add the bytes of the next image."""
         checksum = crc32(data)
         if checksum != self._checksum:
             self._checksum, self.count, self._since_s = checksum, 0, stamp_s
@@ -39,7 +39,10 @@ class Alike:
 
     @property
     def frozen(self) -> bool:
-        """Equal for longer than a driver repeats a picture, and sooner than 300 ms at 10 Hz."""
+        """Whether the camera is frozen: at least 3 equal images whose stamps span 0.15 s or more.
+
+        This is longer than a driver repeats an image, and is detected within 300 ms at 10 Hz.
+        """
         return self.count >= _ALIKE and self._until_s - self._since_s >= _ALIKE_S
 
 
@@ -47,21 +50,22 @@ logger = logging.getLogger(__name__)
 
 
 class CameraFault(Silent):
-    """An image cannot be trusted; those that follow may be."""
+    """An error for an image that cannot be trusted; later images may be valid again."""
 
 
 class CameraWatchConfig(BaseModel):
-    """When images are no longer believed.
+    """Limits beyond which images are rejected.
 
     Attributes:
-        max_age_s: an image older than this, by its stamp and the robot's, is stale.
-        frozen_readings: so many equal images in a row, byte by byte, are a frozen camera: sensors
-            are noisy. One that is read again, with the stamp that it had, is no other image. 0 for
-            cameras of a simulation, which are not noisy.
-        darkest: an image without any brighter value than this is black.
-        max_skew_s: cameras further apart in time are told of, once an episode.
-        stamped: an image without a stamp is not believed, for it may be of any time; False for
-            simulations in this process, whose images are of the instant at which they are asked.
+        max_age_s: age above which an image is stale, by its stamp and the robot's.
+        frozen_readings: number of images in a row, equal byte by byte, at which a camera counts as
+            frozen: sensors are noisy. An image read again with an unchanged stamp is not counted.
+            0 for simulated cameras, which are not noisy.
+        darkest: an image without any value brighter than this is black.
+        max_skew_s: time between the cameras' stamps above which a warning is logged, once per
+            episode.
+        stamped: whether images without a stamp are rejected, because they may be of any time; False
+            for simulations in this process, whose images are rendered at the instant of the call.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -74,14 +78,14 @@ class CameraWatchConfig(BaseModel):
 
 
 class CameraWatch:
-    """Looks at one reading after the other.
+    """A check of the camera images of consecutive readings.
 
     Args:
-        images: what readings are to carry.
+        images: specs of the images that each reading must contain, by camera.
         config: see `CameraWatchConfig`.
 
     Attributes:
-        skewed: readings whose cameras were too far apart in time.
+        skewed: number of readings whose cameras were too far apart in time.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class CameraWatch:
         self._told = False
 
     def begin(self) -> None:
-        """An episode starts."""
+        """Reset the check at the start of an episode."""
         self._told = False
         self._newest.clear()
 
@@ -115,7 +119,7 @@ class CameraWatch:
                 types = f"expected {spec.dtype}, got {image.dtype}"
                 raise CameraFault(f"camera {name}: another type: {types}")
             limit_s = self._config.max_age_s
-            if not age_s >= -limit_s:  # also where it is no number
+            if not age_s >= -limit_s:  # also true for NaN
                 raise CameraFault(f"camera {name}: its image is from the future, {-age_s:.2f} s")
             if age_s > limit_s:
                 raise CameraFault(
@@ -149,7 +153,7 @@ class CameraWatch:
 
 
 class _Newest(NamedTuple):
-    """The newest image of a camera, and how many equal ones there were, it included."""
+    """The newest image of a camera, and the number of equal images in a row, including it."""
 
     stamp_s: float | None
     checksum: int
@@ -157,12 +161,12 @@ class _Newest(NamedTuple):
 
 
 class WatchedRobot:
-    """A robot whose readings pass a `CameraWatch`.
+    """A robot whose readings are checked by a `CameraWatch`.
 
     Args:
-        robot: what is driven.
-        watch: looks at its readings.
-        told: of each that it lets pass.
+        robot: the robot to drive.
+        watch: checks the images of each reading.
+        told: called with each reading that passes the check.
     """
 
     def __init__(
@@ -175,21 +179,25 @@ class WatchedRobot:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """As the robot."""
+        """The observation spec of the robot."""
         return self._robot.observation_spec
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As the robot."""
+        """The action spec of the robot."""
         return self._robot.action_spec
 
     @property
     def stop_reason(self) -> str | None:
-        """As the robot."""
+        """The reason why the robot is stopped; None while it is not."""
         return self._robot.stop_reason
 
     def observe(self) -> Observation:
-        """The robot's reading; stops it and raises `CameraFault` when images cannot be trusted."""
+        """Return the robot's reading.
+
+        Raises:
+            CameraFault: an image cannot be trusted; the robot was stopped.
+        """
         reading = self._robot.observe()
         try:
             self._watch.check(reading)
@@ -200,20 +208,20 @@ class WatchedRobot:
         return reading
 
     def act(self, action: Action) -> Action:
-        """As the robot."""
+        """Send an action to the robot; return the action that it executes."""
         return self._robot.act(action)
 
     def drive_as(self, source: ActionSource) -> None:
-        """As the robot, where it has a guard."""
+        """Set the source of the next actions, for a robot with a guard; otherwise do nothing."""
         if isinstance(self._robot, Guarded):
             self._robot.drive_as(source)
 
     def stop(self, reason: str) -> None:
-        """As the robot."""
+        """Stop the robot."""
         self._robot.stop(reason)
 
     def recover(self) -> None:
-        """As the robot; images before it are forgotten."""
+        """Reset the image check, then let the robot recover."""
         self._watch.begin()
         self._robot.recover()
 

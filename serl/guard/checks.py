@@ -1,7 +1,8 @@
-"""What the guard asks of a message, and of a setpoint: pure functions, from the first on in order.
+"""Checks of messages and setpoints for the guard: pure functions, in the order of their use.
 
-Schema and frame, finite, age, quaternion, box and rotation, keep-out boxes. Speed, acceleration,
-jerk and lead are those of `serl.setpoint` and `serl.motion`, which simulated arms use as well.
+Schema and frame, finite numbers, age, quaternion, box and rotation, keep-out boxes. Speed,
+acceleration, jerk and lead are bounded in `serl.setpoint` and `serl.motion`, which simulated arms
+use as well.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from serl.motion import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
 
 LED_BACK_M, LED_BACK_RAD = 0.1, 0.35
-"""The guard leads a tool back into its box that is outside by no more."""
+"""Largest distance and rotation outside the box from which the guard leads a tool back."""
 
 _INSET_M = 5e-4
-"""Targets stay this far inside the box, so that a profile that ends there does not leave it."""
+"""Distance of targets from the faces of the box, so that a profile that ends there stays inside."""
 _INSET_RAD = 2e-3
 
 _BEAT = re.compile(
@@ -30,10 +31,10 @@ _BEAT = re.compile(
 
 
 class Refused(BadInput):
-    """A message that is not heeded.
+    """The error for a message that the guard rejects.
 
     Attributes:
-        reason: one of few words that refusals are counted by.
+        reason: short category by which refusals are counted.
     """
 
     def __init__(self, reason: str, text: str) -> None:
@@ -42,13 +43,13 @@ class Refused(BadInput):
 
 
 class Heard(NamedTuple):
-    """How a message came.
+    """Arrival times, stamp and frame of a received message.
 
     Attributes:
-        now_s: monotonic time of its arrival.
-        stamp_s: its stamp, by the sender's ROS clock.
-        wall_s: this process's ROS clock at its arrival.
-        frame: frame_id of its header.
+        now_s: monotonic time of the message's arrival.
+        stamp_s: stamp of the message, by the sender's ROS clock.
+        wall_s: this process's ROS clock at the message's arrival.
+        frame: frame_id of the message's header.
     """
 
     now_s: float
@@ -58,7 +59,7 @@ class Heard(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A heartbeat: who drives, what is asked for, the number of the beat, a person's silence."""
+    """A heartbeat: lease of the active controller, mode, sequence number, age of operator input."""
 
     lease: str
     mode: GuardState
@@ -67,7 +68,11 @@ class Beat(NamedTuple):
 
 
 def parse_beat(text: str) -> Beat:
-    """The heartbeat "<lease> <mode> <count> <silence in ms>", the last one optional."""
+    """Parse a heartbeat "<lease> <mode> <count> <silence in ms>"; the silence is optional.
+
+    Raises:
+        Refused: the text has another form.
+    """
     found = _BEAT.fullmatch(text[:128])
     if found is None:
         raise Refused("heartbeat", f"heartbeat {text[:128]!r}: expected '<lease> <mode> <count>'")
@@ -76,7 +81,7 @@ def parse_beat(text: str) -> Beat:
 
 
 def check_numbers(values: Sequence[float], size: int, what: str) -> None:
-    """Refuse what has not `size` numbers, all finite."""
+    """Raise `Refused` unless there are exactly `size` numbers, all finite."""
     if len(values) != size:
         raise Refused("size", f"{what}: {len(values)} numbers, expected {size}")
     if not all(map(math.isfinite, values)):
@@ -84,7 +89,7 @@ def check_numbers(values: Sequence[float], size: int, what: str) -> None:
 
 
 def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float) -> None:
-    """Refuse stamps that are from the future, or old. Deadlines do not depend on them."""
+    """Raise `Refused` for a stamp from the future or too old; deadlines do not depend on stamps."""
     if not heard.stamp_s - heard.wall_s <= ahead_s:
         raise Refused("future", f"{what} is from the future")
     if not heard.wall_s - heard.stamp_s <= behind_s:
@@ -92,13 +97,13 @@ def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float) -> Non
 
 
 def check_frame(heard: Heard, what: str, frame: str) -> None:
-    """Refuse what is not in the base frame."""
+    """Raise `Refused` unless the message is in the frame `frame`."""
     if heard.frame != frame:
         raise Refused("frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}")
 
 
 def check_pose(values: Sequence[float], what: str) -> Pose:
-    """Seven numbers, x y z and a quaternion xyzw, as a pose."""
+    """Return seven numbers, x y z and a quaternion xyzw, as a pose; raise `Refused` if invalid."""
     check_numbers(values, 7, what)
     x, y, z, *quaternion = values
     try:
@@ -108,10 +113,10 @@ def check_pose(values: Sequence[float], what: str) -> Pose:
 
 
 def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) -> Pose:
-    """The target that a command asks for, within the box and the largest rotation.
+    """Return the target of a command, clamped to the box and to the largest rotation.
 
     Raises:
-        Refused: it is refused, with the reason.
+        Refused: the command is rejected, with the reason.
     """
     check_frame(heard, "command", config.frame)
     check_numbers(values, 7, "command")
@@ -123,10 +128,10 @@ def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) ->
 
 
 def check_opening(values: Sequence[float], heard: Heard, config: GuardConfig) -> float:
-    """What a gripper is to do: 1 open, 0 close.
+    """Return the commanded opening of a gripper: 1 open, 0 close.
 
     Raises:
-        Refused: the command is refused, with the reason.
+        Refused: the command is rejected, with the reason.
     """
     check_numbers(values, 1, "gripper")
     if not 0.0 <= values[0] <= 1.0:
@@ -136,7 +141,7 @@ def check_opening(values: Sequence[float], heard: Heard, config: GuardConfig) ->
 
 
 def bounded(pose: Pose, config: GuardConfig) -> Pose:
-    """`pose`, or what the box and the largest rotation leave of it."""
+    """Return `pose` clamped to the box and to the largest rotation."""
     motion = config.motion
     x, y, z = (
         min(high - _INSET_M, max(low + _INSET_M, value))
@@ -151,7 +156,10 @@ def bounded(pose: Pose, config: GuardConfig) -> Pose:
 def is_inside(
     pose: Pose, config: GuardConfig, reach_m: float = 0.0, reach_rad: float = 0.0
 ) -> bool:
-    """Whether all that is within reach of a pose is where the tool may be."""
+    """Return whether every pose within reach of `pose` is allowed for the tool.
+
+    Allowed poses are inside the box, within the largest rotation and outside all keep-out boxes.
+    """
     motion = config.motion
     for low, value, high in zip(motion.box_low_m, pose.position, motion.box_high_m, strict=True):
         if not low + reach_m <= value <= high - reach_m:
@@ -165,7 +173,7 @@ def is_inside(
 
 
 def far_outside(pose: Pose, config: GuardConfig) -> str:
-    """How a tool is farther from where it may be than the guard would lead it back from."""
+    """Describe a tool that is too far outside its limits to be led back; empty if it is not."""
     motion = config.motion
     rows = zip("xyz", motion.box_low_m, pose.position, motion.box_high_m, strict=True)
     far = [
@@ -185,7 +193,7 @@ def far_outside(pose: Pose, config: GuardConfig) -> str:
 
 
 def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:
-    """Whether a stop that begins now ends without leaving where the tool may be."""
+    """Return whether a stop that begins now stays within the poses that the tool may take."""
     reach_m, reach_rad = _reach(state, config.motion.limits)
     if is_inside(state.pose, config, reach_m, reach_rad):
         return True
@@ -193,20 +201,20 @@ def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:
 
 
 def can_stop_clear(state: Setpoint, config: GuardConfig) -> bool:
-    """Whether a stop that begins now ends without entering a box to keep out of."""
+    """Return whether a stop that begins now ends without entering a keep-out box."""
     return not any(is_kept_out(pose, config) for pose in _stop(state, config.motion.limits))
 
 
 def may_be(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
-    """Whether a setpoint is allowed: a stop from it ends inside, and enters no keep-out box.
+    """Return whether a setpoint is allowed: a stop from it stays inside and out of keep-out boxes.
 
-    A setpoint that is outside the box is led back, but around nothing: a keep-out box on the way
-    ends that. It gets no farther outside than the guard takes an arm from.
+    A setpoint outside the box may be led back, but not around obstacles: a keep-out box on the way
+    ends the motion. The setpoint gets no farther outside than `far_outside` allows.
 
     Args:
         after: the setpoint.
-        before: pose of the one before it.
-        config: of the guard.
+        before: pose of the preceding setpoint.
+        config: configuration of the guard.
     """
     if can_stop_inside(after, config):
         return True
@@ -215,18 +223,18 @@ def may_be(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
 
 
 def is_kept_out(pose: Pose, config: GuardConfig) -> bool:
-    """Whether it is in a box to keep out of."""
+    """Return whether the position of `pose` is in a keep-out box."""
     return _in_keep_out(pose.position, config, 0.0)
 
 
 def is_apart(a: Pose, b: Pose, most_m: float, most_rad: float) -> bool:
-    """Whether two poses differ by more than so much."""
+    """Return whether two poses differ by more than `most_m` or by more than `most_rad`."""
     cosine = abs(sum(x * y for x, y in zip(a.quaternion, b.quaternion, strict=True)))
     return math.dist(a.position, b.position) > most_m or cosine < math.cos(0.5 * most_rad)
 
 
 def _stop(state: Setpoint, limits: Limits) -> Iterator[Pose]:
-    """Where a stop that begins now leads through, and ends."""
+    """Yield the poses of a stop that begins now, from the present pose to the final one."""
     yield state.pose
     while not at_rest(state):
         state = brake_setpoint(state, limits, PROFILE_PERIOD_S)
@@ -234,7 +242,10 @@ def _stop(state: Setpoint, limits: Limits) -> Iterator[Pose]:
 
 
 def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:
-    """More than a stop travels: at constant speed for as long as it takes, and a bit."""
+    """Return upper bounds of a stop's travel (m, rad): constant speed for its duration, plus 1 mm.
+
+    The margin of the rotation is 5 mrad.
+    """
     speed, spin = math.hypot(*state.velocity), math.hypot(*state.angular_velocity)
     ramp_s = limits.stop_acceleration_m_s2 / limits.stop_jerk_m_s3 + 4.0 * PROFILE_PERIOD_S
     turn_s = (

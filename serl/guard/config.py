@@ -1,4 +1,4 @@
-"""What the guard is told, and the states it can be in."""
+"""The configuration and the states of the guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serl.motion import FARTHEST_RAD, Box, Limits, Motion
 
 
 class GuardState(StrEnum):
-    """What the guard is doing; it publishes nothing while it is disarmed."""
+    """The state of the guard, which publishes nothing while it is disarmed."""
 
     DISARMED = "disarmed"
     HOLD = "hold"
@@ -29,36 +29,37 @@ LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
 
 
 class GuardConfig(BaseModel):
-    """The numbers of the guard; deadlines can be made shorter, not longer.
+    """The limits and deadlines of the guard; deadlines can be made shorter, not longer.
 
     Attributes:
-        motion: of the task: box, largest rotation, limits, and how often the gripper may switch.
+        motion: motion of the task: box, largest rotation, limits, minimum gripper interval.
         reference: orientation of the tool (xyzw) about which rotations are limited.
-        frame: what every pose's header must say.
+        frame: frame_id that the header of every pose must contain.
         joint_low_rad: lower limits of the joints, in the order of the joint states.
-        joint_high_rad: upper limits.
-        joint_margin_rad: a policy is held this close to a joint's limit, and half as close every
-            motion is stopped; twice as close all motion is slow.
-        joint_speed_rad_s: a joint that turns faster, as near a singular pose, has all motion held,
-            and stopped when it goes on; from two thirds of it all motion is slow.
-        joint_names: which joints of a message are the arm's; empty: all, in their order.
+        joint_high_rad: upper limits of the joints, in the same order.
+        joint_margin_rad: distance to a joint's limit below which a policy is held; below half of it
+            every motion is stopped, below twice of it all motion is slow.
+        joint_speed_rad_s: joint speed, reached for example near a singular pose, above which all
+            motion is held, and stopped if it persists; above two thirds of it all motion is slow.
+        joint_names: names of the arm's joints in a message; empty for all, in the message's order.
         keep_out: boxes that the tool must not enter.
-        wrench: the arm measures forces, and without them it holds.
-        slow_speed_m_s: top speed while something is touched, near a joint's limit, while holding,
+        wrench: whether the arm measures forces; if so, it holds while they are missing.
+        slow_speed_m_s: top speed while the arm is in contact, near a joint's limit, while holding,
             and on the way back after a stop.
-        slow_angular_speed_rad_s: the same for rotations.
+        slow_angular_speed_rad_s: top angular speed in the same situations.
         heartbeat_s: age at which the actor's heartbeat is lost.
-        device_s: silence of a person's device at which the arm holds, as the heartbeat tells it.
+        device_s: silence of the operator's device, reported in the heartbeat, at which the arm
+            holds.
         command_s: age at which a command is stale; at least 1.5 control periods.
-        state_s: age at which a measurement is stale, and the arm holds ...
-        lost_s: ... and at which a person has to look at it.
-        ahead_s: how far a stamp may be in the future.
-        lease_s: silence after which another actor may take the place of the last one.
-        release_s: rest between a person and a policy.
-        silent_s: silence after which the guard disarms.
-        following_m: distance of the arm from its setpoint that is not tolerated for long.
-        following_rad: the same for rotations.
-        following_s: how long it is.
+        state_s: age at which a measurement is stale, and the arm holds.
+        lost_s: age of a measurement at which the arm is stopped until a person acknowledges it.
+        ahead_s: largest time by which a stamp may be in the future.
+        lease_s: silence of the active actor after which another actor may replace it.
+        release_s: rest between control by a person and by a policy.
+        silent_s: silence of the actor after which the guard disarms.
+        following_m: distance of the arm from its setpoint above which the arm does not follow.
+        following_rad: rotation of the arm from its setpoint above which the arm does not follow.
+        following_s: time for which the arm may be that far from its setpoint before it is stopped.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -112,12 +113,12 @@ class GuardConfig(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits that differ when any number differs."""
+        """Sixteen hex digits of a hash of all values of this configuration."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @property
     def slow(self) -> Limits:
-        """The limits with the slow speeds."""
+        """The motion limits with the slow speeds."""
         limits = self.motion.limits
         speeds = {
             "speed_m_s": min(self.slow_speed_m_s, limits.speed_m_s),
@@ -127,5 +128,5 @@ class GuardConfig(BaseModel):
 
     @property
     def worst_travel_m(self) -> float:
-        """How far the arm goes at full speed from a fault until it stands, within 250 ms."""
+        """The distance that an arm at full speed travels from a fault to standstill, in 250 ms."""
         return 0.25 * self.motion.limits.speed_m_s

@@ -1,4 +1,4 @@
-"""The gripper's part of what the guard takes from an actor."""
+"""The gripper commands that the guard accepts from an actor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serl.guard.inputs import MessageAge
 
 
 class GripperCommand:
-    """The commanded opening of a gripper, which changes only so often.
+    """The commanded opening of a gripper, which has a minimum interval between changes.
 
     Attributes:
         opening: 1 open, 0 closed; None before the first command.
@@ -25,12 +25,12 @@ class GripperCommand:
         self._switched_s = -math.inf
 
     def hear(self, values: Sequence[float], heard: Heard, moves: bool) -> None:
-        """Take a command, or count why it is refused.
+        """Accept a command, or count the reason of its refusal.
 
         Args:
             values: one number, from 0 (close) to 1 (open).
-            heard: how it came.
-            moves: an actor drives the arm, so that the gripper may move.
+            heard: arrival of the command.
+            moves: whether an actor drives the arm, so that the gripper may move.
         """
         with self._source.hearing(heard.now_s):
             opening = check_opening(values, heard, self._config)

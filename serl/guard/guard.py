@@ -1,32 +1,32 @@
-"""The guard: the only one that commands an arm. No ROS, no clock, no learning in here.
+"""The guard: the only component that commands an arm, without ROS, clocks or learning.
 
-It takes what the actor asks for and what the arm measures, each with the time of its arrival, and
-`tick`, called 100 times a second, gives the setpoint to publish. It distrusts everybody: what is
-late, wrong or silent stops the arm. `serl/ros/nodes/guard.py` is its process.
+The guard takes the actor's commands and the arm's measurements, each with the time of its arrival.
+`tick`, called 100 times a second, returns the setpoint to publish. No input is trusted: late,
+invalid or missing messages stop the arm. The process of the guard is `serl/ros/nodes/guard.py`.
 
-    guard = Guard(config, latch)            # latch: what `LatchFile.read` says
+    guard = Guard(config, latch)            # latch: result of `LatchFile.read`
     guard.heartbeat("<lease> <mode> <count> <person's silence in ms>", heard)  # the last: teleop
     guard.command(pose7, heard)             # 10 Hz, base_T_tcp of the target, xyzw
     guard.gripper([1.0 or 0.0], heard)      # open or close; sent with each command
     guard.pose / joints / wrench(values, heard)      # measured
-    guard.robot_error(text)                 # what the arm reports of itself; "" when it is well
+    guard.robot_error(text)                 # error that the arm reports; "" for none
     setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
     guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
     guard.state, guard.cause, guard.latch, guard.opening, guard.counts, guard.yields
 
-What an actor has to know (all the numbers are in `GuardConfig`):
+Rules for an actor (all the numbers are in `GuardConfig`):
 
-- DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once beats, commands and measurements are
-  fresh. Whatever is missing brings it back to HOLD; it goes on by itself when that is over and
-  the arm has come to rest. So does a refused command, until the next good one.
-- From a person to a policy or a reset: the arm rests for 0.5 s first, by itself. A person who was
-  lost (beats or commands ended) has to take over again, or somebody calls `arm` again after
-  `disarm`: until then neither policy nor reset moves the arm.
-- An actor that another one replaces must have been silent for 1 s. While two beat, nobody drives.
+- DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once heartbeats, commands and measurements are
+  fresh. A missing one brings the guard back to HOLD; it resumes by itself when all are fresh again
+  and the arm has come to rest. A refused command has the same effect, until the next valid one.
+- From a person to a policy or a reset: the arm rests for 0.5 s first, by itself. After the loss of
+  an operator (heartbeats or commands ended), neither policy nor reset moves the arm until the
+  operator takes over again, or `disarm` and `arm` are called.
+- An actor can be replaced after 1 s of silence. While two actors send heartbeats, the arm holds.
 - PROTECTIVE_STOP: `ack`, then `arm`. ESTOP: `ack`, then `reset`, then `arm`. Both need an arm at
   rest, without error, with fresh measurements; after them resets and persons move slowly until a
   policy drives again. The first start (no latch file) is an ESTOP.
-- A simulated arm that is put elsewhere jumps: `disarm` before it, `arm` after it.
+- A simulated arm that is placed elsewhere jumps: `disarm` before the jump, `arm` after it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _FOLLOWING = MOVING | {GuardState.HOLD}
 
 
 class Guard:
-    """Made disarmed, or stopped when the latch says so.
+    """The state machine between an actor and an arm; disarmed at first, or stopped by its latch.
 
     Attributes:
-        state, cause: what it is doing, and why, of a hold or a stop.
-        lease: who drives.
-        measured: what the arm says of itself.
-        counts: refusals and other incidents by reason.
+        state, cause: state of the guard, and the reason of a hold or a stop.
+        lease: the active actor and the freshness of its heartbeat.
+        measured: measurements and errors of the arm.
+        counts: number of refusals and other incidents by reason.
     """
 
     def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
@@ -85,16 +85,16 @@ class Guard:
         self._gripper = GripperCommand(config, self.counts)
         self._nonsense = Nonsense(3, "commands that are not finite")
         self._ticked_s = -math.inf
-        self._awake_s = -math.inf  # armed, or awake, since then
+        self._awake_s = -math.inf  # time of `arm`, or of the last late tick
         self._following = Following(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
-        self._last: Setpoint | None = None  # before the guard slept
+        self._last: Setpoint | None = None  # the last setpoint before a late tick
         self._standing = Standing(config, self.measured)
         self._active = False  # was armed, and publishes
         self._braking = self._disarming = False
         self._lost_human = self._recovering = self._acknowledged = False
-        self._touched = False  # in a protective stop, or it was stopped for that
+        self._touched = False  # contact during a protective stop, or as its cause
 
     @property
     def opening(self) -> float | None:
@@ -103,20 +103,20 @@ class Guard:
 
     @property
     def active(self) -> bool:
-        """Whether it was armed and has not been disarmed since: it drives the arm or holds it."""
+        """Whether the guard was armed and not disarmed since: it drives or holds the arm."""
         return self._active
 
     @property
     def yields(self) -> bool:
-        """Whether a touch was felt in a protective stop, so that the controller is to be soft.
+        """Whether the controller is to be soft: contact was measured in a protective stop.
 
-        An emergency stop that follows leaves it soft, and one without a touch before it stiff.
+        An emergency stop after this contact leaves the controller soft, any other leaves it stiff.
         """
         return self._touched and self.state in LATCHED
 
     @property
     def latch(self) -> Latch:
-        """What has to be on the disk now."""
+        """The latch to keep on disk for the present state."""
         if self.state in LATCHED:
             return Latch(self.state, self.cause)
         armed = self.state is not GuardState.DISARMED
@@ -124,7 +124,7 @@ class Guard:
 
     @property
     def pace(self) -> Limits | None:
-        """The limits on its way to the target, slow ones at times; None: it brakes, or holds."""
+        """The limits for motion to the target, slow if required; None while braking or holding."""
         if self.state not in MOVING or self._braking or self._setpoint is None:
             return None
         slow = (
@@ -136,11 +136,11 @@ class Guard:
         return self._slow if slow else self._limits
 
     def heartbeat(self, text: str, heard: Heard) -> None:
-        """The actor lives: "<lease> <mode> <count> <silence, ms>", at most 20 ms apart."""
+        """Take a heartbeat "<lease> <mode> <count> <silence, ms>", sent at most 20 ms apart."""
         self.lease.hear(text, heard)
 
     def command(self, values: Sequence[float], heard: Heard) -> None:
-        """The target that the actor asks for: x y z (m) and a quaternion xyzw."""
+        """Take the target of the actor: x y z (m) and a quaternion xyzw; hold if it is refused."""
         self._note_not_finite(values, heard)
         with self._command.hearing(heard.now_s):
             self._target = check_command(values, heard, self._config)
@@ -148,24 +148,30 @@ class Guard:
             self._hold(self._command.fault, heard.now_s)
 
     def gripper(self, values: Sequence[float], heard: Heard) -> None:
-        """Open (1) or close (0) the gripper; not late, nor while the arm holds, nor too often."""
+        """Open (1) or close (0) the gripper; late or too frequent commands are refused.
+
+        Commands are also refused while the arm holds.
+        """
         self._note_not_finite(values, heard)
         self._gripper.hear(values, heard, self.state in MOVING)
 
     def pose(self, values: Sequence[float], heard: Heard) -> None:
-        """Where the tool is: base_T_tcp."""
+        """Take the measured pose of the tool, base_T_tcp; stop an armed arm whose pose jumps."""
         self.measured.hear_pose(values, heard)
         if jumps := self.measured.jumps:
             self._stop_if_armed(jumps)
 
     def joints(self, values: Sequence[float], heard: Heard) -> None:
-        """Where the joints are (rad)."""
+        """Take the measured joint angles (rad); stop an armed arm whose joints are in danger."""
         self.measured.hear_joints(values, heard)
         if danger := self.measured.joints.danger:
             self._stop_if_armed(danger)
 
     def wrench(self, values: Sequence[float], heard: Heard) -> None:
-        """What the surroundings exert on the tool: force (N), torque (Nm)."""
+        """Take the wrench of the surroundings on the tool, force (N) then torque (Nm).
+
+        A force or torque at its limit stops an armed arm.
+        """
         self.measured.hear_wrench(values, heard)
         if self.measured.touch:
             self._stop_if_armed(self.measured.touch)
@@ -173,10 +179,10 @@ class Guard:
             self._touched |= stopped and not self.measured.rivals
 
     def doubt(self, rivals: str) -> None:
-        """Take which nodes publish measurements beside the arm's driver; empty for none.
+        """Set which nodes publish measurements beside the arm's driver; empty for none.
 
-        While there are any an armed arm is stopped, a stopped one does not give way, and no stop is
-        acknowledged.
+        While there are any, an armed arm is stopped, a stopped arm does not give way, and no stop
+        can be acknowledged.
         """
         if self.cause and rivals.startswith(self.cause):
             self.cause = rivals  # a name that is known only now
@@ -185,24 +191,27 @@ class Guard:
             self._stop_if_armed(rivals)
 
     def robot_error(self, text: str) -> None:
-        """What the arm reports of itself; it stops the arm, and nothing here clears it."""
+        """Take the error that the arm reports; empty for none.
+
+        An error stops the arm; only the arm's own report of no error clears it.
+        """
         self.measured.error = text
         if text:
             self.stop(f"the arm reports {text}")
 
     def stop(self, cause: str) -> None:
-        """Protective stop: brake, hold, stay stopped until a person acknowledges it."""
+        """Begin a protective stop: brake and hold until a person acknowledges the stop."""
         if self.state not in LATCHED:
             self._latch(GuardState.PROTECTIVE_STOP, cause)
 
     def estop(self, cause: str) -> None:
-        """Emergency stop, from any state; one that is pressed again was not acknowledged yet."""
+        """Begin an emergency stop, from any state; a repeated one must be acknowledged again."""
         self._acknowledged = False
         if self.state is not GuardState.ESTOP:
             self._latch(GuardState.ESTOP, cause)
 
     def ack(self, now_s: float) -> str:
-        """A person saw the stop. It ends a protective stop; says what comes next.
+        """Acknowledge a stop for a person; this ends a protective stop. Return the next step.
 
         Raises:
             BadInput: nothing is stopped, or the cause is still there.
@@ -217,10 +226,10 @@ class Guard:
         return self._disarmed()
 
     def reset(self, now_s: float) -> str:
-        """End an acknowledged emergency stop, disarmed.
+        """End an acknowledged emergency stop; the guard is disarmed then.
 
         Raises:
-            BadInput: there is none, or the cause is still there.
+            BadInput: there is no acknowledged emergency stop, or the cause is still there.
         """
         if self.state is not GuardState.ESTOP or not self._acknowledged:
             wanted = "an acknowledged emergency stop"
@@ -230,7 +239,7 @@ class Guard:
         return self._disarmed()
 
     def arm(self, now_s: float) -> str:
-        """Hold the arm where it is, ready to be driven.
+        """Arm the guard: hold the arm at its present pose, ready to be driven.
 
         Raises:
             BadInput: the guard is not disarmed, or the arm is not well, at rest, and near its box.
@@ -247,7 +256,10 @@ class Guard:
         return "armed"
 
     def refusal(self, now_s: float) -> str:
-        """Why `ack`, `reset` or `arm` is refused now; empty when a person's word helps, or none."""
+        """Return why `ack`, `reset` or `arm` is refused now.
+
+        Empty when nothing prevents the call that is due, or when no call is due.
+        """
         if self.state in _FOLLOWING:
             return ""
         if trouble := self.measured.trouble(now_s):
@@ -262,7 +274,7 @@ class Guard:
         return "a person drives; let go first" if person and self.state in LATCHED else ""
 
     def disarm(self) -> str:
-        """Brake, then be silent; a stop stays one."""
+        """Brake, then disarm and publish nothing; a stop is not ended. Return the result."""
         if self.state in LATCHED:
             return f"stays in {self.state}"
         if self.state is GuardState.DISARMED:
@@ -271,7 +283,7 @@ class Guard:
         return "disarming"
 
     def tick(self, now_s: float) -> Setpoint | None:
-        """The setpoint of this period of 10 ms; None: nothing is to be published."""
+        """Return the setpoint of this period of 10 ms; None when nothing is to be published."""
         late = now_s - self._ticked_s > self._config.heartbeat_s
         self._ticked_s = now_s
         if not self._active:
@@ -288,7 +300,7 @@ class Guard:
         return self._advance(now_s)
 
     def _decide(self, now_s: float) -> None:
-        """Drive as the actor asks, or hold."""
+        """Enter the state that the actor asks for, or hold."""
         silent_s = now_s - max(self.lease.heard_s, self._awake_s)
         self._disarming |= silent_s > self._config.silent_s
         if hindrance := self._hindrance(now_s):
@@ -302,7 +314,7 @@ class Guard:
             self._recovering &= self.state is not GuardState.POLICY
 
     def _hindrance(self, now_s: float) -> str:
-        """Why the arm has to hold; empty when it may move."""
+        """Return why the arm has to hold; empty when it may move."""
         lease = self.lease
         if self._disarming:
             return "disarming"
@@ -322,7 +334,7 @@ class Guard:
         return self.measured.joints.near if lease.mode is GuardState.POLICY else ""
 
     def _hold(self, cause: str, now_s: float) -> None:
-        """Come to rest, and stay there as long as there is a reason."""
+        """Brake, and hold the arm at rest with this cause."""
         if self.state not in _FOLLOWING:
             return
         if self.state in MOVING:
@@ -335,7 +347,7 @@ class Guard:
         self.cause = cause
 
     def _advance(self, now_s: float) -> Setpoint:
-        """The next setpoint: of a stop, of a hold, or on the way to the target."""
+        """Return the next setpoint: braking, holding, or moving to the target."""
         assert self._setpoint is not None
         before = self._setpoint
         if not self._braking:
@@ -352,7 +364,7 @@ class Guard:
         return after
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
-        """Where the setpoint goes, and within which limits."""
+        """Return the goal of the setpoint and the limits of the motion."""
         pose, pace = self.measured.fresh_pose(now_s), self.pace
         if pace is not None and pose is not None and self._target is not None:
             return within_lead(self._target, pose, pace), pace
@@ -361,7 +373,7 @@ class Guard:
         return self._standing.find(place, self.state, self.yields, now_s), self._slow
 
     def _watch_arm(self, now_s: float) -> None:
-        """Stop an arm that is silent, or elsewhere than it should be, for longer than it may."""
+        """Stop an arm that is silent, or away from its setpoint, for longer than allowed."""
         pose, following = self.measured.fresh_pose(now_s), self._following
         if now_s - max(self.measured.heard_s(), self._awake_s) > self._config.lost_s:
             self._stop_if_armed("the arm fell silent")
@@ -378,7 +390,7 @@ class Guard:
             following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
 
     def _note_moved(self) -> None:
-        """The arm left its setpoint though it is stopped, or its pose is wrong: say so, once."""
+        """Note once per stop that the arm left its setpoint, or that its measured pose is wrong."""
         if not self._standing.moved:
             self._standing.moved = True
             self.counts["moved while stopped"] += 1
@@ -409,13 +421,16 @@ class Guard:
         self._standing.brake(stands)
 
     def _seed(self, pose: Pose) -> None:
-        """Begin at rest, at a measured pose."""
+        """Set the setpoint to a measured pose, at rest."""
         pose = Pose(pose.position, align_sign(pose.quaternion, self._config.reference))
         self._setpoint, self._braking = Setpoint(pose), False
         self._standing.seed(pose)
 
     def _begin_anew(self, pose: Pose) -> None:
-        """Begin where the arm is; of a stop, only where the setpoint before may have left it."""
+        """Set the setpoint to the measured pose of the arm.
+
+        During a stop only if the last setpoint explains the pose.
+        """
         stopped = self.state in LATCHED
         if stopped and not (self._last and self._standing.is_behind(pose, self._last.pose)):
             return  # nothing is published: the arm holds by itself
@@ -424,7 +439,10 @@ class Guard:
             self._standing.rest(pose, self.state, self._ticked_s)
 
     def _lose_track(self, now_s: float) -> None:
-        """The guard slept for so long that the arm holds by itself: begin where it is."""
+        """Drop the setpoint after a late tick, when the arm holds by itself.
+
+        The setpoint of a stop that came to rest is kept.
+        """
         self.counts["late tick"] += 1
         self._awake_s = now_s
         if self._standing.origin is not None and self._setpoint is not None:

@@ -1,4 +1,4 @@
-"""What the guard knows: who drives, what the arm measures, and how old all of it is."""
+"""Inputs of the guard: the active actor, the measurements of the arm, and the age of each."""
 
 from __future__ import annotations
 
@@ -25,33 +25,38 @@ from serl.motion import FARTHEST_RAD, Pose
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
 _SETTLED_S = 0.5
 _FARTHEST_M = 10.0
-"""No arm of ours reaches this far: such a pose is not in metres."""
+"""Distance that no supported arm reaches: a pose beyond it is not in metres."""
 
 _NONSENSE_S = 1.0
 _LET_GO = 0.8
-"""A touch is over below this part of the force at which it began."""
+"""Fraction of the contact force threshold below which contact ends."""
 
 _HAND_M_S, _HAND_RAD_S = 0.5, 2.5
-"""How fast a person moves a compliant arm by hand, at most."""
+"""Highest speeds at which a person moves a compliant arm by hand."""
 
 _NOISE_M, _NOISE_RAD = 0.01, 0.05
-"""What a measured pose may be off by: noise of the sensor, and jitter of its stamp (15 ms)."""
+"""Largest errors of a measured pose: noise of the sensor, and jitter of its stamp (15 ms)."""
 
 _PACED_S = 0.05
-"""A speed is measured over this time as well: many small steps make a fast drift."""
+"""Second time span over which speed is measured: many small steps make a fast drift."""
 
 _PUSH_N, _PUSH_NM = 1.5, 0.3
-"""What is below comes of the sensor: the softest spring of ours makes 1.8 N of its lead."""
+"""Force and torque below which a reading is sensor noise.
+
+The softest supported spring exerts 1.8 N at its lead.
+"""
 
 
 class MessageAge:
-    """How old a kind of message is, and what was wrong with the last one.
+    """The age of the newest message of one kind, and the fault of the last one.
 
     Attributes:
-        heard_s: when the last good one came.
-        resumed_s: when one came after a silence that was too long; -inf before the first.
-        stamp_s: its stamp; NaN before the first, and of what is told apart otherwise.
-        fault: why the last one was refused; empty when it was not.
+        heard_s: arrival time of the last valid message.
+        resumed_s: arrival time of the first valid message after the last silence that was too long;
+            -inf before the first message.
+        stamp_s: stamp of the last valid message; NaN before the first, and for kinds whose
+            repetitions are detected by other means.
+        fault: why the last message was refused; empty when it was not.
     """
 
     def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
@@ -63,12 +68,16 @@ class MessageAge:
         self._counts = counts
 
     def hearing(self, now_s: float, stamp_s: float = math.nan) -> Self:
-        """A block whose refusal is counted, and ends there; without one the source is fresh."""
+        """Return a context manager for the checks of one message.
+
+        A `Refused` raised in the block is counted and suppressed; a block without an error makes
+        the source fresh.
+        """
         self._now_s, self._new_stamp_s = now_s, stamp_s
         return self
 
     def is_repeated(self, stamp_s: float) -> bool:
-        """The last good one had this stamp: no news, which is counted."""
+        """Return whether the last valid message had this stamp, and count the repetition."""
         if stamp_s != self.stamp_s:
             return False
         self._counts[f"{self._name}: repeated"] += 1
@@ -93,20 +102,20 @@ class MessageAge:
         return isinstance(error, Refused)
 
     def is_fresh(self, now_s: float) -> bool:
-        """The last good one is not too old."""
+        """Return whether the last valid message is not too old."""
         return now_s - self.heard_s <= self._oldest_s
 
     def hindrance(self, now_s: float) -> str:
-        """Why it cannot be acted on; empty when it can."""
+        """Return why the last message cannot be acted on; empty when it can."""
         return self.fault or ("" if self.is_fresh(now_s) else f"{self._name} is stale")
 
 
 class Nonsense:
-    """Messages that no healthy sender sends, counted within the last second.
+    """A counter, over the last second, of messages that no healthy sender sends.
 
     Args:
-        most: the number of them at which the arm has to be stopped.
-        what: they are, in words.
+        most: number of messages at which the arm has to be stopped.
+        what: description of the messages, for the cause of the stop.
     """
 
     def __init__(self, most: int, what: str) -> None:
@@ -114,25 +123,25 @@ class Nonsense:
         self._words = f"{most} {what}"
 
     def hear(self, now_s: float) -> str:
-        """Count one more; return why the arm has to be stopped, empty below the limit."""
+        """Count one more message; return why the arm has to be stopped, empty below the limit."""
         self._heard_s.append(now_s)
         often = len(self._heard_s) == self._heard_s.maxlen
         return self._words if often and now_s - self._heard_s[0] <= _NONSENSE_S else ""
 
 
 class Lease:
-    """Who drives: one actor, until it has been silent for long enough.
+    """The right of one actor to drive, until its heartbeat has been silent for long enough.
 
-    Commands do not say whose they are. So nobody drives while two actors beat, or while others
-    command as well.
+    Commands carry no sender. So the arm holds while two actors send heartbeats, or while other
+    nodes publish commands as well.
 
     Attributes:
-        others: who does, in words; empty for nobody.
-        mode: what the actor asks for.
-        heard_s: when its last beat came.
-        since_s: when its first one did.
-        human_s: when its last beat in the name of a person came ...
-        device_s: ... and when that person's device was heard.
+        others: description of other nodes that publish commands; empty for none.
+        mode: mode that the actor asks for.
+        heard_s: arrival time of the actor's last heartbeat.
+        since_s: arrival time of the actor's first heartbeat.
+        human_s: arrival time of the last heartbeat with the mode of teleoperation.
+        device_s: time of the last input from the operator's device, by that heartbeat.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
@@ -146,11 +155,11 @@ class Lease:
 
     @property
     def heard_s(self) -> float:
-        """When its last beat came."""
+        """The arrival time of the actor's last heartbeat."""
         return self._source.heard_s
 
     def hear(self, text: str, heard: Heard) -> None:
-        """Take a beat; one that is refused does not count as one."""
+        """Take a heartbeat; a refused one is counted as a refusal and otherwise ignored."""
         with self._source.hearing(heard.now_s):
             beat = parse_beat(text)
             check_stamp(heard, "heartbeat", self._config.ahead_s, self._config.command_s)
@@ -166,11 +175,11 @@ class Lease:
                 self.human_s, self.device_s = heard.now_s, heard.now_s - beat.silent_s
 
     def is_fresh(self, now_s: float) -> bool:
-        """The last beat is not too old."""
+        """Return whether the last heartbeat is not too old."""
         return self._source.is_fresh(now_s)
 
     def hindrance(self, now_s: float) -> str:
-        """Why nobody drives; empty when somebody does."""
+        """Return why no actor may drive; empty when one may."""
         if not self.is_fresh(now_s):
             return "heartbeat lost"
         if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
@@ -180,24 +189,24 @@ class Lease:
         return self.others
 
     def is_device_silent(self, now_s: float) -> bool:
-        """A person drives, and nothing comes from that person."""
+        """Return whether the mode is teleoperation and the operator's device is silent."""
         silent_s = now_s - self.device_s
         return self.mode is GuardState.TELEOP and silent_s > self._config.device_s
 
 
 class MeasuredArm:
-    """What the arm says of itself; what has the stamp of the one before is not news.
+    """The measurements and errors of the arm; a message with the stamp of the last one is ignored.
 
     Attributes:
-        pose: of the tool in the base frame; None before the first.
-        touch: the force or torque at which all motion has to stop, in words; empty below it.
-        is_touching: the force asks for slow motion.
-        is_pushing: there is a force at all, or a torque.
-        joints: how near to their limits they are, and how fast.
-        error: what the arm reports of itself, in words; empty when it is well.
-        unwatched: why nobody knows whether it is; empty when somebody does.
-        rivals: which nodes publish measurements beside the arm's driver, in words; empty for none.
-            Nothing that is measured is trusted then.
+        pose: pose of the tool in the base frame; None before the first message.
+        touch: description of a force or torque at which all motion has to stop; empty below it.
+        is_touching: whether the force requires slow motion.
+        is_pushing: whether there is any force or torque above the sensor's noise.
+        joints: distance of the joints to their limits, and their speed.
+        error: error that the arm reports; empty for none.
+        unwatched: why it is unknown whether the arm has an error; empty when it is known.
+        rivals: description of nodes that publish measurements beside the arm's driver; empty for
+            none. No measurement is trusted while there are any.
         jumps: why the arm has to be stopped for poses that jump; empty when it does not.
     """
 
@@ -210,7 +219,7 @@ class MeasuredArm:
         self._jumping = Nonsense(5, "jumps of the measured pose")
         self._paced: tuple[float, Pose] | None = None  # a stamp 50 ms ago or less, and its pose
         self._still: Pose | None = None
-        self._still_s = math.inf  # since when it has been near that pose
+        self._still_s = math.inf  # time since which the arm has been near that pose
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
         self._sources = {name: MessageAge(name, config.state_s, counts) for name in names}
 
@@ -243,7 +252,7 @@ class MeasuredArm:
             self.joints.hear(values, heard.stamp_s, heard.now_s)
 
     def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
-        """Take what the surroundings exert on the tool, forces (N) then torques (Nm)."""
+        """Take the wrench of the surroundings on the tool, forces (N) then torques (Nm)."""
         source, limits = self._sources.get("wrench"), self._config.motion.limits
         if source is None or source.is_repeated(heard.stamp_s):
             return
@@ -260,22 +269,25 @@ class MeasuredArm:
                 self.touch = f"torque {torque:.1f} Nm"
 
     def fresh_pose(self, now_s: float) -> Pose | None:
-        """The measured pose unless it is stale."""
+        """Return the measured pose; None when it is stale."""
         return self.pose if self._sources["pose"].is_fresh(now_s) else None
 
     def hindrance(self, now_s: float) -> str:
-        """Why what is known of the arm does not do for moving it; empty when it does."""
+        """Return why the measurements do not allow motion of the arm; empty when they do."""
         for source in self._sources.values():
             if hindrance := source.hindrance(now_s):
                 return hindrance
         return self.unwatched or self.joints.running
 
     def heard_s(self) -> float:
-        """When the oldest of its last good measurements came."""
+        """Return the arrival time of the oldest among the last valid measurements of each kind."""
         return min(source.heard_s for source in self._sources.values())
 
     def trouble(self, now_s: float) -> str:
-        """Why it may not be left alone with its brakes off: it is ill, unknown or not at rest."""
+        """Return why the guard may not be armed or reset: an error, unknown state, or motion.
+
+        Empty when the arm is without error, known and at rest.
+        """
         if self.error:
             return f"the arm reports {self.error}"
         if self.rivals:
@@ -289,21 +301,31 @@ class MeasuredArm:
         return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
 
     def has_settled(self, since_s: float, now_s: float) -> bool:
-        """It stands, and its setpoint has for longer than it takes the arm to get there."""
+        """Return whether the arm stands, and both it and its setpoint have stood for 0.5 s.
+
+        The arm takes less than this time to reach a resting setpoint.
+        """
         return now_s - max(since_s, self._still_s) >= _SETTLED_S
 
     def is_resumed(self, name: str, now_s: float, within_s: float) -> bool:
-        """Whether a kind of measurement is missing, or was until at most so long ago."""
+        """Return whether a kind of measurement is missing, or was missing until recently.
+
+        Args:
+            name: kind of the measurement.
+            now_s: monotonic time.
+            within_s: time since the measurements resumed that counts as recent.
+        """
         source = self._sources.get(name)
         if source is None or not source.is_fresh(now_s):
             return True
         return now_s - source.resumed_s <= within_s
 
     def _check_speed(self, pose: Pose, heard: Heard) -> None:
-        """Refuse a pose that no arm reaches from those before, not even if a person pushes it.
+        """Raise `Refused` for a pose that the arm cannot have reached, even pushed by a person.
 
-        By the stamps: messages that wait come in bursts. Whatever the stamps say, a pose is no
-        farther than `following_m` from the last one. After a silence any pose is taken.
+        Time is measured by the stamps, since delayed messages arrive in bursts. Independently of
+        the stamps, a pose is no farther than `following_m` from the last one. After a silence any
+        pose is accepted.
         """
         config, limits = self._config, self._config.motion.limits
         before = self.fresh_pose(heard.now_s)

@@ -1,6 +1,6 @@
 """A file that remembers a stop over restarts of the guard, and over power cuts.
 
-It belongs to an arm, not to a run: what was stopped in one run stays stopped in the next.
+The latch belongs to an arm, not to a run: an arm stopped in one run stays stopped in the next.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MAX_BYTES = 4096
 
 
 class Latch(NamedTuple):
-    """What a guard starts with.
+    """The state and the cause with which a guard starts.
 
     Attributes:
-        state: disarmed means clean; hold, that a guard is armed, or ended while it was.
-        cause: of a stop, in one line.
+        state: disarmed: no stop; hold: a guard is armed, or ended while it was armed.
+        cause: cause of a stop, in one line.
     """
 
     state: GuardState = GuardState.DISARMED
@@ -29,11 +29,11 @@ class Latch(NamedTuple):
 
 
 class GuardedArm(NamedTuple):
-    """Where the guard of an arm is found, and the file of its latch.
+    """The namespace of an arm with a guard, and the file of the guard's latch.
 
     Attributes:
-        namespace: of the arm, within the run unless it begins at the root.
-        latch: beside which the key lies that ends its stops.
+        namespace: namespace of the arm, within the run unless it begins at the root.
+        latch: latch file; the key that ends the arm's stops lies beside it.
     """
 
     namespace: str
@@ -41,13 +41,13 @@ class GuardedArm(NamedTuple):
 
 
 class LatchFile:
-    """The latch on the disk."""
+    """The latch file on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> Latch:
-        """Disarmed only if the file says that it is clean; anything else is a stop."""
+        """Return the stored latch: disarmed only if the file is valid and clean, else a stop."""
         try:
             text = read_bounded(self._path, _MAX_BYTES).decode()
         except FileNotFoundError:
@@ -67,10 +67,10 @@ class LatchFile:
         return Latch(GuardState.ESTOP, f"latch file {self._path} is damaged")
 
     def write(self, latch: Latch) -> None:
-        """Replace the file; it is on the disk when this returns.
+        """Replace the file; the new content is on disk when this returns.
 
         Raises:
-            OSError: it is not.
+            OSError: the file could not be written.
         """
         cause = " ".join(latch.cause.split())[:1000]
         text = f"{_HEAD}{latch.state}\n" + (f"{cause}\n" if cause else "")

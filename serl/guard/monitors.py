@@ -1,4 +1,4 @@
-"""A gripper that does not do what it is told: noticed before a policy learns from it."""
+"""Monitors of a gripper, an arm and its joints that do not follow their commands."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ _THERE = 0.1
 
 
 class GripperWatch:
-    """Compares what a gripper was told with what it does. Openings are from 0, closed, to 1.
+    """A comparison of a gripper's commands with its opening, from 0 (closed) to 1.
 
-    One that grasps something never closes: it has to begin, not to arrive. One that is told to
-    close half open may have grasped before, with nobody here: it need not even begin.
+    A fault is detected before a policy learns from it. A gripper that grasps an object never
+    closes completely: it has to begin to move, not to arrive. A half-open gripper that is commanded
+    to close may hold an object already, and need not even begin to move.
     """
 
     def __init__(self) -> None:
         self.begin(False)
 
     def begin(self, closed: bool) -> None:
-        """It is told what it does already."""
+        """Start from a gripper whose command agrees with its state."""
         self._closed, self._told_s = closed, math.inf
         self._from = math.nan
 
     def tell(self, closed: bool, opening: float, now_s: float) -> None:
-        """It is told to close or to open, again and again, while it is open so far."""
+        """Note a command to close or open, repeated or new, and the present opening."""
         if closed != self._closed:
             may_hold = closed and opening < 1.0 - _THERE
             self._closed, self._from = closed, opening
             self._told_s = math.inf if may_hold else now_s
 
     def wait(self, now_s: float) -> None:
-        """Nothing reaches it now: its time begins anew."""
+        """Restart the time limit while no command reaches the gripper."""
         self._told_s = max(self._told_s, now_s) if math.isfinite(self._told_s) else math.inf
 
     def trouble(self, opening: float, now_s: float) -> str:
-        """Why it cannot be relied on; empty while it can."""
+        """Return why the gripper does not follow its command; empty while it does."""
         if not math.isfinite(self._told_s):
             return ""
         goal = 0.0 if self._closed else 1.0
@@ -56,39 +57,39 @@ class GripperWatch:
 
 
 _FAR = 0.9
-"""Of the lead: an arm that follows is rarely so far behind, and never stands there."""
+"""Fraction of the lead: an arm that follows is rarely so far behind, and never stands there."""
 
 _STILL_M, _STILL_RAD = 1e-3, 5e-3
 _BLIND, _BLIND_S = "the arm stands, or pushes", 6.0
-"""One that feels nothing may be pushing all the while: it may stand so for longer."""
+"""Cause and time limit for an arm without force sensor, which may push and so stand for longer."""
 
 _PAUSE_S = 1.0
-"""Then it rests, and is tried again: the way may be free, or the next target be elsewhere."""
+"""Rest of a stuck arm before the next try: the way may be free, or the next target elsewhere."""
 
 
 class Following:
-    """Compares where the arm is with its setpoint, again and again.
+    """A comparison of the arm's pose with its setpoint over time.
 
     Attributes:
-        is_lost: the arm has been elsewhere than its setpoint for longer than it may.
+        is_lost: whether the arm has been away from its setpoint for longer than allowed.
     """
 
     def __init__(self, config: GuardConfig) -> None:
         self.is_lost = False
         self._config = config
         self._words, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
-        self._away_s: float | None = None  # since when it is far from its setpoint
-        self._stands: Pose | None = None  # where it has been led on from, in vain ...
-        self._stands_s = math.inf  # ... since then
-        self._pause_s = -math.inf  # until when it rests
+        self._away_s: float | None = None  # time since which the arm is far from its setpoint
+        self._stands: Pose | None = None  # pose at which the arm stands despite a leading setpoint
+        self._stands_s = math.inf  # time since which the arm stands there
+        self._pause_s = -math.inf  # end of the rest
 
     def begin(self) -> None:
-        """Nobody leads the arm, or where it is is not known."""
+        """Reset the comparison: the arm is not driven, or its pose is unknown."""
         self.is_lost, self._away_s = False, None
         self._stands, self._pause_s = None, -math.inf
 
     def watch(self, pose: Pose, goal: Pose, now_s: float) -> None:
-        """Take where the arm is, and where its setpoint is."""
+        """Compare the pose of the arm with that of its setpoint (`goal`)."""
         config = self._config
         if not is_apart(pose, goal, config.following_m, config.following_rad):
             self.is_lost, self._away_s = False, None
@@ -97,7 +98,14 @@ class Following:
         self.is_lost = now_s - self._away_s >= config.following_s
 
     def lead(self, pose: Pose, goal: Pose, pushes: bool, now_s: float) -> None:
-        """The same, of an arm that is on its way; whether it feels that it pushes something."""
+        """Check an arm in motion for being stuck.
+
+        Args:
+            pose: pose of the arm.
+            goal: pose of its setpoint.
+            pushes: whether the arm measures that it pushes something.
+            now_s: monotonic time.
+        """
         limits = self._config.motion.limits
         far = is_apart(pose, goal, _FAR * limits.lead_m, _FAR * limits.lead_rad)
         stands = self._stands
@@ -109,41 +117,45 @@ class Following:
             self._stands, self._pause_s = None, now_s + _PAUSE_S
 
     def hindrance(self, now_s: float) -> str:
-        """Why the arm rests; empty when it does not have to."""
+        """Return why the arm has to rest; empty when it does not."""
         return self._words if now_s < self._pause_s else ""
 
 
 _SPAN_S = (0.015, 0.15)
-"""Between the readings of a speed: long for a sensor's noise, short for a joint that runs."""
+"""Shortest and longest time between the two readings of a joint's speed.
+
+Long compared with a sensor's noise, short compared with the motion of a runaway joint.
+"""
 
 _FASTEST_RAD_S = 20.0
-"""No joint of ours turns so fast: a simulated arm was put elsewhere."""
+"""Speed that no supported joint reaches: above it a simulated arm was placed elsewhere."""
 
 _SLOW, _LET_GO = 2.0 / 3.0, 0.5
-"""Of the largest speed: motion is slow from here on; a joint that ran does not run any more."""
+"""Fractions of the largest joint speed: slow motion above the first, no fault below the second."""
 
 
 class Joints:
-    """The joints of an arm, one reading after the other.
+    """A monitor of the angles and speeds of an arm's joints.
 
-    Near a singular pose a joint turns fast while the tool hardly moves, and so does one whose
-    controller fails. A guard without kinematics sees it here, and by nothing else.
+    Near a singular pose a joint turns fast while the tool hardly moves, and so does a joint whose
+    controller fails. A guard without kinematics can detect this only here.
 
     Attributes:
-        margin_rad: how far the nearest joint is from one of its limits; below zero beyond it.
-        running: a joint that turns too fast, and that all motion is held for, in words; else empty.
+        margin_rad: smallest distance of a joint to one of its limits; below zero beyond a limit.
+        running: description of a joint that turns too fast, for which all motion is held; else
+            empty.
     """
 
     def __init__(self, config: GuardConfig) -> None:
         self.margin_rad, self._nearest = math.inf, 0
         self.running = ""
         self._config = config
-        self._speed_rad_s = 0.0  # of the fastest
-        self._runs_s = self._now_s = -math.inf  # since when a joint runs, and up to when
+        self._speed_rad_s = 0.0  # speed of the fastest joint
+        self._runs_s = self._now_s = -math.inf  # begin of a too fast motion, time of the last speed
         self._before: tuple[float, Sequence[float]] = (-math.inf, ())  # stamp and angles
 
     def hear(self, values: Sequence[float], stamp_s: float, now_s: float) -> None:
-        """Take good angles (rad) of all joints, when they were measured, and when they came."""
+        """Take valid angles (rad) of all joints, with their stamp and monotonic arrival time."""
         config = self._config
         margins = [
             min(value - low, high - value)
@@ -157,18 +169,18 @@ class Joints:
 
     @property
     def slow(self) -> bool:
-        """All motion is to be slow."""
+        """Whether all motion has to be slow."""
         fast = self._speed_rad_s > _SLOW * self._config.joint_speed_rad_s
         return fast or self.margin_rad < 2.0 * self._config.joint_margin_rad
 
     @property
     def near(self) -> str:
-        """The joint that is so near to a limit that no policy may move the arm; else empty."""
+        """Description of a joint too near to a limit for a policy to move the arm; else empty."""
         return self._place() if self.margin_rad < self._config.joint_margin_rad else ""
 
     @property
     def danger(self) -> str:
-        """The joint for which a person has to look at the arm, in words; else empty."""
+        """Description of a joint that requires a stop and a person's check; else empty."""
         if self.margin_rad < 0.5 * self._config.joint_margin_rad:
             return self._place()
         lasts = self._now_s - self._runs_s >= self._config.following_s
@@ -183,7 +195,7 @@ class Joints:
         if 0.0 < span_s < _SPAN_S[0]:
             return
         self._before, self._now_s = (stamp_s, tuple(values)), now_s
-        known = 0.0 < span_s <= _SPAN_S[1]  # else the clock was set, or readings were missing
+        known = 0.0 < span_s <= _SPAN_S[1]  # otherwise the clock was set, or readings were missing
         speeds = [abs(b - a) / span_s for a, b in zip(before, values, strict=True)] if known else []
         fastest_rad_s = max(speeds, default=0.0)
         self._speed_rad_s = fastest_rad_s if fastest_rad_s < _FASTEST_RAD_S else 0.0

@@ -1,7 +1,7 @@
-"""Where the guard holds an arm that it does not drive, and how far a stopped arm may give way.
+"""The place at which the guard holds an arm, and the distance that a stopped arm may give way.
 
-The measured pose is not trusted here: topics are unsigned, and whoever publishes a pose and a force
-would otherwise lead a stopped arm wherever the pose drifts.
+The measured pose is not trusted here: topics are unsigned, and a node that publishes a pose and a
+force could otherwise lead a stopped arm wherever the pose drifts.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from serl.guard.inputs import MeasuredArm
 from serl.motion import Pose
 
 _OVERSHOT = 1.04
-"""Of the lead: how far a profile goes beyond it when the arm stops all of a sudden."""
+"""Fraction of the lead that a profile reaches when the arm stops suddenly."""
 
 
 class Standing:
-    """The place at which an arm is held, and how it may change.
+    """The place at which an arm is held, and the rules for changing it.
 
-    It changes in two ways. It settles once, at the place where the arm came to rest, when that is
-    near enough to be a place at which the arm was held up. And in a protective stop it gives way to
-    a push, by `Limits.yield_m` in all, measured from where the setpoint of the stop came to rest.
-    Neither leads out of the box or into a keep-out box, and neither happens while the measurements
-    are doubted. An emergency stop does not give way.
+    The place changes in two ways. It settles once, at the pose where the arm came to rest, if that
+    is near enough to be explained by an obstacle that held the arm up. In a protective stop it
+    gives way to a push, by `Limits.yield_m` in all, measured from the pose at which the setpoint of
+    the stop came to rest. Neither leads out of the box or into a keep-out box, and neither happens
+    while the measurements are doubted. An emergency stop does not give way.
 
     Attributes:
-        place: where the setpoint goes; None: it stays where it is.
-        origin: where the setpoint came to rest in this stop; None outside of stops and before.
-        moved: the arm left its setpoint in this stop by more than a stop explains: it does not give
-            way any more.
+        place: goal of the setpoint; None: the setpoint stays at its pose.
+        origin: pose at which the setpoint came to rest in this stop; None outside of stops and
+            before the setpoint rests.
+        moved: whether the arm left its setpoint in this stop by more than a stop explains: it does
+            not give way any more.
     """
 
     def __init__(self, config: GuardConfig, measured: MeasuredArm) -> None:
@@ -43,35 +44,35 @@ class Standing:
         self._stood_s = -math.inf
 
     def seed(self, pose: Pose) -> None:
-        """Hold the arm at the pose at which it was taken."""
+        """Hold the arm at the pose at which the guard takes it over."""
         self.place, self._settles = pose, False
 
     def brake(self, stands: bool = False) -> None:
-        """Forget the place, as the setpoint brakes; one that already stood settles no second time.
+        """Forget the place while the setpoint brakes; a setpoint at rest settles no second time.
 
         Args:
-            stands: the setpoint is at rest, and nobody drives.
+            stands: whether the setpoint is at rest and the arm is not driven.
         """
         self.place = None
         self._settles |= not stands
 
     def forget(self) -> None:
-        """Begin a stop, or end it: where the last one came to rest counts no more."""
+        """Begin or end a stop: drop the pose at which the last stop came to rest."""
         self.origin, self.moved = None, False
 
     def rest(self, setpoint: Pose, state: GuardState, now_s: float) -> None:
-        """Note that the setpoint came to rest."""
+        """Note that the setpoint came to rest at this pose."""
         self._stood_s = now_s
         if state in LATCHED and self.origin is None:
             self.origin = setpoint
 
     def find(self, setpoint: Pose, state: GuardState, soft: bool, now_s: float) -> Pose:
-        """Where the setpoint is to go: the place, after it has settled or given way.
+        """Return the goal of the setpoint: the place, after it has settled or given way.
 
         Args:
-            setpoint: the present one.
-            state: of the guard, not one in which it drives.
-            soft: the controller of the stopped arm is soft, so that little force moves the arm.
+            setpoint: present pose of the setpoint.
+            state: state of the guard, in which it does not drive the arm.
+            soft: whether the controller of the stopped arm is soft, so that little force moves it.
             now_s: monotonic time.
         """
         pose = self._measured.fresh_pose(now_s)
@@ -82,7 +83,7 @@ class Standing:
         return self.place or setpoint
 
     def displacement(self, setpoint: Pose) -> str:
-        """Why a soft arm is not let go of: it is away from its setpoint; empty when it is not."""
+        """Return why a soft arm may not be released, away from its setpoint; empty if it may."""
         if not self._is_away(setpoint):
             return ""
         if not self._is_away(self.place or setpoint):
@@ -91,7 +92,12 @@ class Standing:
         return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
 
     def is_behind(self, pose: Pose, setpoint: Pose) -> bool:
-        """Whether an arm that is held up may be there when its setpoint has come to rest."""
+        """Return whether an arm held up by an obstacle may be at `pose` after its setpoint stops.
+
+        Args:
+            pose: measured pose of the arm.
+            setpoint: pose at which the setpoint came to rest.
+        """
         limits = self._config.motion.limits
         return not is_apart(
             pose,
@@ -107,27 +113,27 @@ class Standing:
         )
 
     def _is_away(self, place: Pose) -> bool:
-        """Whether the arm is further from there than a setpoint may be ahead of it."""
+        """Return whether the arm is further from `place` than a setpoint may lead it."""
         pose, limits = self._measured.pose, self._config.motion.limits
         return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
 
     def _gives_way(self, setpoint: Pose, state: GuardState, soft: bool, now_s: float) -> bool:
-        """Whether something pushes the arm of a protective stop, by what is measured now."""
+        """Return whether the arm of a protective stop is pushed, by the present measurements."""
         if state is not GuardState.PROTECTIVE_STOP or self.moved:
             return False
         if self._measured.hindrance(now_s):
             return False
-        # A soft spring lets itself be pushed far by little, and is to get stiff again near there.
+        # A small force pushes a soft spring far; it has to become stiff again near that place.
         away = soft and self._is_away(self.place or setpoint)
         return away or bool(self._measured.touch)
 
     def _has_settled(self, pose: Pose, now_s: float) -> bool:
-        """Whether arm and setpoint stand; in a stop, only where an arm that is held up may be."""
+        """Return whether arm and setpoint stand; in a stop, only if an obstacle explains it."""
         near = self.origin is None or self.is_behind(pose, self.origin)
         return near and self._measured.has_settled(self._stood_s, now_s)
 
     def _move(self, pose: Pose) -> None:
-        """Take the allowed place that is nearest to a measured pose, if there is one."""
+        """Set the place to the allowed pose nearest to a measured pose, if there is one."""
         config, origin, limits = self._config, self.origin, self._config.motion.limits
         place = bounded(pose, config)
         if origin is not None:
@@ -142,5 +148,5 @@ class Standing:
 
 
 def _way(speed: float, peak: float, jerk: float) -> float:
-    """How far a stop from this speed goes."""
+    """Return the distance travelled by a stop from this speed."""
     return speed * (0.5 * speed / peak + 0.5 * peak / jerk)

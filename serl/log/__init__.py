@@ -1,16 +1,16 @@
 """The durable record of episodes, in MCAP files; everything else is a cache of it.
 
-The way of a transition from the control loop to replay:
+The path of a transition from the control loop to replay:
 
 1. `serl.loop.run` completes a `Step` and hands it to `episode_log.EpisodeLog` (actor process).
 2. `wire` encodes it, `episode_writer` and `mcap_writer` append it to the open episode file; it is
    on the disk before the next command is sent.
 3. `tail.Tail` reads the growing file (link process), `mcap_reader` and `episode_reader` check it,
    and `serl.ros.link.sender` sends it, numbered, until it is acknowledged.
-4. `serl.ros.link.receiver` accepts it (learner process): `index.Index` notes its place, across
+4. `serl.ros.link.receiver` accepts it (learner process): `index.Index` records its position, across
    hosts after `serl.runs.replica` has stored a copy; then it is acknowledged.
 5. `serl.training.learner.Learner` enters it into `serl.training.replay.Replay`.
 
-Beside that: `manifest` and `recovery` (what a crash left behind), `compression` and `images`
-(recorded frames), `annotations` (labels, ground truth, tool poses), `metrics`.
+Other modules: `manifest` and `recovery` (sealed files, and repair after a crash), `compression` and
+`images` (recorded frames), `annotations` (labels, ground truth, tool poses), `metrics`.
 """

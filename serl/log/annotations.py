@@ -1,7 +1,7 @@
-"""What people and scripts say of recorded steps: an append-only file beside the episodes.
+"""Labels of recorded steps by people and scripts: an append-only file beside the episodes.
 
-A line is a JSON object; the last one that names a step counts, so that a label can be corrected
-and the file still says who said what before.
+Each line is a JSON object; the last line of a step is its label, so that a label can be corrected
+while the file still holds the earlier labels and their authors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_LABEL = 63
 
 
 class StepKey(NamedTuple):
-    """A step in a folder of episodes; the number of its steps stands for the final observation."""
+    """A step in a folder of episodes; the index after the last step is the final observation."""
 
     epoch: int
     episode: int
@@ -45,7 +45,7 @@ class StepKey(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What was said of a step, by whom, and when (seconds since 1970)."""
+    """A label of a step, with its author and its time (seconds since 1970)."""
 
     place: StepKey
     label: int
@@ -60,13 +60,13 @@ def append_labels(
     now_s: float | None = None,
     file: str = LABELS_FILE,
 ) -> int:
-    """Say of steps what they are: 0 for nothing, 1 for success or a first stage, and so on.
+    """Append labels of steps: 0 for nothing, 1 for success or a first stage, and so on.
 
     Returns:
-        How many were written.
+        Number of labels written.
 
     Raises:
-        BadInput: a label that cannot be, or a disk that refuses.
+        BadInput: a label is out of range, or the file cannot be written.
     """
     lines = []
     for place, label in labels:
@@ -84,7 +84,7 @@ def append_labels(
 
 
 def drop_cut_line(path: Path) -> None:
-    """A line without an end was being written when its writer died; it says nothing."""
+    """Remove a last line without an end, which a writer left incomplete when it died."""
     with open_regular(path) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
         whole = stream.read() in (b"", b"\n")
@@ -93,16 +93,17 @@ def drop_cut_line(path: Path) -> None:
 
 
 def read_labels(folder: Path, file: str = LABELS_FILE) -> dict[StepKey, int]:
-    """The label of each step that has one, the last that was said; raises as `read_words`."""
+    """Return the last label of each labelled step; raise as `read_words` does."""
     return {word.place: word.label for word in read_words(folder, file)}
 
 
 def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
-    """All that was ever said of steps, in its order; nothing without a file.
+    """Yield all labels in the order of writing, corrected ones included; none without a file.
 
-    A last line that was cut is left out.
+    A truncated last line is left out.
 
     Raises:
+        BadInput: the path is not that of a file.
         CorruptData: another line is damaged; the error names it.
     """
     path = folder / file
@@ -120,7 +121,7 @@ def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
 
 
 class Origin(NamedTuple):
-    """Where a sample comes from."""
+    """The folder and the step of a sample."""
 
     folder: Path
     place: StepKey
@@ -130,11 +131,11 @@ class Samples(NamedTuple):
     """Labelled frames of several episodes.
 
     Attributes:
-        images: by view.  # (N, H, W, 3)
-        labels: classes.  # (N,)
-        episodes: number of the episode that each is of.  # (N,)
-        origins: where each comes from.
-        tools_m: where the tool was, base frame; not a number where nobody wrote it down.  # (N, 3)
+        images: frames by view.  # (N, H, W, 3)
+        labels: class of each frame.  # (N,)
+        episodes: number of each frame's episode.  # (N,)
+        origins: folder and step of each frame.
+        tools_m: position of the tool in the base frame; NaN if not recorded.  # (N, 3)
     """
 
     images: Mapping[str, Image]
@@ -144,7 +145,7 @@ class Samples(NamedTuple):
     tools_m: np.ndarray[Any, np.dtype[np.float32]]
 
     def where(self, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Self:
-        """Those that are kept."""
+        """Return the samples for which `kept` is true."""
         return type(self)(
             {name: frames[kept] for name, frames in self.images.items()},
             self.labels[kept],
@@ -163,10 +164,10 @@ logger = logging.getLogger(__name__)
 
 
 class ToolLog:
-    """Keeps where the tool of an arm is; of a robot without one there is no file.
+    """A log of the tool's positions; a robot without a tool pose gets no file.
 
     Args:
-        folder: of an actor's episodes.
+        folder: folder of an actor's episodes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -175,13 +176,13 @@ class ToolLog:
         self._tools_m: list[list[float] | list[None]] = []
 
     def see(self, reading: Observation) -> None:
-        """A reading came from the robot."""
+        """Note the tool's position in a reading of the robot."""
         if "tcp_pose" in reading.state and "robot" in reading.stamps:
             place = [round(value, 6) for value in reading.state["tcp_pose"][:3].tolist()]
             self._read.append((reading.stamps["robot"], place))
 
     def take(self, record: Record) -> None:
-        """A record was logged, of a reading that was seen; at an end all is written."""
+        """Note that a record of an earlier reading was logged; an `End` writes the episode."""
         stamp_s, key = record.observation.stamps.get("robot"), record.key
         if key.index == 0:
             self._tools_m = []
@@ -198,14 +199,15 @@ class ToolLog:
             with open_regular(self._folder / TOOLS_FILE, mode="ab") as stream:
                 drop_cut_line(self._folder / TOOLS_FILE)
                 stream.write(b"".join(lines))
-        except (OSError, CorruptData) as error:  # an audit will miss it, nothing else does
+        except (OSError, CorruptData) as error:  # only an audit needs the file
             logger.warning("%s: %s", self._folder / TOOLS_FILE, error)
 
 
 def read_tools(folder: Path) -> dict[EpisodeName, Array]:
-    """Where the tool was at the observations of each episode, base frame, m.  # (N, 3) each.
+    """Read the tool's position at each observation, by episode, base frame, m.  # (N, 3) each.
 
-    Not a number where nobody knows; nothing without a file. A last line that was cut is left out.
+    Unknown positions are NaN; the result is empty without a file. A truncated last line is left
+    out.
 
     Raises:
         CorruptData: another line is damaged; the error names it.
@@ -225,7 +227,7 @@ def read_tools(folder: Path) -> dict[EpisodeName, Array]:
 def _places(values: list[Any], where: str) -> Array:
     with suppress(TypeError, ValueError, OverflowError):
         if {type(each) for place in values for each in place} <= {float, int, type(None)}:
-            places = np.array(values, np.float32)  # None is no number
+            places = np.array(values, np.float32)  # None becomes NaN
             if places.shape == (len(values), 3) and not np.isinf(places).any():
                 return places
     raise CorruptData(f"{where}: expected places x, y, z, got {short(values)}")
@@ -236,11 +238,11 @@ _BY = "simulation"
 
 
 class TruthLog:
-    """Keeps, for each episode, from which observation to which one the task was solved.
+    """A log of the observations, in each episode, from which to which the task was solved.
 
     Args:
-        folder: of an actor's episodes.
-        solved: whether the task was, at the newest reading.
+        folder: folder of an actor's episodes.
+        solved: returns whether the task was solved at the newest reading.
     """
 
     def __init__(self, folder: Path, solved: Callable[[], bool]) -> None:
@@ -249,9 +251,9 @@ class TruthLog:
         self._newest: tuple[StepKey, int] | None = None
 
     def take(self, record: Record) -> None:
-        """A record was logged: of a step, what came of it is known; at an end all is written.
+        """Note whether the task is solved after a logged step; an `End` writes the episode.
 
-        Of a reset nothing is: nobody judges it.
+        Steps of a script, as in a reset, are not noted.
         """
         key = record.key
         if isinstance(record, Step):
@@ -270,5 +272,5 @@ class TruthLog:
         self._said, self._newest = [], None
         try:
             append_labels(self._folder, said.items(), _BY, file=TRUTH_FILE)
-        except BadInput as error:  # an audit will miss it, nothing else does
+        except BadInput as error:  # only an audit needs the file
             logger.warning("%s", error)

@@ -1,4 +1,4 @@
-"""Compressing the images of sealed episodes, away from the process that drives the arm."""
+"""Compression of the images of sealed episodes, outside the process that drives the arm."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _RETRY_S = 60.0
 
 
 def compact(path: Path, config: LogConfig) -> bool:
-    """Rewrite a sealed episode with its images compressed; it is whole at every moment.
+    """Rewrite a sealed episode with compressed images; the file is complete at every moment.
 
-    Readers that have it open go on with the old content, and see no difference.
+    Readers that have the file open continue with the old content, without a difference.
 
     Returns:
-        False when it was left as it is, since it has no raw images.
+        False when the file was left unchanged, since it has no raw images.
 
     Raises:
         BadInput: another process is compressing this actor's episodes.
-        CorruptData: the file is damaged; it is left as it is.
-        SerlError: the disk refused, or is nearly full; the file is left as it is.
+        CorruptData: the file is damaged; it is left unchanged.
+        SerlError: the disk refused, or is nearly full; the file is left unchanged.
     """
     if config.images == "raw":
         return False
@@ -70,7 +70,7 @@ def _rewrite(source: EpisodeFile, config: LogConfig) -> bool:
 
 
 def _copy(source: EpisodeFile, config: LogConfig) -> EpisodeWriter | None:
-    """An unsealed file with all records; None when the source has no raw images."""
+    """Return an unsealed file with all records; None when the source has no raw images."""
     writer: EpisodeWriter | None = None
     try:
         for message in source.whole():
@@ -104,15 +104,16 @@ def _compressed(source: EpisodeFile, message: Message, config: LogConfig) -> Mes
 
 
 class Compactor:
-    """Compresses an actor's sealed episodes, the oldest first, one at a time.
+    """A background compressor of an actor's sealed episodes, the oldest first, one at a time.
 
-    It works on a thread of low priority. A damaged file is left as it is; what the disk refuses is
-    tried again each minute. There is one compactor for a folder: it removes what a killed one left.
+    Compression runs on a thread of low priority. A damaged file is left unchanged; a file that the
+    disk refuses is tried again each minute. Use one compactor per folder: it removes the scratch
+    files that a killed one left.
 
     Args:
-        folder: the actor's episodes; need not exist yet.
-        config: says how.
-        monotonic_s: the time.
+        folder: folder of the actor's episodes; need not exist yet.
+        config: encoding and quality of the images, and minimum free space.
+        monotonic_s: returns monotonic seconds.
     """
 
     def __init__(
@@ -128,14 +129,14 @@ class Compactor:
         self._done: set[Path] = set()
         self._watch = FolderWatch(folder)
         self._retry_s = float("-inf")
-        self._warned = False  # of what is tried again
+        self._warned = False  # whether a warning about a retried file was logged
         self._thread: threading.Thread | None = None
         with suppress(OSError):
             for scratch in folder.glob(f"*{_SCRATCH}"):
                 scratch.unlink()
 
     def step(self) -> None:
-        """Begin with the next file, if there is one and none is under way; never waits."""
+        """Start compressing the next file, if there is one and none is in progress; never block."""
         if self._config.images == "raw" or (self._thread and self._thread.is_alive()):
             return
         if self._now_s() < self._retry_s:
@@ -150,7 +151,7 @@ class Compactor:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait for the file that is under way."""
+        """Wait for the file in progress."""
         if self._thread is not None:
             self._thread.join()
 
@@ -161,7 +162,7 @@ class Compactor:
         except BadInput as error:
             logger.warning("not compressed: %s", error)
         except SerlError as error:
-            if path.exists():  # nobody took it away
+            if path.exists():  # the file was not removed meanwhile
                 if not self._warned:
                     logger.warning("not compressed yet: %s", error)
                 self._warned = True

@@ -1,8 +1,8 @@
-"""Checksums of the content of records, by which `serl verify` compares a log with what was learned.
+"""Checksums of the content of records, by which `serl verify` compares a log with learned records.
 
-They are of the decoded values: the learner decodes a record from the stream, `verify` decodes it
-from the log, and both find the same numbers. They find damage and records that are not those of
-the log; they are no proof against somebody who can write into the run's folder.
+The checksums cover the decoded values: the learner decodes a record from the stream, `verify`
+decodes it from the log, and both compute the same numbers. The checksums reveal damage and records
+that differ from the log; they do not protect against a writer with access to the run's folder.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from isal.isal_zlib import crc32
 
 from serl.types import Arrival, Lost, Step
 
-CHECKSUM = Struct("<II")  # of everything but images; of images
+CHECKSUM = Struct("<II")  # checksum of everything but images, checksum of images
 
 BLOCK_RECORDS = 64
-_MAX_REASON = 1000  # characters, as `serl.log.wire` cuts it
+_MAX_REASON = 1000  # characters, as in `serl.log.wire`
 
 
 class ChecksumBlock(NamedTuple):
-    """Checksums of some records of a stream that follow each other.
+    """Checksums of consecutive records of a stream.
 
     Attributes:
         first: sequence number of the first record.
-        cameras: names of the images that the checksums are of, sorted.
+        cameras: names of the images that the checksums cover, sorted.
         checksums: 8 bytes for each record.
     """
 
@@ -36,19 +36,19 @@ class ChecksumBlock(NamedTuple):
     checksums: bytes
 
     def contents(self) -> Iterator[tuple[int, bytes]]:
-        """Sequence number and checksum of each record."""
+        """Yield the sequence number and the checksum of each record."""
         for number in range(len(self.checksums) // CHECKSUM.size):
             start = CHECKSUM.size * number
             yield self.first + number, self.checksums[start : start + CHECKSUM.size]
 
 
 def extend(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
-    """Add the checksum of a record to the last block, or to a new one behind it.
+    """Add the checksum of a record to the last block, or append a new block.
 
     Args:
-        blocks: of the record's stream.
-        sequence: number of the record, which follows those of the last block.
-        record: decoded.
+        blocks: blocks of the record's stream.
+        sequence: sequence number of the record, which follows those of the last block.
+        record: the decoded record.
     """
     last = blocks[-1] if blocks else None
     cameras = () if isinstance(record, Lost) else tuple(sorted(record.observation.images))
@@ -63,11 +63,11 @@ def extend(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
 
 
 def checksum(record: Arrival, cameras: Iterable[str]) -> bytes:
-    """The checksum of a record as 8 bytes: 4 of everything but images, 4 of images.
+    """Return the checksum of a record as 8 bytes: 4 for everything but images, 4 for images.
 
     Args:
-        record: decoded.
-        cameras: names of the images that count, sorted.
+        record: the decoded record.
+        cameras: names of the images to include, sorted.
     """
     key = record.key
     identity = (key.run, key.actor, int(key.epoch), int(key.episode), int(key.index))

@@ -1,9 +1,9 @@
-"""The actor's log: every step in an MCAP file, on its way to the disk before the next action.
+"""The actor's log: every step in an MCAP file, written before the next action.
 
 One file for each episode, `<epoch>-<episode>.part.mcap` while it is open and `.mcap` once it is
-sealed; one chunk for each record, so that a cut file loses nothing before the cut. The files open
-in Foxglove and with the `mcap` command line. `serl.log.recovery` seals what a crash left open,
-`serl.log.compression` compresses images, `serl.runs.verify` checks it all.
+sealed; one chunk for each record, so that a truncated file loses nothing before the cut. The files
+open in Foxglove and with the `mcap` command line. `serl.log.recovery` seals files that a crash left
+open, `serl.log.compression` compresses images, `serl.runs.verify` checks the whole log.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ _PATIENCE_S = 5.0
 
 
 class LogConfig(BaseModel):
-    """How an actor's log is kept.
+    """The settings of an actor's log.
 
     Attributes:
         fsync: "interval": a power cut costs at most about the last `interval_s`, and no append
-            waits for the disk; "step": it costs nothing, and every append waits.
+            waits for the disk; "step": a power cut costs nothing, and every append waits.
         interval_s: time between two syncs of the open file.
-        min_free_bytes: no episode is begun with less than this free on the disk.
-        images: how they are kept once an episode of an actor of a run is over: "png" is lossless,
-            "jpeg" is not. What `serl record` writes stays raw.
-        jpeg_quality: of "jpeg"; 0 to 100.
-        private_views: keep what a classifier sees besides the policy (`private_views` of the task),
-            so that labels can be corrected and it be trained again; learners are not sent it.
+        min_free_bytes: free disk space below which no episode is begun.
+        images: encoding of images once an episode of a run's actor is over: "png" is lossless,
+            "jpeg" is not. Episodes written by `serl record` stay raw.
+        jpeg_quality: quality of "jpeg"; 0 to 100.
+        private_views: whether to keep the views that only a classifier sees (`private_views` of the
+            task), so that labels can be corrected and the classifier be trained again; they are not
+            sent to learners.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -62,23 +63,23 @@ class LogConfig(BaseModel):
 
 
 class EpisodeLog:
-    """Appends an actor's records; each is with the operating system when `append` returns.
+    """The log of an actor's records; the operating system has a record when `append` returns.
 
-    Episodes are counted from 0 in each epoch, steps from 0 in each episode, and an `End` comes
-    after the last one. When the disk refuses, the log takes no more: the episode ends there, and
-    `recover` seals at the next start what was appended.
+    Episodes are counted from 0 in each epoch, steps from 0 in each episode, and an `End` follows
+    the last step. When the disk refuses, the log accepts no more records: the episode ends there,
+    and `recover` seals the appended records at the next start.
 
     Args:
-        folder: the actor's episodes; locked against a second actor of the same name.
-        spec: what every record has to fit.
-        run: the run's name.
-        actor: the actor's name.
-        epoch: a number that grows with each start of the actor, such as `time.time_ns()`.
+        folder: folder of the actor's episodes; locked against a second actor of the same name.
+        spec: spec that every record has to fit.
+        run: name of the run.
+        actor: name of the actor.
+        epoch: number that grows with each start of the actor, for example `time.time_ns()`.
         config: see `LogConfig`; the defaults if None.
 
     Raises:
-        BadInput: another process writes to the folder, or none may; the epoch was used before; the
-            disk is nearly full.
+        BadInput: another process writes to the folder, or it is not writable; the epoch was used
+            before; the disk is nearly full.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class EpisodeLog:
         self._disk = _DiskThread(folder, self._config.interval_s if in_background else None)
 
     def admit(self) -> None:
-        """Called before an episode begins; one that has begun is always finished.
+        """Check that an episode may begin; an episode that has begun is always finished.
 
         Raises:
             BadInput: the disk is nearly full.
@@ -135,8 +136,8 @@ class EpisodeLog:
 
         Raises:
             SpecMismatch: the record does not fit the spec; nothing was written.
-            BadInput: not the next record of this actor, or the disk is nearly full; nothing was
-                written.
+            BadInput: the record is not the next one of this actor, or the disk is nearly full;
+                nothing was written.
             SerlError: the disk refused, now or at an earlier sync or seal.
         """
         self._disk.check()
@@ -159,7 +160,7 @@ class EpisodeLog:
         self._next = place_after(record)
 
     def close(self) -> None:
-        """Wait for seals under way; an episode without `End` is sealed as it is.
+        """Wait for seals in progress; an episode without `End` is sealed as it is.
 
         Raises:
             SerlError: the disk refused, now or before.
@@ -180,7 +181,7 @@ class EpisodeLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(*([SerlError] if kind else [])):  # the first error is the one to tell
+        with suppress(*([SerlError] if kind else [])):  # report the first error
             self.close()
 
     def _check_order(self, key: Key) -> None:
@@ -204,10 +205,10 @@ class EpisodeLog:
 
 
 def lock_log(folder: Path) -> FileLock:
-    """Become the one who writes in an actor's folder, which is made if absent.
+    """Lock an actor's folder for writing; the folder is made if absent.
 
     Raises:
-        BadInput: another process is, or the folder cannot be written to.
+        BadInput: another process holds the lock, or the folder cannot be written to.
     """
     try:
         make_folder(folder, 0o700)
@@ -217,13 +218,13 @@ def lock_log(folder: Path) -> FileLock:
 
 
 class _DiskThread:
-    """Waits for the disk so that `append` does not: syncs the open file, seals finished ones.
+    """The thread that waits for the disk instead of `append`: syncs and seals files.
 
-    One thing at a time, in the order in which it was asked for. After an error nothing more is
-    done: files are left for `recover`.
+    Jobs run one at a time, in the order of the requests. After an error nothing more is done: files
+    are left for `recover`.
 
     Args:
-        folder: of the files, for people.
+        folder: folder of the files, for messages.
         interval_s: time between two syncs; None for never.
     """
 
@@ -237,14 +238,14 @@ class _DiskThread:
         self._thread.start()
 
     def keep_synced(self, file: EpisodeWriter) -> None:
-        """Sync this file from now on until it is sealed."""
+        """Sync this file regularly until it is sealed."""
         self._open = file
 
     def seal(self, file: EpisodeWriter) -> None:
-        """Seal the file soon; waits a while when too many others are to be sealed before it.
+        """Queue the file for sealing; block for up to 5 s while 8 others wait to be sealed.
 
         Raises:
-            SerlError: it was in vain.
+            SerlError: the queue stayed full.
         """
         self._open = None
         try:
@@ -255,16 +256,16 @@ class _DiskThread:
             self.check()
 
     def close(self) -> None:
-        """Wait until all is done."""
+        """Wait until all jobs are done."""
         self._finished.put(None)
         self._thread.join()
 
     def fail(self, error: Exception | str) -> None:
-        """Do nothing more."""
+        """Store the first error; no further job is done after it."""
         self._error = self._error or f"log: cannot write to {self._folder}: {error}"
 
     def check(self) -> None:
-        """Raise `SerlError` if there was an error; what was appended before is for `recover`."""
+        """Raise `SerlError` if there was an error; `recover` restores the appended records."""
         if self._error:
             raise SerlError(
                 f"{self._error}; the episode ends here, what was written is kept and recovered "
@@ -275,7 +276,7 @@ class _DiskThread:
         while (job := self._next_job()) is not None:
             try:
                 job()
-            except Exception as error:  # whatever it is, the actor has to hear of it
+            except Exception as error:  # the actor has to learn of any error
                 self.fail(error)
 
     def _next_job(self) -> Callable[[], None] | None:

@@ -1,4 +1,4 @@
-"""Reading episode files: one at a time, or all of a folder. `serl.log.tail` follows a growing one.
+"""Readers of episode files: one file, or all of a folder. `serl.log.tail` follows a growing one.
 
 The format is MCAP as `serl.log.episode_writer` writes it: one uncompressed chunk for each record,
 holding one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
@@ -35,20 +35,20 @@ _METADATA_FIELDS = {"format", "run", "actor", "epoch", "episode", "images", "spe
 
 
 class EpisodeName(NamedTuple):
-    """Where an episode lies in an actor's stream; the name of its file."""
+    """The position of an episode in an actor's stream, which names its file."""
 
     epoch: int
     episode: int
 
     def path(self, folder: Path, suffix: str) -> Path:
-        """The file in `folder`."""
+        """Return the path of the episode's file in `folder`."""
         return folder / f"{self.epoch}-{self.episode:06d}{suffix}"
 
 
 class Message(NamedTuple):
-    """A record as it is stored: its kind, its JSON text, its images in their encoding.
+    """A stored record: its kind, its JSON text, its images in their encoding.
 
-    `time_ns` counts from 1970; `offset` is the byte of the file at which it starts.
+    `time_ns` counts from 1970; `offset` is the byte of the file at which the record starts.
     """
 
     kind: int
@@ -59,20 +59,20 @@ class Message(NamedTuple):
 
 
 def metadata_crc(metadata: Mapping[str, str]) -> str:
-    """The checksum of the metadata; until a file is sealed they have no other one."""
+    """Return the checksum of the metadata, which have no other one until the file is sealed."""
     return f"{crc32(dump_object(metadata)):08x}"
 
 
 class EpisodeFile:
-    """Reads the records of one file in order, also while it is being written.
+    """A reader of the records of one file in order, also while it is being written.
 
     Args:
-        path: of the file.
-        checksum: check every byte, not only those of the records.
+        path: episode file.
+        checksum: whether to check every byte, not only those of the records.
 
     Attributes:
         metadata: run, actor, epoch, episode, images, spec, format; empty until they are written.
-        spec: what the records fit; None until it is written.
+        spec: spec that the records fit; None until it is written.
     """
 
     def __init__(self, path: Path, checksum: bool = False) -> None:
@@ -88,24 +88,24 @@ class EpisodeFile:
 
     @property
     def sealed(self) -> bool:
-        """All records were read, and the file says that no more will come."""
+        """Whether all records were read and the file is closed with an end marker."""
         return self._reader.ended
 
     @property
     def offset(self) -> int:
-        """Where the next unread byte is."""
+        """The position of the next unread byte."""
         return self._reader.offset
 
     def key(self, index: int) -> Key:
-        """The key of the record `index` of this file, once its metadata were read."""
+        """Return the key of the record `index` of this file, once its metadata were read."""
         name, metadata = episode_name(self.path), self.metadata
         return Key(metadata["run"], metadata["actor"], name.epoch, name.episode, index)
 
     def next_message(self) -> Message | None:
-        """The next record, or None when no further one is complete.
+        """Return the next record, or None when no further one is complete.
 
         Raises:
-            CorruptData: damaged or foreign; the line names the file and the byte.
+            CorruptData: the file is damaged or foreign; the line names the file and the byte.
         """
         while (block := self._reader.next_block()) is not None:
             try:
@@ -117,7 +117,7 @@ class EpisodeFile:
         return None
 
     def parts(self, message: Message) -> Parts:
-        """The record of a message of this file, its images decoded.
+        """Return the record of a message of this file, with its images decoded.
 
         Raises:
             CorruptData: an image is damaged, or not of the declared shape.
@@ -136,7 +136,7 @@ class EpisodeFile:
         return Parts(message.kind, message.text, pixels)
 
     def record(self, message: Message) -> Record:
-        """The decoded record of a message of this file; raises `CorruptData` or `SpecMismatch`."""
+        """Decode the record of a message of this file; raise `CorruptData` or `SpecMismatch`."""
         data = join_parts(self.parts(message))
         assert self.spec is not None
         try:
@@ -145,16 +145,17 @@ class EpisodeFile:
             raise type(error)(f"{self.path}: byte {message.offset}: {error}") from error
 
     def prefix(self) -> Iterator[Message]:
-        """The records up to the first damage or the end."""
+        """Yield the records up to the first damage or the end."""
         with suppress(CorruptData):
             while (message := self.next_message()) is not None:
                 yield message
 
     def whole(self) -> Iterator[Message]:
-        """The records of a sealed file.
+        """Yield the records of a sealed file.
 
         Raises:
-            CorruptData: damaged, foreign or cut, found at the latest after the last record.
+            CorruptData: the file is damaged, foreign or truncated, detected at the latest after the
+                last record.
         """
         while (message := self.next_message()) is not None:
             yield message
@@ -164,16 +165,16 @@ class EpisodeFile:
             raise self._reader.corrupt(self.offset, f"{self._count} records, expected {counted}")
 
     def count(self) -> int:
-        """The number of records of a sealed file, from its summary alone.
+        """Return the number of records of a sealed file, from its summary alone.
 
         Raises:
-            CorruptData: cut, or the summary is damaged.
+            CorruptData: the file is truncated, or its summary is damaged.
         """
         counts = self._reader.summary_counts()
         return counts.get(STEP, 0) + counts.get(END, 0)
 
     def _message(self, block: Block) -> Message:
-        """The record in a chunk; one that is missing before it is noticed."""
+        """Return the record in a chunk; raise `CorruptData` if one before it is missing."""
         if self.spec is None:
             raise CorruptData("records before the metadata")
         chunk = read_chunk(block.body)
@@ -211,7 +212,7 @@ class EpisodeFile:
 
 
 def episode_name(path: Path) -> EpisodeName:
-    """Epoch and episode of a file; raises `BadInput` when it is not named like one."""
+    """Return epoch and episode of a file; raise `BadInput` if its name is not an episode's."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise BadInput(f"{path}: expected an episode file, <epoch>-<episode>.mcap")
@@ -219,27 +220,27 @@ def episode_name(path: Path) -> EpisodeName:
 
 
 def episode_paths(folder: Path) -> list[Path]:
-    """Episode files of one actor, sealed and open ones, by epoch and episode."""
+    """Return the episode files of one actor, sealed and open ones, by epoch and episode."""
     paths = [path for path in folder.glob("*.mcap") if _NAME.fullmatch(path.name)]
-    # A crash inside `recover` can leave both forms of one episode: the sealed one stands.
+    # A crash inside `recover` can leave both forms of one episode: the sealed one is valid.
     paths.sort(key=lambda path: path.name.endswith(PART), reverse=True)
     return [path for _, path in sorted({episode_name(path): path for path in paths}.items())]
 
 
 def next_epoch(folder: Path, now_ns: Callable[[], int] = time.time_ns) -> int:
-    """An epoch above all that the folder has episodes of, also after a clock that went back."""
+    """Return an epoch above all epochs in the folder, even if the clock was set back."""
     newest = max((episode_name(path).epoch for path in episode_paths(folder)), default=0)
     return max(now_ns(), newest + 1)
 
 
 def read_episode(path: Path, spec: Spec) -> Episode:
-    """All steps of one file. An open file (`.part.mcap`) gives its undamaged beginning.
+    """Read all steps of one file; for an open file (`.part.mcap`), its undamaged beginning.
 
-    Images that the spec does not ask for, such as those of a reward model alone, are left out.
+    Images that are not in the spec, such as those for a reward model alone, are left out.
 
     Raises:
         CorruptData: a sealed file is damaged; the line names the file and the byte.
-        SpecMismatch: recorded with another spec; the line says what differs.
+        SpecMismatch: the file was recorded with another spec; the line names the difference.
     """
     with closing(open_episode(path)) as file:
         stored = list(file.prefix() if file.path.name.endswith(PART) else file.whole())
@@ -253,7 +254,7 @@ def read_episode(path: Path, spec: Spec) -> Episode:
 
 
 def read_spec(path: Path) -> Spec | None:
-    """What the records of a file fit; None when an open file does not say so yet.
+    """Read the spec of a file's records; None when an open file does not contain it yet.
 
     Raises:
         CorruptData: a sealed file is damaged; the line names the file and the byte.
@@ -265,10 +266,10 @@ def read_spec(path: Path) -> Spec | None:
 
 
 def count_records(path: Path) -> int:
-    """How many records a file holds; a sealed one is not read for that.
+    """Return the number of records in a file; for a sealed file, from its summary alone.
 
     Raises:
-        CorruptData: a sealed file is damaged where it says so; the line names the file.
+        CorruptData: the summary of a sealed file is damaged; the line names the file.
     """
     with closing(open_episode(path)) as file:
         if file.path.name.endswith(PART):
@@ -277,11 +278,11 @@ def count_records(path: Path) -> int:
 
 
 def read_records(paths: Path | Iterable[Path], spec: Spec) -> Iterator[Record]:
-    """The records of several files, or of a folder; one episode at a time is held in memory.
+    """Yield the records of several files, or of a folder; one episode at a time is in memory.
 
     Raises:
         CorruptData: a sealed file is damaged; none of its records is yielded.
-        SpecMismatch: recorded with another spec; the line says what differs.
+        SpecMismatch: a file was recorded with another spec; the line names the difference.
     """
     for path in episode_paths(paths) if isinstance(paths, Path) else paths:
         episode = read_episode(path, spec)
@@ -291,7 +292,7 @@ def read_records(paths: Path | Iterable[Path], spec: Spec) -> Iterator[Record]:
 
 
 def open_episode(path: Path) -> EpisodeFile:
-    """Open a file, under its final name if it was sealed since it was listed."""
+    """Open an episode file, under its final name if it was sealed since it was listed."""
     try:
         with suppress(FileNotFoundError):
             return EpisodeFile(path, checksum=not path.name.endswith(PART))
@@ -301,7 +302,7 @@ def open_episode(path: Path) -> EpisodeFile:
 
 
 def _assemble(records: list[Record], file: EpisodeFile) -> Episode:
-    """Steps and the end, after a check that they are the ones that belong here."""
+    """Return the episode of these records, after a check of their keys and order."""
     for index, record in enumerate(records):
         if record.key != (expected := file.key(index)):
             raise CorruptData(f"{file.path}: expected {expected}, got {record.key}")

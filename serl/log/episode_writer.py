@@ -1,4 +1,4 @@
-"""Writing one episode file: record by record, then the seal, which makes it final."""
+"""The writer of one episode file: record by record, then the seal, which makes the file final."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serl.types import Key
 
 
 def metadata_of(key: Key, spec: Spec) -> dict[str, str]:
-    """The metadata of the file of an episode, written by its actor: with raw images."""
+    """Return the metadata of an episode's file as its actor writes it: with raw images."""
     return {
         "format": FORMAT,
         "run": key.run,
@@ -33,19 +33,19 @@ def metadata_of(key: Key, spec: Spec) -> dict[str, str]:
 
 
 class EpisodeWriter:
-    """One file under a name of its own until `seal` gives it the final one.
+    """A writer of one file, which has a temporary name until `seal` gives it the final one.
 
-    After the first error nothing else is done with the file, nor is anything tried twice: after a
-    failed fsync the system calls pages clean that never reached the disk.
+    After the first error nothing else is done with the file, and nothing is retried: after a failed
+    fsync the system marks pages as clean that never reached the disk.
 
     Args:
-        folder: of the actor's episodes.
-        suffix: of the name until the file is sealed; a file that has it is replaced.
-        metadata: as `EpisodeFile` has them.
-        spec: what the records fit.
+        folder: folder of the actor's episodes.
+        suffix: suffix of the name until the file is sealed; an existing file is replaced.
+        metadata: metadata as in `EpisodeFile`.
+        spec: spec that the records fit.
 
     Raises:
-        OSError: the disk refused. So do all methods.
+        OSError: the disk refused; all methods raise it as well.
     """
 
     def __init__(self, folder: Path, suffix: str, metadata: Mapping[str, str], spec: Spec) -> None:
@@ -54,7 +54,7 @@ class EpisodeWriter:
         self._final = name.path(folder, SEALED)
         self._cameras = [(n, image.shape) for n, image in sorted(spec.observation.images.items())]
         self._error: BaseException | None = None
-        self._findable = False  # also after a power cut
+        self._findable = False  # whether the file's name survives a power cut
         self._records = 0
         self._kind = 0
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -74,12 +74,12 @@ class EpisodeWriter:
         self._append(parts.kind, parts.text, images, time_ns)
 
     def copy(self, message: Message) -> None:
-        """Append a record as it is stored in another file."""
+        """Append a record in the form in which another file stores it."""
         images = [(image,) for image in message.images]
         self._append(message.kind, message.text, images, message.time_ns)
 
     def sync(self) -> None:
-        """Wait until the disk has every record."""
+        """Wait until every record is on disk."""
         with self._trusted():
             os.fdatasync(self._descriptor)
             if not self._findable:
@@ -87,7 +87,7 @@ class EpisodeWriter:
                 self._findable = True
 
     def seal(self, recovered: bool = False) -> Path:
-        """Finish the file: index, disk, manifest, final name, disk; closes it in any case."""
+        """Finish the file: index, sync, manifest, final name, sync; close it in any case."""
         try:
             with self._trusted():
                 digest = self._writer.finish()
@@ -108,11 +108,11 @@ class EpisodeWriter:
         return self._final
 
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file without sealing it."""
         os.close(self._descriptor)
 
     def discard(self) -> None:
-        """Let go of the file and remove it."""
+        """Close the file and remove it."""
         self.close()
         self.path.unlink()
 
@@ -138,7 +138,7 @@ class EpisodeWriter:
 
 
 def _channels(spec: Spec, encoding: Encoding) -> list[McapChannel]:
-    """Steps are channel `STEP`, ends channel `END`, images follow by name, as in `Parts`."""
+    """Return the channels: `STEP` for steps, `END` for ends, then images by name as in `Parts`."""
     return [
         McapChannel("/step", "json", _json_schema(spec, STEP)),
         McapChannel("/end", "json", _json_schema(spec, END)),
@@ -150,7 +150,7 @@ def _channels(spec: Spec, encoding: Encoding) -> list[McapChannel]:
 
 
 def _json_schema(spec: Spec, kind: int) -> Schema:
-    """What Foxglove needs in order to offer the values for plots."""
+    """Return the JSON schema of a record, which Foxglove needs to offer the values for plots."""
     number, word, flag = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
     numbers = {"type": "array", "items": number}
     key = dict.fromkeys(("run", "actor"), word)

@@ -1,6 +1,6 @@
 """Images as ROS 2 messages in a log: raw, or compressed; Foxglove shows both.
 
-Raw ones are `sensor_msgs/Image`, others `sensor_msgs/CompressedImage`, in little-endian CDR.
+Raw images are `sensor_msgs/Image`, others `sensor_msgs/CompressedImage`, in little-endian CDR.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from serl.system.files import Buffer
 Encoding = Literal["raw", "png", "jpeg"]
 ENCODINGS: dict[str, Encoding] = {"raw": "raw", "png": "png", "jpeg": "jpeg"}
 
-_STAMP = struct.Struct("<4sII")  # CDR's own head, seconds, nanoseconds
+_STAMP = struct.Struct("<4sII")  # CDR header, seconds, nanoseconds
 _CDR = b"\0\1\0\0"
 _U32 = struct.Struct("<I")
 
@@ -59,12 +59,12 @@ _COMPRESSED = Schema(
 
 
 def schema(encoding: Encoding) -> Schema:
-    """The message type of images in this encoding."""
+    """Return the message type of images in this encoding."""
     return _RAW if encoding == "raw" else _COMPRESSED
 
 
 def head(encoding: Encoding, camera: str, shape: tuple[int, ...], size: int, time_ns: int) -> bytes:
-    """What comes before `size` bytes of image data in a message.
+    """Return the bytes of a message that precede its `size` bytes of image data.
 
     Raises:
         SpecMismatch: the shape is not that of an RGB image, (H, W, 3).
@@ -74,8 +74,8 @@ def head(encoding: Encoding, camera: str, shape: tuple[int, ...], size: int, tim
 
 
 def compress(pixels: Buffer, shape: tuple[int, ...], encoding: Encoding, quality: int) -> bytes:
-    """An RGB image of the shape (H, W, 3) as a PNG, lossless, or as a JPEG of this quality."""
-    import cv2  # half a second and 50 MB: not in processes that never compress
+    """Compress an RGB image of the shape (H, W, 3) to PNG, lossless, or JPEG of this quality."""
+    import cv2  # costs half a second and 50 MB, avoided in processes that never compress
 
     bgr = cv2.cvtColor(np.frombuffer(pixels, np.uint8).reshape(shape), cv2.COLOR_RGB2BGR)
     settings = (
@@ -87,12 +87,12 @@ def compress(pixels: Buffer, shape: tuple[int, ...], encoding: Encoding, quality
 
 
 def decode(message: memoryview, encoding: Encoding, camera: str, shape: tuple[int, ...]) -> Buffer:
-    """The pixels of a message, row by row, RGB; a raw message is not copied.
+    """Return the pixels of a message, row by row, RGB; a raw message is not copied.
 
-    What does not hold exactly one image of this shape is refused before anything is decoded.
+    A message without exactly one image of this shape is refused before anything is decoded.
 
     Raises:
-        CorruptData: damaged or foreign.
+        CorruptData: the message is damaged or foreign.
     """
     fields = _fields(encoding, camera, shape)
     start = _STAMP.size + len(fields) + _U32.size
@@ -108,7 +108,7 @@ def decode(message: memoryview, encoding: Encoding, camera: str, shape: tuple[in
 
 @lru_cache
 def _fields(encoding: Encoding, camera: str, shape: tuple[int, ...]) -> bytes:
-    """The CDR fields between the stamp and the data's size, each aligned to four bytes."""
+    """Return the CDR fields between the stamp and the data's size, each aligned to four bytes."""
     if len(shape) != 3 or shape[2] != 3:
         raise SpecMismatch(f"image {camera}: expected the shape [height, width, 3], got {shape}")
     fields = _text(camera)
@@ -146,7 +146,7 @@ def _decompress(data: memoryview, encoding: Encoding, camera: str, shape: tuple[
 
 
 def _png_shape(data: memoryview) -> tuple[int, ...] | None:
-    """The shape that a PNG declares; None unless it is plain 8-bit RGB, without extra chunks."""
+    """Return the shape that a PNG declares; None unless plain 8-bit RGB without extra chunks."""
     if data[: len(_PNG_MAGIC)] != _PNG_MAGIC:
         return None
     place, shape = len(_PNG_MAGIC), None
@@ -164,7 +164,7 @@ def _png_shape(data: memoryview) -> tuple[int, ...] | None:
 
 
 def _jpeg_shape(data: memoryview) -> tuple[int, ...] | None:
-    """The shape that a JPEG declares; None unless it is a baseline one with three components."""
+    """Return the shape that a JPEG declares; None unless baseline with three components."""
     if data[:2] != _JPEG_START or data[-2:] != _JPEG_END:
         return None
     place, shape = 2, None

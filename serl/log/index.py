@@ -1,8 +1,8 @@
-"""Which records the learner accepted, in which order: `index.sqlite` of a run.
+"""The index of the records that the learner accepted, in their order: `index.sqlite` of a run.
 
-The order makes learning repeatable: replay is rebuilt, and learning goes on, in this order. It is
-a cache: without it, it is rebuilt from the episode files. Beside the order it keeps a checksum of
-each accepted record, for `serl verify`; one that was rebuilt, or made by format 1, lacks them.
+The order makes learning repeatable: replay is rebuilt, and learning continues, in this order. The
+index is a cache: a missing one is rebuilt from the episode files. It also keeps a checksum of each
+accepted record, for `serl verify`; a rebuilt index, or one of format 1, lacks them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from serl.system.files import checked_name, sync_folder
 from serl.types import Arrival, place_after
 
 Stream = tuple[str, int]
-"""An actor's name and one of its epochs; a record's ordinal in it is its sequence number."""
+"""An actor's name and one of its epochs; a record's ordinal in a stream is its sequence number."""
 
 Cursors = Mapping[Stream, int]
-"""By stream: the sequence number of the first record that is not held."""
+"""The sequence number of the first record that is not held, by stream."""
 
 FORMAT = 2
 _ORDER = """
@@ -73,14 +73,14 @@ class Span(NamedTuple):
 
     @property
     def stream(self) -> Stream:
-        """The stream that it is of."""
+        """The stream of the records."""
         return self.actor, self.epoch
 
 
 class _Place(NamedTuple):
-    """Where a stream stands: its records so far, and episode and step of the next one.
+    """The position of a stream: its records so far, and episode and step of the next record.
 
-    The episode is None when it is not known, after a rebuild.
+    The episode is None when it is unknown, after a rebuild.
     """
 
     length: int = 0
@@ -88,7 +88,7 @@ class _Place(NamedTuple):
     step: int = 0
 
     def after(self, record: Arrival) -> _Place:
-        """The place behind the record; raises `BadInput` when it is not the next one."""
+        """Return the position after the record; raise `BadInput` if it is not the next one."""
         key, expected = record.key, (self.episode, self.step)
         found = key.episode, key.index
         if self.episode is not None and found != expected:
@@ -100,14 +100,14 @@ class _Place(NamedTuple):
 class Index:
     """The accepted records as spans, and the home of each actor; every change is durable at once.
 
-    Safe between threads.
+    Thread-safe.
 
     Args:
-        path: of the database; made if absent.
+        path: file of the database; made if absent.
 
     Raises:
-        DamagedDatabase: it can be rebuilt, see `open_index`.
-        CorruptData: made by another version of serl.
+        DamagedDatabase: the database is damaged; it can be rebuilt, see `open_index`.
+        CorruptData: the database was made by another version of serl.
         SerlError: the disk refused.
     """
 
@@ -137,13 +137,13 @@ class Index:
 
     @property
     def cursors(self) -> dict[Stream, int]:
-        """How many records of each stream were accepted."""
+        """The number of accepted records of each stream."""
         with self._lock:
             return {stream: place.length for stream, place in self._places.items()}
 
     @property
     def places(self) -> dict[Stream, tuple[int, int]]:
-        """Episode and step of the next record of each stream; only where they are known."""
+        """Episode and step of the next record, for each stream where they are known."""
         with self._lock:
             return {
                 stream: (place.episode, place.step)
@@ -152,14 +152,14 @@ class Index:
             }
 
     def spans(self) -> list[Span]:
-        """The order in which records were accepted."""
+        """Return the accepted records as spans, in the order of acceptance."""
         return [Span(*row) for row in self._database.execute(_SPANS).fetchall()]
 
     def accept(self, records: Sequence[Arrival]) -> None:
-        """Append records to the order; on the disk when this returns, all of them or none.
+        """Append records to the order, all or none; they are on disk when this returns.
 
         Raises:
-            BadInput: a record that is not the next one of its stream; nothing was accepted.
+            BadInput: a record is not the next one of its stream; nothing was accepted.
             SerlError: the disk refused; nothing was accepted.
         """
         places: dict[Stream, _Place] = {}
@@ -179,12 +179,12 @@ class Index:
         self._append(spans, places, blocks)
 
     def claim(self, actor: str, home: str, place: str) -> str:
-        """Why an actor cannot have this name; empty when it can.
+        """Claim a name for an actor; return why it is not available, empty when it is.
 
         Args:
-            actor: its name; belongs for good to the home that asked first.
-            home: what tells its folder from all others.
-            place: where that is, for people.
+            actor: name of the actor; belongs permanently to the home that claimed it first.
+            home: unique identifier of the actor's folder.
+            place: location of that folder, for messages.
         """
         with self._lock:
             owner, known_place = self._homes.get(actor, (home, ""))
@@ -198,7 +198,7 @@ class Index:
         return ""
 
     def cut(self, held: Cursors) -> dict[Stream, int]:
-        """Forget what the log does not hold; returns how many records of which streams that is."""
+        """Remove records that the log does not hold; return the number removed by stream."""
         lost = {
             stream: cursor - held.get(stream, 0)
             for stream, cursor in self.cursors.items()
@@ -226,7 +226,7 @@ class Index:
         return lost
 
     def rebuild(self, taken: Cursors, logged: Cursors) -> None:
-        """Fill an empty index: what was taken comes first, then what else is logged."""
+        """Fill an empty index: first the `taken` records, then the other `logged` ones."""
         spans = [Span(*stream, 0, taken[stream]) for stream in sorted(taken, key=_by_epoch)]
         for stream in sorted(logged, key=_by_epoch):
             first = taken.get(stream, 0)
@@ -263,7 +263,7 @@ class Index:
                     database.execute(statement)
 
     def _load(self) -> None:
-        """Read where each stream stands; spans that do not follow each other are damage."""
+        """Read each stream's position; raise `DamagedDatabase` if spans are not consecutive."""
         rows = read_rows(self._database, self.path, "SELECT * FROM span ORDER BY id")
         self._places, self._last = {}, (0, Span("", 0, 0, 0))
         for number, actor, epoch, first, length, episode, step in rows:
@@ -279,7 +279,7 @@ class Index:
         places: Mapping[Stream, _Place],
         blocks: Mapping[Stream, Sequence[ChecksumBlock]],
     ) -> None:
-        """One transaction; the first span may continue the last one."""
+        """Store spans and checksums in one transaction; the first span may extend the last one."""
         if not spans:
             return
         number, last = self._last
@@ -321,7 +321,7 @@ class Index:
 
 
 def _make(path: Path) -> None:
-    """An empty index under its name all at once: nobody ever sees a part of one."""
+    """Create an empty index atomically: no process ever sees a part of it."""
     scratch = path.with_name(f".{path.name}.tmp")
     scratch.unlink(missing_ok=True)
     os.close(os.open(scratch, os.O_RDWR | os.O_CREAT, 0o600))
@@ -330,19 +330,19 @@ def _make(path: Path) -> None:
             database.executescript(f"BEGIN; {_ORDER} {_CONTENT} COMMIT;")
     except sqlite3.Error as error:
         raise refused(path, error) from error
-    for suffix in BESIDE:  # of a database that is gone; they would be replayed into it
+    for suffix in BESIDE:  # leftovers of a removed database would be replayed into the new one
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     scratch.rename(path)
     sync_folder(path.parent)
 
 
 def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
-    """Read the spans as they are stored, unchecked, and the checksums; nothing without an index.
+    """Read the stored spans, unchecked, and the checksums; both are empty without an index.
 
-    Changes nothing.
+    The index is not changed.
 
     Raises:
-        CorruptData: not an index, damaged, or of another version.
+        CorruptData: the file is not an index, is damaged, or of another version.
     """
     try:
         try:
@@ -369,10 +369,10 @@ def _read(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """A copy of the database with what is not in its file yet.
+    """Copy the database and its write-ahead log into `folder`; return the path of the copy.
 
     SQLite reads a database with a write-ahead log only where it can write beside it; an archive
-    may be read-only. (Its `immutable` would pass over the log.)
+    may be read-only. (SQLite's `immutable` would ignore the log.)
     """
     log = path.with_name(f"{path.name}-wal")
     for file in (path, log):
@@ -382,5 +382,5 @@ def _copied(path: Path, folder: Path) -> Path:
 
 
 def _by_epoch(stream: Stream) -> tuple[int, str]:
-    """Streams in the order in which their actors started."""
+    """Return the sort key that orders streams by the start of their actors."""
     return stream[1], stream[0]

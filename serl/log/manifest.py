@@ -1,7 +1,7 @@
-"""The manifest of an actor's folder: what was sealed, and its hash; one JSON line for each file.
+"""The manifest of an actor's folder: sealed files and their hashes, one JSON line for each file.
 
 A file may be listed more than once, since a crash repeats a seal and compaction replaces a file;
-it is sound when it is what any of its lines says. Lines are only ever added.
+it is sound when it matches any of its lines. Lines are only ever added.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MAX_BYTES = 1 << 30
 
 
 class Entry(NamedTuple):
-    """A line.
+    """A line of the manifest.
 
     Attributes:
-        name: of the file.
-        bytes: its size.
-        sha256: of its content, in hex.
-        records: how many it holds.
-        ended: the last one is the episode's `End`; without it the episode is truncated.
-        recovered: the file is what could be saved after a crash.
+        name: name of the file.
+        bytes: size of the file.
+        sha256: sha256 of the file's content, in hex.
+        records: number of records in the file.
+        ended: whether the last record is the episode's `End`; without it the episode is truncated.
+        recovered: whether the file was recovered after a crash.
     """
 
     name: str
@@ -64,9 +64,9 @@ def append_entry(folder: Path, entry: Entry) -> None:
 
 
 def read_entries(folder: Path) -> dict[str, list[Entry]]:
-    """The lines by name of the file; empty when there is no manifest.
+    """Read the lines by name of the file; empty when there is no manifest.
 
-    A line that is torn or damaged is passed over: the file that it was for is then not listed.
+    A torn or damaged line is skipped: its file is then not listed.
 
     Raises:
         CorruptData: the manifest is not a regular file, or is larger than 1 GiB.

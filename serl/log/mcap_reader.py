@@ -1,4 +1,4 @@
-"""Reading MCAP files as `serl.log.mcap_writer` writes them, also while they are being written."""
+"""A reader of MCAP files made by `serl.log.mcap_writer`, also while they are being written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DECLARATIONS = {Opcode.HEADER, Opcode.METADATA, Opcode.SCHEMA, Opcode.CHANNEL}
 
 
 class Block(NamedTuple):
-    """One block: what it is, what it holds, and the byte at which it starts."""
+    """A block of an MCAP file: its kind, its content, and the byte at which it starts."""
 
     opcode: int
     body: memoryview
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The messages of one chunk: their channels, their data, and what they share."""
+    """The messages of one chunk: their channels, their data, and their common sequence and time."""
 
     channels: list[int]
     data: list[memoryview]
@@ -38,16 +38,16 @@ class Chunk(NamedTuple):
 
 
 class McapReader:
-    """Gives the blocks of one file in order.
+    """A reader of the blocks of one file in order.
 
     Args:
-        path: of the file.
-        max_block_bytes: a longer block is refused before it is read.
-        checksum: check the checksum of all data, too; each chunk has one of its own.
+        path: MCAP file.
+        max_block_bytes: largest length of a block; a longer one is refused before it is read.
+        checksum: whether to check the checksum of all data, besides that of each chunk.
 
     Attributes:
-        offset: where the next unread byte is.
-        ended: all data were read, and the file says that no more will come.
+        offset: position of the next unread byte.
+        ended: whether all data were read, up to the block that ends them.
     """
 
     def __init__(self, path: Path, max_block_bytes: int, checksum: bool) -> None:
@@ -67,10 +67,10 @@ class McapReader:
         self._file.close()
 
     def next_block(self) -> Block | None:
-        """The next metadata or chunk; None when no further one is complete.
+        """Return the next metadata or chunk block; None when no further one is complete.
 
         Raises:
-            CorruptData: damaged or foreign; the line names the file and the byte.
+            CorruptData: the file is damaged or foreign; the line names the file and the byte.
         """
         if self.offset == 0 and not self._read_magic():
             return None
@@ -84,10 +84,10 @@ class McapReader:
         return None
 
     def summary_counts(self) -> dict[int, int]:
-        """Number of messages by channel, as the summary at the end of the file says.
+        """Return the number of messages by channel, from the summary at the end of the file.
 
         Raises:
-            CorruptData: cut, or damaged after the data.
+            CorruptData: the file is truncated, or damaged after the data.
         """
         descriptor = self._file.fileno()
         size = os.fstat(descriptor).st_size
@@ -108,7 +108,7 @@ class McapReader:
             raise self.corrupt(start, f"summary: {cause}") from cause
 
     def corrupt(self, offset: int, cause: str) -> CorruptData:
-        """The error that says what is wrong at which byte of the file."""
+        """Return the error that names the file, the byte and the cause."""
         return CorruptData(f"{self.path}: byte {offset}: {cause}")
 
     def _read_magic(self) -> bool:
@@ -121,7 +121,7 @@ class McapReader:
         return magic == MAGIC
 
     def _read_block(self) -> Block | None:
-        """The block at the offset, or None while it is incomplete."""
+        """Return the block at the offset, or None while it is incomplete."""
         start = self.offset
         head = self._bytes(start, BLOCK.size)
         if head is None:
@@ -139,7 +139,7 @@ class McapReader:
         return Block(opcode, body, start)
 
     def _bytes(self, start: int, length: int) -> memoryview | None:
-        """Bytes of the file, or None while it is shorter; what follows them is read along."""
+        """Return bytes of the file, or None while it is shorter; read ahead beyond them."""
         place = start - self._ahead_start
         if not 0 <= place <= len(self._ahead) - length:
             descriptor = self._file.fileno()
@@ -153,7 +153,10 @@ class McapReader:
         return self._ahead[place : place + length]
 
     def _may_follow(self, opcode: int, length: int) -> bool:
-        """A damaged opcode must not hide a chunk: declarations come first, indexes are short."""
+        """Return whether a block may occur here, so that a damaged opcode cannot hide a chunk.
+
+        Declarations come first, indexes are short.
+        """
         if opcode in _DECLARATIONS:
             return not self._chunks and length <= self._max_block_bytes
         if opcode == Opcode.MESSAGE_INDEX:
@@ -164,7 +167,7 @@ class McapReader:
 
 
 def read_metadata(body: Buffer) -> tuple[str, dict[str, str]]:
-    """Name and content of a metadata block; raises `CorruptData`."""
+    """Return name and content of a metadata block; raise `CorruptData` if it is damaged."""
     try:
         name, rest = _read_text(memoryview(body))
         (length,) = U32.unpack_from(rest)
@@ -181,7 +184,11 @@ def read_metadata(body: Buffer) -> tuple[str, dict[str, str]]:
 
 
 def read_chunk(body: Buffer) -> Chunk:
-    """The messages of a chunk, by channel, as views of `body`; raises `CorruptData`."""
+    """Return the messages of a chunk, by channel, as views of `body`.
+
+    Raises:
+        CorruptData: the chunk is damaged or foreign.
+    """
     try:
         _, _, size, crc, compression, stored = CHUNK.unpack_from(body)
         rest = memoryview(body)[CHUNK.size :]
@@ -198,7 +205,7 @@ def read_chunk(body: Buffer) -> Chunk:
             channel, sequence, time_ns, _ = MESSAGE.unpack_from(message)
             if opcode != Opcode.MESSAGE:
                 raise CorruptData(f"unexpected block {opcode} in a chunk")
-            if channels and channel <= channels[-1]:  # also bounds what a chunk costs in memory
+            if channels and channel <= channels[-1]:  # also bounds the memory for a chunk
                 raise CorruptData(f"a chunk with channel {channel} after {channels[-1]}")
             channels.append(channel)
             data.append(message[MESSAGE.size :])
@@ -208,7 +215,7 @@ def read_chunk(body: Buffer) -> Chunk:
 
 
 def _counts(summary: bytes) -> dict[int, int]:
-    """The counts of the statistics block of a summary."""
+    """Return the message counts in the statistics block of a summary."""
     rest = memoryview(summary)
     while len(rest) >= BLOCK.size:
         opcode, length = BLOCK.unpack_from(rest)

@@ -1,8 +1,8 @@
 """The part of the MCAP file format (https://mcap.dev/spec) that episode files use.
 
-One uncompressed chunk for each call of `McapWriter.write`, handed over in one system call. The
-`mcap` package's own writer copies a camera image six times and checksums it twice; this one never
-copies it, and leaves the checksum of the whole file to `finish`. `serl.log.mcap_reader` reads it.
+One uncompressed chunk for each call of `McapWriter.write`, written in one system call. The `mcap`
+package's own writer copies a camera image six times and checksums it twice; this one never copies
+it, and leaves the checksum of the whole file to `finish`. `serl.log.mcap_reader` reads the format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ U32 = struct.Struct("<I")
 
 _U16 = struct.Struct("<H")
 INDEX_BYTES = 22
-"""Length of a message index of one entry, which is all that `McapWriter` writes."""
+"""Length of a message index of one entry, the only length that `McapWriter` writes."""
 
 _MESSAGE_HEAD = struct.Struct("<BQHIQQ")  # block and message in one
 _MESSAGE_INDEX = struct.Struct("<BQHIQQ")  # block, channel, length of the only entry, time, offset
@@ -57,7 +57,7 @@ _MESSAGE, _INDEX = int(Opcode.MESSAGE), int(Opcode.MESSAGE_INDEX)  # an IntEnum 
 
 
 class Schema(NamedTuple):
-    """What messages look like: the schema's name, its language, and its text."""
+    """The schema of messages: its name, its language, and its text."""
 
     name: str
     encoding: str
@@ -68,10 +68,10 @@ class McapChannel(NamedTuple):
     """A stream of messages; its number is its position in the file's list, from 1.
 
     Attributes:
-        topic: its name.
-        encoding: of the messages.
-        schema: of the messages.
-        metadata: anything else about it.
+        topic: name of the channel.
+        encoding: encoding of the messages.
+        schema: schema of the messages.
+        metadata: further information about the channel.
     """
 
     topic: str
@@ -81,23 +81,23 @@ class McapChannel(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """What the summary says of a chunk."""
+    """The data of a chunk for the summary."""
 
     time_ns: int
     start: int
     length: int
     size: int
-    indexes: dict[int, int]  # channel -> where its message index starts
+    indexes: dict[int, int]  # channel -> start of its message index
 
 
 class McapWriter:
-    """Writes one file; the caller opens, syncs and closes it.
+    """A writer of one MCAP file; the caller opens, syncs and closes the file.
 
     Args:
-        descriptor: of an empty file, open for reading and writing.
+        descriptor: descriptor of an empty file, open for reading and writing.
         channels: all channels that will be written to.
         name: name of the metadata.
-        metadata: about the whole file.
+        metadata: metadata of the whole file.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class McapWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
+        """The number of bytes written."""
         return self._size
 
     def write(
         self, messages: Iterable[tuple[int, Sequence[Buffer]]], time_ns: int, sequence: int
     ) -> None:
-        """Write messages (channel, pieces of its data) as one chunk; at most one for each channel.
+        """Write messages (channel, pieces of data) as one chunk; at most one for each channel.
 
         Raises:
-            OSError: the file takes no more; what follows the last whole chunk is garbage.
+            OSError: the file accepts no more data; bytes after the last complete chunk are garbage.
         """
         pieces: list[Buffer] = [b""]  # the chunk's head comes here, once its checksum is known
         size = crc = 0
@@ -162,7 +162,7 @@ class McapWriter:
             The sha256 of the whole file.
 
         Raises:
-            OSError: the file takes no more, or cannot be read back.
+            OSError: the file accepts no more data, or cannot be read back.
         """
         digest = hashlib.sha256()
         crc = self._read_back(digest)
@@ -173,7 +173,7 @@ class McapWriter:
         return digest.hexdigest()
 
     def _summary(self, start: int) -> bytes:
-        """What follows the data, up to the closing magic; it begins at byte `start`."""
+        """Return the summary section, from byte `start` up to the closing magic."""
         groups = {
             Opcode.SCHEMA: self._schemas,
             Opcode.CHANNEL: self._channels,
@@ -202,7 +202,7 @@ class McapWriter:
         self._size += sum(map(len, pieces))
 
     def _read_back(self, digest: hashlib._Hash) -> int:
-        """The CRC of all data as the file holds them; they also enter `digest`."""
+        """Return the CRC of all data, read back from the file, and add the data to `digest`."""
         crc = offset = 0
         while offset < self._size:
             data = os.pread(self._descriptor, min(1 << 20, self._size - offset), offset)
@@ -230,7 +230,7 @@ class McapWriter:
 
 
 def _declarations(channels: Sequence[McapChannel]) -> tuple[list[bytes], list[bytes]]:
-    """The blocks of the schemas, each once, and of the channels."""
+    """Return the blocks of the schemas, each once, and of the channels."""
     schemas = list(dict.fromkeys(channel.schema for channel in channels))
     declared = [
         _block(

@@ -1,4 +1,4 @@
-"""What a run tells about itself: one JSON line per row, and the same numbers for TensorBoard.
+"""The metrics of a run: one JSON line per row, and the same numbers for TensorBoard.
 
 A row of `metrics.jsonl` is the fields of one of the row classes below and "kind", "time_s" and
 "steps" (online environment steps of all actors so far).
@@ -33,15 +33,15 @@ class EpisodeRow:
     Attributes:
         actor: name of the actor.
         episode: number of the episode at this actor.
-        length: steps.
-        success: the task was solved.
-        assisted: a human drove at least one step.
+        length: number of steps.
+        success: whether the task was solved.
+        assisted: whether a human drove at least one step.
         reward: return, not discounted.
-        human_steps: steps that a human drove.
-        interventions: takeovers, that is segments of human steps.
-        reason: why it ended.
+        human_steps: number of steps that a human drove.
+        interventions: number of takeovers, that is segments of human steps.
+        reason: why the episode ended.
         duration_s: task time.
-        weight_age: versions that the actor's weights were behind at the end.
+        weight_age: number of versions that the actor's weights were behind at the end.
     """
 
     kind: ClassVar[str] = "episode"
@@ -60,22 +60,24 @@ class EpisodeRow:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRow:
-    """The learner's state after an update; None where it has no value yet.
+    """The learner's state after an update; None for a number without a value yet.
 
     Attributes:
         updates: outer updates so far.
-        updates_per_s: rate since the last row.
+        updates_per_s: rate of updates since the last row.
         utd: critic updates per online step, achieved since the start.
-        critic_loss: mean over the ensemble.
-        actor_loss: of the last batch.
+        critic_loss: critic loss, mean over the ensemble.
+        actor_loss: actor loss of the last batch.
         q: mean value of the batch's actions.
-        temperature: of the entropy bonus.
-        entropy: of the policy, in nats.
-        vice_good: of a reward that is learned beside: how probable it takes successes to be one ...
-        vice_visited: ... and what the policy visits, before it learns from both ...
-        vice_reward: ... and the mean reward of the batch.
+        temperature: temperature of the entropy bonus.
+        entropy: entropy of the policy, in nats.
+        vice_good: success probability that a reward learned during training (VICE) predicts for
+            successes, before its update.
+        vice_visited: success probability that this reward predicts for observations that the policy
+            visits, before its update.
+        vice_reward: mean of this reward over the batch.
         lag: online steps received and not yet trained on.
-        weights_version: of the newest published weights.
+        weights_version: version of the newest published weights.
     """
 
     kind: ClassVar[str] = "update"
@@ -100,10 +102,10 @@ class EvaluationRow:
 
     Attributes:
         checkpoint: online steps of the checkpoint.
-        trials: how many.
-        successes: how many of them solved the task.
+        trials: number of trials.
+        successes: number of trials that solved the task.
         cycle_time_s: mean task time of the successes; None without any.
-        purpose: to choose a checkpoint, or to report on the chosen one.
+        purpose: "selection" to choose a checkpoint, "final" to report on the chosen one.
     """
 
     kind: ClassVar[str] = "evaluation"
@@ -116,7 +118,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something a person should know of: a start, a resume, a restart, a warning."""
+    """An event for the operator: a start, a resume, a restart, a warning."""
 
     kind: ClassVar[str] = "event"
     text: str
@@ -124,11 +126,11 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A robot could not restore its scene by itself.
+    """A request to a person, from a robot that could not restore its scene by itself.
 
     Attributes:
         actor: name of the actor.
-        text: what it asked a person for.
+        text: request shown to the person.
     """
 
     kind: ClassVar[str] = "request"
@@ -138,11 +140,11 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRow:
-    """A learner went on from a checkpoint: what was learned after it is learned again.
+    """The resume of a learner from a checkpoint: updates after the checkpoint are repeated.
 
     Attributes:
-        rows: rows there were when the checkpoint was saved; episodes, updates and requests that
-            came after them and before this row are superseded.
+        rows: number of rows when the checkpoint was saved; episodes, updates and requests after
+            them and before this row are superseded.
     """
 
     kind: ClassVar[str] = "resume"
@@ -156,7 +158,7 @@ _REPEATED = {EpisodeRow.kind, UpdateRow.kind, RequestRow.kind}
 
 
 class Metrics(Protocol):
-    """Takes rows of measurements; `MetricsWriter` is one."""
+    """A sink for rows of measurements, for example `MetricsWriter`."""
 
     def write(self, steps: int, row: Row) -> None:
         """Append a row."""
@@ -164,18 +166,17 @@ class Metrics(Protocol):
 
 
 class MetricsWriter:
-    """Appends rows to `metrics.jsonl` and to event files under `tensorboard/`.
+    """A writer of rows to `metrics.jsonl` and to event files under `tensorboard/`.
 
     A row is one write of one line, so a kill costs at most the line being written; opening a run
-    again drops such a cut line. Other damaged lines stay, and count as rows. Not for several
-    threads.
+    again drops this truncated line. Other damaged lines stay, and count as rows. Not thread-safe.
 
     Args:
         folder: the run folder; made if absent.
-        monotonic_s: monotonic seconds.
+        monotonic_s: returns monotonic seconds.
 
     Attributes:
-        rows: rows in the file.
+        rows: number of rows in the file.
 
     Raises:
         OSError: the disk refused.
@@ -196,11 +197,11 @@ class MetricsWriter:
 
     @property
     def time_s(self) -> float:
-        """Seconds that the run has been running, over all its resumes."""
+        """The running time of the run in seconds, summed over all its resumes."""
         return self._now_s() - self._origin_s
 
     def write(self, steps: int, row: Row) -> None:
-        """Append a row, as of now and `steps` online environment steps.
+        """Append a row, stamped with the present time and `steps` online environment steps.
 
         Raises:
             SerlError: the disk refused.
@@ -212,7 +213,7 @@ class MetricsWriter:
         except OSError as error:
             raise SerlError(f"{self._path}: {error.strerror}") from error
         self.rows += 1
-        if isinstance(row, ResumeRow):  # TensorBoard, too, drops what is superseded
+        if isinstance(row, ResumeRow):  # TensorBoard, too, drops superseded rows
             self._events.restart(steps)
             return
         scalars = {
@@ -224,7 +225,7 @@ class MetricsWriter:
             self._events.add(steps, scalars)
 
     def close(self) -> None:
-        """Write out what is still held."""
+        """Close the file and the event files, and write buffered events."""
         os.close(self._file)
         self._events.close()
 
@@ -241,15 +242,15 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """The rows of a `metrics.jsonl`, in order, without superseded ones; no file has no rows.
+    """Read the rows of a `metrics.jsonl`, in order, without superseded ones; none without a file.
 
-    A cut last line is left out; another line that is not a row is an event that says so.
+    A truncated last line is left out; another invalid line is returned as an event with the error.
     """
     return standing(read_rows(path)[0])
 
 
 def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
-    """All rows of a file without the superseded ones, see `ResumeRow`."""
+    """Return all rows of a file without the superseded ones, see `ResumeRow`."""
     kept = [True] * len(rows)
     for number, row in enumerate(rows):
         if row["kind"] == ResumeRow.kind:
@@ -259,10 +260,10 @@ def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
 
 
 def read_rows(path: Path, start: int = 0) -> tuple[list[MetricsRow], int]:
-    """The rows from a byte on, superseded ones included, and the byte behind them.
+    """Read the rows from byte `start` on, superseded ones included, and the byte after them.
 
-    No file has no rows. A last line without an end is left for later; another line that is not a
-    row, or each MiB of an endless one, is an event that says so.
+    There are no rows without a file. A last line without an end is left for the next call; another
+    invalid line, or each MiB of an endless one, is returned as an event with the error.
     """
     rows: list[MetricsRow] = []
     with suppress(FileNotFoundError), open_regular(path, _MAX_BYTES) as file:
@@ -296,27 +297,27 @@ def _row(line: bytes, where: str) -> MetricsRow:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: such a value is absent."""
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Rate:
-    """Steps per second between two calls."""
+    """A meter of steps per second between two calls."""
 
     def __init__(self) -> None:
         self._at: tuple[int, float] | None = None
 
     def of(self, steps: int, now_s: float) -> float:
-        """Since the last call; 0 at the first."""
+        """Return the steps per second since the last call; 0 at the first call."""
         before, self._at = self._at, (steps, now_s)
         return (steps - before[0]) / max(now_s - before[1], 1e-9) if before else 0.0
 
 
 class EventFiles:
-    """Appends to event files; a run that goes on gets another one.
+    """A writer of TensorBoard event files; a resumed run gets another file.
 
     Args:
-        folder: of the files; made if absent.
+        folder: folder of the files; made if absent.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -325,7 +326,7 @@ class EventFiles:
         self._writer = EventFileWriter(str(folder), flush_secs=10)
 
     def add(self, steps: int, scalars: Mapping[str, float]) -> None:
-        """Add numbers by tag, as of now and `steps` environment steps."""
+        """Add numbers by tag, stamped with the present time and `steps` environment steps."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -333,14 +334,14 @@ class EventFiles:
         self._write(Event(step=steps, summary=Summary(value=values)))
 
     def restart(self, steps: int) -> None:
-        """What was added for more than `steps` environment steps no longer counts."""
+        """Invalidate the numbers added for more than `steps` environment steps."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         start = SessionLog(status=SessionLog.START)
         self._write(Event(step=steps + 1, session_log=start))
 
     def close(self) -> None:
-        """Write out what is still held."""
+        """Write buffered events and close the file."""
         self._writer.close()
 
     def _write(self, event: Any) -> None:

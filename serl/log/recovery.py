@@ -1,4 +1,4 @@
-"""What a crash left behind in an actor's folder is made into sealed episodes again."""
+"""Recovery of an actor's log after a crash or damage: sealing, quarantine, stand-ins for losses."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from serl.types import Arrival, Key, Lost
 QUARANTINE = "quarantine"
 
 Tell = Callable[[str], object]
-"""Takes a line for people on each episode that is put aside."""
+"""A function called with one line of text for each episode that is put aside."""
 
 
 class Logged(NamedTuple):
     """An episode that an actor logged.
 
     Attributes:
-        name: epoch and episode.
-        path: of its file; None when that is gone.
-        records: how many it holds, or held.
+        name: epoch and number of the episode.
+        path: path of the episode's file; None when the file is gone.
+        records: number of records that the episode holds, or held.
     """
 
     name: EpisodeName
@@ -48,10 +48,12 @@ class Logged(NamedTuple):
 
 
 def survey(folder: Path, tell: Tell) -> list[Logged]:
-    """All episodes of a log in order, also those that are gone; counting them shows some damage.
+    """Return all episodes of a log in order, lost ones included; put damaged ones aside.
+
+    Records are counted, not read, which reveals only some damage.
 
     Raises:
-        CorruptData: an episode cannot be read, and is nevertheless as it was sealed.
+        CorruptData: an episode cannot be read although it is as it was sealed.
         SerlError: a damaged episode cannot be put aside.
     """
     lost = lost_records(folder)
@@ -62,11 +64,13 @@ def survey(folder: Path, tell: Tell) -> list[Logged]:
 def read_logged(
     episodes: Iterable[Logged], run: str, actor: str, spec: Spec, tell: Tell
 ) -> Iterator[Arrival]:
-    """The records of episodes of a log, one episode at a time; damaged ones are put aside.
+    """Yield the records of logged episodes, one episode at a time; damaged ones are put aside.
+
+    Records of lost episodes are yielded as `Lost`.
 
     Raises:
-        CorruptData: an episode cannot be read, and is nevertheless as it was sealed.
-        SpecMismatch: recorded with another spec; the line says what differs.
+        CorruptData: an episode cannot be read although it is as it was sealed.
+        SpecMismatch: an episode was recorded with another spec; the line names the difference.
         SerlError: a damaged episode cannot be put aside.
     """
     for name, path, records in episodes:
@@ -86,9 +90,9 @@ def read_logged(
 def encoded_losses(
     folder: Path, run: str, actor: str, tell: Tell, name: EpisodeName
 ) -> list[bytes]:
-    """What stands for an episode that is gone, or is put aside now; empty when it is sound.
+    """Return the encoded stand-ins for a lost or damaged episode; empty when it is sound.
 
-    Raises as `read_logged`.
+    A damaged episode is put aside. Raises as `read_logged`.
     """
     path = name.path(folder, SEALED)
     if path.exists():
@@ -103,13 +107,13 @@ def encoded_losses(
 
 
 def stand_ins(run: str, actor: str, name: EpisodeName, records: int) -> Iterator[Lost]:
-    """One for each record of an episode that is gone."""
+    """Yield one `Lost` for each record of an episode that is gone."""
     for index in range(records):
         yield Lost(Key(run, actor, name.epoch, name.episode, index), index == records - 1)
 
 
 def lost_records(folder: Path) -> dict[EpisodeName, int]:
-    """The episodes that were sealed and are gone, and how many records they held."""
+    """Return the episodes that were sealed and are gone, with their numbers of records."""
     return {
         name: max(entry.records for entry in entries)
         for text, entries in read_entries(folder).items()
@@ -118,13 +122,13 @@ def lost_records(folder: Path) -> dict[EpisodeName, int]:
 
 
 def put_aside(path: Path, error: CorruptData) -> str:
-    """Move a damaged sealed episode to `quarantine/`; returns a line for people.
+    """Move a damaged sealed episode to `quarantine/`; return a line for the operator.
 
-    Another process may have been faster.
+    Another process may already have moved the file.
 
     Args:
-        path: of the episode.
-        error: why it cannot be read.
+        path: path of the episode.
+        error: why the episode cannot be read.
 
     Raises:
         CorruptData: `error`, when the episode is as it was sealed: another version made it.
@@ -148,7 +152,7 @@ def put_aside(path: Path, error: CorruptData) -> str:
 
 
 def into_quarantine(path: Path) -> None:
-    """Move a file to the `quarantine/` beside it, where nothing is replaced."""
+    """Move a file to the `quarantine/` beside it, without replacing an earlier file."""
     folder = path.parent / QUARANTINE
     folder.mkdir(mode=0o700, exist_ok=True)
     names = (folder / (f"{path.name}.{number}" if number else path.name) for number in count())
@@ -167,7 +171,7 @@ def _count(path: Path, tell: Tell) -> Logged:
 
 
 def _readable(path: Path) -> int:
-    """How many records are known to be in a damaged file that is not listed."""
+    """Return the number of records known to be in a damaged file that is not listed."""
     try:
         return count_records(path)
     except CorruptData:
@@ -176,7 +180,7 @@ def _readable(path: Path) -> int:
 
 
 def _is_there(name: EpisodeName, folder: Path) -> bool:
-    """Looks for the open file first: it may be sealed meanwhile."""
+    """Return whether the episode's file exists; the open one is checked first, it may be sealed."""
     return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))
 
 
@@ -184,12 +188,12 @@ _SCRATCH = ".recovered"
 
 
 def recover(folder: Path) -> list[Path]:
-    """Seal what an actor left open when it died: the undamaged beginning, truncated by the crash.
+    """Seal the files that an actor left open when it died: their undamaged beginnings.
 
-    A truncated episode has no `End`; its manifest line says so. A file of which a part had to be
-    left out is kept in `quarantine/`, and so is one whose predecessor lost its end: after a power
-    cut a later file may be on the disk without an earlier one. Does no harm if it is cut short
-    itself and started again.
+    An episode truncated by the crash has no `End`, which its manifest line records. A file of which
+    a part had to be left out is kept in `quarantine/`, and so is a file whose predecessor lost its
+    end: after a power cut a later file may be on disk without an earlier one. An interrupted
+    recovery can be started again without harm.
 
     Returns:
         The sealed files.
@@ -211,9 +215,9 @@ def recover(folder: Path) -> list[Path]:
 
 
 def _recover_file(part: Path) -> Path | None:
-    """Rewrite one file under a hidden name, seal it, then take the old one away.
+    """Rewrite one file under a temporary name, seal it, then remove the old one.
 
-    Even a whole file is rewritten: it may be one that the disk refused to sync.
+    Even a complete file is rewritten: the disk may have refused to sync it.
     """
     if not _follows(part):
         into_quarantine(part)
@@ -230,7 +234,7 @@ def _recover_file(part: Path) -> Path | None:
 
 
 def _follows(part: Path) -> bool:
-    """Whether nothing is missing between an open file and those before it in its epoch."""
+    """Return whether the episode before an open file in its epoch is sealed with its end."""
     name = episode_name(part)
     if name.episode == 0:
         return True
@@ -244,7 +248,7 @@ def _rewrite(source: EpisodeFile) -> Path | None:
     writer: EpisodeWriter | None = None
     try:
         for message in source.prefix():
-            assert source.spec is not None  # it comes before the first message
+            assert source.spec is not None  # the spec precedes the first message
             if writer is None:
                 writer = EpisodeWriter(source.path.parent, _SCRATCH, source.metadata, source.spec)
             writer.copy(message)
@@ -256,7 +260,7 @@ def _rewrite(source: EpisodeFile) -> Path | None:
 
 
 def _list_unlisted(folder: Path) -> None:
-    """Add sealed files that the manifest does not have, if they are sound."""
+    """Add sealed files that are missing in the manifest to it, if they are sound."""
     listed = read_entries(folder)
     for path in episode_paths(folder):
         if path.name not in listed:

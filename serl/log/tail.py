@@ -1,4 +1,4 @@
-"""Following an actor's log while it is written, for those who pass its records on."""
+"""A reader that follows an actor's log while it is written, for forwarding its records."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from serl.system.files import FolderWatch
 from serl.types import limited
 
 Losses = Callable[[EpisodeName], Sequence[bytes]]
-"""What stands for the records of a damaged or missing episode; empty when it is not known."""
+"""A function that returns stand-ins for a damaged or missing episode's records, none if unknown."""
 
 
 class Tail:
-    """Follows the records of one epoch while they are written, file after file.
+    """A reader that follows the records of one epoch while they are written, file after file.
 
     The ordinal of a record in its epoch is its sequence number.
 
     Args:
-        folder: the actor's episodes; need not exist yet.
-        epoch: the actor's start that is followed.
-        start: the sequence number of the first record to give.
-        losses: asked when a sealed episode is damaged or missing.
-        spec: what the records are to fit: images that it does not have are left out; None for all.
+        folder: folder of the actor's episodes; need not exist yet.
+        epoch: epoch to follow, that is one start of the actor.
+        start: sequence number of the first record to return.
+        losses: called when a sealed episode is damaged or missing.
+        spec: spec of the returned records: images that are not in it are left out; None for all.
     """
 
     def __init__(
@@ -54,26 +54,26 @@ class Tail:
         self._spec = spec
         self._position = 0
         self._losses = losses
-        self._lost: deque[bytes] = deque()  # given before anything else
+        self._lost: deque[bytes] = deque()  # stand-ins, returned before other records
         self._file_start = 0  # the position at the first record of the file
-        self._damaged = False  # the file, which is an open one
-        self._awaited: EpisodeName | None = None  # at the last look there was none from it on
+        self._damaged = False  # whether the current file, an open one, is damaged
+        self._awaited: EpisodeName | None = None  # absent at the last check, as all later ones
         self._watch = FolderWatch(folder)
 
     @property
     def position(self) -> int:
-        """The sequence number of the next record that `read` gives."""
+        """The sequence number of the next record that `read` returns."""
         return max(self._position, self._start)
 
     def read(self, limit_bytes: int) -> list[bytes]:
-        """The next complete records, encoded; stops once they reach `limit_bytes`.
+        """Return the next complete records, encoded, until they reach `limit_bytes`; never block.
 
-        What follows the undamaged beginning of an open file is no record, or none yet: its actor
-        may have died, and recovers the file when it starts again.
+        Data after the undamaged beginning of an open file are not returned: its actor may have
+        died, and recovers the file when it starts again.
 
         Raises:
-            CorruptData: a sealed file is damaged or missing, and nobody knows what it held; the
-                line names it.
+            CorruptData: a sealed file is damaged or missing and its content unknown; the line names
+                the file.
         """
         records: list[bytes] = []
         size = 0
@@ -92,7 +92,7 @@ class Tail:
 
     def _encoded(self, message: Message) -> bytes:
         file = self._file
-        assert file is not None  # it gave the message
+        assert file is not None  # the source of the message
         assert file.spec is not None
         images = (self._spec or file.spec).observation.images
         if file.spec.observation.images.keys() <= images.keys():
@@ -100,7 +100,7 @@ class Tail:
         return encode_record(limited(file.record(message), images))
 
     def _next(self) -> Message | bytes | None:
-        """The next record of the file, or what stands for a lost one."""
+        """Return the next record of the file, or the stand-in for a lost one."""
         while not self._lost and (file := self._current()) is not None:
             try:
                 message = self._read_file(file)
@@ -114,7 +114,7 @@ class Tail:
         return self._lost.popleft() if self._lost else None
 
     def _read_file(self, file: EpisodeFile) -> Message | None:
-        """The next record of the file. None: there is none yet, or the file was left."""
+        """Return the next record of the file; None if there is none yet, or the file was closed."""
         if not self._damaged:
             try:
                 return self._next_message(file)
@@ -122,7 +122,7 @@ class Tail:
                 if not file.path.name.endswith(PART):
                     raise
                 self._damaged = True
-        if not file.path.exists():  # it was recovered, or sealed: what was given comes again
+        if not file.path.exists():  # recovered or sealed: earlier records come again
             self.close()
             self._damaged = False
             self._start, self._position = self.position, self._file_start
@@ -134,7 +134,7 @@ class Tail:
             return message
         if not (_exists(self._folder, following) or self._overtaken(following)):
             return None
-        # A later file exists, so this one is complete; look again for what came since.
+        # A later file exists, so this one is complete; look again for records added since.
         if (message := file.next_message()) is not None:
             return message
         if not (file.sealed or file.path.name.endswith(PART)):
@@ -144,7 +144,7 @@ class Tail:
         return None
 
     def _current(self) -> EpisodeFile | None:
-        """The file that is being followed; those that end before the start are passed over."""
+        """Return the file that is being followed; skip files that end before the start."""
         while self._file is None:
             file = _open(self._folder, self._name)
             if file is None:
@@ -167,7 +167,7 @@ class Tail:
         return self._name._replace(episode=self._name.episode + 1)
 
     def _stand_in(self, error: CorruptData) -> None:
-        """Go on behind an episode that cannot be read; raises the error when that is impossible."""
+        """Replace an unreadable episode by stand-ins; raise the error when there are none."""
         lost = self._losses(self._name)
         if not lost:
             raise error
@@ -176,7 +176,7 @@ class Tail:
         self._name = self._following()
 
     def _overtaken(self, name: EpisodeName) -> bool:
-        """Later episodes than an absent one are there."""
+        """Return whether there are later episodes than an absent one."""
         changed = self._watch.changed()
         if name == self._awaited and not changed:
             return False
@@ -187,7 +187,10 @@ class Tail:
         return later
 
     def _ends_before_start(self, file: EpisodeFile) -> bool:
-        """Of a sealed file the summary says how much is in it; then nothing else is read."""
+        """Return whether a sealed file ends before the start, and skip its records if so.
+
+        The number of records comes from the file's summary; nothing else is read.
+        """
         if self._position >= self._start or file.path.name.endswith(PART):
             return False
         with suppress(CorruptData):
@@ -199,7 +202,7 @@ class Tail:
 
 
 def _open(folder: Path, name: EpisodeName) -> EpisodeFile | None:
-    """Open a file under whichever name it has; sealing renames it from the first."""
+    """Open an episode's file under its open or sealed name; sealing renames the open one."""
     for suffix in (PART, SEALED):
         with suppress(FileNotFoundError):
             return EpisodeFile(name.path(folder, suffix))

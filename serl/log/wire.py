@@ -1,4 +1,4 @@
-"""Records and introductions <-> bytes: versioned, bounded, validated, without pickle.
+"""Encoding of records and introductions as bytes: versioned, bounded, validated, without pickle.
 
 Every decoder checks sizes before it allocates, and raises `CorruptData` (damaged, foreign or
 out of bounds) or `SpecMismatch` (sound, but of another spec), never anything else.
@@ -45,7 +45,7 @@ MAX_RECORD_BYTES = 64 << 20
 STEP, END = 1, 2
 """Kinds of records."""
 
-_LOST = 0  # stands for a record
+_LOST = 0  # kind of a stand-in for a lost record
 
 _RECORD = struct.Struct("<4sHHI")  # magic, version, kind, length of the JSON text
 _RECORD_MAGIC = b"SRLR"
@@ -93,7 +93,7 @@ _MAX_STAMPS = 64
 
 
 class Parts(NamedTuple):
-    """A record, not yet joined: its kind, its JSON text, and its images by name."""
+    """The parts of an encoded record: its kind, its JSON text, and its images by name."""
 
     kind: int
     text: bytes
@@ -105,7 +105,7 @@ class WireFrame(NamedTuple):
 
     Attributes:
         actor: `actor_number` of the sender.
-        epoch: the sender's start; a restarted actor has a new one.
+        epoch: number of the sender's start; a restarted actor has a new one.
         sequence: ordinal of the record in the epoch.
         payload: an encoded record.
     """
@@ -117,15 +117,15 @@ class WireFrame(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """How an actor introduces itself, before its first record.
+    """The introduction of an actor, sent before its first record.
 
     Attributes:
-        run: name of the run that it belongs to.
-        actor: its name.
-        epoch: this start of it.
-        spec: what its records fit.
-        home: 32 hex digits that tell the actor's folder from all others.
-        place: where that folder is, for people.
+        run: name of the actor's run.
+        actor: name of the actor.
+        epoch: number of this start of the actor.
+        spec: spec that the actor's records fit.
+        home: unique identifier of the actor's folder, 32 hex digits.
+        place: location of that folder, for messages.
     """
 
     run: str
@@ -179,7 +179,10 @@ def record_parts(record: Record) -> Parts:
 
 
 def _numbers(arrays: Mapping[str, Array]) -> str:
-    """JSON members. Nine digits name a float32 exactly, in a third of the time of `repr`."""
+    """Return arrays as JSON members, with nine digits, which represent a float32 exactly.
+
+    Formatting takes a third of the time of `repr`.
+    """
     template = _template(tuple(arrays), tuple(array.size for array in arrays.values()))
     values = [value for array in arrays.values() for value in array.ravel().tolist()]
     if not isfinite(sum(values)):
@@ -195,24 +198,24 @@ def _template(names: tuple[str, ...], sizes: tuple[int, ...]) -> str:
 
 
 def join_parts(parts: Parts) -> bytes:
-    """The parts as one encoded record."""
+    """Return the parts joined to one encoded record."""
     head = _RECORD.pack(_RECORD_MAGIC, VERSION, parts.kind, len(parts.text))
     return b"".join((head, parts.text, *parts.images))
 
 
 def encode_record(record: Record) -> bytes:
-    """A record as bytes: header, JSON text, raw images; raises as `record_parts`."""
+    """Encode a record as bytes: header, JSON text, raw images; raise as `record_parts` does."""
     return join_parts(record_parts(record))
 
 
 def encode_lost(lost: Lost) -> bytes:
-    """What is sent in place of a record that cannot be read."""
+    """Encode the stand-in that is sent in place of a record that cannot be read."""
     key = {name: getattr(lost.key, name) for name in _KEY_FIELDS}
     return join_parts(Parts(_LOST, dump_object({"key": key, "last": lost.last}), ()))
 
 
 def decode_arrival(data: Buffer, spec: Spec) -> Arrival:
-    """The record in `data`, or what stands for one; raises as `decode_record`."""
+    """Decode the record or the stand-in in `data`; raise as `decode_record` does."""
     view = memoryview(data)
     if bytes(view[: _RECORD.size - 4]) != _RECORD_MAGIC + struct.pack("<HH", VERSION, _LOST):
         return decode_record(data, spec)
@@ -222,12 +225,12 @@ def decode_arrival(data: Buffer, spec: Spec) -> Arrival:
     return Lost(Key(**fields["key"]), fields["last"])
 
 
-@np.errstate(over="ignore")  # beyond float32: becomes infinite, and is refused as such
+@np.errstate(over="ignore")  # numbers beyond float32 become infinite, and are refused as infinite
 def decode_record(data: Buffer, spec: Spec) -> Record:
-    """The record in `data`; its images are read-only views of `data`.
+    """Decode the record in `data`; its images are read-only views of `data`.
 
     Raises:
-        CorruptData: not a record, damaged, or out of bounds.
+        CorruptData: the data are not a record, damaged, or out of bounds.
         SpecMismatch: names, shapes or values do not fit `spec`.
     """
     view = memoryview(data)
@@ -283,7 +286,7 @@ def _check_length(text: str, what: str) -> None:
 def _decode_arrays(
     values: Mapping[str, Any], specs: Mapping[str, ArraySpec], what: str
 ) -> dict[str, Array]:
-    """Flat JSON lists as arrays of the shapes that the spec declares; converted all at once."""
+    """Return flat JSON lists as arrays of the shapes in the spec; all are converted at once."""
     _same_names(what, specs, values)
     numbers: list[float] = []
     for name, spec in specs.items():
@@ -325,22 +328,22 @@ def _decode_images(shapes: dict[str, Any], data: memoryview, spec: Spec) -> dict
 
 
 def actor_number(run: str, actor: str) -> int:
-    """An actor's identity in a frame: 64 bits of a hash of the run's and the actor's name."""
+    """Return an actor's number in frames: 64 bits of a hash of the run's and the actor's name."""
     return int.from_bytes(hashlib.sha256(f"{run}\0{actor}".encode()).digest()[:8], "little")
 
 
 def encode_frame(frame: WireFrame) -> bytes:
-    """A frame as bytes; the checksum covers the header too."""
+    """Encode a frame as bytes; the checksum covers the header too."""
     ids = (frame.actor, frame.epoch, frame.sequence)
     head = _FRAME.pack(_FRAME_MAGIC, VERSION, *ids, len(frame.payload))
     return b"".join((head, _CRC.pack(_frame_crc(head, frame.payload)), frame.payload))
 
 
 def decode_frame(data: Buffer) -> WireFrame:
-    """The frame in `data`; the payload is a view of `data`.
+    """Decode the frame in `data`; the payload is a view of `data`.
 
     Raises:
-        CorruptData: not a frame, damaged, or too large.
+        CorruptData: the data are not a frame, damaged, or too large.
     """
     view = memoryview(data)
     start = _FRAME.size + _CRC.size
@@ -360,16 +363,16 @@ def _frame_crc(head: Buffer, payload: Buffer) -> int:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """An introduction as JSON."""
+    """Encode an introduction as JSON."""
     fields = hello._asdict() | {"spec": hello.spec.model_dump(mode="json")}
     return dump_object({"format": _HELLO_FORMAT} | fields)
 
 
 def decode_hello(data: Buffer) -> Hello:
-    """The introduction in `data`.
+    """Decode the introduction in `data`.
 
     Raises:
-        CorruptData: not an introduction, or one of another version of the format.
+        CorruptData: the data are not an introduction, or of another version of the format.
     """
     fields = parse_object(memoryview(data), "hello")
     if fields.get("format") != _HELLO_FORMAT:

@@ -4,7 +4,7 @@ A run on one host has its own key, in the file `stream.key` of its folder. The h
 several hosts share a key that a person copied to each of them.
 
 A tag is an AES-256-GMAC (NIST SP 800-38D) with a random nonce, under a key derived for each topic
-by HMAC-SHA256. An HMAC of each message would cost ten times as much: of 98 kB it takes 57 us, the
+by HMAC-SHA256. An HMAC of each message would cost ten times as much: for 98 kB it takes 57 us, the
 GMAC 6 us. The full name of a topic contains the name of the run, so a message is valid on one topic
 of one run only. Random nonces are good for 2^32 messages on a topic, months of a run. Replaying
 old messages has no effect: records are counted by (actor, epoch, sequence), only newer weights
@@ -29,11 +29,11 @@ from serl.system.files import open_regular, write_all
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 TAG_BYTES = _NONCE_BYTES + 16
-"""Of a tag and the nonce before it."""
+"""Length of a tag and the nonce before it."""
 RUN_KEY = "stream.key"
 """Name of the key file in the folder of a run; its owner alone can read it."""
 
-_ALIGNMENT = 4  # DDS pads what is not a multiple, which would end up behind the tag
+_ALIGNMENT = 4  # DDS pads messages of other lengths, and the padding would follow the tag
 _KEY_TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
 
 
@@ -60,14 +60,15 @@ def new_key(path: Path) -> None:
 
 
 def load_key(path: Path, absent: str = "") -> bytes:
-    """The key in a file that `new_key` made.
+    """Load the key from a file that `new_key` made.
 
     Args:
-        path: of the file.
-        absent: how to get one, for the error when there is none; by default for the hosts of a run.
+        path: key file.
+        absent: how to get a key, for the error when the file is absent; by default for the hosts of
+            a run.
 
     Raises:
-        BadInput: there is none, it is no key, or others than its owner can read it.
+        BadInput: the file is absent, holds no key, or is readable by others than its owner.
     """
     path = path.expanduser()
     try:
@@ -87,17 +88,17 @@ def load_key(path: Path, absent: str = "") -> bytes:
 
 
 def run_key(run_folder: Path) -> bytes:
-    """Load the key of a run on one host, and make one first in a run that has none."""
+    """Load the key of a run on one host; make one first if the run has none."""
     return own_key(run_folder / RUN_KEY)
 
 
 def own_key(path: Path) -> bytes:
-    """Load a key, and make one first where there is none.
+    """Load a key; make one first if the file is absent.
 
-    Processes that start at the same time get the same key, and one that is killed leaves no half.
+    Processes that start at the same time get the same key. A killed process leaves no partial key.
 
     Raises:
-        BadInput: the file is no key, others than its owner can read it, or none can be written.
+        BadInput: the file holds no key, others than its owner can read it, or it cannot be written.
     """
     if not path.exists():
         scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -113,17 +114,17 @@ def own_key(path: Path) -> bytes:
 
 
 def topic_key(key: bytes, topic: str) -> bytes:
-    """The key for the messages of one topic.
+    """Derive the key for the messages of one topic.
 
     Args:
-        key: of the run.
-        topic: full name, with the run's namespace.
+        key: key of the run.
+        topic: full name of the topic, with the run's namespace.
     """
     return hmac.digest(key, topic.encode(), "sha256")
 
 
 def sign(key: bytes, message: bytes) -> bytes:
-    """The message, padded with zeros to a multiple of four bytes, and its tag."""
+    """Return the message, padded with zeros to a multiple of four bytes, followed by its tag."""
     if padding := -len(message) % _ALIGNMENT:
         message += bytes(padding)
     nonce = os.urandom(_NONCE_BYTES)
@@ -131,7 +132,7 @@ def sign(key: bytes, message: bytes) -> bytes:
 
 
 def verify(key: bytes, signed: bytes) -> memoryview | None:
-    """The (padded) message as a view of `signed`, or None when its tag does not match."""
+    """Return the (padded) message as a view of `signed`, or None when its tag does not match."""
     view = memoryview(signed)
     if len(view) < TAG_BYTES:
         return None

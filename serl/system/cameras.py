@@ -1,7 +1,7 @@
-"""Cameras that are read frame by frame: USB cameras, RealSense, and films in the place of one.
+"""Cameras that are read frame by frame: USB cameras, RealSense, and video files as a substitute.
 
-What a source gives is uint8 (H, W, 3) RGB. OpenCV and RealSense's package are loaded when a source
-is opened, not before.
+Frames are uint8 (H, W, 3) RGB. OpenCV and RealSense's package are loaded when a source is opened,
+not before.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _WAIT_MS = 1000
 
 
 class CameraLost(SerlError):
-    """The device gives no more frames; it may come back."""
+    """The error for a device that delivers no more frames; it may come back."""
 
 
 class FilmEnded(SerlError):
-    """The last frame of a film was shown."""
+    """The error after the last frame of a video file."""
 
 
 class CaptureConfig(BaseModel):
-    """What a device is asked for; it may give something else, which is told.
+    """The requested frame size and rate; a device may deliver another size or rate.
 
     Attributes:
-        width: of its frames, pixels.
-        height: of its frames.
-        rate_hz: frames a second.
+        width: width of the frames, pixels.
+        height: height of the frames, pixels.
+        rate_hz: frames per second.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -49,37 +49,37 @@ class CaptureConfig(BaseModel):
 
 
 class CameraSource(Protocol):
-    """Gives one frame after the other.
+    """A source of consecutive frames.
 
     Attributes:
-        name: shown to people.
+        name: name of the source for messages.
     """
 
     name: str
 
     def read(self) -> Image:
-        """The next frame, as soon as there is one, for at most a second.
+        """Return the next frame; block until there is one, for at most a second.
 
         Raises:
-            CameraLost: there is none.
-            FilmEnded: there will be none.
+            CameraLost: no frame came.
+            FilmEnded: the video file has no more frames.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
         ...
 
 
 class UsbCamera:
-    """A camera of this machine.
+    """A USB camera of this machine.
 
     Args:
-        device: its number, `/dev/videoN`, or a link to one, as in `/dev/v4l/by-id`.
-        config: what it is asked for.
+        device: number of the device, `/dev/videoN`, or a link to one, as in `/dev/v4l/by-id`.
+        config: requested frame size and rate.
 
     Raises:
-        BadInput: it is not there, may not be opened, or gives no frame.
+        BadInput: the device is absent, may not be opened, or delivers no frame.
     """
 
     def __init__(self, device: str, config: CaptureConfig) -> None:
@@ -101,28 +101,28 @@ class UsbCamera:
             raise BadInput(f"camera {path}: gives no frame; does another program use it?")
 
     def read(self) -> Image:
-        """As of `CameraSource`."""
+        """Return the next frame, see `CameraSource.read`."""
         there, frame = self._capture.read()
         if not there:
             raise CameraLost(f"{self.name} gives no more frames")
         return rgb_of(frame)
 
     def close(self) -> None:
-        """As of `CameraSource`."""
+        """Release the device."""
         self._capture.release()
 
 
 class FilmCamera:
-    """A film in the place of a camera, at the rate that it was made for.
+    """A video file in the place of a camera, played at a fixed rate.
 
     Args:
-        path: of a file that OpenCV can read.
-        rate_hz: frames a second; None for the film's own.
-        loop: begin anew at the end.
-        now_s, sleep: keep the rate.
+        path: video file that OpenCV can read.
+        rate_hz: frames per second; None for the file's own rate.
+        loop: whether to start again at the end.
+        now_s, sleep: clock and wait function that keep the rate.
 
     Raises:
-        BadInput: it is not there, or no film.
+        BadInput: the file is absent, or not a video.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class FilmCamera:
         self._due_s = now_s()
 
     def read(self) -> Image:
-        """As of `CameraSource`; it waits until the frame is due."""
+        """Return the next frame, see `CameraSource.read`; block until the frame is due."""
         early_s = self._due_s - self._now_s()
         if early_s > 0.0:
             self._sleep(early_s)
@@ -156,7 +156,7 @@ class FilmCamera:
         return rgb_of(frame)
 
     def close(self) -> None:
-        """As of `CameraSource`."""
+        """Close the video file."""
         self._capture.release()
 
     def _open(self) -> Any:
@@ -169,14 +169,14 @@ class FilmCamera:
 
 
 class RealSense:
-    """The colour of an Intel RealSense.
+    """The colour camera of an Intel RealSense.
 
     Args:
-        serial: of the device; empty for the only one.
-        config: what it is asked for.
+        serial: serial number of the device; empty for the only one.
+        config: requested frame size and rate.
 
     Raises:
-        BadInput: its package is missing, or the device is.
+        BadInput: the package pyrealsense2 or the device is missing.
     """
 
     def __init__(self, serial: str, config: CaptureConfig) -> None:
@@ -193,7 +193,7 @@ class RealSense:
             raise BadInput(f"camera {self.name}: {error}") from None
 
     def read(self) -> Image:
-        """As of `CameraSource`."""
+        """Return the next frame, see `CameraSource.read`."""
         try:
             frames = self._pipeline.wait_for_frames(_WAIT_MS)
         except RuntimeError as error:
@@ -201,27 +201,27 @@ class RealSense:
         return np.array(frames.get_color_frame().get_data(), np.uint8)
 
     def close(self) -> None:
-        """As of `CameraSource`."""
+        """Release the device."""
         try:
             self._pipeline.stop()
-        except RuntimeError:  # it is gone
+        except RuntimeError:  # the device is gone
             return
 
 
 class Lasting:
-    """A source that is opened anew when it is lost, again and again, until it is back.
+    """A camera source that is reopened after a loss, with a try every `RETRY_S` seconds.
 
     Args:
-        opened: opens it; raises `BadInput` while it cannot be.
-        tell: takes one line when it is lost and when it is back.
+        opened: opens the source; raises `BadInput` while this is not possible.
+        tell: called with one line when the source is lost and when it is back.
         now_s: monotonic seconds.
 
     Attributes:
-        name: of the source, shown to people.
-        losses: times that it was lost.
+        name: name of the source for messages.
+        losses: number of times that the source was lost.
 
     Raises:
-        BadInput: it cannot be opened the first time.
+        BadInput: the source cannot be opened the first time.
     """
 
     def __init__(
@@ -237,14 +237,14 @@ class Lasting:
 
     @property
     def is_open(self) -> bool:
-        """It gives frames: it is neither lost nor closed."""
+        """Whether the source delivers frames, being neither lost nor closed."""
         return self._source is not None
 
     def read(self) -> Image | None:
-        """The next frame, of a device that was closed as well; None while it is lost.
+        """Return the next frame, after reopening a closed source; None while the source is lost.
 
         Raises:
-            FilmEnded: as of `CameraSource`.
+            FilmEnded: the video file has no more frames.
         """
         if self._source is None and not self._returned():
             return None
@@ -259,7 +259,7 @@ class Lasting:
             return None
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device; the next `read` opens it again."""
         if self._source is not None:
             self._source.close()
             self._source = None
@@ -277,13 +277,14 @@ class Lasting:
 
 
 def device_path(device: str) -> Path:
-    """The device file of a camera.
+    """Return the device file of a camera.
 
     Args:
-        device: as of `UsbCamera`.
+        device: as for `UsbCamera`.
 
     Raises:
-        BadInput: there is none, in a line that names those that are there.
+        BadInput: there is no such camera, or it may not be opened; the line names the cameras that
+            exist.
     """
     path = _DEVICES / f"video{device}" if device.isdigit() else Path(device)
     known = sorted(str(each) for each in _DEVICES.glob("video[0-9]*"))
@@ -299,17 +300,17 @@ def device_path(device: str) -> Path:
 
 
 def rgb_of(frame: Any) -> Image:
-    """A frame of OpenCV, blue first or grey, as uint8 (H, W, 3) RGB."""
+    """Return a frame of OpenCV, BGR or grey, as uint8 (H, W, 3) RGB."""
     if frame.ndim == 2:
         return np.repeat(frame[:, :, None], 3, axis=2)
     return np.ascontiguousarray(frame[:, :, 2::-1], np.uint8)
 
 
 def _quiet_cv2() -> Any:
-    """OpenCV, which otherwise writes lines of its own when a device is missing."""
+    """Import OpenCV without the lines that it prints when a device is missing."""
     for name, level in (("OPENCV_LOG_LEVEL", "SILENT"), ("OPENCV_FFMPEG_LOGLEVEL", "-8")):
-        os.environ.setdefault(name, level)  # read when it is loaded
-    import cv2  # half a second: not where there is no camera
+        os.environ.setdefault(name, level)  # OpenCV reads them when it is loaded
+    import cv2  # takes half a second, avoided without a camera
 
     return cv2
 

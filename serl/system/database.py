@@ -1,7 +1,7 @@
-"""Opening a SQLite database whose file may be damaged or hostile.
+"""Safe opening of a SQLite database whose file may be damaged or hostile.
 
-SQLite executes what a file's schema says: a view in the place of a table can compute without an
-end and fill the disk with temporary files. So the schema must be exactly the expected one, SQLite
+SQLite executes the schema of a file: a view in the place of a table can compute without an end
+and fill the disk with temporary files. So the schema must be exactly the expected one, SQLite
 keeps temporary data in memory, and the work that reading may take is bounded by the file's size.
 """
 
@@ -31,11 +31,11 @@ _FIRST_CALLS, _BYTES_PER_CALL = 100, 1000  # ten operations for each byte of the
 
 
 class DamagedDatabase(CorruptData):
-    """A database that is not what was written, or takes more work than what was written can."""
+    """The error for a database with altered content, or with more work to read than a sound one."""
 
 
 def schema_of(script: str) -> Schema:
-    """The schema that an SQL script makes."""
+    """Return the schema that an SQL script creates."""
     with closing(sqlite3.connect(":memory:")) as database:
         database.executescript(script)
         return frozenset(database.execute(_MASTER))
@@ -45,10 +45,10 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """Connect to a database in a regular file of at most 1 GiB; every statement is a transaction.
 
     Raises:
-        CorruptData: the file, or one that SQLite keeps beside it, is something else.
+        CorruptData: the file, or one that SQLite keeps beside it, is irregular or too large.
         sqlite3.Error: SQLite refused.
     """
-    for suffix in ("", "-wal", "-journal"):  # what is read; without "-shm" one is made, or refused
+    for suffix in ("", "-wal", "-journal"):  # the files read; a missing "-shm" is made, or refused
         check_regular(path.with_name(path.name + suffix), _MAX_BYTES)
     mode = "ro" if read_only else "rwc"
     database = sqlite3.connect(
@@ -72,12 +72,12 @@ def check(database: sqlite3.Connection, path: Path, schemas: Mapping[int, Schema
     """Check the schema, then the pages; return the version of the format.
 
     Args:
-        database: that `connect` gave; called inside `bounded`.
-        path: of its file.
+        database: connection made by `connect`, used inside `bounded`.
+        path: file of the database, for errors.
         schemas: the schema of each known version.
 
     Raises:
-        DamagedDatabase: the schema is another one, or a page is damaged.
+        DamagedDatabase: the schema is not the expected one, or a page is damaged.
         CorruptData: the version is unknown.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -95,7 +95,7 @@ def check(database: sqlite3.Connection, path: Path, schemas: Mapping[int, Schema
 
 
 def read_rows(database: sqlite3.Connection, path: Path, query: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a query; raises `DamagedDatabase` after more than can be meant."""
+    """Yield the rows of a query; raise `DamagedDatabase` after 10,000,000 rows."""
     for number, row in enumerate(database.execute(query)):
         if number == _MAX_ROWS:
             raise DamagedDatabase(f"{path}: more than {_MAX_ROWS:,} rows")
@@ -104,10 +104,10 @@ def read_rows(database: sqlite3.Connection, path: Path, query: str) -> Iterator[
 
 @contextmanager
 def bounded(database: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Bound the work of the statements within; a signal's `KeyboardInterrupt` ends them at once.
+    """Bound the work of the statements in the block; a `KeyboardInterrupt` ends them at once.
 
     Raises:
-        DamagedDatabase: they take more work than a sound file of this size can.
+        DamagedDatabase: the statements take more work than a sound file of this size can need.
     """
     sizes = (path.with_name(path.name + suffix) for suffix in ("", "-wal"))
     limit = _FIRST_CALLS + sum(each.stat().st_size for each in sizes if each.exists()) // (
@@ -134,6 +134,6 @@ def bounded(database: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 
 def refused(path: Path, error: sqlite3.Error) -> SerlError:
-    """The error to raise when SQLite cannot read or write: it says so if the disk is full."""
+    """Return the error for a failed read or write of SQLite; it mentions a full disk."""
     full = disk_full(path.parent)
     return SerlError(f"{path}: {full or error}")

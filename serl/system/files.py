@@ -1,4 +1,4 @@
-"""Files: written so that a crash leaves the old content or the new, read within bounds, locked."""
+"""Atomic writes, bounded reads and locks of files; a crash leaves the old content or the new."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from serl.errors import BadInput, CorruptData
 
 Buffer = bytes | memoryview
 
-_TICK_NS = 20_000_000  # of the clock that stamps files; the kernel's is 10 ms at most
+_TICK_NS = 20_000_000  # bound for a tick of the clock that stamps files; the kernel's is <= 10 ms
 
-_FULL_BYTES = 1 << 20  # a disk with less free than this refuses what a process writes at a time
+_FULL_BYTES = 1 << 20  # a disk with less free space than this may refuse a single write
 _MAX_ID_BYTES = 32
 _NAMING_S, _NAMING_PERIOD_S = 2.0, 0.01  # the owner of a lock writes its id within this time
 _KINDS = {
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def checked_name(name: str, what: str) -> str:
-    """`name` itself when it can be one part of a path; raises `BadInput` otherwise."""
+    """Return `name` if it can be one part of a path; raise `BadInput` otherwise."""
     if not _NAME.fullmatch(name):
         raise BadInput(
             f"{what} {name[:80]!r}: expected 1 to 64 letters, digits, '_', '-' or '.', "
@@ -52,14 +52,14 @@ def open_regular(
     """Open a file that must be a regular one, without waiting for a FIFO or a device.
 
     Args:
-        path: of the file.
+        path: file to open.
         max_bytes: a larger file is refused; None for no bound.
         mode: as for `open`, in bytes.
         buffering: as for `open`.
 
     Raises:
-        CorruptData: it is something else, such as a FIFO or a device, or it is too large.
-        OSError: it is absent, or cannot be opened.
+        CorruptData: the file is not regular, for example a FIFO or a device, or it is too large.
+        OSError: the file is absent, or cannot be opened.
     """
     file = open(path, mode, buffering, opener=_open_regular)  # noqa: SIM115
     size = os.fstat(file.fileno()).st_size
@@ -73,7 +73,7 @@ def _open_regular(path: str | Path, flags: int, permissions: int = 0o666) -> int
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, permissions)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO without a reader
             raise CorruptData(f"{path}: is a socket or a FIFO, expected a regular file") from None
         raise
     mode = os.fstat(descriptor).st_mode
@@ -89,13 +89,13 @@ def _irregular(path: str | Path, mode: int) -> CorruptData:
 
 
 def check_regular(path: Path, max_bytes: int) -> None:
-    """Check a file that a library opens by its path; an absent one passes.
+    """Check a file that a library opens by its path; an absent file passes.
 
     The file is not opened: to close it would end the locks that this process has on it.
 
     Raises:
-        CorruptData: it is not a regular file, or it is too large.
-        OSError: it cannot be looked at.
+        CorruptData: the path is not that of a regular file, or the file is too large.
+        OSError: the status of the file cannot be read.
     """
     try:
         found = path.stat()
@@ -108,7 +108,7 @@ def check_regular(path: Path, max_bytes: int) -> None:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file; raises as `open_regular`."""
+    """Return the content of a regular file; raise as `open_regular` does."""
     with open_regular(path, max_bytes) as file:
         content: bytes = file.read(max_bytes)
         return content
@@ -144,11 +144,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder, and those above it that are missing, unless it is there; on the disk at once.
+    """Make a folder and its missing parents, unless it exists; all are on disk on return.
 
     Args:
-        path: of the folder.
-        mode: its permissions; those above it have the usual ones.
+        path: folder to make.
+        mode: permissions of the folder; its parents get the usual ones.
     """
     if not path.is_dir():
         make_folder(path.parent)
@@ -167,13 +167,13 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hex digits; raises as `open_regular`."""
+    """Return the sha256 of a file, in hex digits; raise as `open_regular` does."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def digest_of(path: Path) -> str:
-    """The sha256 of a file that a person named; raises `BadInput` when it cannot be read."""
+    """Return the sha256 of a file named by the user; raise `BadInput` if it cannot be read."""
     try:
         return sha256_of(path)
     except OSError as error:
@@ -181,9 +181,9 @@ def digest_of(path: Path) -> str:
 
 
 def check_destination(path: Path) -> None:
-    """Raise `BadInput` unless a file can be written there, before hours go into what it will hold.
+    """Raise `BadInput` unless a file can be written at `path`; its folder is made.
 
-    Its folder is made.
+    Called before hours are spent on the content of the file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def check_destination(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path`: at every moment a reader sees the old content or the new, whole."""
+    """Replace the file `path` atomically: a reader sees either the old content or the new."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write_synced(scratch, data)
@@ -208,10 +208,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 class FolderWatch:
-    """Notices that names in a folder changed, without listing them.
+    """A detector of changed names in a folder, without listing them.
 
     Args:
-        folder: need not exist yet.
+        folder: folder to watch; need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -219,7 +219,10 @@ class FolderWatch:
         self._seen_ns = -1
 
     def changed(self) -> bool:
-        """Names may have changed since the last call; at the first one they have."""
+        """Return whether names may have changed since the last call; True at the first call.
+
+        False while the folder does not exist.
+        """
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -233,14 +236,14 @@ class FolderWatch:
 
 
 def is_alive(lock: Path) -> bool:
-    """Whether the process lives that took a `FileLock` last; it may have given it back."""
+    """Return whether the last owner of a `FileLock` lives; it may have released the lock."""
     try:
         process = int(read_bounded(lock, _MAX_ID_BYTES))
     except (OSError, ValueError, CorruptData):
         return False
     try:
         os.kill(process, 0)
-    except PermissionError:  # of another user
+    except PermissionError:  # a process of another user
         return True
     except (OSError, OverflowError):
         return False
@@ -248,19 +251,19 @@ def is_alive(lock: Path) -> bool:
 
 
 class FileLock:
-    """An exclusive lock that the kernel gives back when its owner dies, however it dies.
+    """An exclusive file lock that the kernel releases when its owner dies, however it dies.
 
-    The owner writes its process id after it has the lock. A second process that comes in between
+    The owner writes its process id after it has the lock. A second process that tries in between
     tries again until it gets the lock, or finds the id of a living process.
 
     Args:
         path: the lock file; it holds the owner's process id and is never removed.
-        what: what is locked, in words, for the refusal.
+        what: description of the locked resource, for the error.
         sleep: waits for a number of seconds.
 
     Raises:
-        BadInput: another process holds it; the line names its process id.
-        CorruptData: the path is that of something else than a regular file.
+        BadInput: another process holds the lock; the line names its process id.
+        CorruptData: the path is not that of a regular file.
         OSError: the file cannot be written.
     """
 
@@ -288,7 +291,7 @@ class FileLock:
         raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})")
 
     def close(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
         self._descriptor = -1

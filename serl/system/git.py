@@ -1,4 +1,4 @@
-"""The commit of the code that runs, where it runs from a checkout."""
+"""The git commit of the running code, if it runs from a checkout."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PATIENCE_S = 5.0
 
 @cache
 def commit() -> str:
-    """Its short hash, with "-dirty" behind it where files differ; empty for an installed package.
+    """Return the commit's short hash, with "-dirty" if files differ; empty if installed.
 
-    A package that lies in somebody else's repository is an installed one.
+    A package inside another project's repository counts as installed.
     """
     folder = Path(__file__).resolve().parents[1]
     if _git(folder, "rev-parse", "--show-prefix") != f"{folder.name}/":

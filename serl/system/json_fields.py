@@ -1,4 +1,4 @@
-"""Bounded JSON objects with exactly the declared fields: what every decoder starts with."""
+"""Bounded JSON objects with exactly the declared fields: the first stage of every decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serl.system.files import open_regular
 MAX_JSON_BYTES = 1 << 20
 _MAX_FILE_BYTES = 1 << 30
 MAX_TEXT = 4096
-"""Characters of a field, which may be the path of a file."""
+"""Largest number of characters in a field, which may be the path of a file."""
 
 _lines = reprlib.Repr()
 _lines.maxstring = _lines.maxother = 120
@@ -25,17 +25,17 @@ _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def dump_object(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON; raises `ValueError` when a number is not finite."""
+    """Return an object as compact JSON; raise `ValueError` when a number is not finite."""
     return _encoder.encode(value).encode()
 
 
 def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
-    """The JSON object in `text`, at most 1 MiB, without NaN or infinity.
+    """Parse the JSON object in `text`, at most 1 MiB, without NaN or infinity.
 
-    A number beyond float64, as 1e999 is, becomes infinite; `check_fields` refuses it.
+    A number beyond float64, such as 1e999, becomes infinite; `check_fields` refuses it.
 
     Raises:
-        CorruptData: anything else; `what` names it.
+        CorruptData: the text is anything else; the error begins with `what`.
     """
     if len(text) > MAX_JSON_BYTES:
         raise CorruptData(f"{what}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
@@ -49,13 +49,13 @@ def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file that has one a line, after the words for where each one is.
+    """Yield the objects of a file with one object per line, each after a text naming its line.
 
-    A last line that was cut is left out: its writer died.
+    A truncated last line is left out: its writer died.
 
     Raises:
-        CorruptData: another line is no object, or longer than 1 MiB; the error names it. Or it is
-            not a regular file, or is larger than 1 GiB.
+        CorruptData: another line is not an object, or longer than 1 MiB; the error names it. Or the
+            path is not that of a regular file, or the file is larger than 1 GiB.
     """
     with open_regular(path, _MAX_FILE_BYTES) as stream:
         for number in count(1):
@@ -85,7 +85,7 @@ def _is_count(item: int) -> bool:
 
 
 def _is_text(item: str) -> bool:
-    """JSON can smuggle lone surrogates in, which no file or terminal takes."""
+    """Return whether a text is short and can be encoded: JSON may contain lone surrogates."""
     if len(item) > MAX_TEXT:
         return False
     try:
@@ -96,10 +96,10 @@ def _is_text(item: str) -> bool:
 
 
 def printable(text: str, limit: int = 1000) -> str:
-    """Text from outside as one harmless line for a terminal, a log file or a report.
+    """Return untrusted text as one harmless line for a terminal, a log file or a report.
 
-    Control characters, line breaks, marks that change the direction of writing and whatever else
-    has no glyph are shown as Python escapes them; what exceeds the limit is cut off.
+    Control characters, line breaks, marks that change the direction of writing and all other
+    characters without a glyph are escaped as in Python; text beyond the limit is cut off.
     """
     shown = text if len(text) <= limit else f"{text[:limit]}..."
     if shown.isprintable():
@@ -112,7 +112,7 @@ def _escaped(character: str) -> str:
 
 
 def short(value: object) -> str:
-    """`value` for an error line, cut to a readable length."""
+    """Return `value` as text for an error line, cut to a readable length."""
     return _lines.repr(value)
 
 

@@ -1,6 +1,6 @@
-"""What the names in pickled arrays stand for: functions of ours that give the same values.
+"""Replacements for the names in pickled arrays: functions of this module with the same results.
 
-The one table is `NAMES`. Nothing is imported, looked up or called by a name from outside.
+All are in the table `NAMES`. Nothing is imported, looked up or called by a name from a file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Name:
     """A name that a pickle may mention.
 
     Attributes:
-        path: the module and what it holds, "numpy.dtype".
-        make: a value from the arguments that follow; raises `ValueError` when they are wrong.
+        path: module and member, for example "numpy.dtype".
+        make: builds a value from the arguments; raises `ValueError` when they are wrong.
     """
 
     path: str
@@ -35,12 +35,12 @@ class Name:
 
 @dataclass
 class Blank:
-    """A value that still waits for its state.
+    """A value that has not received its state yet.
 
     Attributes:
-        fill: the value with this state; raises `ValueError` when it is wrong.
-        places: where the pickle remembers the value, to mention it again.
-        filled: it got its state; there is no second one.
+        fill: builds the value from its state; raises `ValueError` when the state is wrong.
+        places: entries of the pickle's memo that hold the value.
+        filled: whether the value got its state; a second one is refused.
     """
 
     fill: Callable[[Any], Any]
@@ -49,7 +49,7 @@ class Blank:
 
 
 def kind_of(value: object) -> str:
-    """The type of a value, for an error line: the value itself may be huge."""
+    """Return the type of a value, for an error line: the value itself may be huge."""
     if isinstance(value, Name):
         return value.path
     if type(value) is not tuple:
@@ -91,7 +91,7 @@ def _array(state: Any) -> Array:
 
 
 def _array_in_order(arguments: tuple[Any, ...]) -> Array:
-    """Arrays of protocol 5; an order "K" is "C" and then the axes in another order."""
+    """Build an array of protocol 5; an order "K" is "C" followed by a permutation of the axes."""
     match arguments:
         case (bytes(values), np.dtype() as kind, tuple(shape), str(order), *axes):
             if order in ("C", "F") and all(axis is None for axis in axes):
@@ -107,7 +107,7 @@ def _is_permutation(axes: Any, count: int) -> bool:
 
 
 def _view(values: bytes, kind: np.dtype[Any], shape: tuple[Any, ...], order: Any) -> Array:
-    """The bytes as an array, which takes no memory of its own and is read-only."""
+    """Return the bytes as a read-only array without memory of its own."""
     if len(shape) > MAX_AXES or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"an array of the shape {kind_of(shape)}, expected up to {MAX_AXES} sizes")
     if math.prod(shape) * kind.itemsize != len(values):
@@ -123,7 +123,7 @@ def _scalar(arguments: tuple[Any, ...]) -> Any:
 
 
 def _jax_array(arguments: tuple[Any, ...]) -> Array:
-    """JAX tells how numpy makes the array; what it adds, such as a weak type, is dropped."""
+    """Build the numpy array inside a JAX array, without JAX's additions such as a weak type."""
     match arguments:
         case (Name(make=make), tuple(inner), state, _) if make is _blank_array:
             _blank_array(inner)
@@ -132,7 +132,7 @@ def _jax_array(arguments: tuple[Any, ...]) -> Array:
 
 
 def _encoded(arguments: tuple[Any, ...]) -> bytes:
-    """Protocol 2 has no bytes, and writes them as text."""
+    """Return the bytes of a text in latin1: protocol 2 has no bytes, and writes them as text."""
     match arguments:
         case (str(text), str(encoding)) if encoding == "latin1":
             return text.encode("latin-1")

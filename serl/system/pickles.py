@@ -1,9 +1,9 @@
-"""Pickled trees of numpy arrays, read without running anything that the file says.
+"""Pickled trees of numpy arrays, read without running any code from the file.
 
 A pickle is a program for a machine with a stack. The machine here knows only the instructions of
-protocols 2 to 5 that build dicts, lists, tuples, text, bytes, numbers and arrays; what a name does
-is decided by `serl.system.pickled_arrays.NAMES` alone. No instruction allocates more than the file
-holds.
+protocols 2 to 5 that build dicts, lists, tuples, text, bytes, numbers and arrays; the effect of a
+name is decided by `serl.system.pickled_arrays.NAMES` alone. No instruction allocates more than the
+file holds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from serl.system.pickled_arrays import NAMES, Blank, Name, kind_of
 
 MAX_PICKLE_BYTES = 4 << 30
 MAX_STEPS = 10_000_000
-"""Instructions of a file, and also values of its tree."""
+"""Largest number of instructions of a file, and of values in its tree."""
 MAX_DEPTH = 64
 MAX_ARRAY_BYTES = 16 << 30
-"""All arrays of a tree; one that occurs twice counts twice, as it does for whoever copies them."""
+"""Largest size of all arrays of a tree; repeated arrays count each time, as they do in a copy."""
 
 _PROTOCOLS = range(2, 6)
 _MAX_NAME = 256
@@ -33,11 +33,11 @@ _MAX_INTEGER_BYTES = 8
 
 
 def read_pickle(path: Path, max_bytes: int = MAX_PICKLE_BYTES) -> Any:
-    """The tree in a pickled file; see `decode_pickle`.
+    """Return the tree in a pickled file; see `decode_pickle`.
 
     Raises:
         BadInput: the file cannot be read.
-        CorruptData: it is larger, or holds anything else.
+        CorruptData: the file is larger than `max_bytes`, or is not such a pickle.
     """
     try:
         data = read_bounded(path, max_bytes)
@@ -47,18 +47,18 @@ def read_pickle(path: Path, max_bytes: int = MAX_PICKLE_BYTES) -> Any:
 
 
 def decode_pickle(data: bytes, what: str = "pickle") -> Any:
-    """The tree in pickled bytes: dicts, lists and tuples of text, bytes, numbers, None and arrays.
+    """Return the tree in pickled bytes: dicts, lists and tuples of plain values and arrays.
 
-    Keys are text or integers. Arrays hold booleans, integers or floats and are read-only; jax
-    arrays become numpy's, ordered and frozen dicts become dicts. What the file mentions twice is
-    one object.
+    Plain values are text, bytes, numbers and None. Keys are text or integers. Arrays hold booleans,
+    integers or floats and are read-only; jax arrays become numpy's, ordered and frozen dicts become
+    dicts. A value that the file mentions twice is one object.
 
     Args:
         data: one pickle of protocol 2 to 5, and nothing after it.
-        what: its name in errors.
+        what: name of the data in errors.
 
     Raises:
-        CorruptData: anything else, or beyond the bounds; the line names the byte.
+        CorruptData: the data are anything else, or exceed the bounds; the line names the byte.
     """
     machine = _Machine(data)
     try:
@@ -70,7 +70,7 @@ def decode_pickle(data: bytes, what: str = "pickle") -> Any:
 
 
 def _check_tree(tree: Any) -> None:
-    """The machine bounds objects; a few of them, nested, can still be a tree without end."""
+    """Bound size and depth of the tree: the machine bounds objects, but nesting can repeat them."""
     count = array_bytes = 0
     levels: list[Iterator[Any]] = [iter((tree,))]
     while levels:
@@ -94,10 +94,10 @@ def _check_tree(tree: Any) -> None:
 
 
 class _Machine:
-    """Runs one pickle; each refusal is a `ValueError`.
+    """The stack machine that runs one pickle; each refusal is a `ValueError`.
 
     Attributes:
-        place: where the instruction that runs begins.
+        place: byte at which the present instruction begins.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -131,7 +131,7 @@ class _Machine:
         return tree
 
     def take(self, count: int) -> bytes:
-        """The next bytes of the file."""
+        """Return the next `count` bytes of the file."""
         end = self._next + count
         if end > len(self._data):
             raise ValueError(f"cut: {len(self._data)} bytes, expected at least {end}")
@@ -140,7 +140,7 @@ class _Machine:
         return piece
 
     def count(self, size: int) -> int:
-        """The next number that is not negative, of so many bytes."""
+        """Return the next unsigned integer, of `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def integer(self, size: int) -> int:
@@ -153,14 +153,14 @@ class _Machine:
         return float(value)
 
     def line(self) -> str:
-        """The next line of the file, without its end."""
+        """Return the next line of the file, without its end."""
         end = self._data.find(b"\n", self._next, self._next + _MAX_NAME)
         if end < 0:
             raise ValueError("a name without end")
         return self.take(end + 1 - self._next)[:-1].decode()
 
     def frame(self) -> None:
-        """What follows in one piece is for reading ahead; only a cut matters."""
+        """Check that the next frame is complete; frames otherwise only serve for reading ahead."""
         if (expected := self.count(8)) > len(self._data) - self._next:
             raise ValueError(f"cut: {len(self._data)} bytes, expected {expected} from here on")
 
@@ -168,7 +168,7 @@ class _Machine:
         self._stack.append(value)
 
     def pop(self, count: int) -> list[Any]:
-        """The last values, not beyond a mark."""
+        """Remove and return the last values of the stack, not beyond a mark."""
         first = len(self._stack) - count
         if first < (self._marks[-1] if self._marks else 0):
             raise ValueError("takes values that are not there")
@@ -180,7 +180,7 @@ class _Machine:
         self._marks.append(len(self._stack))
 
     def pop_marked(self) -> list[Any]:
-        """All values after the last mark."""
+        """Remove and return all values after the last mark, and the mark."""
         if not self._marks:
             raise ValueError("takes values up to a mark that is not there")
         values = self.pop(len(self._stack) - self._marks[-1])
@@ -193,7 +193,7 @@ class _Machine:
         return value
 
     def put(self, number: int) -> None:
-        """Remember the last value."""
+        """Store the last value in the memo."""
         value = self.top()
         self._memo[number] = value
         if isinstance(value, Blank):
@@ -223,7 +223,7 @@ class _Machine:
             target[key] = value
 
     def name(self, module: Any, name: Any) -> None:
-        """Compare a name with those in the table; the only thing that is ever done with it."""
+        """Look up a name in the table `NAMES`; names are never used in another way."""
         if not (type(module) is type(name) is str):
             raise ValueError(f"a name of {kind_of((module, name))}, expected two texts")
         path = f"{module}.{name}"
@@ -232,7 +232,7 @@ class _Machine:
         self.push(NAMES[path])
 
     def make(self) -> None:
-        """What a name makes of arguments."""
+        """Call the function of a name with its arguments."""
         name, arguments = self.pop(2)
         if not isinstance(name, Name) or type(arguments) is not tuple:
             raise ValueError(f"calls {kind_of(name)} with {kind_of(arguments)}")
@@ -246,7 +246,7 @@ class _Machine:
         self.push(value)
 
     def fill(self) -> None:
-        """Give the last value but one its state, also where it is remembered."""
+        """Give the last value but one its state, on the stack and in the memo."""
         blank, state = self.pop(2)
         if not isinstance(blank, Blank):
             raise ValueError(f"gives a state to {kind_of(blank)}")

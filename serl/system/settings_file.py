@@ -1,4 +1,4 @@
-"""Settings put over others."""
+"""Settings: YAML files, merged mappings, and their validation by pydantic models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serl.system.json_fields import short
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the leaves of `over` put over it."""
+    """Return `base` with its leaves replaced or extended by those of `over`."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -29,7 +29,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unknown_setting(model: type[BaseModel]) -> str:
-    """What is said of a setting that a model does not have."""
+    """Return the error text for a setting that a model does not have."""
     return f"unknown setting; known ones: {', '.join(sorted(model.model_fields))}"
 
 
@@ -40,7 +40,7 @@ MAX_YAML_BYTES = 64 << 10
 
 
 def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """Validate, turning the first error into one line: `BadInput`."""
+    """Return the validated model; raise `BadInput` with the first error in one line."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -48,11 +48,11 @@ def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping.
+    """Read a YAML file that holds a mapping.
 
     Raises:
-        BadInput: it is absent, or cannot be read.
-        CorruptData: as `parse_yaml`, or it holds something else.
+        BadInput: the file is absent, or cannot be read.
+        CorruptData: as for `parse_yaml`, or the file holds another value than a mapping.
     """
     try:
         text = read_bounded(path, MAX_YAML_BYTES).decode()
@@ -67,11 +67,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, what: str) -> Any:
-    """The plain value that a YAML text of at most 64 KiB stands for.
+    """Return the plain value of a YAML text of at most 64 KiB.
 
     Raises:
-        CorruptData: anything else, also aliases, which a few lines unfold to gigabytes, tags, and
-            a key that a mapping has twice.
+        CorruptData: the text is not YAML, is longer, or contains tags, a duplicate key in a mapping
+            or aliases, which can unfold a few lines to gigabytes.
     """
     if len(text) > MAX_YAML_BYTES:
         raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
@@ -86,7 +86,7 @@ def parse_yaml(text: str, what: str) -> Any:
 
 
 class _DuplicateKey(CorruptData):
-    """A key that a mapping has twice."""
+    """The error for a key that a mapping has twice."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -114,7 +114,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds, be it among others in a mapping."""
+    """Return the model that a field's annotation contains, also inside a mapping; None if none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
@@ -126,10 +126,10 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         owner = model
         for part in first["loc"][:-1]:
-            if part in owner.model_fields:  # or it is the name of one of several models
+            if part in owner.model_fields:  # otherwise the part names one of several models
                 owner = _model_in(owner.model_fields[str(part)].annotation) or owner
         return f"{where}: {unknown_setting(owner)}"
-    if first["type"] == "value_error":  # of a check over several settings, which it names itself
+    if first["type"] == "value_error":  # a check over several settings, whose text names them
         return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
     if not where:
         return str(first["msg"])

@@ -1,9 +1,9 @@
-"""Orders that end a stop or arm a guard, signed with a key that only the user who runs it can read.
+"""Orders that end a stop or arm a guard, signed with a key that only the guard's user can read.
 
 An order is the text `WORD STAMP SIGNATURE`: the monotonic clock of the host in nanoseconds, and an
 HMAC-SHA256 over the full name of the service, the stamp and the id of the host's boot, as the clock
-begins anew with each boot. It counts once, within `MOST_AGE_S`, and never for a process that
-started after it was signed, so that a copy of it is worth nothing.
+restarts with each boot. An order is accepted once, within `MOST_AGE_S`, and never by a process that
+started after it was signed, so that a copy of an order is useless.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from serl.system.authentication import load_key, own_key, topic_key
 from serl.system.files import read_bounded
 
 MOST_AGE_S = 10.0
-"""Age at which an order is refused: it bounds for how long a rogue service can withhold one."""
+"""Age at which an order is refused, which bounds how long a rogue service can withhold one."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORDER = re.compile(r"([a-z]{1,16}) ([0-9]{1,19}) ([0-9a-f]{64})")
 
 
 def key_path(kept: Path) -> Path:
-    """The key of the orders that end a stop, beside the file that the stop is kept in."""
+    """Return the path of the key for orders that end a stop, beside the file of the stop."""
     return kept.with_name(f"{kept.name}.key")
 
 
@@ -35,32 +35,32 @@ def load_order_key(path: Path) -> bytes:
     """Load the key that a guard or an actor made.
 
     Raises:
-        BadInput: it is absent or damaged, or other users can read it.
+        BadInput: the key is absent or damaged, or other users can read it.
     """
     return load_key(path, "the guard, or the actor, makes it at its first start")
 
 
 def sign_order(key: bytes, service: str, now_ns: int) -> str:
-    """The text of an order.
+    """Return the text of a signed order.
 
     Args:
-        key: of `load_order_key`.
-        service: full name, whose last part is the word: `/cell/left/guard/arm`.
-        now_ns: of `time.monotonic_ns`, which all processes of a host share.
+        key: key from `load_order_key`.
+        service: full name of the service; its last part is the word: `/cell/left/guard/arm`.
+        now_ns: value of `time.monotonic_ns`, which all processes of a host share.
     """
     stamp = str(now_ns)
     return f"{service.rpartition('/')[2]} {stamp} {_signature(key, service, stamp)}"
 
 
 class OrderCheck:
-    """Tells signed orders from all others.
+    """A check that accepts each validly signed order once and refuses all others.
 
     Args:
-        path: file of the key, which is made where there is none.
+        path: file of the key, which is made if absent.
         now_ns: the host's monotonic clock.
 
     Attributes:
-        refused: number of orders that were not signed, or not acceptably.
+        refused: number of orders without a valid signature, too old, or used before.
 
     Raises:
         BadInput: the key cannot be made or read, or other users own or can read it.
@@ -72,18 +72,18 @@ class OrderCheck:
         if path.stat().st_uid not in (os.geteuid(), path.parent.stat().st_uid):
             raise BadInput(f"{path}: this key belongs to another user: remove it, and start again")
         self._start_ns = now_ns()
-        self._taken: dict[str, int] = {}  # stamps by signature, of those young enough to count
+        self._taken: dict[str, int] = {}  # stamps by signature, of accepted orders still valid
         self.refused = 0
 
     def word(self, place: str, text: str) -> str:
-        """Accept an order, once; its word.
+        """Accept an order once and return its word.
 
         Args:
             place: full name of the services without their last part: `/cell/left/guard`.
-            text: of `sign_order`.
+            text: text of the order, from `sign_order`.
 
         Raises:
-            SerlError: the order is refused; the line says how it is given.
+            SerlError: the order is refused; the line names the command for a signed order.
         """
         parts = _ORDER.fullmatch(text)
         if parts is None:
@@ -101,7 +101,7 @@ class OrderCheck:
         return word
 
     def refusal(self, service: str) -> SerlError:
-        """Count an order without a valid signature; the error that says how to give it."""
+        """Count an order without a valid signature; return the error with the right command."""
         self.refused += 1
         return SerlError(f"not signed: serl order {service} --key {self._path}")
 

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from serl.errors import BadInput, SerlError
 
 _LISTENING = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-"""State by table: TCP that accepts connections, UDP that takes datagrams from anybody."""
+"""Socket state by table: TCP that accepts connections, UDP that accepts datagrams of any sender."""
 
 
 class Socket(NamedTuple):
-    """A bound socket that answers to nobody in particular.
+    """A bound socket that is not connected to a peer.
 
     Attributes:
         protocol: tcp, tcp6, udp or udp6.
-        address: that it is bound to; 0.0.0.0 and :: are every address of the host.
-        port: that it is bound to.
+        address: address that the socket is bound to; 0.0.0.0 and :: are every address of the host.
+        port: port that the socket is bound to.
     """
 
     protocol: str
@@ -35,7 +35,7 @@ class Socket(NamedTuple):
 
 
 def open_sockets(process: int | None = None) -> list[Socket]:
-    """Listening TCP and unconnected UDP sockets of a process, by default of this one."""
+    """Return the listening TCP and unconnected UDP sockets of a process, by default of this one."""
     proc = Path("/proc") / str(process or "self")
     own = set(_inodes(proc / "fd"))
     found = [
@@ -51,12 +51,12 @@ def check_reach(name: str, addresses: set[IPv4Address]) -> None:
     """Check that this process can be reached at these addresses and within this host alone.
 
     Args:
-        name: of the process, for the complaint.
-        addresses: of this host; none for a process that only this host may reach.
+        name: name of the process, for the error.
+        addresses: addresses of this host; none for a process that only this host may reach.
 
     Raises:
-        BadInput: others can reach it as well.
-        SerlError: it is not bound to one of the addresses.
+        BadInput: the process can be reached at another address.
+        SerlError: the process is not bound to one of the addresses.
     """
     sockets = open_sockets()
     expected = ", ".join(sorted(map(str, addresses))) or "this host alone"
@@ -70,13 +70,13 @@ def check_reach(name: str, addresses: set[IPv4Address]) -> None:
 
 
 def close_inherited_sockets() -> None:
-    """Close the sockets that this process got from the one that started it, before it has its own.
+    """Close the sockets inherited from the parent process, before this process opens its own.
 
-    `ros2 launch` hands on whatever is open in it (close_fds=False in osrf_pycommon 2.0.2), also the
-    sockets of a node of its own, which others can reach.
+    `ros2 launch` passes on all its open files (close_fds=False in osrf_pycommon 2.0.2), including
+    the sockets of its own node, which other hosts can reach.
     """
     for entry in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of this very list
+        with suppress(OSError):  # the descriptor of this listing itself
             if int(entry) > 2 and stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
                 os.close(int(entry))
 
@@ -90,7 +90,7 @@ def _inodes(folder: Path) -> Iterator[str]:
 
 
 def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
-    """Local address, state and inode of each row; none where the kernel has no such table."""
+    """Yield local address, state and inode of each row; none if the kernel lacks the table."""
     with suppress(FileNotFoundError):
         for line in table.read_text().splitlines()[1:]:
             words = line.split()
@@ -98,7 +98,7 @@ def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """The kernel prints words of 32 bits in the byte order of the machine."""
+    """Parse an address that the kernel prints as words of 32 bits in the machine's byte order."""
     raw = bytes.fromhex(text)
     if sys.byteorder == "little":
         raw = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))

@@ -1,6 +1,6 @@
-"""Starts the processes of a run, notices when one dies, restarts it or ends the run, and stops all.
+"""The supervisor of a run's processes: starts them, restarts crashed ones or ends the run.
 
-One list of process specifications drives this supervisor and the launch files of ROS 2.
+This supervisor and the launch files of ROS 2 use the same list of process specifications.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serl.errors import BadInput, SerlError
 from serl.system.json_fields import printable
 
 BAD_INPUT = 2
-"""Exit code of a process that was given something it cannot use; a restart would not help."""
+"""Exit code of a process whose input is unusable; a restart would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class ProcessSpec:
     """One process of a run.
 
     Attributes:
-        name: shown to people, and the name of its log file.
-        module: run by `python -m`.
-        arguments: of the module.
-        restarts: how often it is started again after a crash.
-        ends: exit code 0 means that its work is done; otherwise it is started again then, too.
-        nice: how far it stands back for other processes, as the command `nice` counts; where a
-            process may not come before others, it does not.
-        node: full name of its node below the run's namespace, where ROS 2 manages its lifecycle;
-            empty for a process without such a node.
+        name: name of the process in messages, and of its log file.
+        module: Python module run by `python -m`.
+        arguments: command-line arguments of the module.
+        restarts: number of restarts after crashes.
+        ends: whether exit code 0 means that the work is done; otherwise it leads to a restart, too.
+        nice: niceness of the process, as for the command `nice`; a higher priority is skipped where
+            it is not permitted.
+        node: full name of the process's node below the run's namespace if ROS 2 manages its
+            lifecycle; empty for a process without a managed node.
     """
 
     name: str
@@ -58,13 +58,13 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """The processes of one run.
+    """The supervisor of the processes of one run.
 
     Attributes:
-        specs: what to run, in the order of starting; stopped in the reverse order.
-        environment: of the processes.
+        specs: processes to run, in the order of starting; they are stopped in the reverse order.
+        environment: environment variables of the processes.
         logs: folder of one log file per process.
-        events: what happened, for people; grows.
+        events: restarts and kills so far, one line each.
     """
 
     specs: Sequence[ProcessSpec]
@@ -81,23 +81,23 @@ class Supervisor:
             self._start(spec)
 
     def finished(self, name: str) -> bool:
-        """The process ended by itself with exit code 0."""
+        """Return whether the process ended by itself with exit code 0."""
         return self._children[name].process.poll() == 0
 
     def states(self) -> dict[str, str]:
-        """A word on each process, by name."""
+        """Return the state of each process in words, by name."""
         return {name: _state(child.process.poll()) for name, child in self._children.items()}
 
     def pids(self) -> dict[str, int]:
-        """Process ids by name."""
+        """Return the process ids by name."""
         return {name: child.process.pid for name, child in self._children.items()}
 
     def check(self) -> None:
-        """Restart what crashed.
+        """Restart the processes that crashed.
 
         Raises:
             BadInput: a process refused its input; a restart would not help.
-            SerlError: a process crashed more often than it may.
+            SerlError: a process crashed more often than its `restarts` allow.
         """
         for name, child in list(self._children.items()):
             code = child.process.poll()
@@ -113,7 +113,7 @@ class Supervisor:
             self._start(child.spec)
 
     def stop(self, grace_s: float = 4.0) -> None:
-        """Ask every process to end, in reverse order of starting; kill what does not in time."""
+        """Interrupt all processes in reverse order of starting; kill those left after `grace_s`."""
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
         for child in running:
             child.process.send_signal(signal.SIGINT)
@@ -154,12 +154,12 @@ class Supervisor:
 
 
 def supervised() -> bool:
-    """This process was started by a supervisor."""
+    """Return whether this process was started by a supervisor."""
     return "SERL_PARENT" in os.environ
 
 
 def orphaned() -> bool:
-    """This process was started by a supervisor that is gone."""
+    """Return whether this process was started by a supervisor that is gone."""
     return supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
 
 

@@ -1,4 +1,4 @@
-"""What a person types at this terminal: lines, read past every buffer that could hide some."""
+"""Lines typed at this terminal, read without a buffer that could hide some of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from serl.errors import SerlError
 
 
 class TypedNoMore(SerlError):
-    """Nobody can type at this terminal: it has ended, or never was one."""
+    """The error for a standard input that cannot be read: absent, ended, or in the background."""
 
 
 class Typed:
-    """Standard input, of which nobody else reads."""
+    """The lines of standard input, which no other code may read."""
 
     def __init__(self) -> None:
         self._part = b""
 
     def drop(self) -> None:
-        """Forget what was typed so far: it is no answer to what is asked next."""
+        """Discard all earlier input: it does not answer the next prompt."""
         self._part = b""
         try:
             descriptor = _keyboard()
@@ -30,13 +30,16 @@ class Typed:
             while _is_ready(descriptor, 0.0) and os.read(descriptor, 4096):
                 pass
         except (OSError, TypedNoMore):
-            return  # which the next line tells
+            return  # reported by the next call of `line`
 
     def line(self, timeout_s: float | None = 0.0) -> str | None:
-        """The next line, without blanks around it; None when none comes in time (None: for ever).
+        """Return the next line, without blanks around it; None when no line comes in time.
+
+        Args:
+            timeout_s: time to block; None to block without limit.
 
         Raises:
-            TypedNoMore: none ever will.
+            TypedNoMore: no further line can come.
         """
         descriptor = _keyboard()
         while b"\n" not in self._part:
@@ -54,10 +57,10 @@ class Typed:
 
 
 def _keyboard() -> int:
-    """The descriptor of standard input; raises `TypedNoMore` where nobody can type."""
+    """Return the descriptor of standard input; raise `TypedNoMore` if it accepts no typing."""
     try:
         descriptor = sys.stdin.fileno()
-    except (AttributeError, OSError, ValueError):  # none, closed, or a stand-in
+    except (AttributeError, OSError, ValueError):  # absent, closed, or replaced
         raise TypedNoMore("there is no standard input") from None
     if _is_in_background(descriptor):
         raise TypedNoMore("this process is in the background")
@@ -65,10 +68,10 @@ def _keyboard() -> int:
 
 
 def _is_in_background(descriptor: int) -> bool:
-    """Of its terminal: who reads from it there is stopped."""
+    """Return whether this process is in its terminal's background, where reading would stop it."""
     try:
         return os.tcgetpgrp(descriptor) != os.getpgrp()
-    except OSError:  # no terminal, or that of another session
+    except OSError:  # no terminal, or the terminal of another session
         return False
 
 

@@ -1,4 +1,4 @@
-"""Pictures of episodes: captions, films, filmstrips. Images are uint8 RGB of shape (H, W, 3)."""
+"""Images of episodes: captions, videos, filmstrips. Images are uint8 RGB of shape (H, W, 3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOURCE_COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """What a frame's caption says; a field that is None is not shown."""
+    """The content of a frame's caption; a field that is None is not shown."""
 
     source: ActionSource
     step: int
@@ -46,13 +46,13 @@ class Caption:
 
 
 def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
-    """Write a film that browsers play and return its number of frames.
+    """Write a video that browsers play and return its number of frames.
 
-    `path` appears only when the film is whole.
+    The file `path` appears only when the video is complete.
 
     Args:
-        path: ends in ".webm"; its folder is made if absent.
-        frames: of one size; an odd width or height loses its last column or row.
+        path: video file, ending in ".webm"; its folder is made if absent.
+        frames: images of one size; an odd width or height loses its last column or row.
         fps: frames per second.
 
     Raises:
@@ -67,7 +67,7 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
     part = path.with_suffix(".part.webm")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()  # OpenCV does not say why it cannot
+        part.touch()  # OpenCV does not report why it cannot write
     except OSError as error:
         raise SerlError(f"{path}: cannot be written: {error.strerror}") from error
     size = (first.shape[1], first.shape[0])
@@ -96,16 +96,16 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
 
 
 def check_name(path: Path) -> None:
-    """Raise `BadInput` unless `path` can be the name of a film."""
+    """Raise `BadInput` unless `path` can be the name of a video."""
     if path.suffix != ".webm":
         raise BadInput(f"a video's name must end in .webm, got {path.name}")
 
 
 def read_video(path: Path) -> list[Image]:
-    """All frames of a film.
+    """Return all frames of a video.
 
     Raises:
-        CorruptData: the file holds no film.
+        CorruptData: the file is not a video.
     """
     film = cv2.VideoCapture(str(path))
     frames: list[Image] = []
@@ -118,9 +118,9 @@ def read_video(path: Path) -> list[Image]:
 
 
 def draw_caption(frame: Image, caption: Caption) -> Image:
-    """A copy of `frame` with a line at its bottom: who drives, where we are, and success.
+    """Return a copy of `frame` with a caption line: action source, success, episode, step, reward.
 
-    The line leaves out what the width has no room for, from its right end.
+    Texts at the right end of the line that exceed the width are left out.
     """
     height, width = frame.shape[:2]
     size = max(9, round(height / 22))
@@ -151,12 +151,12 @@ def draw_caption(frame: Image, caption: Caption) -> Image:
 
 @lru_cache(maxsize=8)
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """The typeface of all pictures, that many pixels high."""
+    """Return the font of all images, `size` pixels high."""
     return ImageFont.load_default(size)
 
 
 def filmstrip(frames: Sequence[Image], columns: int) -> Image:
-    """`columns` evenly spaced frames side by side, the first and the last among them.
+    """Return `columns` evenly spaced frames side by side, the first and the last among them.
 
     Raises:
         BadInput: there is no frame, or `columns` is below 1.
@@ -171,18 +171,18 @@ def filmstrip(frames: Sequence[Image], columns: int) -> Image:
 
 
 def encode_image(image: Image, ending: str = ".png") -> bytes:
-    """The bytes of an image file; `ending` (".png", ".jpg") chooses the format."""
+    """Return the bytes of an image file; `ending` (".png", ".jpg") chooses the format."""
     return cv2.imencode(ending, cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
 
 
 def write_png(path: Path, image: Image) -> None:
-    """Write an image; its folder is made if absent."""
+    """Write an image as PNG; its folder is made if absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode_image(image))
 
 
 def _words(caption: Caption) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Texts and colours, the most important first."""
+    """Yield the texts of a caption and their colours, the most important first."""
     yield caption.source.value, INK
     if caption.success:
         yield "success", GREEN
@@ -200,7 +200,7 @@ def _with_first(first: Image, rest: Iterator[Image]) -> Iterator[Image]:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keeps back the line that OpenCV prints, with no switch, whenever it opens a WebM file."""
+    """Suppress the line that OpenCV always prints to stderr when it opens a WebM file."""
     with open(os.devnull, "wb") as nothing:
         kept = os.dup(2)
         os.dup2(nothing.fileno(), 2)
@@ -217,15 +217,15 @@ PER_ROW = 8
 
 
 def contact_sheet(images: Mapping[str, Image], captions: Sequence[str], title: str) -> Image:
-    """One picture of N samples; the views of each lie one above the other.
+    """Return one image of N samples; the views of each sample lie one above the other.
 
     Args:
-        images: by view, uint8.  # (N, H, W, 3)
-        captions: of each sample; "none" is written where there are none.
-        title: of the picture.
+        images: images by view, uint8.  # (N, H, W, 3)
+        captions: caption of each sample; if empty, the sheet shows "none".
+        title: title of the sheet.
 
     Returns:
-        uint8 RGB, as wide as any other sheet.  # (H, W, 3)
+        The sheet, uint8 RGB, with the same width for any N.  # (H, W, 3)
     """
     from PIL import Image as Pillow
     from PIL import ImageDraw
