@@ -24,7 +24,7 @@ class SimArm:
     A reading carries `tcp_pose`, `tcp_twist` and `wrench` in the base frame, `gripper` (opening,
     0 to 1), `q`, `dq`, `target_pose` (the last command) and `<name>_pose` of each tracked body. The
     wrench is the one that the surroundings exert on the tool: its mean over the last `advance` (or
-    over the last 100 ms of that), less its value after the reset. Its stamp "robot" is simulated
+    over the last 100 ms of that), less its value after the reset. The stamp "robot" is simulated
     time. Images are those of the task's `all_views`, each stamped by its name.
 
     A node that replaces a driver uses it as a `serl.robot.ServedRobot`.
