@@ -120,7 +120,7 @@ class ObjectFlip:
         return Observation(pan | patty, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the patty lies flipped; reward 0 once it is lost."""
+        """Return reward 1 and the end once the patty lies flipped; reward 0 and the end if lost."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         lost = is_lost(reading.state)
         return self.config.outcome(self._held >= self.config.hold_steps, index, lost)
@@ -230,7 +230,7 @@ class _View(NamedTuple):
 def is_lost(state: Mapping[str, Array]) -> bool:
     """Return whether the patty is out of the pan.
 
-    It is if it is more than a pan's length away from the hand, or below the pan.
+    A patty in the pan is within a pan's length of the hand, and not below the pan.
     """
     away = state["patty_pose"][:3] - state["tcp_pose"][:3]
     return bool(np.linalg.norm(away) > 0.28 or state["patty_pose"][2] < 0.05)
