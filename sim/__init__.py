@@ -13,16 +13,16 @@ def _has_egl() -> bool:
     return True
 
 
-# MuJoCo reads this at its first import, would else look for a display, and cannot even be imported
-# where it names a library that is missing. One thread of the software's OpenGL is as fast as two,
-# and leaves a processor to the learner.
+# MuJoCo reads MUJOCO_GL at its first import. Without it, MuJoCo looks for a display; its import
+# fails if the variable names a missing library. Software OpenGL is as fast with one thread as with
+# two, and one leaves a processor to the learner.
 if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and _has_egl():
     os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("LP_NUM_THREADS", "1")
 
 
 def explain(error: Exception) -> str:
-    """Why no module of this package can be imported, in one line; empty if it is another reason."""
+    """Explain in one line a failed import of MuJoCo; return "" for any other error."""
     if "mujoco" in sys.modules or isinstance(error, ModuleNotFoundError):
         return ""
     return (

@@ -22,18 +22,18 @@ class SimArm:
     """A Franka in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
 
     A reading carries `tcp_pose`, `tcp_twist` and `wrench` in the base frame, `gripper` (opening,
-    0 to 1), `q`, `dq`, `target_pose` (what was commanded last) and `<name>_pose` of each tracked
-    body. The wrench is what the surroundings exert on the tool, the mean over the last `advance`
-    (or over its last 100 ms) less its value after the reset. Its stamp "robot" is simulated time.
-    Images are those of the task's `all_views`, each stamped by its name.
+    0 to 1), `q`, `dq`, `target_pose` (the last command) and `<name>_pose` of each tracked body. The
+    wrench is the one that the surroundings exert on the tool: its mean over the last `advance` (or
+    over the last 100 ms of that), less its value after the reset. The stamp "robot" is simulated
+    time. Images are those of the task's `all_views`, each stamped by its name.
 
-    A node that stands for a driver uses it as a `serl.robot.ServedRobot`.
+    A node that replaces a driver uses it as a `serl.robot.ServedRobot`.
 
     Attributes:
-        stage: the world that it is in.
-        model: of the arm and its scene.
-        data: its state.
-        impedance: gains and clips of its controller.
+        stage: the world that contains the arm.
+        model: MuJoCo model of the arm and its scene.
+        data: state of the model.
+        impedance: gains and clips of the arm's controller.
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
@@ -45,7 +45,7 @@ class SimArm:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the arm was stopped first; None while motion is allowed."""
+        """The reason of the first stop; None while motion is allowed."""
         return self._limb.stop_reason
 
     @property
@@ -55,7 +55,7 @@ class SimArm:
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As the task's motion says."""
+        """Shape and bounds of an action, from the task's motion."""
         return self._limb.action_spec
 
     def __enter__(self) -> Self:
@@ -67,19 +67,19 @@ class SimArm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of the cameras."""
+        """Close the renderer of the cameras."""
         self.stage.close()
 
     def reset(self, seed: int) -> Observation:
-        """Place arm and scene as the scene draws it from `seed`, at rest.
+        """Place the arm and the bodies as the scene samples them from `seed`, at rest.
 
-        The gripper is open unless the scene lets it hold something.
+        The gripper is open, unless the scene puts an object into it.
         """
         self.stage.reset(seed)
         return self.observe()
 
     def observe(self) -> Observation:
-        """The reading now.
+        """Return the current reading.
 
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
@@ -87,26 +87,26 @@ class SimArm:
         return self.stage.observe()
 
     def measure(self) -> dict[str, list[float]]:
-        """The state of a reading by name, in full precision; raises as `observe`."""
+        """Return the state of a reading by name, in full precision; raises like `observe`."""
         return self.stage.measure()
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """What the cameras of the task's views see now, by camera and size."""
+        """Return the current pictures of the cameras of the task's views, by camera and size."""
         return self.stage.pictures()
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; returns what was executed: zeros while stopped or homing.
+        """Move the target by `action`; return the executed action, zeros while stopped or homing.
 
-        Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
+        An action that is a wrench is exerted until the next one, at most for `timeout_s`.
         """
         return self._limb.act(action)
 
     def advance(self, dt_s: float) -> None:
-        """Let `dt_s`, a multiple of 10 ms, pass."""
+        """Advance the simulation by `dt_s`, a multiple of 10 ms."""
         self.stage.advance(dt_s)
 
     def aim(self, target: Pose, closed: bool) -> None:
-        """Go to a target, as `act` does with the one that it makes; ignored while stopped."""
+        """Set the target pose and the gripper command directly; ignored while stopped."""
         self._limb.aim(target, closed)
 
     def grip(self, closed: bool) -> None:
@@ -114,52 +114,52 @@ class SimArm:
         self._limb.grip(closed)
 
     def follow(self, setpoint: Pose) -> None:
-        """Let 10 ms pass with the controller at a setpoint that somebody else has limited.
+        """Advance by 10 ms with the controller at a setpoint that the caller has limited already.
 
-        The wrench is filtered then, as an arm's own estimate is: fingers that close on something
-        are felt as 60 N for 10 ms.
+        The wrench is filtered, as an arm's own estimate is: fingers that close on an object
+        cause 60 N for 10 ms.
         """
         self._limb.follow(setpoint)
         self.stage.tick(_FILTER_S)
 
     def home(self) -> None:
-        """Begin to move all joints to the home posture, whatever the box; actions wait for it."""
+        """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
         self._limb.home()
 
     @property
     def is_home(self) -> bool:
-        """The joints are as near to the home posture as those of an arm get, and at rest."""
+        """Whether the joints are at rest at the home posture, within an arm's tolerance."""
         return self._limb.is_home
 
     def stop(self, reason: str) -> None:
-        """Brake at once, then hold the measured pose until `recover`."""
+        """Brake immediately, then hold the measured pose until `recover`."""
         self._limb.stop(reason)
 
     def recover(self) -> None:
-        """Allow motion again, from where the arm is."""
+        """Allow motion again, from the current pose of the arm."""
         self._limb.recover()
 
     def truth(self) -> dict[str, Array]:
-        """Pose and twist of the tool, poses of its target and the tracked bodies, time, opening.
+        """Return time, pose and twist of the tool, target pose, poses of tracked bodies, opening.
 
         `<name>_grasped` is 1 while both pads touch the body, `<name>_touched` while any does.
         """
         return self.stage.truth()
 
     def placement(self) -> Vector64:
-        """Where everything is, to be shown by another arm in an equal scene: joints, mocaps, seed.
+        """Return the configuration for `show` of an arm in an equal scene: joints, mocaps, seed.
 
         May be called from any thread, and costs microseconds.
         """
         return self.stage.placement()
 
     def show(self, where: Vector64) -> None:
-        """Put everything where another arm had it, for pictures; raises `BadInput` if none fits."""
+        """Apply a `placement` for pictures; raises `BadInput` if it does not fit this scene."""
         self.stage.show(where)
 
     @property
     def target(self) -> tuple[Pose, bool]:
-        """Where the arm is to go, and whether its gripper is to be closed."""
+        """The target pose of the tool, and whether the gripper is commanded to close."""
         return self._limb.target
 
 

@@ -1,4 +1,4 @@
-"""Two simulated arms in one world: what one of them holds, the other can take."""
+"""Two simulated arms in one world, which can hand objects to each other."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 class SimPair(Pair):
     """Two Frankas in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
 
-    A reading carries what `serl.sim.arm.SimArm` tells of an arm for each of them, its names with
-    the prefix `left_` or `right_`, and `<name>_pose` of each tracked body; all of it in one frame.
-    Its stamp "robot" is simulated time. Images are those of the task's `all_views`.
+    A reading carries the values of a `serl.sim.arm.SimArm` for each arm, their names prefixed with
+    `left_` or `right_`, and `<name>_pose` of each tracked body; all of it in one frame. Its stamp
+    "robot" is simulated time. Images are those of the task's `all_views`.
 
     Attributes:
-        stage: the world that both are in.
-        model: of arms and scene.
-        data: its state.
+        stage: the world that contains both arms.
+        model: MuJoCo model of the arms and the scene.
+        data: state of the model.
     """
 
     def __init__(self, scene: Scene, config: PairConfig) -> None:
@@ -50,11 +50,11 @@ class SimPair(Pair):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of the cameras."""
+        """Close the renderer of the cameras."""
         self.stage.close()
 
     def observe(self) -> Observation:
-        """The reading now.
+        """Return the current reading.
 
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
@@ -62,30 +62,33 @@ class SimPair(Pair):
         return self.stage.observe()
 
     def reset(self, seed: int) -> Observation:
-        """Place arms and scene as the scene draws them from `seed`, at rest."""
+        """Place the arms and the bodies as the scene samples them from `seed`, at rest."""
         self.stop_reason = None
         self.stage.reset(seed)
         return self.observe()
 
     def advance(self, dt_s: float) -> None:
-        """Let `dt_s`, a multiple of 10 ms, pass for both."""
+        """Advance the simulation of both arms by `dt_s`, a multiple of 10 ms."""
         self._stopped()
         self.stage.advance(dt_s)
 
     def truth(self) -> dict[str, Array]:
-        """As of `SimArm`, of both; `left_<name>_grasped` is 1 while both left pads touch it."""
+        """Return the values of `SimArm.truth` for both arms, prefixed.
+
+        `left_<name>_grasped` is 1 while both pads of the left arm touch the body.
+        """
         return self.stage.truth()
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """What the cameras of the task's views see now, by camera and size."""
+        """Return the current pictures of the cameras of the task's views, by camera and size."""
         return self.stage.pictures()
 
     def placement(self) -> Vector64:
-        """As of `SimArm`."""
+        """Return the configuration of the scene; see `SimArm.placement`."""
         return self.stage.placement()
 
     def show(self, where: Vector64) -> None:
-        """As of `SimArm`."""
+        """Apply a `placement` for pictures; see `SimArm.show`."""
         self.stage.show(where)
 
 

@@ -72,17 +72,18 @@ _MODEL = """
 class SimCar:
     """A car in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
 
-    An action is a speed and a steering angle: of the task's motion, 1 is `translation_m` a control
-    period forwards, -1 is backwards at 1 m/s, and 1 is `rotation_rad` to the left.
+    An action is a speed and a steering angle, scaled by the task's motion: speed 1 is
+    `translation_m` forwards per control period, speed -1 is backwards at 1 m/s; steering 1 is
+    `rotation_rad` to the left.
 
     A reading carries `car_pose` (x y z, quaternion xyzw), `car_twist` (linear and angular, in the
-    frame of the car, whose x is ahead), `steering` (rad), `bumper` (1 if the car touched anything
-    but the floor in the last `advance`) and `command` (the last action). Its stamp "robot" is
-    simulated time. Images are those of the task's `all_views`, each stamped by its name. Where the
-    task randomises, each episode has a world of its own; the truth is not disturbed.
+    frame of the car, whose x points ahead), `steering` (rad), `bumper` (1 if the car touched
+    anything but the floor in the last `advance`) and `command` (the last action). Its stamp
+    "robot" is simulated time. Images are those of the task's `all_views`, each stamped by its
+    name. If the task is randomised, each episode has its own world; the truth is not disturbed.
 
     Attributes:
-        stop_reason: why the car was stopped first; None while motion is allowed.
+        stop_reason: reason of the first stop; None while motion is allowed.
     """
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
@@ -125,7 +126,7 @@ class SimCar:
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As the task's motion says: a speed and a steering angle."""
+        """Shape and bounds of an action: a speed and a steering angle."""
         return self._spec
 
     def __enter__(self) -> Self:
@@ -137,11 +138,11 @@ class SimCar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of the cameras."""
+        """Close the renderer of the cameras."""
         self._cameras.close()
 
     def reset(self, seed: int) -> Observation:
-        """Put the car where the scene draws it from `seed`, at rest."""
+        """Place the car where the scene samples it from `seed`, at rest."""
         self._seed, start = seed, self._scene.place(np.random.default_rng(seed)).tcp
         if self._world is not None:
             self._world.draw(seed)
@@ -158,7 +159,7 @@ class SimCar:
         return self.observe()
 
     def observe(self) -> Observation:
-        """The reading now.
+        """Return the current reading.
 
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
@@ -179,7 +180,7 @@ class SimCar:
         return Observation(state=state, images=images, stamps=stamps)
 
     def act(self, action: Action) -> Action:
-        """Drive on like this; returns what was executed, zeros while stopped."""
+        """Drive with `action` from now on; return the executed action, zeros while stopped."""
         check_action(action, self._spec)
         if self.stop_reason is not None:
             return np.zeros_like(action)
@@ -191,7 +192,7 @@ class SimCar:
         return action.copy()
 
     def advance(self, dt_s: float) -> None:
-        """Let `dt_s`, a multiple of 10 ms, pass."""
+        """Advance the simulation by `dt_s`, a multiple of 10 ms."""
         ticks = round(dt_s / _PERIOD_S) if math.isfinite(dt_s) else 0
         if ticks < 1 or abs(ticks * _PERIOD_S - dt_s) > 1e-9:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {_PERIOD_S}")
@@ -204,7 +205,7 @@ class SimCar:
             self._step(_STEPS)
 
     def stop(self, reason: str) -> None:
-        """Brake at once, until `recover`."""
+        """Brake immediately and stand still until `recover`."""
         if self.stop_reason is None:
             self.stop_reason, self._late = reason, None
             self._command = np.zeros(2, np.float32)
@@ -215,7 +216,7 @@ class SimCar:
         self.stop_reason = None
 
     def truth(self) -> dict[str, Array]:
-        """Time, and the pose, twist and bumper of a reading."""
+        """Return the time, and the pose, twist and bumper of a reading without disturbance."""
         return {
             "time_s": np.array([self._time_s], np.float32),
             "car_pose": self._pose(),
@@ -224,11 +225,11 @@ class SimCar:
         }
 
     def placement(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """As of `SimArm`."""
+        """Return the configuration of the scene; see `SimArm.placement`."""
         return np.append(placement(self.data), float(self._seed))
 
     def show(self, where: np.ndarray[Any, np.dtype[np.float64]]) -> None:
-        """As of `SimArm`."""
+        """Apply a `placement` for pictures; see `SimArm.show`."""
         drawn, world = where[-1] if where.size else math.nan, self._world
         if world is not None and math.isfinite(drawn) and world.seed != int(drawn):
             world.draw(int(drawn))
@@ -244,7 +245,7 @@ class SimCar:
         return np.array((*position, *quaternion), np.float32)
 
     def _measure(self) -> dict[str, Array]:
-        """What the car knows of itself now."""
+        """Return the car's current pose, twist and steering, with the disturbance of the pose."""
         pose = self._pose()
         if self._disturbance is not None:
             pose[:3] += self._disturbance.place_error_m(self.data.time).astype(np.float32)
@@ -266,7 +267,7 @@ class SimCar:
         self._touched = self._touched or self._touches()
 
     def _advance_disturbed(self, ticks: int, disturbance: Disturbance) -> None:
-        """As usual, but what is commanded, measured and seen comes late, and something pushes."""
+        """Advance by `ticks` of 10 ms with lagged actions, state and images, and with pushes."""
         lags = disturbance.lags(self.data.time, ticks)
         self.data.xfrc_applied[self._body, :3] = disturbance.push_n(self.data.time)
         for tick in range(ticks):
@@ -280,7 +281,7 @@ class SimCar:
                 self._step(lags.state)
             if lags.image is not None and tick == ticks - 1 - lags.image:
                 self._shoot()
-        self._late = None  # one that got lost by now never arrives
+        self._late = None  # an action lost in this period never arrives
 
     def _drive(self, action: Action) -> None:
         speed, steering = action.tolist()
@@ -289,7 +290,7 @@ class SimCar:
         self.data.ctrl[1:] = speed * top_m_s / _WHEEL_M
 
     def _touches(self) -> bool:
-        """Whether the car is in contact with anything but the floor."""
+        """Return whether the car is in contact with anything but the floor."""
         geoms = self.data.contact.geom  # (contacts, 2)
         own = self._own[geoms].any(axis=1)
         return bool((own & (geoms != self._floor).all(axis=1)).any())
@@ -330,7 +331,7 @@ def _build(scene: Scene, randomize: str) -> mujoco.MjModel:
 
 
 def _subtree(model: mujoco.MjModel, name: str) -> list[int]:
-    """The numbers of a body at the top and of all bodies below it."""
+    """Return the numbers of a top-level body and of all bodies below it."""
     root = model.body(name).id
     return [body for body in range(model.nbody) if model.body_rootid[body] == root]
 

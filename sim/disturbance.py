@@ -1,7 +1,7 @@
-"""What is wrong with an arm's readings and commands in one world: bias, noise, lag, pushes.
+"""Disturbances of an arm's readings and commands in one world: bias, noise, lag, pushes.
 
-All of it is a function of the seed and of simulated time: a reading that is taken twice is the
-same, and an episode can be repeated.
+They are a function of the seed and of simulated time: two readings at the same instant are equal,
+and an episode can be repeated.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from serl.types import Image
 _TICK_S, _STEP_S = 0.01, 0.002
 _PUSHED = 0.1  # share of the control periods
 _TOLD = ("tcp_pose", "target_pose", "wrench")
-_FILTER = 0.443  # a mean over T seconds passes half the power at this / T
+_FILTER = 0.443  # a mean over T seconds passes half the power at _FILTER / T
 
 
 class Lags(NamedTuple):
-    """What comes late in one control period.
+    """Lags of actions, images and state in one control period.
 
     Attributes:
-        action: ticks of 10 ms for which the arm still follows the target before this one.
-        image: ticks that images are old, at the end of the period; None for one that got lost.
-        state: physics steps that the rest of a reading is old.
+        action: ticks of 10 ms for which the arm still follows the previous target.
+        image: age of images at the end of the period, in ticks; None for a lost image.
+        state: age of the rest of a reading, in physics steps.
     """
 
     action: int
@@ -38,14 +38,14 @@ class Lags(NamedTuple):
 
 
 class Disturbance:
-    """Of one world.
+    """Disturbances of one arm, or of one car, in one world.
 
     Args:
-        ranges: of what is drawn.
-        seed: of the world.
-        placed: tracked bodies about whose place the tracker may be wrong.
-        prefix: of the names of the arm's readings.
-        number: of the arm: each has its own.
+        ranges: ranges from which the disturbances are sampled.
+        seed: seed of the world.
+        placed: tracked bodies whose measured position has an error.
+        prefix: prefix of the names of the arm's readings.
+        number: number of the arm; each arm has its own disturbances.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Disturbance:
         self._state_lag = round(rng.uniform(*ranges.state_lag_s) / _STEP_S)
 
     def wrench_period_s(self, period_s: float) -> float:
-        """How long the wrench is averaged: no faster than its filter."""
+        """Return the averaging time of the wrench: `period_s`, or more if its filter is slower."""
         return max(period_s, _FILTER / self._ranges.wrench_filter_hz)
 
     def lags(self, time_s: float, ticks: int) -> Lags:
-        """Of a control period of some ticks that begins now."""
+        """Return the lags of a control period of `ticks` ticks that begins at `time_s`."""
         rng, ranges = self._noise(time_s, 2), self._ranges
         jitter_s = rng.uniform(-ranges.image_jitter_s, ranges.image_jitter_s)
         image = min(ticks - 1, max(0, round((self._image_lag_s + jitter_s) / _TICK_S)))
@@ -85,7 +85,7 @@ class Disturbance:
         return Lags(action, None if lost_image else image, self._state_lag)
 
     def push_n(self, time_s: float) -> np.ndarray[Any, Any]:
-        """The force on the hand in the period that begins now.  # (3,)."""
+        """Return the force on the hand in the period that begins at `time_s`, N.  # (3,)."""
         rng = self._noise(time_s, 3)
         force: np.ndarray[Any, Any] = rng.normal(size=3)
         strength = self._ranges.push_n * rng.uniform() * (rng.random() < _PUSHED)
@@ -93,7 +93,7 @@ class Disturbance:
         return force
 
     def place_error_m(self, time_s: float) -> np.ndarray[Any, Any]:
-        """By which something is wrong about where it is, at this instant.  # (3,)."""
+        """Return the noise of a position measured at `time_s`, m.  # (3,)."""
         noise = self._noise(time_s, 5).standard_normal(3)
         error: np.ndarray[Any, Any] = self._ranges.pose_noise_m * noise
         return error
@@ -101,10 +101,10 @@ class Disturbance:
     def sensed(
         self, numbers: list[float], parts: Mapping[str, slice], time_s: float
     ) -> list[float]:
-        """A reading's numbers as the sensors give them, in place."""
+        """Add the sensor errors at `time_s` to the numbers of a reading, in place; return them."""
         rng, ranges = self._noise(time_s, 4), self._ranges
         tool, target, felt = (f"{self._prefix}{name}" for name in _TOLD)
-        for name in (tool, target):  # the arm is as wrong about both
+        for name in (tool, target):  # the same error for both
             x, y, z, *quaternion = numbers[parts[name]]
             place, turned = (x, y, z), _quaternion(quaternion)
             place = add(place, rotate(turned, self._tool))
@@ -124,7 +124,7 @@ class Disturbance:
 
 
 def _six(values: np.ndarray[Any, Any], scales: tuple[float, float]) -> np.ndarray[Any, Any]:
-    """Forces and torques, each with its own scale.  # (6,)."""
+    """Scale forces and torques by their respective scales.  # (6,)."""
     scaled: np.ndarray[Any, Any] = values * np.repeat(scales, 3)
     return scaled
 
@@ -143,11 +143,11 @@ _KERNEL = 5  # holds a blur of up to 4 px
 
 
 class CameraNoise:
-    """One camera of one world.
+    """Image noise of one camera in one world.
 
     Args:
-        ranges: of what is drawn.
-        rng: draws it.
+        ranges: ranges from which the noise parameters are sampled.
+        rng: generator for these samples.
     """
 
     def __init__(self, ranges: Ranges, rng: np.random.Generator) -> None:
@@ -163,7 +163,7 @@ class CameraNoise:
         self._quality = int(rng.integers(*ranges.quality, endpoint=True)) if ranges.quality else 0
 
     def picture(self, picture: Image, rng: np.random.Generator) -> Image:
-        """What it makes of one; `rng` draws the noise.  # (H, W, 3) uint8."""
+        """Return a picture with the camera's noise, sampled by `rng`.  # (H, W, 3) uint8."""
         if self._blur is not None:
             picture = cv2.filter2D(picture, -1, self._blur, borderType=cv2.BORDER_REPLICATE)
         picture = cv2.LUT(picture, self._curves)
@@ -179,7 +179,7 @@ class CameraNoise:
 
 
 def _line(length_px: float, angle_rad: float) -> np.ndarray[Any, Any]:
-    """The kernel of a straight motion while the shutter is open; its sum is 1.  # (5, 5)."""
+    """Return the blur kernel of a straight motion, with sum 1.  # (5, 5)."""
     kernel = np.zeros((_KERNEL, _KERNEL))
     middle = _KERNEL // 2
     for along in np.linspace(-0.5 * length_px, 0.5 * length_px, 9).tolist():

@@ -1,6 +1,7 @@
-"""Worlds drawn anew for each episode, from its seed and the ranges of `randomization_ranges`.
+"""Worlds sampled for each episode, from its seed and the ranges of `randomization_ranges`.
 
-The model is changed where both renderers and the physics read it, and can be put back exactly.
+The changed fields of the model are read by both renderers and the physics, and can be restored
+exactly.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Array64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def distractors_mjcf(level: str) -> str:
-    """Things that may lie around, which nothing touches; unseen until a world shows them."""
+    """Return the MJCF of distractors, which collide with nothing; a world makes them visible."""
     count = LEVELS[level].distractors if level in LEVELS else 0
     kinds = ("box", "sphere", "cylinder", "ellipsoid", "box", "capsule")
     looks = 'size="0.03 0.03 0.03" contype="0" conaffinity="0" rgba="0.5 0.5 0.5 0"'
@@ -48,16 +49,16 @@ def distractors_mjcf(level: str) -> str:
 
 
 class Randomizer:
-    """The worlds of a simulation.
+    """Sampler of randomised worlds for a simulation.
 
     Args:
-        model: of the arms in their scene; it is changed by `draw`.
-        scene: of the task.
-        config: of the task; its cameras are those of its views.
-        impedances: of the arms, by the prefix of their names.
+        model: model of the arms in their scene; `draw` changes it.
+        scene: scene of the task.
+        config: settings of the task; the cameras of its views are randomised.
+        impedances: controller gains of the arms, by the prefix of their names.
 
     Attributes:
-        disturbances: of the world that was drawn last, one an arm, in the order of the arms.
+        disturbances: disturbances of the last world, one for each arm, in the order of the arms.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Randomizer:
         self.draw(0)
 
     def draw(self, seed: int) -> None:
-        """Make the world of a seed; equal seeds make equal worlds, whatever was before."""
+        """Sample the world of a seed; it depends on the seed alone, not on earlier worlds."""
         self.restore()
         self.seed = seed
         self.disturbances = [
@@ -102,7 +103,7 @@ class Randomizer:
             mujoco.mj_setConst(self._model, self._scratch)
 
     def restore(self) -> None:
-        """Put the model back to what it was, to the last bit."""
+        """Restore the original model, bit by bit."""
         for name, values in self._nominal.items():
             getattr(self._model, name)[:] = values
         for impedance in self._impedances.values():
@@ -110,7 +111,7 @@ class Randomizer:
         mujoco.mj_setConst(self._model, self._scratch)
 
     def start(self, tcp: Array64, motion: Motion, number: int = 0) -> Array64:
-        """Where the empty hand of the arm of this number begins instead.  # (7,)."""
+        """Return the randomised start pose of the empty hand of arm `number`.  # (7,)."""
         if not self._ranges.start_m:
             return tcp
         rng = np.random.default_rng((self.seed, 5, number) if number else (self.seed, 5))
@@ -121,7 +122,7 @@ class Randomizer:
         return np.array((*moved, *multiply(turn, (x, y, z, w))))
 
     def picture(self, camera: str, picture: Image, time_s: float) -> Image:
-        """What a camera makes of a picture."""
+        """Return a picture with the noise of its camera at `time_s`."""
         if camera not in self._lenses:
             return picture
         number = list(self._lenses).index(camera)
@@ -151,11 +152,11 @@ class Randomizer:
             model.light_ambient[0] = rng.uniform(*ranges.ambient)
 
     def _draw_colors(self, rng: np.random.Generator) -> None:
-        """What has the same colour keeps having the same one."""
+        """Tint the geoms and the floor; geoms of equal colour keep equal colours."""
         ranges, model = self._ranges, self._model
         colors, which = np.unique(self._nominal["geom_rgba"], axis=0, return_inverse=True)
         tinted = [_tinted(color, ranges.color, rng) for color in colors[:, :3].tolist()]
-        plain = model.geom_matid < 0  # for OpenGL a geom's own colour goes before its material's
+        plain = model.geom_matid < 0  # in OpenGL a geom's own colour overrides its material's
         model.geom_rgba[plain, :3] = np.array(tinted)[which.ravel()][plain]
         if model.nmat:
             floor = model.geom("table").matid[0]
@@ -164,7 +165,7 @@ class Randomizer:
             model.mat_texrepeat[floor] *= _between(rng, ranges.tiles)
 
     def _draw_distractors(self, rng: np.random.Generator) -> None:
-        """Around the field, on the table."""
+        """Show a random number of distractors on the table, around the field."""
         model, count = self._model, self._ranges.distractors
         shown = int(rng.integers(0, count, endpoint=True)) if count else 0
         for index in range(shown):
@@ -212,7 +213,7 @@ class Randomizer:
         self._lenses = {name: CameraNoise(self._ranges, rng) for name in names}
 
     def _grow(self, body: int, factor: float) -> None:
-        """Make a body larger by a factor, about its origin."""
+        """Scale a body by a factor about its origin."""
         model = self._model
         geoms = model.geom_bodyid == body
         for values in (model.geom_pos, model.geom_size, model.geom_aabb, model.geom_rbound):

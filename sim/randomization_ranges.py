@@ -1,8 +1,8 @@
-"""How far the worlds of a randomised simulation may be from what the model says.
+"""Ranges by which the worlds of a randomised simulation may differ from the nominal model.
 
-Sources of the numbers: `light` is what a good set-up leaves open; `full` follows Tobin et al. 2017
-(pictures, camera, light), OpenAI's Dactyl 2018 (masses, friction, joints), Peng et al. 2018
-(latencies, gains) and Valassakis et al. 2020 (pushes).
+Sources of the numbers: `light` covers the uncertainty of a careful set-up; `full` follows
+Tobin et al. 2017 (pictures, camera, light), OpenAI's Dactyl 2018 (masses, friction, joints), Peng
+et al. 2018 (latencies, gains) and Valassakis et al. 2020 (pushes).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _NOT, _AS_IT_IS = (0.0, 0.0), (1.0, 1.0)
 
 
 class Ranges(NamedTuple):
-    """Ranges from lowest to highest, or how far to either side; drawn anew for each episode.
+    """Ranges from lowest to highest, or half widths around zero; sampled for each episode.
 
-    Factors multiply, all others are added. Where two numbers stand for forces or clips, the first
-    is in newtons, the second in newton metres.
+    Factors multiply, all others are added. Of two numbers for forces or clips, the first is in
+    newtons, the second in newton metres.
     """
 
     camera_m: float = 0.0
@@ -47,18 +47,18 @@ class Ranges(NamedTuple):
     mass: Range = _AS_IT_IS
     friction: Range = _AS_IT_IS
     size: Range = _AS_IT_IS
-    clearance_m: Range | None = None  # of what fits into something
-    goal_m: float = 0.0  # by which a tracker is wrong about what is only placed
+    clearance_m: Range | None = None  # of bodies that fit into others
+    goal_m: float = 0.0  # error of the tracked position of mocap bodies
     start_m: float = 0.0
     start_rad: float = 0.0
     wrench_bias: Range = _NOT
     wrench_noise: Range = _NOT  # standard deviation
     wrench_filter_hz: float = math.inf
-    tcp_m: float = 0.0  # by which the arm is wrong about its tool point
+    tcp_m: float = 0.0  # error of the tool point
     tcp_rad: float = 0.0
     pose_noise_m: float = 0.0  # standard deviation
     push_n: float = 0.0  # on the hand, in one of ten control periods
-    gravity: float = 0.0  # share by which the compensation of a link is wrong
+    gravity: float = 0.0  # relative error of the compensation of a link
 
 
 LEVELS = {

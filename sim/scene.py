@@ -1,4 +1,4 @@
-"""Builds the MuJoCo model of the arm in a task's scene, with SERL's impedance law inside it."""
+"""Construction of the MuJoCo model: arms in a task's scene, with SERL's impedance law."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PHYSICS_DT_S = 0.002
 # SERL's real-robot law is F = clip(K e) - D v for each axis. Springs and dampers are separate
 # actuators so that the clip bounds only the spring: one clamped actuator overshoots 19-28 %.
 # D 89 rather than 180: the setpoint is jerk-limited, so that the softly damped mode is hardly
-# excited, and the tool lags it by v D / K only (mean 4 mm, not 7, while picking).
+# excited, and the tool lags the setpoint by only v D / K (mean 4 mm, not 7, while picking).
 STIFFNESS_N_M, DAMPING_N_S_M, SPRING_CLIP_N = 2000.0, 89.0, 20.0
 ROTATION_STIFFNESS_NM, ROTATION_DAMPING_NM_S, ROTATION_CLIP_NM = 150.0, 7.0, 4.0
 
 # Euler takes the damping of joints implicitly; that of actuators is far from its limit (D dt / m is
-# 0.06 along the axes, 0.13 about them). It is as near to a 0.1 ms solution as implicitfast, which
-# costs 11 % more. A scene's own `option` comes later and wins.
+# 0.06 along the axes, 0.13 about them). Euler is as near to a 0.1 ms solution as implicitfast,
+# which costs 11 % more. A scene's own `option` comes later and takes precedence.
 # A body at rest sleeps until it is touched, which saves a third of the time. Bodies have a few
 # geoms each: testing all pairs is faster than a search tree.
 _MODEL = """
@@ -52,9 +52,9 @@ _MODEL = """
 
 
 def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
-    """The arms of `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
+    """Build the arms of `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
 
-    The names of each begin with its prefix. Randomised worlds have more things in them.
+    The names of each arm begin with its prefix. Randomised worlds contain distractors as well.
     """
     prefixes = list(scene.bases)
     moved = (franka.gripper_mjcf(prefix) + _impedance_mjcf(prefix) for prefix in prefixes)
@@ -76,7 +76,7 @@ def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
 
 
 def _arm_mjcf(scene: Scene, number: int, prefix: str) -> str:
-    """An arm where it stands, and the orientation that it is to have."""
+    """Return the MJCF of an arm at its base pose, and of the mocap body of its target rotation."""
     x, y, z, yaw = scene.bases[prefix]
     target = f"{prefix}rotation_target"
     return f"""
@@ -86,11 +86,11 @@ def _arm_mjcf(scene: Scene, number: int, prefix: str) -> str:
 
 
 def _impedance_mjcf(prefix: str) -> str:
-    """A clipped spring, `spring0` to `spring5`, and a damper for each axis.
+    """Return the actuators: a clipped spring (`spring0` to `spring5`) and a damper for each axis.
 
-    The controls of the first three springs are the targeted position, in the base frame: errors
-    and clips are along its axes. Rotation errors are relative to the target, a mocap body, and
-    never wrap at pi. Damping is the same along all axes: in the tool's frame it is cheaper.
+    The controls of the first three springs are the target position, in the base frame: errors and
+    clips are along its axes. Rotation errors are relative to the target, a mocap body, and
+    never wrap at pi. Damping is isotropic, so the dampers use the tool's frame, which is cheaper.
     """
     springs, dampers = [], []
     for axis in range(6):

@@ -1,4 +1,4 @@
-"""What the arms of a simulation share: time, a scene, its cameras, and worlds that differ."""
+"""The world that the arms of a simulation share: time, scene, cameras and randomisation."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class World:
-    """Arms in one world, whose time passes in one step for all of them.
+    """Arms in one simulated world, stepped together.
 
     Args:
-        scene: of the task, which says where arms stand.
-        config: of the task.
-        motions: what an action means for each arm.
+        scene: scene of the task, with the base poses of the arms.
+        config: settings of the task.
+        motions: meaning of an action for each arm.
 
     Attributes:
-        model: of arms and scene.
-        data: its state.
+        model: MuJoCo model of the arms and the scene.
+        data: state of the model.
         limbs: the arms.
-        randomizer: makes the world of a seed; None where all are the same.
-        observation_spec: of readings: those of the arms, with their prefixes, then `<name>_pose` of
-            each tracked body and the images of the task's `all_views`.
+        randomizer: sampler of the world of a seed; None without randomisation.
+        observation_spec: specification of readings: those of the arms, with their prefixes, then
+            `<name>_pose` of each tracked body and the images of the task's `all_views`.
     """
 
     def __init__(self, scene: Scene, config: TaskConfig, motions: Sequence[Motion]) -> None:
@@ -63,7 +63,7 @@ class World:
             limb.is_late = self.randomizer is not None
         views = config.all_views
         self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
-        self._images: dict[str, Image] | None = None  # of this instant, once somebody looked
+        self._images: dict[str, Image] | None = None  # of this instant, once they were requested
         self._numbers_then: tuple[list[float], float] | None = None
         state = {
             f"{limb.prefix}{name}": array
@@ -73,14 +73,14 @@ class World:
         state.update({f"{name}_pose": POSE for name in scene.tracked})
         self.observation_spec = ObservationSpec(state=state, images=image_specs(views))
         self._parts = reading_parts(self.observation_spec)
-        self._warnings = self.data.warning.number  # a view: looking it up takes longer
+        self._warnings = self.data.warning.number  # a view: looking the array up takes longer
 
     def close(self) -> None:
-        """Let go of the cameras."""
+        """Close the renderer of the cameras."""
         self._cameras.close()
 
     def reset(self, seed: int) -> None:
-        """Place arms and scene as the scene draws them from `seed`, at rest."""
+        """Place the arms and the bodies as the scene samples them from `seed`, at rest."""
         drawn = self._scene.place(np.random.default_rng(seed))
         model, data = self.model, self.data
         self._seed = seed
@@ -101,7 +101,7 @@ class World:
         self._period_s = PROFILE_PERIOD_S
 
     def observe(self) -> Observation:
-        """The reading now.
+        """Return the current reading.
 
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
@@ -114,16 +114,16 @@ class World:
         return Observation(state=state, images=self._images or {}, stamps=stamps)
 
     def measure(self) -> dict[str, list[float]]:
-        """The state of a reading by name, in full precision; raises as `observe`."""
+        """Return the state of a reading by name, in full precision; raises like `observe`."""
         numbers = self._sensed()
         return {name: numbers[part] for name, part in self._parts.items()}
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """What the cameras of the task's views see now, by camera and size."""
+        """Return the current pictures of the cameras of the task's views, by camera and size."""
         return self._cameras.pictures()
 
     def advance(self, dt_s: float) -> None:
-        """Let `dt_s`, a multiple of 10 ms, pass."""
+        """Advance the simulation by `dt_s`, a multiple of 10 ms."""
         ticks = round(dt_s / PROFILE_PERIOD_S) if math.isfinite(dt_s) else 0
         if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
@@ -139,16 +139,16 @@ class World:
             mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
 
     def tick(self, period_s: float) -> None:
-        """Let 10 ms pass as arms are told already; the wrench is the mean over a period."""
+        """Advance by 10 ms with the current controls; the wrench is averaged over `period_s`."""
         self._period_s = period_s
         self._images, self._numbers_then = None, None
         mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
 
     def truth(self) -> dict[str, Array]:
-        """Time, what each arm knows of itself, and of each tracked body its pose.
+        """Return the time, the truth of each arm, and the pose of each tracked body.
 
         `<name>_grasped` is 1 while both pads of an arm touch the body, `<name>_touched` while any
-        does; both have the arm's prefix.
+        pad does; both have the arm's prefix.
         """
         truth = {"time_s": np.array([self.time_s], np.float32)}
         for limb in self.limbs:
@@ -162,18 +162,18 @@ class World:
         return truth
 
     def placement(self) -> Vector64:
-        """Where everything is, to be shown by another one of an equal scene: joints, mocaps, seed.
+        """Return the configuration for `show` of an equal scene: joints, mocaps, seed.
 
         May be called from any thread, and costs microseconds.
         """
         return np.append(placement(self.data), float(self._seed))
 
     def show(self, where: Vector64) -> None:
-        """Put everything where another one had it, for pictures; raises `BadInput` if none fits."""
+        """Apply a `placement` for pictures; raises `BadInput` if it does not fit this scene."""
         drawn, world = where[-1] if where.size else math.nan, self.randomizer
         if world is not None and math.isfinite(drawn) and world.seed != int(drawn):
             world.draw(int(drawn))
-            mujoco.mj_resetData(self.model, self.data)  # or what never moves would stay put
+            mujoco.mj_resetData(self.model, self.data)  # or fixed bodies would stay put
         show(self.model, self.data, where[:-1])
 
     @property
@@ -182,7 +182,7 @@ class World:
         return float(self.data.time) - SETTLE_S
 
     def _start(self, drawn: Placement, number: int) -> Pose:
-        """Where the tool of an arm begins in this world."""
+        """Return the start pose of the tool of arm `number` in this world."""
         tcp = drawn.right_tcp if number else drawn.tcp
         if tcp is None:
             raise BadInput("a pair: expected the start of its right arm as well (right_tcp)")
@@ -196,7 +196,7 @@ class World:
             limb.hold()
 
     def _numbers(self) -> list[float]:
-        """All numbers of a reading, in the order of its spec."""
+        """Return all numbers of a reading, in the order of its specification."""
         if any(self._warnings.tolist()):
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
@@ -210,7 +210,7 @@ class World:
         return numbers
 
     def _sensed(self) -> list[float]:
-        """The numbers of a reading as the sensors give them now, or gave them lately."""
+        """Return the numbers of a reading with sensor errors and lag, if randomised."""
         if self.randomizer is None:
             return self._numbers()
         then, time_s = self._numbers_then or (self._numbers(), self.data.time)
@@ -220,10 +220,10 @@ class World:
         return numbers
 
     def _advance_disturbed(self, ticks: int, disturbances: Sequence[Disturbance]) -> None:
-        """As usual, but what is commanded, measured and seen comes late, and something pushes."""
+        """Advance by `ticks` of 10 ms with lagged actions, state and images, and with pushes."""
         model, data = self.model, self.data
         arms = [(limb, own.lags(data.time, ticks)) for limb, own in self._disturbed(disturbances)]
-        shared = arms[0][1]  # what is measured and seen is so of all
+        shared = arms[0][1]  # all arms share the lags of state and images
         for tick in range(ticks):
             for limb, lags in arms:
                 limb.drive(late=tick < lags.action)
@@ -242,7 +242,7 @@ class World:
     def _disturbed(
         self, disturbances: Sequence[Disturbance]
     ) -> list[tuple[FrankaArm, Disturbance]]:
-        """Each arm with its own; its hand is pushed as that says."""
+        """Pair each arm with its disturbance, and apply the push to its hand."""
         arms = list(zip(self.limbs, disturbances, strict=True))
         for limb, disturbance in arms:
             self.data.xfrc_applied[limb.hand, :3] = disturbance.push_n(self.data.time)

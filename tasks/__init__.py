@@ -1,1 +1,1 @@
-"""Tasks, one a file, with their scenes."""
+"""Tasks, one per file, with their scenes."""

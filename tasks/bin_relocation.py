@@ -22,7 +22,7 @@ from serl.tasks.parts.steering import DOWN, rng_at, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Observation, Outcome
 
-_PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even of a part that is at one
+_PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even if it touches one
 _INSIDE_M = (0.09, 0.075)  # half the inside of a bin
 _WALL_M = (0.003, 0.009)  # half the thickness and half the height
 _FROM_M, _TO_M = (0.47, 0.12), (0.47, -0.12)
@@ -35,12 +35,12 @@ _VIEWS = {
 
 
 class BinRelocationConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the bin relocation task.
 
     Attributes:
         direction: forward is from the left bin, seen from the arm, to the right one.
-        hold_steps: the part must have been left alone in the bin for so many steps in a row.
-        up_m: the tool must be higher than this by then.
+        hold_steps: number of consecutive steps for which the part must lie in the bin, released.
+        up_m: height that the tool must exceed during these steps.
     """
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
@@ -65,13 +65,12 @@ class BinRelocationConfig(TaskConfig):
 class BinRelocation:
     """Take the part out of one bin, put it into the other, let go and go up.
 
-    Each episode asks for another spot in the bin, which the policy sees: who demonstrates puts the
-    part down there, so that parts begin all over the bin on their way back. Anywhere in the bin is
-    a success.
+    Each episode draws a goal spot in the bin, which the policy observes: demonstrations put the
+    part down there, so that the parts of the opposite direction start all over the bin. Any place
+    in the bin is a success.
 
-    Its own reset works from readings alone, as on a real arm with a tracker of the part: it puts a
-    part that lies elsewhere into the bin that this direction begins at, and brings the tool to a
-    random start.
+    The reset works from readings alone, as on a real arm with a tracker of the part: it puts a part
+    that lies elsewhere into the start bin of this direction, and moves the tool to a random start.
     """
 
     def __init__(self, config: BinRelocationConfig | None = None) -> None:
@@ -83,7 +82,7 @@ class BinRelocation:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Eleven numbers of the arm, and five of the part or images of it."""
+        """Eleven numbers of the arm, and five of the part or images."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         arm = {
             "goal_from_tcp": ArraySpec(
@@ -105,15 +104,15 @@ class BinRelocation:
 
     @property
     def scene(self) -> Scene:
-        """Two bins and a part, which a tracker follows."""
+        """Two bins and a tracked part."""
         return Scene(bodies=_BODIES, place=self._place, tracked=("part",))
 
     def begin(self, reading: Observation) -> None:
-        """Nothing has been seen in the bin yet; draw a spot."""
+        """Begin an episode: reset the count of steps in the bin, and draw a goal spot."""
         self._held, self._spot = 0, _spot(self._goal, rng_at(reading.state["tcp_pose"]))
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         tcp = state["tcp_pose"]
         goal = np.array((*self._spot, _PART.half_m), np.float32)
@@ -135,7 +134,7 @@ class BinRelocation:
         return Observation(arm | seen, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the part has been left in the bin; truncated at the limit."""
+        """Return reward 1 and the end once the part is left in the bin; truncated at the limit."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
@@ -151,12 +150,12 @@ class BinRelocation:
         )
 
     def is_success(self, truth: Truth) -> bool:
-        """The part lies in the bin, the hand is open and above."""
+        """Return whether the part lies in the bin, and the hand is open and above it."""
         let_go = truth["gripper"][0] > 0.9 and truth["tcp_pose"][2] > self.config.up_m
         return bool(let_go) and _lies_in(truth, self._goal)
 
     def progress(self, truth: Truth) -> float:
-        """0.2 for approaching, 0.2 for grasping, 0.4 for carrying, 0.2 for letting go."""
+        """Return progress: 0.2 approaching, 0.2 grasping, 0.4 carrying, 0.2 letting go."""
         tcp, part = truth["tcp_pose"][:3], _PART.position(truth)
         if _lies_in(truth, self._goal):
             up = (float(tcp[2]) - 0.03) / (self.config.up_m - 0.03)
@@ -170,7 +169,7 @@ class BinRelocation:
         return approached + 0.2 * between * closing + 0.4 * carried
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted mover without memory, to the spot of the episode, with a little noise."""
+        """Return a script without memory that moves the part to the goal spot, with some noise."""
         rng = np.random.default_rng(seed)
 
         def act(observation: Observation) -> Action:
@@ -186,9 +185,9 @@ class BinRelocation:
         return act
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Both directions at once: each begins where the other one has succeeded.
+        """Return stages for both directions; each begins where the other one has succeeded.
 
-        A classifier of images is not asked while the tool is lower than success is told from.
+        A classifier of images is queried only while the tool is higher than `up_m`.
         """
         directions = {"forward": "backward", "backward": "forward"}
         stages = {
@@ -208,7 +207,7 @@ class BinRelocation:
 
 
 def _spot(bin_m: tuple[float, float], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Where in a bin a part may be put down, whatever its yaw.  # (2,)."""
+    """Draw a spot in a bin where the part fits at any yaw.  # (2,)."""
     room = np.array(_INSIDE_M) - 1.5 * _PART.half_m
     spot: np.ndarray[Any, Any] = np.array(bin_m) + rng.uniform(-room, room)
     return spot
@@ -220,7 +219,7 @@ def _lies_in(state: State, bin_m: tuple[float, float]) -> bool:
 
 
 def _bin(middle_m: tuple[float, float], colour: str) -> str:
-    """A coloured floor, which nothing touches, and four walls."""
+    """Return the MJCF of a bin: a coloured floor without collisions, and four walls."""
     (x, y), (dx, dy), (thick, high) = middle_m, _INSIDE_M, _WALL_M
     walls = (
         (x - dx - thick, y, thick, dy + 2.0 * thick),

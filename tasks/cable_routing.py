@@ -24,9 +24,9 @@ from serl.types import Action, Array, Observation, Outcome
 _LINKS = 16
 _LINK_M = 0.025
 _RADIUS_M = 0.004
-_GRIP = _LINKS - 2  # the link that a script takes hold of
-_CLIP_LINK = 8  # begins where the slot is, if the cable is taut
-_CLIP_M = _CLIP_LINK * _LINK_M  # from where the cable is fixed to the clip
+_GRIP = _LINKS - 2  # the link that scripts grasp
+_CLIP_LINK = 8  # begins at the slot if the cable is taut
+_CLIP_M = _CLIP_LINK * _LINK_M  # from the fixed end of the cable to the clip
 _SLOT_M = 0.005  # half of it: a millimetre of room on each side of the cable
 _POST_M = (0.006, 0.006, 0.0225)  # half the size of a post
 
@@ -37,14 +37,14 @@ _VIEWS = {
 
 
 class CableRoutingConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the cable routing task.
 
     Attributes:
-        fixed_m: where the cable is fixed, in the middle of its starts ...
-        spread_m: ... from which it is up to this far away along each axis.
-        turned_rad: the cable starts turned by so much from the clip, at least and at most.
-        hold_steps: it must be in the clip, without the hand, for so many steps in a row.
-        up_m: the tool must be higher than this by then.
+        fixed_m: nominal position of the fixed end of the cable.
+        spread_m: largest distance of that end from `fixed_m` at the start, along each axis.
+        turned_rad: least and largest angle between cable and clip at the start.
+        hold_steps: number of consecutive steps for which the cable must be in the clip, released.
+        up_m: height that the tool must exceed during these steps.
     """
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
@@ -78,7 +78,7 @@ class CableRouting:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Fourteen numbers of the arm and the clip, and seven of the cable or images of it."""
+        """Fourteen numbers of the arm and the clip, and seven of the cable or images."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         arm = {
             "clip_from_tcp": position,
@@ -101,16 +101,16 @@ class CableRouting:
 
     @property
     def scene(self) -> Scene:
-        """A cable that is fixed at one end, and a clip; each link of the cable is tracked."""
+        """A cable fixed at one end, and a clip; each link of the cable is tracked."""
         tracked = ("clip", *(f"cable{index}" for index in range(_LINKS)))
         return Scene(bodies=_BODIES, place=self._place, tracked=tracked)
 
     def begin(self, reading: Observation) -> None:
-        """The cable has not been in the clip yet."""
+        """Begin an episode: reset the count of steps in the clip."""
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         tcp = state["tcp_pose"]
         arm = {
@@ -131,21 +131,21 @@ class CableRouting:
         return Observation(arm | cable, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the cable has stayed in the clip by itself."""
+        """Return reward 1 and the end once the released cable has stayed in the clip."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation takes the cable out itself."""
+        """Return None: the simulation takes the cable out."""
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The cable passes between the posts, below their tops; the hand is open and above."""
+        """Return whether the cable is in the slot, and the hand is open and above it."""
         let_go = truth["gripper"][0] > 0.9 and truth["tcp_pose"][2] > self.config.up_m
         return bool(let_go) and is_routed(truth)
 
     def progress(self, truth: Truth) -> float:
-        """0.2 for approaching, 0.2 for grasping, 0.3 for over the slot; 0.8 in it, 1 let go."""
+        """Return progress: 0.2 approaching, 0.2 grasping, 0.3 over the slot; 0.8 in, 1 released."""
         tcp, opening = truth["tcp_pose"][:3], float(truth["gripper"][0])
         if is_routed(truth):
             up = (float(tcp[2]) - 0.02) / (self.config.up_m - 0.02)
@@ -160,11 +160,11 @@ class CableRouting:
         return float(approached + 0.2 * between * (1.0 - opening) + laid)
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted router without memory."""
+        """Return a script without memory that routes the cable."""
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings."""
+        """Return tuned settings."""
         if self.config.observe == "pixels":
             return from_pixels(20_000)
         return from_state_at_length(10_000)
@@ -185,10 +185,10 @@ class CableRouting:
 
 
 def passage(state: Mapping[str, Array]) -> Array:
-    """Where the cable crosses the plane of the clip, from the foot of the slot.  # (3,).
+    """Return where the cable crosses the clip's plane, relative to the foot of the slot.  # (3,).
 
-    The nearest crossing of several; where it does not cross, the nearest joint of the cable, whose
-    x is then not zero.
+    Of several crossings, the nearest is returned; without any, the nearest joint of the cable,
+    whose x is then not zero.
     """
     joints = np.stack([state[f"cable{index}_pose"][:3] for index in range(_LINKS)])
     joints = joints - state["clip_pose"][:3]  # (links, 3)
@@ -204,22 +204,23 @@ def passage(state: Mapping[str, Array]) -> Array:
 
 
 def from_clip(state: Mapping[str, Array]) -> Array:
-    """Where the cable is that would be in the slot if it were taut, from the slot's foot.  # (3,).
+    """Return the position of the cable's slot link, relative to the foot of the slot.  # (3,).
 
-    Unlike `passage` it never jumps, however the cable lies.
+    This link would be in the slot if the cable were taut. Unlike `passage`, its position never
+    jumps.
     """
     place: Array = state[f"cable{_CLIP_LINK}_pose"][:3] - state["clip_pose"][:3]
     return place
 
 
 def is_routed(state: Mapping[str, Array]) -> bool:
-    """The cable passes through the slot, below the tops of the posts."""
+    """Return whether the cable passes through the slot, below the tops of the posts."""
     x, y, z = passage(state).tolist()
     return bool(x == 0.0 and abs(y) < _SLOT_M and z < 2.0 * _POST_M[2])
 
 
 def grip_point(state: Mapping[str, Array]) -> Array:
-    """The middle of the link that a script takes hold of.  # (3,)."""
+    """Return the middle of the link that scripts grasp.  # (3,)."""
     x, y, z, *quaternion = state[f"cable{_GRIP}_pose"].tolist()
     qx, qy, qz, qw = quaternion
     along = rotate((qx, qy, qz, qw), (0.5 * _LINK_M, 0.0, 0.0))
@@ -227,16 +228,16 @@ def grip_point(state: Mapping[str, Array]) -> Array:
 
 
 def _turn(state: Mapping[str, Array]) -> float:
-    """From the tool's yaw to that of the link, rad; which way round does not matter."""
+    """Return the angle from the tool's yaw to that of the grasped link, rad, modulo pi."""
     return wrapped(yaw(state[f"cable{_GRIP}_pose"]) - yaw(state["tcp_pose"]), math.pi)
 
 
 class _Expert:
-    """Decides from the truth alone what to do next, so it can go on from any state.
+    """Script that acts on the truth alone, so that it can continue from any state.
 
-    It takes hold of the cable crosswise, lifts it, and lowers it into the slot on an arc about the
-    fixture, on which it is always taut: two centimetres of slack, and it stays beside the slot.
-    Where it has not got in it lets go, and begins again.
+    It grasps the cable crosswise, lifts it, and lowers it into the slot on an arc about the
+    fixture, on which the cable is always taut: with two centimetres of slack the cable stays beside
+    the slot. If the cable has missed the slot, the script lets go and begins again.
     """
 
     NOISE = 0.03
@@ -248,7 +249,7 @@ class _Expert:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         tcp = truth["tcp_pose"][:3].astype(np.float64)
         held = max(float(truth[f"cable{index}_grasped"][0]) for index in range(_GRIP, _LINKS)) > 0.5
@@ -259,10 +260,10 @@ class _Expert:
         return self._lay(truth, tcp) if held else self._grasp(truth, tcp)
 
     def _lay(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> Action:
-        """Up, over the slot, and down."""
+        """Move up, over the slot, and down."""
         fixed = truth["clip_pose"][:3] - np.array((_CLIP_M, 0.0, -_RADIUS_M))
         aside, turn = tcp[1] - fixed[1], wrapped(yaw(truth["tcp_pose"]), math.pi)
-        # The lower it is, the more it may be aside: what has begun is brought to its end.
+        # The lower the tool, the larger the tolerance: a descent that has begun is completed.
         room = 0.002 + 0.1 * max(0.0, self.TRAVEL_M - 0.01 - tcp[2])
         if abs(aside) < room and abs(turn) < 0.06:
             if tcp[2] < self.LAID_M + 0.004:
@@ -280,14 +281,14 @@ class _Expert:
         return self._steer(truth, goal, CLOSE, turned)
 
     def _length(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> float:
-        """Of the cable from the fixture to the fingers."""
+        """Return the length of cable from the fixture to the fingers, m."""
         x, y, z, w = truth[f"cable{_GRIP}_pose"][3:].tolist()
         along = np.array(rotate((x, y, z, w), (1.0, 0.0, 0.0)))
         beyond = float(along @ (tcp - truth[f"cable{_GRIP}_pose"][:3]))
         return _GRIP * _LINK_M + min(1.5 * _LINK_M, max(-_LINK_M, beyond))
 
     def _grasp(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> Action:
-        """Over the cable and crosswise first; the more it is aligned, the lower."""
+        """Move over the cable, crosswise; descend as the tool gets aligned."""
         goal, turn = grip_point(truth).astype(np.float64), _turn(truth)
         offset, opening = goal - tcp, float(truth["gripper"][0])
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
@@ -308,7 +309,7 @@ class _Expert:
 
 
 def _cable() -> str:
-    """Links with ball joints: stiff enough not to coil, soft enough to lie down."""
+    """Return the MJCF of links with ball joints, stiff enough not to coil, soft enough to lie."""
     inner = ""
     for index in reversed(range(_LINKS)):
         place = f"{_LINK_M if index else 0} 0 0"

@@ -14,7 +14,7 @@ from serl.tasks.parts.peg_and_hole import Fit
 
 
 class ConnectorInsertionConfig(InsertionConfig):
-    """As `InsertionConfig`, with less room, and nearer to the socket at the start."""
+    """Settings of connector insertion: less clearance, and starts nearer to the socket."""
 
     motion: Motion = motion_above(0.025)
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
@@ -28,9 +28,9 @@ class ConnectorInsertionConfig(InsertionConfig):
 class ConnectorInsertion(Insertion):
     """Push a flat connector into its socket until a latch gives way.
 
-    30 x 6 mm, a quarter of a millimetre of room on each side, slopes that lead in.
-
-    In the last 3 mm a latch resists with 12 N: who is deep enough has felt it give way.
+    The connector is 30 x 6 mm, with a quarter of a millimetre of room on each side and slopes that
+    lead into the socket. In the last 3 mm a latch resists with 12 N; it has given way at the
+    required depth.
     """
 
     name = "connector_insertion"
@@ -48,7 +48,10 @@ class ConnectorInsertion(Insertion):
         super().__init__(config or ConnectorInsertionConfig())
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Less room takes longer: after 6,000 steps 38 of 50 trials succeeded."""
+        """Return settings with more steps; after 6,000, only 38 of 50 trials succeeded.
+
+        The reason is the smaller clearance.
+        """
         return {**super().training_defaults(), "steps": 12_000}
 
 

@@ -22,7 +22,7 @@ from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation, Outcome
 
 _TRAVEL_M = 0.16
-_FACE_M = 0.06  # from the middle of the handle to the front, where the hand has room beside it
+_FACE_M = 0.06  # from the middle of the handle to the front, with room for the hand between
 _DEPTH_M = 0.20
 _CABINET, _FRONT, _HANDLE = "0.36 0.52 0.68 1", "0.80 0.72 0.58 1", "0.94 0.45 0.20 1"
 
@@ -33,13 +33,13 @@ _VIEWS = {
 
 
 class DrawerConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the drawer task.
 
     Attributes:
-        middle_m: where the handle is in the middle of its starts, base frame ...
-        spread_m: ... from which it is up to this far away along each axis.
-        open_m: the drawer must be out by more than this ...
-        hold_steps: ... for so many steps in a row.
+        middle_m: nominal start position of the handle, base frame.
+        spread_m: largest distance of the start from `middle_m`, along each axis.
+        open_m: opening that the drawer must exceed.
+        hold_steps: number of consecutive steps for which the drawer must be open.
     """
 
     time_limit_s: float = Field(8.0, gt=0, le=86_400)
@@ -71,7 +71,7 @@ class Drawer:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Thirteen numbers of the arm, and four of the drawer or images of it."""
+        """Thirteen numbers of the arm, and four of the drawer or images."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         arm = {
             "tcp_from_start": position,
@@ -90,17 +90,17 @@ class Drawer:
 
     @property
     def scene(self) -> Scene:
-        """A cabinet that nothing moves, with one drawer; the pose of each is tracked."""
+        """A fixed cabinet with one drawer; the pose of each is tracked."""
         tracked = ("cabinet", "handle")
         return Scene(bodies=_BODIES, place=self._place, tracked=tracked, front=_FRONT_CAMERA)
 
     def begin(self, reading: Observation) -> None:
-        """Keep where the tool starts."""
+        """Begin an episode: remember the start pose of the tool."""
         self._start = reading.state["tcp_pose"][:3].copy()
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         tcp = state["tcp_pose"][:3]
         arm = {
@@ -119,20 +119,20 @@ class Drawer:
         return Observation(arm | drawer, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the drawer has stayed open; truncated at the time limit."""
+        """Return reward 1 and the end once the drawer stays open; truncated at the time limit."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation closes the drawer itself."""
+        """Return None: the simulation closes the drawer."""
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The drawer is out, wherever the cabinet is."""
+        """Return whether the drawer is open, relative to its cabinet."""
         return opening_m(truth) > self.config.open_m
 
     def progress(self, truth: Truth) -> float:
-        """0.3 for approaching, 0.2 for grasping, 0.5 for opening."""
+        """Return progress: 0.3 for approaching, 0.2 for grasping, 0.5 for opening."""
         distance = float(np.linalg.norm(truth["handle_pose"][:3] - truth["tcp_pose"][:3]))
         between = math.exp(-((distance / 0.02) ** 2))
         closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
@@ -141,11 +141,11 @@ class Drawer:
         return 0.3 * max(approached, out) + 0.2 * max(between * closing, out) + 0.5 * out
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted opener without memory."""
+        """Return a script without memory that opens the drawer."""
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves."""
+        """Return tuned settings: RL improves a policy cloned from 20 demonstrations."""
         return from_pixels(10_000) if self.config.observe == "pixels" else from_state(5000)
 
     def _place(self, rng: np.random.Generator) -> Placement:
@@ -157,15 +157,15 @@ class Drawer:
 
 
 def opening_m(state: Mapping[str, Array]) -> float:
-    """How far the drawer is out: the cabinet's frame is where the handle is when it is closed."""
+    """Return the opening of the drawer, m; the handle is at the cabinet's frame when closed."""
     return float(state["cabinet_pose"][0] - state["handle_pose"][0])
 
 
 class _Expert:
-    """Decides from the truth alone what to do next, so it can go on from any state.
+    """Script that acts on the truth alone, so that it can continue from any state.
 
-    It goes above the handle, descends, closes, and pulls; where it has closed on nothing, or has
-    lost the handle, it opens and comes again.
+    It goes above the handle, descends, closes the gripper, and pulls; if the gripper has closed on
+    nothing or has lost the handle, the script opens it and tries again.
     """
 
     NOISE = 0.05
@@ -178,7 +178,7 @@ class _Expert:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         tcp, target, handle = (truth[f"{name}_pose"][:3] for name in ("tcp", "target", "handle"))
         goal = handle.astype(np.float64)
@@ -192,7 +192,7 @@ class _Expert:
         if off < 0.008 and abs(offset[2]) < 0.012 and opening > 0.3:
             return self._steer(goal - target, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.010)) if opening > 0.9 else 1.0
-        if opening <= 0.9 and off < 0.02:  # first let go of what was grasped wrongly
+        if opening <= 0.9 and off < 0.02:  # first release a wrong grasp
             goal[2] = tcp[2]
         else:
             goal[2] += self.HOVER_M * clear
@@ -205,14 +205,14 @@ class _Expert:
 
 
 def _box(low: Vector, high: Vector, colour: str, more: str = "") -> str:
-    """A box between two corners."""
+    """Return the MJCF of a box between two corners."""
     middle = " ".join(f"{0.5 * (a + b):g}" for a, b in zip(low, high, strict=True))
     half = " ".join(f"{0.5 * (b - a):g}" for a, b in zip(low, high, strict=True))
     return f'<geom type="box" pos="{middle}" size="{half}" rgba="{colour}" {more}/>'
 
 
 def _cabinet() -> str:
-    """Sides, top and bottom around the drawer, down to the table; the handle at the origin."""
+    """Return the MJCF of the cabinet around the drawer, with the handle at the origin."""
     near, far = _FACE_M + 0.01, _FACE_M + 0.01 + _DEPTH_M
     return "".join(
         _box(low, high, _CABINET)
@@ -226,7 +226,7 @@ def _cabinet() -> str:
 
 
 def _drawer() -> str:
-    """The front, a box behind it that shows how far it is out, and an upright handle."""
+    """Return the MJCF of the drawer: front, a box that shows its opening, upright handle."""
     back = _FACE_M + 0.01 + _DEPTH_M - 0.01
     bar = 'mass="0.05" condim="4" friction="1 0.01 0.001"'
     return "".join(

@@ -34,7 +34,7 @@ from serl.tasks.parts.two_arms import (
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = (0.10, 0.02, 0.02)  # of the bar
-_GRIP_M = 0.065  # from its middle to where each hand takes it
+_GRIP_M = 0.065  # from its middle to the grasp of each hand
 _MAX_FINGERS_M = 0.08
 _MEETING_M = {LEFT: (0.55 - _GRIP_M, 0.0, 0.18), RIGHT: (0.55 + _GRIP_M, 0.0, 0.18)}
 
@@ -68,16 +68,16 @@ def _motion(
 
 
 class HandoverConfig(PairConfig):
-    """The task's numbers.
+    """Settings of the handover task.
 
     Attributes:
-        field_low_m: lowest x and y of the bar's middle at the start; the right arm reaches none of
-            it there.
+        field_low_m: lowest x and y of the bar's middle at the start; the right arm cannot reach any
+            part of the bar there.
         field_high_m: highest x and y.
-        max_yaw_rad: the bar's yaw at the start is within this of zero, either way.
-        lift_m: the bar must be higher than this above where it lay...
-        clear_m: ... the left tool farther than this from it...
-        hold_steps: ... for so many steps in a row.
+        max_yaw_rad: largest yaw of the bar at the start, to either side.
+        lift_m: height above its place on the table that the bar must exceed.
+        clear_m: distance from the bar that the left tool must exceed.
+        hold_steps: number of consecutive steps for which both must hold.
     """
 
     time_limit_s: float = Field(15.0, gt=0, le=86_400)
@@ -103,9 +103,9 @@ class HandoverConfig(PairConfig):
 class Handover:
     """Pick up a bar with the left arm, pass it to the right one, and let go.
 
-    Both arms face each other. The right one cannot reach the bar where it lies, and a bar that was
-    not in both hands at once, in the air, has not been handed over: one that was dropped or pushed
-    along the table does not count.
+    Both arms face each other. The right one cannot reach the bar at its start. The bar counts as
+    handed over only if it was in both hands at once, in the air, not if it was dropped or pushed
+    along the table.
     """
 
     name = "handover"
@@ -116,7 +116,7 @@ class Handover:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Ten numbers of each arm, and four a hand of the bar and one of the episode, or images."""
+        """Ten numbers of each arm; four of the bar per hand and one of the episode, or images."""
         position = ArraySpec(shape=(3,), unit="m, frame of both")
         arms: dict[str, ArraySpec] = {}
         bar = {"passed": ArraySpec(shape=(1,), unit="1 once both have held the bar")}
@@ -130,7 +130,7 @@ class Handover:
 
     @property
     def scene(self) -> Scene:
-        """Two arms and a bar."""
+        """Two arms and a bar on the table."""
         return Scene(
             bodies=_BODIES,
             place=self._place,
@@ -141,11 +141,11 @@ class Handover:
         )
 
     def begin(self, reading: Observation) -> None:
-        """Nothing was handed over."""
+        """Begin an episode: the bar has not been handed over."""
         self._held, self._passed = 0, False
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         arms: dict[str, Array] = {}
         bar = {"passed": scalar(float(self._passed))}
@@ -159,7 +159,10 @@ class Handover:
         return Observation(arms | bar, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the right arm has the bar alone; truncated at the limit."""
+        """Return reward 1 and the end once the right arm alone holds the bar.
+
+        The episode is truncated at the time limit.
+        """
         state = reading.state
         both = _holds(state, RIGHT) and _holds(state, LEFT)
         self._passed |= both and self._is_up(state)
@@ -167,16 +170,19 @@ class Handover:
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """None: the simulation places everything."""
+        """Return None: the simulation places everything."""
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The bar was passed and is up, in the right hand alone, as contacts say as well."""
+        """Return whether the bar was handed over and is up, in the right hand alone.
+
+        The contacts must confirm the last condition.
+        """
         alone = truth["right_bar_grasped"][0] > 0.5 and truth["left_bar_touched"][0] < 0.5
         return bool(alone) and self._is_over(truth)
 
     def progress(self, truth: Truth) -> float:
-        """0.5 until the bar is where arms meet, 0.3 for the right hand's grasp, 0.2 to let go."""
+        """Return progress: 0.5 bringing the bar, 0.3 the right hand's grasp, 0.2 the release."""
         bar = truth["bar_pose"]
         left, right = (_away_m(truth, side) for side in SIDES)
         lifted = min(1.0, max(0.0, _height(bar) / self.config.lift_m))
@@ -191,21 +197,21 @@ class Handover:
         return begun + brought + 0.2 * taken * lifted * max(0.0, 1.0 - right / 0.2)
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A script for both arms, without memory."""
+        """Return a script for both arms, without memory."""
         return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings.
+        """Return tuned settings.
 
-        Not `hybrid`, whose grippers are not cloned: of 30 trials none succeeded at any of five
-        checkpoints.
+        They do not use `hybrid`, which does not clone gripper actions: none of 30 trials succeeded
+        at any of five checkpoints.
         """
         if self.config.observe == "pixels":
             return from_pixels(20_000)
         return from_state_at_length(7_000)
 
     def _is_over(self, state: State) -> bool:
-        """Since the episode began the bar was in both hands; now it is up and in the right one."""
+        """Return whether the bar was in both hands before, and is now up and in the right one."""
         right = _holds(state, RIGHT) and self._is_up(state) and self._is_clear(state)
         return self._passed and right
 
@@ -229,7 +235,7 @@ class Handover:
 
 
 class _Goal(NamedTuple):
-    """What one arm is to do next: a shift and a turn of its target, and its gripper."""
+    """Next motion of one arm: a shift and a turn of its target, and its gripper."""
 
     shift_m: Vector64
     turn_rad: float
@@ -237,9 +243,9 @@ class _Goal(NamedTuple):
 
 
 class _Expert:
-    """Decides from the truth alone what both arms do next, so it can go on from most states.
+    """Script for both arms that acts on the truth alone; it can continue from most states.
 
-    The left arm picks the bar up and carries it to where both meet; the right one waits above,
+    The left arm picks the bar up and carries it to the meeting place; the right one waits above,
     comes down once the bar is there, and closes; the left one opens and goes up and back.
     """
 
@@ -255,7 +261,7 @@ class _Expert:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         goals = {LEFT: self._left(truth), RIGHT: self._right(truth)}
         return np.concatenate(
@@ -291,9 +297,9 @@ class _Expert:
         return _Goal(above - target(truth, RIGHT), 0.0, OPEN)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
-        """Over the end of the bar, turn, descend as they get aligned, close.
+        """Move over the end of the bar, turn, descend as the tool gets aligned, and close.
 
-        It opens and starts again when the gripper has closed on nothing.
+        If the gripper has closed on nothing, open it and start again.
         """
         tcp, told = truth[f"{side}tcp_pose"], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
@@ -315,7 +321,7 @@ def _quaternion(pose: Array) -> Quaternion:
 
 
 def _end(pose: Array, side: str) -> Vector64:
-    """Where the arm on this side takes the bar.  # (3,)."""
+    """Return the grasp point of the arm on this side.  # (3,)."""
     along = np.array(rotate(_quaternion(pose), (_GRIP_M, 0.0, 0.0)))
     outward = math.copysign(1.0, along[0]) * (-1.0 if side == LEFT else 1.0)
     place: Vector64 = pose[:3] + outward * along
@@ -323,30 +329,30 @@ def _end(pose: Array, side: str) -> Vector64:
 
 
 def _turn(state: State, side: str) -> float:
-    """From the tool's yaw to that of the bar."""
+    """Return the angle from the tool's yaw to that of the bar, rad."""
     return wrapped(yaw(state["bar_pose"]) - yaw(state[f"{side}tcp_pose"]), math.pi)
 
 
 def _away_m(state: State, side: str) -> float:
-    """From a tool to where it takes the bar."""
+    """Return the distance from a tool to its grasp point on the bar, m."""
     return float(np.linalg.norm(_end(state["bar_pose"], side) - state[f"{side}tcp_pose"][:3]))
 
 
 def _in_bar(state: State, side: str) -> tuple[float, float, float]:
-    """The tool in the bar's frame: along it, across it, and up."""
+    """Return the position of a tool in the bar's frame: along the bar, across it, and up."""
     bar = state["bar_pose"]
     x, y, z = (state[f"{side}tcp_pose"][:3] - bar[:3]).tolist()
     return rotate(conjugate(_quaternion(bar)), (x, y, z))
 
 
 def _gap_m(state: State) -> float:
-    """From the left tool to the axis of the bar."""
+    """Return the distance from the left tool to the axis of the bar, m."""
     along, across, up = _in_bar(state, LEFT)
     return math.hypot(max(0.0, abs(along) - _HALF_M[0]), across, up)
 
 
 def _holds(state: State, side: str) -> bool:
-    """The bar is between the fingers, which are as far apart as it is wide."""
+    """Return whether the bar is between the fingers, and they are as far apart as it is wide."""
     along, across, up = _in_bar(state, side)
     width = float(state[f"{side}gripper"][0]) * _MAX_FINGERS_M
     between = abs(along) < _HALF_M[0] and max(abs(across), abs(up)) < _HALF_M[1]
@@ -354,7 +360,7 @@ def _holds(state: State, side: str) -> bool:
 
 
 def _height(pose: Array) -> float:
-    """Of the bar above where it lies."""
+    """Return the height of the bar above its place on the table, m."""
     return float(pose[2]) - _HALF_M[2]
 
 

@@ -1,4 +1,4 @@
-"""Flip what lies in a pan, with forces on the pan alone."""
+"""Flip a patty that lies in a pan, with forces on the pan alone."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _VIEWS = {
 
 
 class ObjectFlipConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the object flip task.
 
     Attributes:
-        hold_steps: it must lie in the pan, on its other side, for so many steps in a row.
+        hold_steps: number of consecutive steps for which the patty must lie flipped in the pan.
     """
 
     can_reset: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class ObjectFlip:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Six numbers of the pan, and five of the patty or images of it."""
+        """Six numbers of the pan, and five of the patty or images."""
         pan = {
             "pan_from_start": ArraySpec(shape=(2,), unit="m, base frame, x and z"),
             "tilt": ArraySpec(shape=(1,), unit="rad, about the base's y"),
@@ -86,7 +86,7 @@ class ObjectFlip:
 
     @property
     def scene(self) -> Scene:
-        """A pan for a hand, and in it a patty with sides of two colours."""
+        """A pan in place of the hand, and in it a patty with sides of two colours."""
         return Scene(
             bodies=_BODIES,
             place=self._place,
@@ -96,12 +96,12 @@ class ObjectFlip:
         )
 
     def begin(self, reading: Observation) -> None:
-        """Keep which side is up."""
+        """Begin an episode: remember which side of the patty is up."""
         self._held = 0
         self._side = 1.0 if _up(reading.state)[2] >= 0.0 else -1.0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         self._watch(reading)
         twist, view = state["tcp_twist"], _View.of(state, self._side)
@@ -120,13 +120,19 @@ class ObjectFlip:
         return Observation(pan | patty, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once it lies flipped; the end without one once it is lost."""
+        """Return reward 1 and the end once the patty lies flipped; reward 0 and the end if lost."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         lost = is_lost(reading.state)
         return self.config.outcome(self._held >= self.config.hold_steps, index, lost)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """The simulation puts a patty back; a level pan in which one rests needs nothing."""
+        """Return a policy that levels the pan, or None if the pan is level and the patty rests.
+
+        Without `auto_reset`, the simulation places the patty.
+
+        Raises:
+            NeedsPerson: the patty is not in the pan.
+        """
         self._watch(reading)
         if self.config.auto_reset and is_lost(reading.state):
             raise NeedsPerson("the patty is not in the pan")
@@ -134,16 +140,19 @@ class ObjectFlip:
         if not self.config.auto_reset or (resting and _is_ready(reading.state)):
             return None
         rng = rng_at(reading.state["tcp_pose"])
-        flipper = _Flipper(self.config.motion, rng)  # another way from wherever the pan is
+        flipper = _Flipper(self.config.motion, rng)  # another motion from each pose of the pan
         return lambda reading: flipper.level(reading.state)
 
     def is_success(self, truth: Truth) -> bool:
-        """It lies flat on the pan's base with its other side up: not beside it, on edge or held."""
+        """Return whether the patty lies flat on the pan's base with its other side up.
+
+        A patty beside the pan, on edge or held is no success.
+        """
         view = _View.of(truth, self._side)
         return view.lies and self._side * _up(truth)[2] < -0.95
 
     def progress(self, truth: Truth) -> float:
-        """0.3 for lifting the pan's front, 0.2 for toppling, 0.3 for tilting back, the rest."""
+        """Return progress: 0.3 lifting the front, 0.2 toppling, 0.3 tilting back, 0.2 levelling."""
         view = _View.of(truth, self._side)
         if is_lost(truth):
             return 0.0
@@ -155,16 +164,16 @@ class ObjectFlip:
         return 0.3 * min(1.0, max(0.0, -view.tilt_rad / 1.45)) + 0.2 * turned / _TOPPLED_RAD
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted flipper without memory."""
+        """Return a script without memory that flips the patty."""
         flipper = _Flipper(self.config.motion, np.random.default_rng(seed))
         return lambda observation: flipper.flip(truth(), self._side)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Settings as of the other tasks: 20 demonstrations are cloned first."""
+        """Return settings that clone 20 demonstrations first, like those of the other tasks."""
         return from_state(6000, required=0.8, utd=2, discount=0.985)
 
     def _watch(self, reading: Observation) -> None:
-        """Tell the patty's speed from two readings; of one it is not known, and it rests."""
+        """Estimate the patty's speed from two readings; 0 after the first one."""
         now_s, place = reading.stamps["robot"], reading.state["patty_pose"][:3].astype(float)
         if now_s != self._seen_s:
             apart_s = now_s - self._seen_s
@@ -187,12 +196,12 @@ _TOPPLED_RAD, _FLIPPED_RAD = math.radians(50.0), math.radians(165.0)
 
 
 class _View(NamedTuple):
-    """The patty as it is seen from the pan.
+    """Pose of the patty relative to the pan.
 
     Attributes:
-        tilt_rad: of the pan about the base's y; lower with its front up.
-        place_m: of the patty, in the frame of the tool.
-        turned_rad: of the patty's upper side from the pan's, backwards; pi when it is flipped.
+        tilt_rad: tilt of the pan about the base's y; lower with its front up.
+        place_m: position of the patty in the frame of the tool.
+        turned_rad: backward rotation of the patty relative to the pan; pi when flipped.
     """
 
     tilt_rad: float
@@ -201,7 +210,7 @@ class _View(NamedTuple):
 
     @classmethod
     def of(cls, state: Mapping[str, Array], side: float) -> _View:
-        """In a reading's state or the truth; `side` says which side was up at first."""
+        """Return the view for a reading's state or the truth; `side` is the initial upper side."""
         tool = _quaternion(state["tcp_pose"])
         _, y, _, w = multiply(tool, conjugate(DOWN))
         back = conjugate(tool)
@@ -212,14 +221,17 @@ class _View(NamedTuple):
 
     @property
     def lies(self) -> bool:
-        """On the base of the pan, within its walls."""
+        """Whether the patty is on the base of the pan, within its walls."""
         x, y, z = self.place_m
         height = _BASE_M - _TOOL_M - z - _HALF_THICK_M
         return _NEAR_M < x < _FAR_M and abs(y) < _HALF_M and -0.003 < height < 0.004
 
 
 def is_lost(state: Mapping[str, Array]) -> bool:
-    """The patty is out of the pan: more than a pan's length away from the hand, or below it."""
+    """Return whether the patty is out of the pan.
+
+    A patty in the pan is within a pan's length of the hand, and not below the pan.
+    """
     away = state["patty_pose"][:3] - state["tcp_pose"][:3]
     return bool(np.linalg.norm(away) > 0.28 or state["patty_pose"][2] < 0.05)
 
@@ -231,7 +243,7 @@ def _is_ready(state: Mapping[str, Array]) -> bool:
 
 
 def _up(state: Mapping[str, Array]) -> Vector:
-    """Where the patty's first upper side looks."""
+    """Return the direction of the patty's z axis in the base frame."""
     return rotate(_quaternion(state["patty_pose"]), (0.0, 0.0, 1.0))
 
 
@@ -241,10 +253,10 @@ def _quaternion(pose: Array) -> Quaternion:
 
 
 class _Flipper:
-    """Topples the patty onto the wall behind it, and lets it slide off that wall feet first.
+    """Script that topples the patty onto the rear wall and lets it slide off, feet first.
 
-    It lifts the front until the patty falls over its rear edge; then it tilts back slowly, and the
-    patty comes to lie on its other side.
+    It lifts the front until the patty falls over its rear edge, then tilts the pan back slowly, and
+    the patty comes to lie on its other side.
     """
 
     NOISE = 0.05
@@ -258,7 +270,7 @@ class _Flipper:
         self._rng = rng
 
     def flip(self, state: Mapping[str, Array], side: float) -> Action:
-        """The next action; needs only the state."""
+        """Return the next action of a flip, from the state alone."""
         view = _View.of(state, side)
         turned = abs(view.turned_rad)
         if turned > _FLIPPED_RAD:
@@ -270,7 +282,7 @@ class _Flipper:
         return self._push(state, view.tilt_rad, goal, self.MIDDLE_M)
 
     def level(self, state: Mapping[str, Array]) -> Action:
-        """To where episodes begin, and forwards first where the patty leans on a wall."""
+        """Return the next action towards the start; tilts first if the patty leans on a wall."""
         view = _View.of(state, 1.0)
         flat = abs(math.sin(view.turned_rad)) < 0.2
         goal = 0.0 if flat else self.BACK_RAD
@@ -293,7 +305,7 @@ class _Flipper:
 
 
 def _sheet(place: Vector, half: Vector, turn_rad: float = 0.0, friction: float = 0.08) -> str:
-    """A box of the pan, in the hand's frame; its friction is what counts."""
+    """Return the MJCF of a box of the pan, in the hand's frame; its friction has priority."""
     position, size = (" ".join(f"{value:.5g}" for value in values) for values in (place, half))
     return (
         f'<geom class="shell" type="box" pos="{position}" size="{size}" euler="0 {turn_rad:.5g} 0"'
@@ -302,7 +314,7 @@ def _sheet(place: Vector, half: Vector, turn_rad: float = 0.0, friction: float =
 
 
 def _pan() -> str:
-    """A slippery base with low walls; behind it a sloping wall that is not, with a lip."""
+    """Return the MJCF of the pan: slippery base, low walls, a rough sloping rear wall, a lip."""
     cos, sin = math.cos(_SLOPE_RAD), math.sin(_SLOPE_RAD)
     middle, half = 0.5 * (_NEAR_M + _FAR_M), 0.5 * (_FAR_M - _NEAR_M)
     wall_x, wall_z = _NEAR_M - 0.5 * _WALL_M * cos, _BASE_M - 0.5 * _WALL_M * sin

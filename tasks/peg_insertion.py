@@ -9,13 +9,13 @@ from serl.tasks.parts.peg_and_hole import Fit
 
 
 class PegInsertionConfig(InsertionConfig):
-    """As `InsertionConfig`; the defaults are those of the peg."""
+    """Settings of peg insertion; the defaults of `InsertionConfig` are those of the peg."""
 
 
 class PegInsertion(Insertion):
     """Insert a square peg into a hole with half a millimetre of room on each side.
 
-    25 of the peg's 50 mm have to be in; it starts up to 3 cm aside and 6 cm above.
+    25 of the peg's 50 mm must be inside; the peg starts up to 3 cm aside and 6 cm above.
     """
 
     name = "peg_insertion"

@@ -23,7 +23,7 @@ from serl.tasks.parts.training_defaults import from_pixels, from_state, on_featu
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = 0.02
-_HANG_M = 0.03  # below the tool, at most, from its upper edge
+_HANG_M = 0.03  # at most, below the tool, of a cube held at its upper edge
 _CUBE = Cube("cube", _HALF_M)
 _STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
 
@@ -45,14 +45,14 @@ _BODIES = f"""
 
 
 class PickCubeConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the pick cube task.
 
     Attributes:
         field_low_m: lowest x and y of the cube at the start.
         field_high_m: highest x and y.
-        max_yaw_rad: the cube's yaw at the start is within this of zero, either way.
-        lift_m: the cube must be lifted by more than this...
-        hold_steps: ... for so many steps in a row.
+        max_yaw_rad: largest yaw of the cube at the start, to either side.
+        lift_m: height by which the cube must be lifted.
+        hold_steps: number of consecutive steps for which the cube must be lifted.
     """
 
     motion: Motion = Motion(
@@ -86,8 +86,8 @@ class PickCubeConfig(TaskConfig):
 class PickCube:
     """Grasp the cube, lift it by more than 10 cm and hold it there for half a second.
 
-    Everything that the policy sees is relative: to where the tool started, or of the cube to the
-    tool, so that what is learned in one spot works in another.
+    All observations are relative, the tool to its start and the cube to the tool, so that a policy
+    learned in one spot works in another.
     """
 
     name = "pick_cube"
@@ -100,7 +100,7 @@ class PickCube:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Eleven numbers of the arm, and five of the cube or images of it."""
+        """Eleven numbers of the arm, and five of the cube or images."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         arm = {
             "tcp_from_start": position,
@@ -124,13 +124,13 @@ class PickCube:
         return Scene(bodies=_BODIES, place=self._place, tracked=("cube",))
 
     def begin(self, reading: Observation) -> None:
-        """Keep where the tool starts."""
+        """Begin an episode: remember the start pose of the tool."""
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(pose)
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         tcp = reading.state["tcp_pose"]
         tool_yaw = yaw(tcp)
         arm = {
@@ -151,14 +151,14 @@ class PickCube:
         return Observation(arm | seen, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the cube has been held up; truncated at the time limit."""
+        """Return reward 1 and the end once the cube was held up; truncated at the time limit."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """With `auto_reset`, put the cube down somewhere on the field and go to a start.
+        """Put the cube down at a random place on the field and go to a start; see `restore`.
 
-        Otherwise the simulation places everything. See `restore`.
+        Without `auto_reset`, the simulation places everything.
         """
         if not self.config.auto_reset:
             return None
@@ -173,11 +173,11 @@ class PickCube:
         )
 
     def is_success(self, truth: Truth) -> bool:
-        """The cube is up, in the hand."""
+        """Return whether the cube is lifted, in the hand."""
         return self._is_up(truth)
 
     def progress(self, truth: Truth) -> float:
-        """0.3 for approaching, 0.1 for aligning, 0.2 for grasping, 0.4 for lifting."""
+        """Return progress: 0.3 approaching, 0.1 aligning, 0.2 grasping, 0.4 lifting."""
         tcp, cube = truth["tcp_pose"], truth["cube_pose"]
         distance = float(np.linalg.norm(cube[:3] - tcp[:3]))
         turned = abs(wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi))
@@ -192,18 +192,18 @@ class PickCube:
         )
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted picker without memory."""
+        """Return a script without memory that picks the cube."""
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings: 20 demonstrations are enough to clone a policy that RL then improves.
+        """Return tuned settings: RL improves a policy cloned from 20 demonstrations.
 
-        From state it does better without LayerNorm: 398 of 400 trials, of eight runs; with it 489
-        of 500, of ten.
+        From state, results are better without LayerNorm: 398 of 400 trials in eight runs succeeded,
+        with it 489 of 500 in ten.
 
-        A classifier of images is not asked unless the tool is where it is with a cube high enough
-        that hangs from its upper edge: two images of the cube on both sides of a line look alike,
-        and where the tool is the arm knows.
+        A classifier of images is queried only while the tool is at least as high as with a cube
+        held at its upper edge at the required height: images of the cube just below and just above
+        this height look alike, while the arm measures the height of the tool.
         """
         lowest = round(_HALF_M + self.config.lift_m + _HANG_M, 5)
         reward = {"tool_low_m": (-1.0, -1.0, lowest)}
@@ -211,7 +211,7 @@ class PickCube:
         return {"reward": reward} | (from_pixels(12_000) if pixels else from_state(6000))
 
     def feature_defaults(self) -> Mapping[str, Any]:
-        """As often an update as from state."""
+        """Return settings for a fixed encoder, with as many updates as from state."""
         return on_features(6000)
 
     def _is_on_field(self, state: State) -> bool:
@@ -235,10 +235,10 @@ class PickCube:
 
 
 class _Expert:
-    """Decides from the truth alone what to do next, so it can go on from any state.
+    """Script that acts on the truth alone, so that it can continue from any state.
 
     It goes over the cube, turns, descends as it gets aligned, closes, lifts; it opens and starts
-    again when the gripper has closed on nothing. Motions carry a little noise from the seed.
+    again when the gripper has closed on nothing. Motions have a little noise from the seed.
     """
 
     NOISE = 0.05
@@ -250,7 +250,7 @@ class _Expert:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
         opening = float(truth["gripper"][0])
@@ -259,7 +259,7 @@ class _Expert:
         if truth["cube_grasped"][0] > 0.5:
             height = max(0.0, self.LIFT_M - _height(cube))
             return self._action(np.array((0.0, 0.0, height)), 0.0, -1.0)
-        # Beside the cube and turned: that much may the tool be off before it must stay above.
+        # The misalignment of the tool, in metres: if it is too large, the tool must stay above.
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
         goal = cube[:3].astype(np.float64)
         goal[2] = max(goal[2], self._motion.box_low_m[2])
@@ -271,7 +271,7 @@ class _Expert:
         return self._action(goal - target[:3], turned_target, 1.0)
 
     def _action(self, shift_m: np.ndarray[Any, Any], turn_rad: float, gripper: float) -> Action:
-        """Straight towards the goal at the highest allowed speed."""
+        """Return an action straight towards the goal at the highest allowed speed, with noise."""
         shift = shift_m / self._motion.translation_m
         shift /= max(1.0, float(np.abs(shift).max()))
         turn = turn_rad / self._motion.rotation_rad
@@ -280,7 +280,7 @@ class _Expert:
 
 
 def _height(pose: Array) -> float:
-    """Of the cube above where it lies."""
+    """Return the height of the cube above its place on the table, m."""
     return float(pose[2]) - _HALF_M
 
 

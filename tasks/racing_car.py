@@ -1,4 +1,4 @@
-"""Drive laps between walls, and get faster by practice: nobody puts the car back."""
+"""Drive laps between walls, and get faster by practice, with automatic recovery."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _WAY_M = np.linspace(0.0, 2.0 * math.pi, 400, endpoint=False)
 
 
 def _middle(angle: Any, offset_m: float = 0.0) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The line in the middle of the track, or beside it; in the direction of driving.  # (N, 2)."""
+    """Return points of the track's middle line, shifted by `offset_m` to the side.  # (N, 2).
+
+    The points are in the direction of driving.
+    """
     radius = 2.3 + 0.45 * np.cos(2.0 * angle) + 0.22 * np.sin(3.0 * angle)
     slope = -0.9 * np.sin(2.0 * angle) + 0.66 * np.cos(3.0 * angle)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -40,15 +43,15 @@ def _middle(angle: Any, offset_m: float = 0.0) -> np.ndarray[Any, np.dtype[np.fl
 
 
 class RacingCarConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the racing car task.
 
     Attributes:
-        checkpoints: x and y in metres, of one lap that somebody drove; see `checkpoints_of`. What
-            is given by default is such a lap of the scripted driver.
-        record_pose: observations hold where the car is as well, as those of recordings do.
-        pace: share of the speed that the track allows at which the scripted driver drives.
-        metre_reward: of each metre forwards on the course ...
-        touch_penalty: ... less this at the end, if that is a collision.
+        checkpoints: x and y in metres of one recorded lap; see `checkpoints_of`. The default is a
+            lap of the scripted driver.
+        record_pose: observations include the pose of the car, as those of recordings do.
+        pace: speed of the scripted driver, as a share of the speed that the track allows.
+        metre_reward: reward for each metre forwards on the course.
+        touch_penalty: amount subtracted from the last reward after a collision.
     """
 
     can_reset: ClassVar[bool] = True
@@ -89,7 +92,7 @@ class RacingCar:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Six numbers of the car, and the course ahead; what the driver sees, with cameras."""
+        """Six numbers of the car and the course ahead; with cameras, also the driver's view."""
         state = {
             "velocity": ArraySpec(shape=(2,), unit="m/s, ahead and to the left"),
             "yaw_rate": ArraySpec(shape=(1,), unit="rad/s"),
@@ -105,16 +108,16 @@ class RacingCar:
 
     @property
     def scene(self) -> Scene:
-        """Two walls around the way."""
+        """Two walls along the track."""
         return Scene(bodies=_walls(), place=self._place, front=_FRONT_CAMERA, robot="car")
 
     def begin(self, reading: Observation) -> None:
-        """A lap begins where the car is."""
+        """Begin an episode: start a lap at the current position of the car."""
         self._place_m = self.course.nearest(_position(reading.state))
         self._driven_m, self._judged_s = 0.0, reading.stamps["robot"]
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading: where the course goes, as FastRLAP's goals."""
+        """Return the observation for a reading: the course ahead, like the goals of FastRLAP."""
         state = reading.state
         place = self.course.nearest(_position(state), self._place_m)
         seen = {
@@ -130,9 +133,9 @@ class RacingCar:
         return Observation(seen, images, reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward for each metre forwards; the end at a collision, or after a lap without one.
+        """Return a reward per metre forwards, and the end at a collision or after a clean lap.
 
-        Only what is driven along the course counts, and less if it is driven backwards.
+        Only distance along the course counts; distance backwards is subtracted.
         """
         place = self.course.nearest(_position(reading.state), self._place_m)
         ahead_m = float(self.course.ahead(self._place_m, place))
@@ -148,9 +151,9 @@ class RacingCar:
         )
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Away from the wall and along the course again, by itself; None once it is free.
+        """Return a policy that drives from the wall back to the course; None once the car is free.
 
-        A car that drives along the course at some speed needs no help, and is more at the edge.
+        The tolerances are larger for a car in motion, which needs no help nearer to the edge.
         """
         view, state = self._view(reading.state), reading.state
         slow = abs(float(state["car_twist"][0])) < _SLOW_M_S
@@ -161,30 +164,30 @@ class RacingCar:
         return _Recovery(self._view)
 
     def is_success(self, truth: Truth) -> bool:
-        """All of the course was driven since the episode began, and the car touches nothing."""
+        """Return whether a lap was completed since the episode began, without a contact now."""
         return self._is_judged(truth) and self._is_lap(truth)
 
     def progress(self, truth: Truth) -> float:
-        """Share of the lap, at the instant that was judged last."""
+        """Return the share of the lap driven, at the instant of the last outcome; otherwise 0."""
         if not self._is_judged(truth):
             return 0.0
         return min(1.0, max(0.0, self._driven_m / self.course.length_m))
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """Pure pursuit of the middle of the track, at a share of the speed that it allows."""
+        """Return a pure pursuit of the track's middle, at `pace` of the speed it allows."""
         return _Pursuit(truth, self._track, self.config, seed)
 
     @property
     def defined(self) -> Mapping[str, Any]:
-        """The course."""
+        """The checkpoints of the course."""
         return {"checkpoints": self.config.checkpoints or _LAP}
 
     def recording_defaults(self) -> Mapping[str, Any]:
-        """Recordings hold where the car was."""
+        """Return settings of recordings, which include the pose of the car."""
         return {"record_pose": True}
 
     def defined_by(self, demonstration: Episode) -> Mapping[str, Any]:
-        """The course through checkpoints of the lap; what is given of them stays."""
+        """Return checkpoints of the demonstrated lap; nothing if checkpoints are configured."""
         driven = _driven(demonstration)
         if self.config.checkpoints:
             return {}
@@ -192,7 +195,7 @@ class RacingCar:
         return {"checkpoints": [list(point) for point in checkpoints_of(lap)]}
 
     def retold(self, demonstration: Episode) -> Episode:
-        """The same drive with this course ahead, and the rewards of its metres."""
+        """Return the demonstration with observations and rewards recomputed for this course."""
         assert demonstration.end is not None, "a success has an end"
         places = self.course.along(_driven(demonstration))
         told = [
@@ -212,9 +215,9 @@ class RacingCar:
         return Episode(steps, replace(demonstration.end, observation=told[-1]))
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """One lap is demonstrated; then nobody helps.
+        """Return settings for learning from one demonstrated lap, without interventions.
 
-        With the usual entropy it learns to drive slowly, for its own noise would hit a wall.
+        With the usual entropy the policy learns to drive slowly, as its noise would hit a wall.
         """
         return {
             "steps": 12_000,
@@ -233,12 +236,12 @@ class RacingCar:
         }
 
     def _retold(self, seen: Observation, place_m: float) -> Observation:
-        """What was seen from where the car was, with this course ahead."""
+        """Return an observation with the course ahead recomputed from the car's place."""
         state = {**seen.state, "course": self._course_seen(seen.state, place_m)}
         return replace(seen, state={name: state[name] for name in self.observation_spec.state})
 
     def _course_seen(self, state: Mapping[str, Array], place_m: float) -> Array:
-        """Points of the course ahead of a place, in the frame of the car, m.  # (10,)."""
+        """Return points of the course ahead of a place, in the frame of the car, m.  # (10,)."""
         points = [_seen(state, self.course.at(place_m + ahead)) for ahead in _AHEAD_M]
         return np.array(points, np.float32).ravel()
 
@@ -254,7 +257,7 @@ class RacingCar:
         return self._driven_m >= self.course.length_m and bool(state["bumper"][0] < 0.5)
 
     def _is_judged(self, truth: Truth) -> bool:
-        """The truth is that of the reading that was judged last."""
+        """Return whether the truth belongs to the reading of the last outcome."""
         return abs(float(truth["time_s"][0]) - self._judged_s) < 1e-3
 
     def _place(self, rng: np.random.Generator) -> Placement:
@@ -266,14 +269,14 @@ class RacingCar:
 
 
 class _View(NamedTuple):
-    """How the car stands to the course: off it to the left, and turned left to go along it."""
+    """Car relative to the course: offset to the left, and left turn needed to align with it."""
 
     off_m: float
     turn_rad: float
 
 
 class _Recovery:
-    """Back off, turn, go on; the other way whenever it is stuck."""
+    """Recovery: back off, turn, go on; reverse the direction whenever the car is stuck."""
 
     PATIENCE = 8
 
@@ -281,7 +284,7 @@ class _Recovery:
         self._view, self._forwards, self._steps = view, False, 0
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; what is observed is a reading."""
+        """Return the next action for a reading."""
         state = observation.state
         self._steps += 1
         stuck = self._steps > 4 and abs(float(state["car_twist"][0])) < 0.05
@@ -296,7 +299,7 @@ class _Recovery:
 
 
 class _Pursuit:
-    """Steers to a point ahead on the middle of the track, slower where that bends."""
+    """Pure pursuit of a point ahead on the middle of the track, slower in bends."""
 
     NOISE, GRIP_M_S2, LOOK_M, LOOK_S = 0.03, 4.5, 0.45, 0.15
 
@@ -309,7 +312,7 @@ class _Pursuit:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         speed = max(0.0, float(truth["car_twist"][0]))
         place = self._track.nearest(_position(truth))
@@ -322,19 +325,23 @@ class _Pursuit:
         return noisy.astype(np.float32)
 
     def _bend(self, place_m: float) -> float:
-        """Curvature, 1/m, over half a metre."""
+        """Return the curvature of the track at a place, 1/m, over half a metre."""
         turn = self._track.heading(place_m + 0.25) - self._track.heading(place_m - 0.25)
         return abs(wrapped(turn, 2.0 * math.pi)) / 0.5
 
 
 def _observations(demonstration: Episode) -> list[Observation]:
-    """All of a success, the final one included."""
+    """Return all observations of a successful episode, including the final one."""
     assert demonstration.end is not None, "a success has an end"
     return [*(step.observation for step in demonstration.steps), demonstration.end.observation]
 
 
 def _driven(demonstration: Episode) -> Points:
-    """Where the car was at each observation, m.  # (N, 2)."""
+    """Return the position of the car at each observation, m.  # (N, 2).
+
+    Raises:
+        BadInput: the observations do not include the pose of the car.
+    """
     seen = _observations(demonstration)
     if "car_pose" not in seen[0].state:
         raise BadInput(
@@ -357,7 +364,7 @@ def _heading(state: Mapping[str, Array]) -> float:
 def _seen(
     state: Mapping[str, Array], point_m: np.ndarray[Any, np.dtype[np.float64]]
 ) -> tuple[float, float]:
-    """A point of the floor in the frame of the car: ahead and to the left, m."""
+    """Return a point of the floor in the frame of the car: ahead and to the left, m."""
     dx, dy = (point_m - _position(state)).tolist()
     heading = _heading(state)
     cos, sin = math.cos(heading), math.sin(heading)
@@ -365,7 +372,7 @@ def _seen(
 
 
 def _walls() -> str:
-    """Low walls on both sides, in pieces of two colours; too smooth for wheels to climb."""
+    """Return the MJCF of low walls in two colours, too smooth for wheels to climb."""
     smooth = 'priority="1" condim="3" friction="0.1 0.005 0.0001"'
     colours = ("0.86 0.30 0.22 1", "0.93 0.94 0.95 1")
     parts = []
@@ -384,7 +391,7 @@ def _walls() -> str:
 
 
 _FRONT_CAMERA = 'pos="0 -5.2 5.6" xyaxes="1 0 0 0 0.733 0.680"'
-# What `checkpoints_of` makes of the scripted driver's lap from the start 0.
+# Result of `checkpoints_of` for the scripted driver's lap from the start 0.
 _LAP: tuple[Checkpoint, ...] = (
     (-1.32, -1.566), (-0.9, -1.842), (-0.424, -2.006), (0.077, -2.05), (0.572, -1.955),
     (1.04, -1.768), (1.479, -1.519), (1.886, -1.221), (2.248, -0.869), (2.539, -0.458),

@@ -26,12 +26,12 @@ _BODIES = """
 
 
 class ReachConfig(TaskConfig):
-    """The task's numbers.
+    """Settings of the reach task.
 
     Attributes:
-        reach_m: the goal is within this of the start, along each axis.
-        tolerance_m: the tool must be nearer than this...
-        hold_steps: ... for so many steps in a row.
+        reach_m: largest distance of the goal from the start, along each axis.
+        tolerance_m: distance to the goal below which the tool is at the goal.
+        hold_steps: number of consecutive steps for which the tool must be at the goal.
     """
 
     time_limit_s: float = Field(5.0, gt=0, le=86_400)
@@ -59,7 +59,7 @@ class Reach:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Twelve numbers."""
+        """Twelve numbers of the tool and the goal."""
         position = ArraySpec(shape=(3,), unit="m, base frame")
         return ObservationSpec(
             state={
@@ -76,12 +76,12 @@ class Reach:
         return Scene(bodies=_BODIES, place=self._place, tracked=("goal",))
 
     def begin(self, reading: Observation) -> None:
-        """Keep where the tool starts."""
+        """Begin an episode: remember the start pose of the tool."""
         self._start = reading.state["tcp_pose"][:3].copy()
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         tcp = reading.state["tcp_pose"][:3]
         state = {
             "tcp_from_start": tcp - self._start,
@@ -92,24 +92,24 @@ class Reach:
         return Observation(state=state, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the tool has stayed at the goal."""
+        """Return reward 1 and the end once the tool has stayed at the goal."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Nothing to restore."""
+        """Return None: there is nothing to restore."""
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The tool is at the goal."""
+        """Return whether the tool is at the goal."""
         return _distance(truth) < self.config.tolerance_m
 
     def progress(self, truth: Truth) -> float:
-        """1 at the goal, 0 at the far corner of where goals are."""
+        """Return progress: 1 at the goal, 0 at a distance of twice `reach_m`, linear between."""
         return max(0.0, 1.0 - _distance(truth) / (2.0 * self.config.reach_m))
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A straight line to the goal, with a little noise from the seed."""
+        """Return a script that moves straight to the goal, with a little noise from the seed."""
         rng = np.random.default_rng(seed)
         scale = self.config.motion.translation_m
 
@@ -122,7 +122,7 @@ class Reach:
         return act
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings."""
+        """Return tuned settings."""
         return {}
 
     def _place(self, rng: np.random.Generator) -> Placement:
@@ -135,7 +135,7 @@ class Reach:
 
 
 def _distance(values: Truth) -> float:
-    """From tool to goal, in a reading's state or the truth."""
+    """Return the distance from tool to goal, m, in a reading's state or the truth."""
     return float(np.linalg.norm(values["goal_pose"][:3] - values["tcp_pose"][:3]))
 
 

@@ -46,12 +46,12 @@ from serl.types import Action, Array, Observation, Outcome
 
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
 
-_GRIP_M = 0.012  # the tool is so far above the belt's middle: fingers stay above the pulleys
+_GRIP_M = 0.012  # of the tool above the belt's middle: fingers stay above the pulleys
 _LAID_M = 0.0135  # height of the belt's middle where it is let go
 
 _AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
 _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
-_BELOW_M = 0.002  # the belt's lower edge is at least so far below the rim
+_BELOW_M = 0.002  # least distance of the belt's lower edge below the rim
 
 _FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
 
@@ -69,15 +69,16 @@ def _motion(y_low_m: float, y_high_m: float) -> Motion:
 
 
 class TimingBeltConfig(PairConfig):
-    """The task's numbers.
+    """Settings of the timing belt task.
 
     Attributes:
-        spread_m: the middle of the pulleys is up to this far from (0.55, 0), along x and y ...
-        turned_rad: ... and they are turned by up to this.
-        aside_m: the belt starts up to this far aside of it, along x and y.
+        spread_m: largest distance of the pulleys' middle from (0.55, 0), along x and y.
+        turned_rad: largest rotation of the pulleys.
+        aside_m: largest distance of the belt's start from that middle, along x and y.
         height_m: lowest and highest start of the tools.
-        up_m: both tools must be higher than this at the end ...
-        hold_steps: ... with the belt around both pulleys, for so many steps in a row.
+        up_m: height that both tools must exceed at the end.
+        hold_steps: number of consecutive steps for which the belt must be around both pulleys, with
+            both tools up.
     """
 
     time_limit_s: float = Field(10.0, gt=0, le=86_400)
@@ -95,8 +96,8 @@ class TimingBeltConfig(PairConfig):
 class TimingBelt:
     """Two arms hold a belt: lay it around both pulleys, let go, and go up.
 
-    Left to itself the belt is round, and too short for both pulleys: it has to be stretched. One
-    that lies on a pulley, or is around one alone, is not laid.
+    The relaxed belt is round, and too short for both pulleys: it must be stretched. A belt on top
+    of a pulley, or around only one, does not count.
     """
 
     name = "timing_belt"
@@ -107,7 +108,7 @@ class TimingBelt:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Ten numbers of each arm, and seven a side of the belt or images."""
+        """Ten numbers of each arm, and seven of the belt per side or images."""
         position = ArraySpec(shape=(3,), unit="m, frame of both")
         arms: dict[str, ArraySpec] = {}
         belt = {}
@@ -122,7 +123,7 @@ class TimingBelt:
 
     @property
     def scene(self) -> Scene:
-        """Two arms, a belt that both hold, and two pulleys; each link of the belt is tracked."""
+        """Two arms that hold a belt, and two pulleys; each link of the belt is tracked."""
         return Scene(
             bodies=_BODIES,
             place=self._place,
@@ -134,11 +135,11 @@ class TimingBelt:
         )
 
     def begin(self, reading: Observation) -> None:
-        """The belt is not on the pulleys yet."""
+        """Begin an episode: reset the count of steps with the belt on the pulleys."""
         self._held = 0
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         state = reading.state
         arms: dict[str, Array] = {}
         belt, begins = {}, links(state)
@@ -154,23 +155,26 @@ class TimingBelt:
         return Observation(arms | belt, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the belt stays around both pulleys by itself."""
+        """Return reward 1 and the end once the released belt stays around both pulleys."""
         self._held = self._held + 1 if self.is_success(reading.state) else 0
         return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """None: the simulation places everything."""
+        """Return None: the simulation places everything."""
         return None
 
     def is_success(self, truth: Truth) -> bool:
-        """The belt is around both pulleys, below their rims; both hands are open and above."""
+        """Return whether the belt is around both pulleys, and both hands are open and above."""
         return is_on(truth) and all(
             truth[f"{side}gripper"][0] > 0.9 and truth[f"{side}tcp_pose"][2] > self.config.up_m
             for side in SIDES
         )
 
     def progress(self, truth: Truth) -> float:
-        """0.2 for an end over its pulley, 0.15 for lowering it; on both 0.8, and 0.1 a hand up."""
+        """Return progress: each end gives 0.2 over its pulley, and 0.15 for lowering it.
+
+        With the belt on both pulleys it is 0.8, and 0.1 more for each hand that goes up.
+        """
         if is_on(truth):
             return 0.8 + sum(0.1 * self._gone(truth, side) for side in SIDES)
         done, begins = 0.0, links(truth)
@@ -182,14 +186,14 @@ class TimingBelt:
         return done
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A script for both arms, without memory."""
+        """Return a script for both arms, without memory."""
         return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings.
+        """Return tuned settings, with less exploration noise than usual.
 
-        Both ends have to be within 7 mm of their places, and the usual noise is 4 to 8 mm a step:
-        with it none of 16 training episodes without a human succeeded, with less of it 60 of 83.
+        Both ends must be within 7 mm of their places, and the usual noise is 4 to 8 mm a step:
+        with it none of 16 training episodes without a human succeeded, with less noise 60 of 83.
         """
         if self.config.observe == "pixels":
             return from_pixels(20_000)
@@ -219,12 +223,12 @@ class TimingBelt:
 
 
 def pulley(state: State, side: str) -> Vector64:
-    """The middle of a pulley at its rim.  # (3,)."""
+    """Return the middle of a pulley at its rim.  # (3,)."""
     return _beside(state, _OUTWARD[side] * _AXIS_M, _RIM_M)
 
 
 def is_on(state: State) -> bool:
-    """The belt is around both pulleys, the same way, and its lower edge is below their rims."""
+    """Return whether the belt is below the rims, around both pulleys in the same direction."""
     begins = links(state)
     if begins[:, 2].max() - HALF_WIDE_M > _RIM_M - _BELOW_M:
         return False
@@ -233,7 +237,7 @@ def is_on(state: State) -> bool:
 
 
 def _beside(state: State, along_m: float, height_m: float) -> Vector64:
-    """A place on the line through both axes.  # (3,)."""
+    """Return a place on the line through both pulleys' axes.  # (3,)."""
     pose = state["pulleys_pose"]
     turned = yaw(pose)
     aside = (-along_m * math.sin(turned), along_m * math.cos(turned), height_m)
@@ -242,22 +246,23 @@ def _beside(state: State, along_m: float, height_m: float) -> Vector64:
 
 
 def _goal(state: State, side: str) -> Vector64:
-    """Where the end of the belt has to be when it is let go.  # (3,)."""
+    """Return the place of the belt's end for its release.  # (3,)."""
     return _beside(state, _OUTWARD[side] * HELD_M, _LAID_M)
 
 
 class _Goal(NamedTuple):
-    """What one arm is to do next: a shift of its target, and its gripper."""
+    """Next motion of one arm: a shift of its target, and its gripper."""
 
     shift_m: Vector64
     gripper: float
 
 
 class _Expert:
-    """Decides from the truth alone what both arms do next, so it can go on from most states.
+    """Script for both arms that acts on the truth alone; it can continue from most states.
 
-    They stretch the belt above the pulleys, lower it together, open, and go up. Who has lost the
-    belt takes it again, where it is farthest out on his side; the other one brings it there.
+    The arms stretch the belt above the pulleys, lower it together, open, and go up. An arm that has
+    lost the belt grasps it again, at the point farthest out on its side; the other arm brings the
+    belt there.
     """
 
     NOISE = 0.05
@@ -271,7 +276,7 @@ class _Expert:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; needs only the truth."""
+        """Return the next action, from the truth alone."""
         truth = self._truth()
         actions = []
         for side, (shift, gripper) in self._goals(truth).items():
@@ -291,12 +296,12 @@ class _Expert:
         }
 
     def _lay(self, truth: Truth) -> dict[str, _Goal]:
-        """Over the pulleys, down, and open; up again where it has come down beside them."""
+        """Move over the pulleys, down, and open; up again if the belt came down beside them."""
         begins = links(truth)
         shifts = {side: _goal(truth, side) - end(begins, _OUTWARD[side]) for side in SIDES}
         off = max(math.hypot(*shift[:2]) for shift in shifts.values())
         heights = [float(truth[f"{side}tcp_pose"][2]) for side in shifts]
-        # Near the pulleys, what has begun is brought to its end.
+        # Near the pulleys, the tolerance is larger: a descent that has begun is completed.
         ready = off < (0.007 if min(heights) < self.TRAVEL_M - 0.015 else 0.004)
         done = ready and max(heights) < self.LOW_M + 0.004
         for side, shift in shifts.items():
@@ -311,12 +316,12 @@ class _Expert:
         return _Goal(np.array((0.0, 0.0, up)), OPEN)
 
     def _bring(self, truth: Truth, side: str) -> _Goal:
-        """Hold the belt, which is round now, where the other hand reaches its other end."""
+        """Hold the belt, which is round now, with its other end within reach of the other hand."""
         goal = _beside(truth, _OUTWARD[side] * self.ROUND_M, self.TRAVEL_M)
         return _Goal(goal - target(truth, side), CLOSE)
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
-        """Over the end of the belt, from outside, for hands are large; down as it gets aligned."""
+        """Approach the end of the belt from outside, as hands are large; descend once aligned."""
         tcp, told = truth[f"{side}tcp_pose"][:3], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
         goal = end(links(truth), _OUTWARD[side])
@@ -336,7 +341,7 @@ def _holds(truth: Truth, side: str) -> bool:
 
 
 def _pulley(y_m: float) -> str:
-    """A cylinder, and a dome on it that leads the belt aside."""
+    """Return the MJCF of a pulley: a cylinder, and a dome that guides the belt outwards."""
     return f"""
 <geom type="cylinder" pos="0 {y_m} {0.5 * _RIM_M}" size="{_RADIUS_M} {0.5 * _RIM_M}"
   friction="0.3 0.005 0.0001" rgba="0.36 0.52 0.68 1"/>

@@ -1,4 +1,4 @@
-"""The two-finger gripper of the simulated arm."""
+"""A simulated arm within a MuJoCo model: gripper, wrist sensor and controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from serl.types import Action, Array, Observation
 
 
 class Gripper:
-    """Commands the fingers and tells which body lies between them."""
+    """Two-finger gripper: commands of the fingers, and contacts of their pads."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, prefix: str = "") -> None:
         self._model, self._data = model, data
@@ -40,25 +40,25 @@ class Gripper:
 
     @property
     def opening(self) -> float:
-        """Mean finger position: 0 closed, 1 open."""
+        """The mean finger position: 0 closed, 1 open."""
         left, right = self._fingers.tolist()
         return float(0.5 * (left + right) / MAX_FINGER_M)
 
     def reset(self, held_m: float | None = None) -> None:
-        """For resets: open at once, or closed on something of this width."""
+        """Place the fingers for a reset: open, or closed on an object of width `held_m`."""
         self._fingers[:] = MAX_FINGER_M if held_m is None else 0.5 * held_m
         self.command(closed=held_m is not None)
 
     def command(self, closed: bool) -> None:
-        """Set what the fingers go to."""
+        """Command the fingers to close or to open."""
         self._data.ctrl[self._actuator] = 0.0 if closed else MAX_FINGER_M
 
     def grasps(self, body: str) -> bool:
-        """Whether both pads touch the body of this name."""
+        """Return whether both pads touch the body of this name."""
         return self.touching(body) == len(self._pads)
 
     def touching(self, body: str) -> int:
-        """How many pads touch the body of this name."""
+        """Return the number of pads that touch the body of this name."""
         held = self._model.body(body).id
         geoms: np.ndarray[Any, Any] = self._data.contact.geom  # (contacts, 2)
         owners = self._model.geom_bodyid
@@ -81,7 +81,7 @@ SAMPLES = 10
 
 
 def sensors_mjcf(prefix: str = "") -> str:
-    """Of an arm whose names have a prefix: force, then torque."""
+    """Return the MJCF of the wrist sensors of an arm: force, then torque."""
     return "".join(
         f'<{kind} site="{prefix}ft" name="{prefix}{kind}" nsample="{SAMPLES}"'
         ' interval="0.01 -0.003"/>'
@@ -90,12 +90,12 @@ def sensors_mjcf(prefix: str = "") -> str:
 
 
 class Wrist:
-    """Means of what the sensor measured lately, with its weight at rest taken off."""
+    """Wrist sensor: mean of recent wrenches, less the weight measured at rest."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, prefix: str = "") -> None:
         self._data = data
         self._rotation: Vector64 = data.site_xmat[model.site(f"{prefix}ft").id].reshape(3, 3)
-        # The ring buffers of both, each with two cursors, the times, and a vector a time.
+        # Ring buffers of both sensors: each has two cursors, the times, and a vector for each time.
         start = model.sensor_historyadr[model.sensor(f"{prefix}force").id]
         buffers = data.history[start : start + 2 * (2 + 4 * SAMPLES)].reshape(2, -1)
         self._times = buffers[0, 2 : 2 + SAMPLES]
@@ -103,13 +103,13 @@ class Wrist:
         self._weight = np.zeros(6)
 
     def tare(self) -> None:
-        """Take what is measured now, over 10 ms, as the weight at rest."""
+        """Set the weight at rest to the current mean over 10 ms."""
         self._weight = self._mean(0.01)
 
     def wrench(self, period_s: float) -> Vector64:
-        """What the surroundings exert, the mean over the last period, in the base frame.  # (6,).
+        """Return the mean external wrench over the last period, in the base frame.  # (6,).
 
-        Only the last 100 ms are known.
+        Only the last 100 ms are recorded.
         """
         return self._weight - self._mean(period_s)
 
@@ -127,21 +127,21 @@ _HOME = np.array(HOME_RAD)
 
 
 class FrankaArm:
-    """An arm of a model; somebody else lets time pass. Implements `serl.robot.Robot`.
+    """An arm of a model that the caller steps; implements `serl.robot.Robot`.
 
     Args:
-        model: of the whole scene.
-        data: its state.
-        motion: what an action means.
-        prefix: of the names of all that belongs to the arm.
+        model: model of the whole scene.
+        data: state of the model.
+        motion: meaning of an action.
+        prefix: prefix of the names of all elements of the arm.
 
     Attributes:
-        prefix: as given.
-        stop_reason: why the arm was stopped first; None while motion is allowed.
-        impedance: gains and clips of its controller.
-        gripper: its fingers.
-        hand: the number of that body.
-        is_late: what is commanded reaches the arm when somebody else says so.
+        prefix: prefix of the names, as given.
+        stop_reason: reason of the first stop; None while motion is allowed.
+        impedance: gains and clips of the arm's controller.
+        gripper: gripper of the arm.
+        hand: number of the body of the hand.
+        is_late: commands reach the arm with a lag that the caller controls (`drive`, `obey`).
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class FrankaArm:
         self._aim = Target(motion)
         self._spec = ObservationSpec(state=state_spec(JOINTS))
         self._parts = reading_parts(self._spec)
-        # Views, for looking an array up takes longer than reading it.
+        # Views, because looking an array up takes longer than reading it.
         self._q, self._dq = data.qpos[self._joints], data.qvel[self._joints]
         first = model.actuator(f"{prefix}spring0").id
         self._position_target = data.ctrl[first : first + 3]
@@ -179,7 +179,7 @@ class FrankaArm:
 
     @property
     def action_spec(self) -> ArraySpec:
-        """As its motion says."""
+        """Shape and bounds of an action, from the arm's motion."""
         return self._motion.action_spec
 
     def __enter__(self) -> Self:
@@ -191,10 +191,10 @@ class FrankaArm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing is held."""
+        """Do nothing: the arm holds no resources."""
 
     def begin(self, start: Pose, held_m: float | None) -> None:
-        """Be where the tool is at `start`, open or closed on something; see `Stage.reset`."""
+        """Place the tool at `start`, open or closed on an object of width `held_m`."""
         self._q[:] = HOME_RAD
         self.gripper.reset(held_m)
         self._aim.begin(start, held_m is not None)
@@ -203,7 +203,7 @@ class FrankaArm:
         self._commanded = None
         self._command(start)
         if self._motion.action_mode == "wrench":
-            # Only now: the gains of the first world have been drawn.
+            # Only now: the gains of the first world have been sampled.
             self._thrust = self._thrust or WrenchControl(
                 self._model, self._data, self._motion, self.prefix
             )
@@ -213,19 +213,19 @@ class FrankaArm:
         self._before = start
 
     def settle(self) -> None:
-        """The arm has come to rest after `begin`: what the wrist feels is its weight."""
+        """Tare the wrist sensor, once the arm has come to rest after `begin`."""
         self._wrist.tare()
 
     def observe(self) -> Observation:
-        """The reading now, without what is wrong with sensors."""
+        """Return the current reading, without disturbances."""
         values = np.array(self.numbers(PROFILE_PERIOD_S), np.float32)
         state = {name: values[part] for name, part in self._parts.items()}
         return Observation(state=state, stamps={"robot": float(self._data.time) - SETTLE_S})
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; returns what was executed: zeros while stopped or homing.
+        """Move the target by `action`; return the executed action, zeros while stopped or homing.
 
-        Where an action is a wrench, it is exerted until the next one, at most for `timeout_s`.
+        An action that is a wrench is exerted until the next one, at most for `timeout_s`.
         """
         self._aim.check(action)
         if self.stop_reason is not None or self._home is not None:
@@ -240,7 +240,7 @@ class FrankaArm:
         return executed
 
     def aim(self, target: Pose, closed: bool) -> None:
-        """Go to a target, as `act` does with the one that it makes; ignored while stopped."""
+        """Set the target pose and the gripper command directly; ignored while stopped."""
         if self.stop_reason is None:
             self._aim.target = target
             if closed != self._aim.closed:
@@ -252,24 +252,24 @@ class FrankaArm:
         self.gripper.command(closed)
 
     def follow(self, setpoint: Pose) -> None:
-        """Let the controller be at a setpoint that somebody else has limited."""
+        """Set the controller to a setpoint that the caller has limited already."""
         self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._posture.hold()
         self._command(setpoint)
 
     def home(self) -> None:
-        """Begin to move all joints to the home posture, whatever the box; actions wait for it."""
+        """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
         if self.stop_reason is None:
             self._home = JointMove(self._model, self._data, self._site, self._joints)
 
     @property
     def is_home(self) -> bool:
-        """The joints are as near to the home posture as those of an arm get, and at rest."""
+        """Whether the joints are at rest at the home posture, within an arm's tolerance."""
         near = np.abs(self._q - _HOME).max() < 0.02 and np.abs(self._dq).max() < 0.02
         return self._home is None and bool(near)
 
     def stop(self, reason: str) -> None:
-        """Brake at once, then hold the measured pose until `recover`."""
+        """Brake immediately, then hold the measured pose until `recover`."""
         if self.stop_reason is None:
             self.stop_reason = reason
             self._braking, self._home = True, None
@@ -277,37 +277,37 @@ class FrankaArm:
                 self._thrust.rest()
 
     def recover(self) -> None:
-        """Allow motion again, from where the arm is."""
+        """Allow motion again, from the current pose of the arm."""
         if self.stop_reason is not None:
             self.stop_reason = None
             self._aim.target = self._tcp.pose
 
     @property
     def target(self) -> tuple[Pose, bool]:
-        """Where the arm is to go, and whether its gripper is to be closed."""
+        """The target pose of the tool, and whether the gripper is commanded to close."""
         return self._aim.target, self._aim.closed
 
     def hold(self) -> None:
-        """Set the posture's torque, once a control period."""
+        """Set the posture's torque, once per control period."""
         self._posture.hold()
 
     def drive(self, late: bool = False) -> None:
-        """What 10 ms ask of the arm; a late command means that of the period before."""
+        """Set the controls for the next 10 ms; `late` uses the target of the previous period."""
         if self._thrust:
             self._exert(self._thrust, late)
         else:
             self._advance_setpoint(self._before if late else self._aim.target)
 
     def obey(self) -> None:
-        """What was commanded of a late arm has arrived: its gripper does it now."""
+        """Execute the gripper command of a late arm, which has arrived."""
         self.gripper.command(self._aim.closed)
 
     def pass_period(self) -> None:
-        """A control period of a late arm is over."""
+        """End a control period of a late arm."""
         self._before = self._aim.target
 
     def numbers(self, period_s: float) -> list[float]:
-        """All numbers of a reading, the wrench as its mean over a period."""
+        """Return all numbers of a reading, the wrench as its mean over `period_s`."""
         numbers = [*flat(self._tcp.pose), *self._twist_now()]
         numbers += self._wrist.wrench(period_s).tolist()
         numbers += self.gripper.opening, *self._q.tolist(), *self._dq.tolist()
@@ -315,7 +315,7 @@ class FrankaArm:
         return numbers
 
     def truth(self) -> dict[str, Array]:
-        """Pose and twist of the tool, pose of its target, opening."""
+        """Return the pose and twist of the tool, its target pose, and the opening."""
         return {
             "tcp_pose": pose_array(self._tcp.pose),
             "tcp_twist": np.array(self._twist_now(), np.float32),
@@ -324,20 +324,23 @@ class FrankaArm:
         }
 
     def _twist_now(self) -> list[float]:
-        """Of the tool: linear before angular, in the base frame."""
+        """Return the twist of the tool: linear before angular, in the base frame."""
         mujoco.mj_objectVelocity(self._model, self._data, _SITE, self._site, self._twist, 0)
         twist = self._twist.tolist()
         return [*twist[3:], *twist[:3]]
 
     def _exert(self, thrust: WrenchControl, late: bool) -> None:
-        """What is driven by force moves far within a period: the posture is held anew."""
+        """Apply a wrench for 10 ms.
+
+        The posture's torque is recomputed, because the arm moves far within a control period.
+        """
         self._posture.hold()
         thrust.tick(self._tcp.pose, self._twist_now(), self._data.time, late)
         self._aim.target = self._tcp.pose
 
     def _advance_setpoint(self, target: Pose) -> None:
         limits = self._motion.limits
-        if self._braking:  # also after a recover: what was begun as a stop ends at rest
+        if self._braking:  # also after a recover: a stop, once begun, ends at rest
             self._setpoint = brake_setpoint(self._setpoint, limits, PROFILE_PERIOD_S)
             if at_rest(self._setpoint):
                 self._braking = False
@@ -363,10 +366,10 @@ class FrankaArm:
 
 
 def flat(pose: Pose) -> tuple[float, ...]:
-    """Seven numbers."""
+    """Return a pose as seven numbers: position, quaternion xyzw."""
     return (*pose.position, *pose.quaternion)
 
 
 def pose_array(pose: Pose) -> Array:
-    """As in readings.  # (7,) float32."""
+    """Return a pose as an array, as in readings.  # (7,) float32."""
     return np.array(flat(pose), np.float32)

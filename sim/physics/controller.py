@@ -1,4 +1,4 @@
-"""The gains and clips of the simulated arm's controller, changed as a real one's: by parameters.
+"""Gains and clips of the simulated arm's controller, set by parameters as on a real one.
 
 Names and meaning are those of SERL's impedance controller: forces are stiffness times the error,
 which is clipped for each axis and sign.
@@ -15,15 +15,15 @@ from serl.errors import BadInput
 _KINDS = ("translational", "rotational")
 _AXES = "xyz"
 _HIGHEST = {"stiffness": (4000.0, 400.0), "damping": (400.0, 40.0), "clip": (0.02, 0.1)}
-"""Of translations (N/m, N s/m, m) and rotations (Nm/rad, Nm s/rad, rad)."""
+"""Upper bounds for translations (N/m, N s/m, m) and rotations (Nm/rad, Nm s/rad, rad)."""
 
 
 class Impedance:
-    """The springs and dampers of a model, by the names of their parameters.
+    """The springs and dampers of an arm, by the names of their parameters.
 
     Args:
-        model: of the arm; its actuators are changed.
-        prefix: of the arm's names.
+        model: model of the arm; its actuators are changed.
+        prefix: prefix of the arm's names.
     """
 
     def __init__(self, model: mujoco.MjModel, prefix: str = "") -> None:
@@ -32,11 +32,11 @@ class Impedance:
         self._values, self._scales = self._read(), (1.0, 1.0)
 
     def parameters(self) -> dict[str, float]:
-        """Every gain and clip, as the arm believes it is."""
+        """Return every nominal gain and clip, without the factors of `scale`."""
         return dict(self._values)
 
     def scale(self, stiffness: float, damping: float) -> None:
-        """Let all gains be other than the arm believes, by factors; clips of forces stay."""
+        """Multiply the actual gains, not the nominal ones; clips of forces do not change."""
         self._scales = stiffness, damping
         self._write_gains()
 
@@ -54,10 +54,10 @@ class Impedance:
         return found
 
     def set(self, changes: Mapping[str, float]) -> None:
-        """Change some of the parameters, all or none.
+        """Change the given parameters; none is changed on an error.
 
         Raises:
-            BadInput: an unknown name, or a value that is not above 0 or too high.
+            BadInput: an unknown name, or a value that is not above 0 or is too high.
         """
         values = self.parameters()
         for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""A light Franka Emika Panda as MJCF: exact kinematics and inertias, capsules instead of meshes.
+"""A light Franka Emika Panda as MJCF: exact kinematics and inertias, capsules, no meshes.
 
 Kinematics are the vendor's (modified DH), inertias the identified ones of Gaz et al. 2019.
 """
@@ -87,8 +87,8 @@ DEFAULTS = f"""
 """
 
 # The mass of hand and fingers is counted in link 7 and in the fingers' armature: the same motion,
-# three bodies fewer whose gravity is to be compensated, and a sensor at the wrist that reads what
-# the surroundings exert, as a real arm's estimate does.
+# three bodies fewer that need gravity compensation, and a wrist sensor that measures the external
+# wrench, as a real arm's estimate does.
 _HAND = f"""
 <body name="{{prefix}}hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683">
   <site name="{{prefix}}ft"/>
@@ -112,16 +112,16 @@ _FINGER = f"""
 </body>
 """
 
-# An arm does not touch itself, but the hand of the arm before it.
+# An arm does not collide with itself; the second arm collides with the hand of the first.
 _TOUCH = ("", ' contype="4" conaffinity="3"')
 
 
 def arm_mjcf(tool: str = "", prefix: str = "", number: int = 0) -> str:
-    """An arm with hand, fingers, wrist camera and the sites `ft` and `tcp`, for `worldbody`.
+    """Return the MJCF of an arm with hand, wrist camera, sites `ft` and `tcp`, for `worldbody`.
 
     Args:
-        tool: what is fixed to the hand, in its frame: MJCF elements.
-        prefix: of all its names.
+        tool: MJCF elements fixed to the hand, in its frame.
+        prefix: prefix of all names of the arm.
         number: 0 for the only or the first arm of a model, 1 for the second.
     """
     touch = _TOUCH[number]
@@ -140,10 +140,10 @@ def arm_mjcf(tool: str = "", prefix: str = "", number: int = 0) -> str:
 
 
 def tendons_mjcf(prefix: str = "") -> str:
-    """What moves and couples the fingers.
+    """Return the MJCF of the tendons that move and couple the fingers.
 
-    They move as one: a stiff spring couples them. A constraint would do the same, but then the
-    solver has to run even where nothing touches.
+    A stiff spring couples the fingers. A constraint would do the same, but then the solver has to
+    run even without contacts.
     """
     left, right = f"{prefix}finger_left", f"{prefix}finger_right"
     return f"""
@@ -157,7 +157,7 @@ def tendons_mjcf(prefix: str = "") -> str:
 
 
 def gripper_mjcf(prefix: str = "") -> str:
-    """The fingers' actuator. Its tendon halves the force: 70 N are 35 N on each finger."""
+    """Return the MJCF of the fingers' actuator; its 70 N are 35 N on each finger."""
     return f"""
 <general name="{prefix}gripper" tendon="{prefix}gripper" ctrlrange="0 {MAX_FINGER_M}"
   forcerange="-70 70" gaintype="fixed" gainprm="8000" biastype="affine" biasprm="0 -8000 -100"/>

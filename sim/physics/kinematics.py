@@ -1,4 +1,4 @@
-"""Where a site of the model is, and inverse kinematics by damped least squares for resets."""
+"""Poses of frames of the model, and inverse kinematics by damped least squares for resets."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _POSTURE_TOLERANCE_RAD = 1e-3
 
 
 class Frame:
-    """A frame of the model, bound to its arrays: looking them up takes longer than reading them."""
+    """A frame of the model, bound to its arrays because looking them up is slower than reading."""
 
     def __init__(self, position: Vector64, quaternion: Vector64) -> None:
         self._position, self._quaternion = position, quaternion
 
     @property
     def pose(self) -> Pose:
-        """base_T_frame, as it is now."""
+        """The current pose base_T_frame."""
         x, y, z = self._position.tolist()
         w, qx, qy, qz = self._quaternion.tolist()
         return Pose((x, y, z), (qx, qy, qz, w))
 
 
 def body_frame(model: mujoco.MjModel, data: mujoco.MjData, name: str) -> Frame:
-    """The frame of a body."""
+    """Return the frame of a body."""
     body = model.body(name).id
     return Frame(data.xpos[body], data.xquat[body])
 
 
 def site_frame(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> Frame:
-    """The frame of a site that is turned as its body is."""
+    """Return the frame of a site that has the orientation of its body."""
     return Frame(data.site_xpos[site], data.xquat[model.site_bodyid[site]])
 
 
 def arm_joints(model: mujoco.MjModel, prefix: str = "") -> slice:
-    """Where the seven joints of an arm are in qpos, qvel and all that is told of joints.
+    """Return the indices of the seven joints of an arm in qpos, qvel and the joint arrays.
 
-    Arms come first in a model, and all that moves in them turns or slides: for them these are the
-    same places.
+    The indices are the same in all of them, because arms come first in a model and all their
+    joints are hinges or slides.
     """
     first = model.joint(f"{prefix}joint1").id
     return slice(first, first + 7)
@@ -65,7 +65,7 @@ def solve_ik(
 ) -> None:
     """Move `joints` of `data` until `site` is at `target` within 1e-5 m and rad.
 
-    Of all solutions it takes the one nearest to `posture`, one angle for each joint.
+    The solution is the one nearest to `posture`, which has one angle for each joint.
 
     Raises:
         BadInput: the pose cannot be reached within the joint ranges.
@@ -91,24 +91,24 @@ def solve_ik(
 
 
 def pose_error(target: Pose, pose: Pose) -> Vector64:
-    """Translation and rotation vector (6,) from `pose` to `target`, in the base frame."""
+    """Return the translation and rotation vector (6,) from `pose` to `target`, base frame."""
     turn = between(pose.quaternion, target.quaternion)
     return np.array([*np.subtract(target.position, pose.position), *turn])
 
 
 def to_wxyz(quaternion: Quaternion) -> Quaternion:
-    """Our order to MuJoCo's."""
+    """Convert a quaternion from xyzw to MuJoCo's order wxyz."""
     x, y, z, w = quaternion
     return w, x, y, z
 
 
 def placement(data: mujoco.MjData) -> Vector64:
-    """Joints, then mocaps. May be called from any thread, and costs microseconds."""
+    """Return joints, then mocaps; may be called from any thread, and takes microseconds."""
     return np.concatenate([data.qpos, data.mocap_pos.ravel(), data.mocap_quat.ravel()])
 
 
 def show(model: mujoco.MjModel, data: mujoco.MjData, where: Vector64) -> None:
-    """Put everything where `placement` had it, for pictures; raises `BadInput` if none fits."""
+    """Apply a `placement` for pictures; raises `BadInput` if it does not fit the model."""
     joints = model.nq
     if where.shape != (joints + 7 * model.nmocap,) or not np.isfinite(where).all():
         raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
@@ -119,6 +119,6 @@ def show(model: mujoco.MjModel, data: mujoco.MjData, where: Vector64) -> None:
 
 
 def _mocaps(model: mujoco.MjModel, values: Vector64) -> tuple[Vector64, Vector64]:
-    """Positions (N, 3) and quaternions (N, 4)."""
+    """Split values of mocap bodies into positions (N, 3) and quaternions (N, 4)."""
     count = model.nmocap
     return values[: 3 * count].reshape(count, 3), values[3 * count :].reshape(count, 4)

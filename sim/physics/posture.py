@@ -1,4 +1,4 @@
-"""The posture of the arm: what its elbow does while the tool goes its way, and moves of joints."""
+"""Posture of the arm: control of its elbow in the null space of the tool, and joint moves."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from serl.sim.physics.kinematics import site_frame
 # Joint-space posture control in the null space of the tool; holds the elbow to 1e-3 rad.
 _STIFFNESS, _DAMPING = 10.0, 2.0
 _REGULARIZATION = 1e-6  # smallest pivot, at a singularity
-_SPEED_RAD_S = 0.25  # of the fastest joint, on the mean of a move
-_PEAK = 1.5  # times as fast is the middle of one
+_SPEED_RAD_S = 0.25  # mean speed of the fastest joint in a move
+_PEAK = 1.5  # ratio of the peak speed of a move to its mean
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Posture:
-    """Pulls the joints of an arm towards a posture without moving its tool.
+    """Torque that pulls the joints of an arm towards a posture without moving its tool.
 
     Args:
-        model: of the arm.
-        data: its state.
-        site: the tool's.
-        joints: of the arm.
+        model: model of the arm.
+        data: state of the model.
+        site: number of the tool's site.
+        joints: indices of the arm's joints.
 
     Attributes:
-        target_rad: that posture.
+        target_rad: target posture.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Posture:
         self._jacobian, self._torque = np.zeros((6, model.nv)), np.zeros(model.nv)
 
     def hold(self) -> None:
-        """Torque towards the posture, projected to where it does not move the tool."""
+        """Set the torque towards the posture, projected into the null space of the tool."""
         jacobian, torque = self._jacobian, self._torque
         mujoco.mj_jacSite(self._model, self._data, jacobian[:3], jacobian[3:], self._site)
         away = self.target_rad - self._q
@@ -57,13 +57,13 @@ class Posture:
 
 
 class JointMove:
-    """All joints at once to the home posture, from rest to rest.
+    """Synchronous move of all joints to the home posture, from rest to rest.
 
     Args:
-        model: of the arm.
-        data: where it is now.
-        site: the tool's.
-        joints: of the arm.
+        model: model of the arm.
+        data: state at the start of the move.
+        site: number of the tool's site.
+        joints: indices of the arm's joints.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class JointMove:
 
     @property
     def done(self) -> bool:
-        """The joints were told to be home."""
+        """Whether the home posture has been commanded."""
         return self._tick >= self._ticks
 
     def advance(self) -> tuple[Pose, Vector64]:
-        """Where the tool and the joints are to be 10 ms later."""
+        """Return the target pose of the tool and the target joint angles in 10 ms."""
         self._tick = min(self._ticks, self._tick + 1)
         share = self._tick / self._ticks
         joints = self._start + share**2 * (3.0 - 2.0 * share) * self._way

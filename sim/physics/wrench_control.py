@@ -1,7 +1,7 @@
-"""Wrenches instead of targets: forces along x and z of the base, and a torque about its y.
+"""Control by wrenches: forces along x and z of the base frame, and a torque about its y.
 
-The arm's springs hold the other axes. An axis that is driven is a motor with little damping; it is
-a spring again outside its range, and its controller's damper brakes it where it is too fast.
+The arm's springs hold the other axes. A driven axis is a motor with little damping; outside its
+range it is a spring again, and above its speed limit the controller's damper brakes it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from serl.motion import Motion, Pose
 from serl.sim.physics.kinematics import to_wxyz
 from serl.types import Action
 
-_STILL = 0.05  # m/s and rad/s: what is slower than this while braking is held
+_STILL = 0.05  # m/s and rad/s: below this, a braking axis is held
 _LEVEL = 0.999
 
 
 class WrenchControl:
-    """Drives three axes of an arm by force, for as long as somebody keeps saying how.
+    """Force control of three axes of an arm, with a watchdog on its commands.
 
     Args:
-        model: of the arm; the actuators of the driven axes change with what drives them.
-        data: its state.
-        motion: an action and its limits.
-        prefix: of the arm's names.
+        model: model of the arm; the actuators of the three axes are changed.
+        data: state of the model.
+        motion: meaning and limits of an action.
+        prefix: prefix of the arm's names.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class WrenchControl:
         self._target = data.mocap_quat[model.body(f"{prefix}rotation_target").mocapid[0]]
 
     def begin(self, start: Pose) -> None:
-        """Hold here; the axes that are not driven stay where they are now.
+        """Hold the pose `start`; the axes without force control keep it.
 
         Raises:
-            BadInput: the tool's y is not along the base's.
+            BadInput: the tool's y is not parallel to the base's.
         """
         along = rotate(start.quaternion, (0.0, 1.0, 0.0))[1]
         if abs(along) < _LEVEL:
@@ -71,21 +71,21 @@ class WrenchControl:
         self._pitch.begin(0.0)
 
     def push(self, action: Action) -> None:
-        """Exert this once it arrives, for as long as the watchdog allows; zeros brake and hold."""
+        """Exert `action` from its arrival until the watchdog times out; zeros brake and hold."""
         self._coming = tuple(action.tolist())
 
     def rest(self) -> None:
-        """Brake and hold, until the next `push`."""
+        """Brake and hold until the next `push`."""
         self._coming, self._asked_s = None, -math.inf
 
     def tick(self, pose: Pose, twist: Sequence[float], now_s: float, late: bool = False) -> None:
         """Set the controls for the next 10 ms.
 
         Args:
-            pose: of the tool.
-            twist: of the tool, linear before angular, in the base frame.
+            pose: pose of the tool.
+            twist: twist of the tool, linear before angular, in the base frame.
             now_s: simulated time.
-            late: what was pushed last has not arrived yet.
+            late: the last action pushed has not arrived yet.
         """
         if self._coming is not None and not late:
             self._wish, self._coming = self._coming, None
@@ -101,13 +101,13 @@ class WrenchControl:
         self._target[:] = to_wxyz(multiply(turn, self._start.quaternion))
 
     def _pitch_of(self, pose: Pose) -> float:
-        """Angle about the base's y since the start."""
+        """Return the rotation about the base's y since the start, rad."""
         _, y, _, w = multiply(pose.quaternion, conjugate(self._start.quaternion))
         return math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
 
 
 class _Axis:
-    """One axis: a spring to where it is held, or a motor with little damping, or a damper alone."""
+    """One axis: a spring that holds it, a motor with little damping, or a damper alone."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Axis:
         self._held: float | None = None
 
     def begin(self, goal: float) -> None:
-        """Be a spring to `goal`, as stiff and damped as the controller was made meanwhile."""
+        """Become a spring to `goal`, with the controller's current stiffness and damping."""
         found = float(self._bias[1]), float(self._damper[2])
         if found != self._written:
             by_position = self._spring[0] != 0.0
@@ -138,14 +138,18 @@ class _Axis:
         self.hold(goal)
 
     def hold(self, goal: float) -> None:
-        """Be a spring to `goal`."""
+        """Become a spring to `goal`."""
         self._held = goal
         self._be(self._spring, goal, self._braking)
 
     def drive(
         self, wish: float | None, value: float, speed: float, sign: float = 1.0
     ) -> float | None:
-        """Be what the wish (-1 to 1; None to brake and hold) and the limits say; what it holds."""
+        """Set the axis to a wish from -1 to 1, within its limits; None brakes and holds.
+
+        Returns:
+            The position held, or None while the axis is not held.
+        """
         inside = min(self._high, max(self._low, value))
         outward = (wish or 0.0) * (value - inside) >= 0.0
         if inside != value and (wish is None or outward):

@@ -1,4 +1,4 @@
-"""The cameras of a simulation: each is drawn once an instant, and cut into its views."""
+"""Cameras of a simulation: each is drawn once per instant, and cropped to its views."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from serl.types import Image
 logger = logging.getLogger(__name__)
 
 _RAY_PX = 128
-"""Up to this size casting rays is faster than OpenGL without a GPU."""
+"""Largest side of a picture for which ray casting is faster than OpenGL without a GPU."""
 
 
 class Cameras:
-    """Draws what readings carry of cameras.
+    """Source of the camera images of readings.
 
     Args:
-        model: of the scene.
-        data: its state, as it changes.
-        views: by name.
-        renderer: "ray", "gl", or "auto" for what is faster here.
-        lens: what a camera, by name, makes of its picture.
+        model: model of the scene.
+        data: live state of the model.
+        views: views by name.
+        renderer: "ray", "gl", or "auto" for the faster one on this machine.
+        lens: function of a camera's name and picture that returns the picture with its noise.
 
     Raises:
         BadInput: a view of a camera that the scene does not have, or "ray" for a scene with
             textures or partial transparency.
-        SerlError: "gl" was asked for and cannot be used here.
+        SerlError: "gl" was requested and cannot be used on this machine.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class Cameras:
         self._renderer: Any = _renderer(model, data, views, renderer) if views else None
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """What each camera sees now, at each size that a view is cut from: uint8 (H, W, 3)."""
+        """Return the current picture of each camera, at each capture size of its views.
+
+        Pictures are uint8 (H, W, 3).
+        """
         sources = dict.fromkeys((view.camera, view.capture_size) for view in self._views.values())
         return {
             (camera, size): self._lens(camera, self._renderer.frame(camera, *size))
@@ -62,7 +65,7 @@ class Cameras:
         }
 
     def shoot(self) -> dict[str, Image]:
-        """The image of each view now, uint8 (H, W, 3)."""
+        """Return the current image of each view, uint8 (H, W, 3)."""
         pictures = self.pictures()
         return {
             name: view.cut(pictures[view.camera, view.capture_size])
@@ -70,7 +73,7 @@ class Cameras:
         }
 
     def close(self) -> None:
-        """Let go of what draws."""
+        """Release the renderer."""
         if isinstance(self._renderer, gl.GLRenderer):
             self._renderer.close()
 

@@ -1,4 +1,4 @@
-"""Pictures drawn by OpenGL: for large ones, and where there is a GPU."""
+"""Rendering by OpenGL, for large pictures and for machines with a GPU."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PLATFORMS = {
 
 
 class GLRenderer:
-    """Pictures of a simulation by `mujoco.Renderer`, one for each size, in one process.
+    """Renderer of a simulation by `mujoco.Renderer`, with one context for each picture size.
 
-    A context costs 100 MB; it belongs to the process that made it, and is not for a fork.
+    A context takes 100 MB; it belongs to the process that created it, and does not survive a fork.
 
     Args:
-        model: of the scene.
-        data: its state, as it changes.
+        model: model of the scene.
+        data: live state of the model.
         supersampling: samples per pixel along each axis.
-        shadows: cast them, at four times the cost.
+        shadows: draw shadows, at four times the cost.
 
     Raises:
-        SerlError: OpenGL cannot be used here; the line says what would help.
+        SerlError: OpenGL cannot be used on this machine; the message names the remedy.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class GLRenderer:
         self._model, self._data = model, data
         self._shadows = shadows
         self._option = mujoco.MjvOption()
-        self._option.sitegroup[:] = 0  # rays do not meet them either
+        self._option.sitegroup[:] = 0  # ray casting does not draw sites either
         self._contexts: dict[tuple[int, int], Any] = {}
         self._tiles = b""
         model.vis.quality.offsamples = supersampling**2 if supersampling > 1 else 0
-        self._context(8, 8)  # what cannot work is said at once
+        self._context(8, 8)  # fails early where OpenGL cannot be used
 
     def frame(self, camera: str, width: int, height: int) -> Image:
-        """The view of `camera` now.  # (H, W, 3) uint8.
+        """Return the current view of `camera`.  # (H, W, 3) uint8.
 
         Raises:
             BadInput: the model has no such camera.
@@ -63,7 +63,7 @@ class GLRenderer:
         return image
 
     def close(self) -> None:
-        """Let go of the contexts; without it, the end of the process is noisy."""
+        """Release the contexts; without it, MuJoCo prints errors when the process ends."""
         for context in self._contexts.values():
             context.close()
         self._contexts.clear()
@@ -71,7 +71,7 @@ class GLRenderer:
     def _context(self, width: int, height: int) -> Any:
         key = (width, height)
         tiles = self._model.mat_texrepeat.tobytes()
-        if tiles != self._tiles:  # a context keeps how often a texture is repeated
+        if tiles != self._tiles:  # a context caches the repetitions of a texture
             self.close()
             self._tiles = tiles
         if key not in self._contexts:
@@ -87,13 +87,13 @@ class GLRenderer:
         return self._contexts[key]
 
     def _fit_buffer(self, width: int, height: int) -> None:
-        """The off-screen buffer of a context is as large as the model says when it is made."""
+        """Enlarge the model's off-screen buffer, whose size a context takes over when created."""
         space = self._model.vis.global_
         space.offwidth, space.offheight = max(space.offwidth, width), max(space.offheight, height)
 
 
 def explain(error: Exception) -> str:
-    """What is missing for OpenGL, in one line."""
+    """Explain in one line the missing requirement of OpenGL."""
     platform = os.environ.get("MUJOCO_GL", "glfw")
     if platform in ("disable", "disabled", "off", "false", "0"):
         return (

@@ -1,7 +1,7 @@
-"""Pictures of a simulation in two layers: what stands still, and what moves before it.
+"""Rendering of a simulation in two layers: still geoms, and moving geoms in front of them.
 
-Rays are cast only where something may be that moves, and only at what may be there. Behind it,
-planes and boxes need no rays, and nothing is drawn anew while the camera stands still as well.
+Rays are cast only in the outlines of moving geoms, and only at these geoms. In the still layer,
+planes and boxes need no rays, and the layer is redrawn only when a camera or a geom of it moves.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OTHERS = ((1, 2), (2, 0), (0, 1))
 
 
 def is_flat(kind: int) -> bool:
-    """Whether all of the surface of a kind of geom is flat."""
+    """Return whether the surface of a kind of geom consists of flat faces."""
     return kind in (_PLANE, _BOX)
 
 
@@ -57,12 +57,12 @@ class Face(NamedTuple):
 
 
 class Flats:
-    """What an eye sees of flat geoms.
+    """The flat faces seen from an eye, by pixel.
 
     Attributes:
-        faces: those that may be seen.
-        numbers: of the face that each pixel sees, from 1; 0 where it sees none.  # (H, W)
-        depths_m: how far ahead of the eye, along its axis, that is.  # (H, W)
+        faces: the faces that may be visible.
+        numbers: number of the face at each pixel, from 1; 0 where there is none.  # (H, W)
+        depths_m: depth of that face along the axis of the eye.  # (H, W)
     """
 
     def __init__(self, eye: Eye) -> None:
@@ -77,7 +77,7 @@ class Flats:
     def add(
         self, model: mujoco.MjModel, data: mujoco.MjData, outlines: Mapping[int, Outline]
     ) -> None:
-        """See geoms within their outlines."""
+        """Add the faces of geoms, each within the outline of its geom."""
         geoms = list(outlines)
         turns = data.geom_xmat[geoms].reshape(-1, 3, 3)
         away = self._eye.origin - data.geom_xpos[geoms]
@@ -98,14 +98,14 @@ class Flats:
                     self._see(axis, side * size[axis], place, rays, size, area)
 
     def places(self, pixels: Integers) -> tuple[Values, Values]:
-        """Where what pixels see is, along x and y of the base frame.  # (N,) each."""
+        """Return x and y of the points seen at pixels, in the base frame, m.  # (N,) each."""
         depths_m = self.depths_m.take(pixels)
         x, y = (self._rays(row).take(pixels) for row in self._eye.rotation[:2].tolist())
         return self._eye.origin[0] + x * depths_m, self._eye.origin[1] + y * depths_m
 
     def _rays(self, row: list[float]) -> Values:
-        """How far along an axis rays go while they go 1 m ahead.  # (H, W)."""
-        known = self._known_rays.get(key := tuple(row))  # many geoms are turned as the base is
+        """Return the component of rays along an axis, for 1 m of depth.  # (H, W)."""
+        known = self._known_rays.get(key := tuple(row))  # many geoms have aligned axes
         if known is None:
             x, y, z = row
             known = self._known_rays[key] = x * self._right + (y * self._up - z)
@@ -115,7 +115,7 @@ class Flats:
         self, axis: int, at_m: float, place: list[float], rays: list[Values], size: list[float],
         area: Any,
     ) -> None:  # fmt: skip
-        """Note what sees the newest face, which is across an axis of its geom's frame."""
+        """Mark the pixels that see the last face, which is normal to `axis` of its geom."""
         depths_m = (at_m - place[axis]) / rays[axis]
         before_m = self.depths_m[area]
         sees = depths_m >= 0.0
@@ -130,27 +130,27 @@ class Flats:
 
 
 def _facing(place: list[float], size: list[float], plane: bool) -> list[tuple[int, int]]:
-    """Axis and side of the faces that can be seen from a place in the geom's frame."""
+    """Return axis and side of the faces visible from a place in the geom's frame."""
     if plane:
         return [(2, 1)] if place[2] >= 0.0 else []
     outside = [axis for axis in range(3) if abs(place[axis]) > size[axis]]
-    if not outside:  # from inside each of them can be
+    if not outside:  # from inside, each face is visible
         return [(axis, side) for axis in range(3) for side in (1, -1)]
     return [(axis, 1 if place[axis] > 0.0 else -1) for axis in outside]
 
 
 class _Layer(NamedTuple):
-    """What has been drawn, and how far ahead of the camera, along its axis, it is."""
+    """A drawn picture, with the depth of each pixel along the axis of the camera."""
 
     image: Image  # (H * W, 3)
     depths_m: Values  # (H * W,)
 
 
 class Layers:
-    """Draws a simulation without shadows.
+    """Renderer of a simulation without shadows, in two layers.
 
-    Geoms stand still that no joint moves: of the world, or of bodies that are only placed. The
-    model may change its light, and how geoms look, how large and where they are.
+    Still geoms are those that no joint moves: geoms of the world and of mocap bodies. The light of
+    the model may change, and the looks, sizes and places of geoms.
     """
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -164,7 +164,7 @@ class Layers:
         self._stills: dict[tuple[int, Pinhole], tuple[bytes, _Layer]] = {}
 
     def picture(self, index: int, pinhole: Pinhole) -> Image:
-        """The view of camera number `index` now.  # (H * W, 3) uint8."""
+        """Return the current view of camera number `index`.  # (H * W, 3) uint8."""
         self._notice_changes()
         eye = eye_of(self._data, index, pinhole)
         places = self._still.places(self._data) + eye.origin.tobytes() + eye.rotation.tobytes()
@@ -180,7 +180,7 @@ class Layers:
         return picture.image
 
     def _notice_changes(self) -> None:
-        """Begin anew if things look otherwise than last time."""
+        """Discard the still layers if the looks of the model have changed."""
         known = [array.tobytes() for array in self._watched]
         if known == self._known:
             return
@@ -199,7 +199,7 @@ class Layers:
         self._movers = set(self._moving.ids.tolist())
 
     def _draw_still(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
-        """What stands still, before the sky."""
+        """Draw the still geoms in front of the sky."""
         kinds = self._model.geom_type
         flat = {geom: outline for geom, outline in outlines.items() if is_flat(kinds[geom])}
         layer = self._draw_flat(eye, flat)
@@ -220,7 +220,7 @@ class Layers:
         return _Layer(image, flats.depths_m.ravel())
 
     def _draw_floor(self, image: Image, flats: Flats, number: int, bright: Colors) -> None:
-        """Its tiles, and the background where it fades."""
+        """Draw the tiles of the floor, and its fading into the background."""
         pixels = np.flatnonzero(flats.numbers == number)
         x_m, y_m = flats.places(pixels)
         tiles, share = floor_tiles(x_m, y_m, self._looks.tiles_m), fading(x_m, y_m)
@@ -232,7 +232,7 @@ class Layers:
             image[pixels[far]] = to_bytes(near + share[far] * (SKY - near))
 
     def _cast(self, layer: _Layer, eye: Eye, outlines: Mapping[int, Outline]) -> None:
-        """Draw geoms by rays within their outlines, where nothing is nearer."""
+        """Draw geoms by rays within their outlines, except behind nearer pixels."""
         if not outlines:
             return
         pixels = pixels_inside(outlines.values(), eye.pinhole)

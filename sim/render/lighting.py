@@ -1,6 +1,6 @@
 """Light and looks of a scene: shading of ray-cast pictures, and MJCF lights for OpenGL.
 
-The model is what both renderers draw: rays are shaded by what it says as well.
+Both renderers take lights and looks from the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SKY = np.array([0.955, 0.965, 0.975], np.float32)
 FLOOR = np.array([[0.90, 0.915, 0.93], [0.845, 0.865, 0.885]], np.float32)
 
 TOWARDS_LIGHT = (0.52, -0.54, 0.66)  # from the field
-SKY_LIGHT = (0.78, 0.22)  # from all around, and more on what looks up
+SKY_LIGHT = (0.78, 0.22)  # ambient, and more on surfaces that face up
 TILES_M = 8.0  # along a metre
 # The floor fades into the background between these distances from the middle of the field.
 _FADE_M = (1.0, 2.0)
@@ -30,21 +30,21 @@ _MIDDLE_M = 0.3
 
 
 class Looks(NamedTuple):
-    """What lights a scene, and what its floor looks like."""
+    """Lights of a scene and looks of its floor."""
 
     towards_light: tuple[float, float, float]  # from the field
-    key: float  # light from there
-    sky: tuple[float, float]  # light from all around, and more on what looks up
+    key: float  # intensity of the light from there
+    sky: tuple[float, float]  # ambient light, and more on surfaces that face up
     floor: Colors  # (2, 3), of its tiles
     tiles_m: float  # along a metre
 
 
 PLAIN = Looks(TOWARDS_LIGHT, KEY, (FILL * SKY_LIGHT[0], FILL * SKY_LIGHT[1]), FLOOR, TILES_M)
-"""Of a scene that nobody has changed."""
+"""Looks of a scene without randomisation."""
 
 
 def brightness(normals: Rays, looks: Looks) -> Colors:
-    """Of surfaces, without shadows.  # (N, 1)."""
+    """Return the brightness of surfaces, without shadows.  # (N, 1)."""
     x, y, z = looks.towards_light
     key = (normals[:, 0] * x + normals[:, 1] * y + normals[:, 2] * z).clip(0.0, 1.0)
     bright = looks.key * key + sky_light(normals, looks)
@@ -53,18 +53,18 @@ def brightness(normals: Rays, looks: Looks) -> Colors:
 
 
 def sky_light(normals: Rays, looks: Looks) -> Values:
-    """The sky lights what looks up more than what looks down.  # (N,)."""
+    """Return the sky's light on surfaces, more on those that face up.  # (N,)."""
     light: Values = looks.sky[0] + looks.sky[1] * normals[:, 2]
     return light
 
 
 def floor_tiles(x_m: Values, y_m: Values, tiles_m: float) -> Integers:
-    """Which of two tiles the floor has at points of the base frame.  # (N,)."""
+    """Return which of two tiles, 0 or 1, the floor has at points of the base frame.  # (N,)."""
     return (np.floor(x_m * tiles_m) + np.floor(y_m * tiles_m)).astype(np.int64) & 1
 
 
 def fading(x_m: Values, y_m: Values) -> Colors:
-    """How far the floor is on its way to the background, from 0 to 1.  # (N, 1)."""
+    """Return the share of the background in the floor's colour, from 0 to 1.  # (N, 1)."""
     away = np.sqrt((x_m - _MIDDLE_M) ** 2 + y_m**2)
     share = ((away - _FADE_M[0]) / (_FADE_M[1] - _FADE_M[0])).clip(0.0, 1.0)
     result: Colors = share[:, None].astype(np.float32)
@@ -79,7 +79,10 @@ def shade_plainly(
     floor: int,
     looks: Looks = PLAIN,
 ) -> Colors:
-    """What rays meet, lit from afar, so that nothing but the floor needs to know where it is."""
+    """Return the colours that rays meet, under directional light and without shadows.
+
+    Positions are computed only for the floor.
+    """
     colors: Colors = geom_colors[hits.geoms]
     tiles = np.flatnonzero(hits.geoms == floor)
     x_m, y_m = (origin[:2] + rays[tiles, :2] * hits.distances[tiles, None]).T
@@ -91,7 +94,7 @@ def shade_plainly(
 
 
 def to_bytes(colors: Colors) -> Image:
-    """Colours as a screen takes them, in place.  # (N, 3) uint8."""
+    """Convert colours from 0..1 to bytes; changes its argument.  # (N, 3) uint8."""
     colors.clip(0.0, 1.0, out=colors)
     colors *= 255.0
     colors += 0.5
@@ -116,22 +119,22 @@ LOOKS = f"""
   <material name="tiles" texture="tiles" texuniform="true" texrepeat="{TILES_M} {TILES_M}"/>
 </asset>
 """
-"""For the top level of a model; the material `tiles` is the floor's."""
+"""MJCF for the top level of a model; `tiles` is the material of the floor."""
 
-# What looks down gets a tenth too much of the sky, for no light is negative.
+# Surfaces that face down get a tenth too much sky light, because no light can be negative.
 LIGHTS = f"""
 <light name="serl_key" directional="true" dir="{_text(-part for part in TOWARDS_LIGHT)}"
   ambient="{_grey(FILL * SKY_LIGHT[0])}" diffuse="{_grey(KEY)}" specular="0 0 0"/>
 <light name="serl_sky" directional="true" dir="0 0 -1" castshadow="false"
   ambient="0 0 0" diffuse="{_grey(FILL * SKY_LIGHT[1])}" specular="0 0 0"/>
 """
-"""For the body of the world."""
+"""MJCF for the body of the world."""
 
 
 def looks_of(model: mujoco.MjModel) -> Looks:
     """Return the lights and the floor that `LIGHTS` and `LOOKS` gave a model, as they are now.
 
-    A model without these lights or this floor gets the usual ones (`PLAIN`).
+    For a model without these lights or this floor, those of `PLAIN` are returned.
     """
     looks, floor = PLAIN, floor_of(model)
     key, sky = (_number(model, _LIGHT, name) for name in ("serl_key", "serl_sky"))
@@ -165,14 +168,14 @@ def _number(model: mujoco.MjModel, kind: Any, name: str) -> int:
 
 
 def lamp_light(shift_m: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Direction of the light of the lamp, 2 m from the field, once it has been moved.  # (3,)."""
+    """Return the light direction of the lamp, 2 m from the field, after a shift.  # (3,)."""
     direction = -(_LAMP_M * np.array(TOWARDS_LIGHT) + shift_m)
     unit: np.ndarray[Any, Any] = direction / np.linalg.norm(direction)
     return unit
 
 
 def looks_fields(model: mujoco.MjModel) -> tuple[np.ndarray[Any, Any], ...]:
-    """The arrays of a model that `looks_of` reads."""
+    """Return the arrays of a model that `looks_of` reads."""
     return (
         model.light_dir, model.light_diffuse, model.light_ambient,
         model.mat_rgba, model.mat_texrepeat,

@@ -1,4 +1,4 @@
-"""What rays meet first in a simulation, and its colour."""
+"""Pinhole cameras, casting of rays, and outlines of geoms in pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Pinhole(NamedTuple):
-    """The picture of a camera that looks along -z of its frame, with x right and y up.
+    """The pinhole model of a camera that looks along -z of its frame, with x right and y up.
 
     In the picture x points right and y down, in pixels from the upper left.
     """
@@ -32,20 +32,20 @@ class Pinhole(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """How far aside a ray is, 1 m ahead, that goes one pixel beside the middle."""
+        """The size of a pixel at a depth of 1 m, in metres."""
         return 2.0 * math.tan(0.5 * self.fovy_rad) / self.height
 
     def pixel_centers(self) -> tuple[Values, Values]:
-        """Columns and rows of all pixels' centres, (H * W,) each."""
+        """Return the columns and rows of all pixel centres, (H * W,) each."""
         y, x = np.mgrid[0 : self.height, 0 : self.width] + 0.5
         return x.ravel(), y.ravel()
 
     def slopes(self, x: Values, y: Values) -> tuple[Values, Values]:
-        """How far right and up rays through columns and rows are, 1 m ahead."""
+        """Return the offsets right and up, at a depth of 1 m, of rays through columns and rows."""
         return (x - 0.5 * self.width) * self.slope, (0.5 * self.height - y) * self.slope
 
     def directions(self, x: Values, y: Values) -> Rays:
-        """Unit vectors in the camera's frame through columns and rows, (N,) each."""
+        """Return unit vectors in the camera's frame through columns and rows, (N,) each."""
         rays = np.stack([*self.slopes(x, y), np.full(len(x), -1.0)], axis=-1)
         unit: Rays = rays / np.linalg.norm(rays, axis=1, keepdims=True)
         return unit
@@ -53,27 +53,27 @@ class Pinhole(NamedTuple):
 
 @lru_cache(maxsize=16)
 def pixel_directions(pinhole: Pinhole) -> Rays:
-    """Of all pixels' centres, row by row.  # (H * W, 3)."""
+    """Return the directions through all pixel centres, row by row.  # (H * W, 3)."""
     return pinhole.directions(*pinhole.pixel_centers())
 
 
 @lru_cache(maxsize=16)
 def pixel_slopes(pinhole: Pinhole) -> tuple[Values, Values]:
-    """Of columns (1, W) and rows (H, 1): see `Pinhole.slopes`."""
+    """Return `Pinhole.slopes` of all columns (1, W) and rows (H, 1)."""
     x, y = pinhole.pixel_centers()
     right, up = (slopes.reshape(pinhole.height, -1) for slopes in pinhole.slopes(x, y))
     return right[:1], up[:, :1]
 
 
 class Eye(NamedTuple):
-    """A camera where it is: base_T_camera and its picture."""
+    """A camera at its pose: base_T_camera and its pinhole model."""
 
     origin: Values  # (3,)
     rotation: Values  # (3, 3)
     pinhole: Pinhole
 
     def rays(self, directions: Rays) -> Rays:
-        """Directions in the base frame, summed in the same order on every machine."""
+        """Rotate directions to the base frame, with the same order of sums on every machine."""
         rays = np.empty_like(directions)
         x, y, z = directions.T
         for axis, (a, b, c) in enumerate(self.rotation.tolist()):
@@ -82,12 +82,12 @@ class Eye(NamedTuple):
 
 
 def eye_of(data: mujoco.MjData, index: int, pinhole: Pinhole) -> Eye:
-    """Camera number `index`, now."""
+    """Return camera number `index` at its current pose."""
     return Eye(data.cam_xpos[index], data.cam_xmat[index].reshape(3, 3), pinhole)
 
 
 def camera_index(model: mujoco.MjModel, name: str) -> int:
-    """The number of a camera; raises `BadInput`, with the known ones, when there is none."""
+    """Return the number of a camera; raises `BadInput` with the known names if there is none."""
     known = [model.camera(index).name for index in range(model.ncam)]
     if name not in known:
         raise BadInput(f"unknown camera {name!r}: expected one of {', '.join(known)}")
@@ -95,13 +95,13 @@ def camera_index(model: mujoco.MjModel, name: str) -> int:
 
 
 _FAR_M = 20.0
-_ROOM_M = 5.0  # a ray leaves it before it has gone as far as it may
-_OWN_COLOR = np.array([0.5, 0.5, 0.5, 1.0], np.float32)  # of a geom that names none
+_ROOM_M = 5.0  # a ray leaves this box before its largest distance, _FAR_M
+_OWN_COLOR = np.array([0.5, 0.5, 0.5, 1.0], np.float32)  # the default of MuJoCo
 _GROUPS = 3  # MuJoCo draws the geoms of groups 0 to 2; the others are for collisions
 
 
 class Hits(NamedTuple):
-    """Of each ray: the geom, or -1; how far away; the normal of its surface."""
+    """First hit of each ray: geom (-1 for a miss), distance, and normal of the surface."""
 
     geoms: np.ndarray[Any, np.dtype[np.int32]]  # (N,)
     distances: Values  # (N,), in metres
@@ -111,8 +111,8 @@ class Hits(NamedTuple):
 def colors_of(model: mujoco.MjModel) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the colour and alpha of each geom as MuJoCo draws it.  # (G, 4).
 
-    A geom has the colour of its material, unless it names one of its own. Alpha is 0 for the geoms
-    of groups 3 to 5, which MuJoCo does not draw.
+    A geom has the colour of its material, unless it has a colour of its own. Alpha is 0 for the
+    geoms of groups 3 to 5, which MuJoCo does not draw.
     """
     colors: np.ndarray[Any, np.dtype[np.float32]] = model.geom_rgba.copy()
     material = model.geom_matid
@@ -125,8 +125,8 @@ def colors_of(model: mujoco.MjModel) -> np.ndarray[Any, np.dtype[np.float32]]:
 def for_rays(model: mujoco.MjModel) -> mujoco.MjModel:
     """Copy a model so that rays meet every geom that is drawn, in its colour.
 
-    `mj_multiRay` passes over a body that is not within its bounding sphere, but that is around the
-    geoms that can collide only: of our hand it cuts the ends off.
+    `mj_multiRay` skips a body whose bounding sphere a ray misses, but that sphere encloses only the
+    geoms that can collide: the ends of the arm's hand would be cut off.
     """
     copied = copy.copy(model)
     roots = copied.body_bvhadr[copied.body_bvhnum > 0]
@@ -137,7 +137,7 @@ def for_rays(model: mujoco.MjModel) -> mujoco.MjModel:
 
 
 def cast(model: mujoco.MjModel, data: mujoco.MjData, origin: Values, rays: Rays) -> Hits:
-    """The first hit of each ray, all from one point, in a model `for_rays`; 20 m for a miss."""
+    """Return the first hit of each ray from `origin` in a model `for_rays`; 20 m for a miss."""
     count = len(rays)
     hits = Hits(np.empty(count, np.int32), np.empty(count), np.zeros((count, 3)))
     mujoco.mj_multiRay(
@@ -164,10 +164,10 @@ class Outline(NamedTuple):
 
 
 class Geoms:
-    """Some geoms of a model.
+    """A selection of the geoms of a model.
 
     Attributes:
-        ids: their numbers.  # (G,)
+        ids: numbers of the geoms.  # (G,)
     """
 
     def __init__(self, model: mujoco.MjModel, ids: Integers) -> None:
@@ -177,12 +177,15 @@ class Geoms:
         self._radii_m = np.sqrt((self._corners**2).sum(axis=2).max(axis=1))
 
     def places(self, data: mujoco.MjData) -> bytes:
-        """Equal as long as none of them moves."""
+        """Return the poses of the geoms as bytes, equal as long as none of them moves."""
         position, rotation = data.geom_xpos[self.ids], data.geom_xmat[self.ids]
         return bytes(position.tobytes() + rotation.tobytes())
 
     def outlines(self, data: mujoco.MjData, eye: Eye) -> dict[int, Outline]:
-        """Of the geoms that may be seen, by their numbers; no ray outside meets them."""
+        """Return the outline of each geom that may be visible, by number.
+
+        No ray outside its outline meets a geom.
+        """
         middles = (data.geom_xpos[self.ids] - eye.origin) @ eye.rotation  # in the camera's frame
         near = np.flatnonzero(_in_sight(middles, self._radii_m, eye.pinhole))
         ids = self.ids[near]
@@ -203,7 +206,7 @@ class Geoms:
 
 
 def pixels_inside(outlines: Iterable[Outline], pinhole: Pinhole) -> Integers:
-    """The pixels in any of the outlines, row by row.  # (N,)."""
+    """Return the pixels in any of the outlines, row by row.  # (N,)."""
     inside = np.zeros((pinhole.height, pinhole.width), bool)
     for left, top, right, bottom in outlines:
         inside[top:bottom, left:right] = True
@@ -211,7 +214,7 @@ def pixels_inside(outlines: Iterable[Outline], pinhole: Pinhole) -> Integers:
 
 
 def _in_sight(middles: Values, radii_m: Values, pinhole: Pinhole) -> Mask:
-    """Whether spheres reach into what a camera sees, in its frame.  # (G,)."""
+    """Return whether spheres, in the camera's frame, reach into its field of view.  # (G,)."""
     up = 0.5 * pinhole.height * pinhole.slope
     right = 0.5 * pinhole.width * pinhole.slope
     x, y, z = middles.T
@@ -222,7 +225,7 @@ def _in_sight(middles: Values, radii_m: Values, pinhole: Pinhole) -> Mask:
 
 
 def _limits_ahead(corners: list[list[float]]) -> list[float]:
-    """As of a whole box, of the part of one that is ahead of the camera."""
+    """Return the limits of the slopes of the part of a box that is ahead of the camera."""
     slopes = []
     for edge in _EDGES:
         (x, y, z), (to_x, to_y, to_z) = (corners[end] for end in edge)
@@ -240,7 +243,7 @@ def _limits_ahead(corners: list[list[float]]) -> list[float]:
 
 
 def _pixels(limits: list[float], pinhole: Pinhole) -> Outline:
-    """The pixels whose centres are within limits: least slopes left and down, then the largest."""
+    """Return the pixels with centres within limits: least slopes left and down, then largest."""
     left, top, right, bottom = limits
     slope, width, height = pinhole.slope, pinhole.width, pinhole.height
     return Outline(

@@ -1,4 +1,4 @@
-"""A ray caster on the CPU: needs no graphics driver and gives the same picture everywhere."""
+"""A ray caster on the CPU, without graphics driver and with equal pictures on all machines."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from serl.sim.render.projection import (
 )
 from serl.types import Image
 
-_LIGHT_M, _AWAY_M = np.array([1.3, -0.9, 1.7]), 2.0  # where it is, and how far away
+_LIGHT_M, _AWAY_M = np.array([1.3, -0.9, 1.7]), 2.0  # position, and distance
 _SHADOW = 0.35
 _EDGE = 0.025
 
 
 class RayRenderer:
-    """Pictures of a simulation: Lambert shading with a soft sky light and hard shadows.
+    """Renderer of a simulation by rays: Lambert shading, soft sky light and hard shadows.
 
     Geoms have the colours of their materials as in MuJoCo, but neither their textures nor partial
-    transparency (see `not_drawn`). The background is always the same. The light is that of
+    transparency (see `not_drawn`). The background is constant. The light is that of
     `sim/render/lighting.py`: a model's other lights are ignored.
 
     Args:
-        model: of the scene.
-        data: its state, as it changes.
+        model: model of the scene.
+        data: live state of the model.
         supersampling: rays per pixel along each axis, at edges; 1 for policies, 3 for people.
-        shadows: cast them and highlights; without, and without supersampling, a picture takes a
-            tenth of the time: rays are cast only where something moves.
+        shadows: draw shadows and highlights; without them and without supersampling, a picture
+            takes a tenth of the time: rays are cast only at moving geoms.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RayRenderer:
         self._layers = Layers(model, data)
 
     def frame(self, camera: str, width: int, height: int) -> Image:
-        """The view of `camera` now.  # (H, W, 3) uint8.
+        """Return the current view of `camera`.  # (H, W, 3) uint8.
 
         Raises:
             BadInput: the model has no such camera.
@@ -86,14 +86,14 @@ class RayRenderer:
         return image.reshape(height, width, 3)
 
     def _colors(self, eye: Eye) -> Colors:
-        """Of all pixels, by at least one ray through each.  # (H * W, 3)."""
+        """Return the colours of all pixels, by at least one ray through each.  # (H * W, 3)."""
         colors = self._colors_along(eye, pixel_directions(eye.pinhole))
         if self._supersampling > 1:
             self._smooth(colors, eye)
         return colors
 
     def _smooth(self, colors: Colors, eye: Eye) -> None:
-        """Cast more rays through the pixels that differ from a neighbour: the edges."""
+        """Cast more rays through the edges: pixels that differ from a neighbour."""
         pinhole = eye.pinhole
         x, y = pinhole.pixel_centers()
         edges = np.flatnonzero(_edges(colors.reshape(pinhole.height, pinhole.width, 3)))
@@ -105,7 +105,7 @@ class RayRenderer:
         colors[edges] = total / self._supersampling**2
 
     def _colors_along(self, eye: Eye, directions: Rays) -> Colors:
-        """Of what is seen along directions in the frame of the camera, from 0 to 1."""
+        """Return the colours, from 0 to 1, seen along directions in the frame of the camera."""
         rays = eye.rays(directions)
         if self._shadows:
             return self._shade(eye.origin, rays)
@@ -115,7 +115,7 @@ class RayRenderer:
         return shaded.clip(0.0, 1.0)
 
     def _shade(self, origin: Values, rays: Rays) -> Colors:
-        """As `shade_plainly`, with shadows and highlights, lit from a point."""
+        """Return the colours that rays meet, under a point light, with shadows and highlights."""
         geoms, distances, normals = cast(self._seen, self._data, origin, rays)
         hit = geoms >= 0
         points = origin + rays * distances[:, None]
@@ -138,7 +138,7 @@ class RayRenderer:
         return result
 
     def _lit(self, to_light: Rays, distances: Any) -> Any:
-        """Whether nothing stands between the light and the points."""
+        """Return whether nothing stands between the light and the points."""
         return cast(self._seen, self._data, self._light_m, -to_light).distances > distances - 2e-3
 
     def _highlights(self, rays: Rays, normals: Rays, to_light: Rays, key: Any, matt: Any) -> Any:
@@ -149,7 +149,7 @@ class RayRenderer:
 
 
 def not_drawn(model: mujoco.MjModel) -> str:
-    """Name the first geom that the rays show otherwise than it is, in one line; "" if none."""
+    """Name in one line the first geom that rays cannot draw faithfully; "" if there is none."""
     alphas, floor = colors_of(model)[:, 3], floor_of(model)
     for geom in np.flatnonzero(alphas > 0.0).tolist():
         name, material = model.geom(geom).name or str(geom), model.geom_matid[geom]
@@ -167,7 +167,7 @@ def not_drawn(model: mujoco.MjModel) -> str:
 
 
 def _edges(picture: Colors) -> Any:
-    """Pixels (H, W) that differ visibly from a neighbour."""
+    """Return the pixels (H, W) that differ visibly from a neighbour."""
     edges = np.zeros(picture.shape[:2], bool)
     across = np.abs(np.diff(picture, axis=1)).max(axis=2) > _EDGE
     down = np.abs(np.diff(picture, axis=0)).max(axis=2) > _EDGE

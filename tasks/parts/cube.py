@@ -1,4 +1,4 @@
-"""How a script takes a cube from where it lies to where it belongs, and goes up from there."""
+"""Scripts and resets that move a cube to its goal and then raise the tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serl.tasks.parts.steering import CLOSE, OPEN, rng_at, steer, yaw
 from serl.types import Action, Array, Observation
 
 State = Mapping[str, Array]
-"""What a reading and the truth both have: poses of the tool, its target and the cube, `gripper`."""
+"""State common to readings and the truth: poses of tool, target and cube, `gripper`."""
 
 _MAX_FINGERS_M = 0.08
 _LYING_M = 0.006
@@ -26,13 +26,13 @@ _QUARTER_RAD = 0.5 * math.pi
 
 @dataclass(frozen=True, slots=True)
 class Cube:
-    """A cube on the table, and how to handle it.
+    """A cube on the table, with the dimensions for handling it.
 
     Attributes:
-        name: its pose is the state `<name>_pose`.
-        half_m: half its width; its centre is so high where it lies.
-        grasp_m: the tool point is so far above the centre where it is grasped.
-        travel_m: height of the tool on its way elsewhere.
+        name: name of the cube; its pose is the state `<name>_pose`.
+        half_m: half its width, and the height of its centre on the table.
+        grasp_m: height of the tool point above the cube's centre for a grasp.
+        travel_m: height of the tool while carrying.
     """
 
     name: str
@@ -41,19 +41,19 @@ class Cube:
     travel_m: float = 0.13
 
     def position(self, state: State) -> Array:
-        """Of its centre, in the base frame.  # (3,)."""
+        """Return the position of the cube's centre, in the base frame.  # (3,)."""
         return state[f"{self.name}_pose"][:3]
 
     def turn(self, state: State) -> float:
-        """From the tool's yaw to that of the nearest side of the cube, rad."""
+        """Return the angle from the tool's yaw to that of the nearest side of the cube, rad."""
         return wrapped(yaw(state[f"{self.name}_pose"]) - yaw(state["tcp_pose"]), _QUARTER_RAD)
 
     def lies(self, state: State) -> bool:
-        """It is on the table: neither in the hand nor on the rim of something."""
+        """Return whether the cube is on the table: neither in the hand nor on a rim."""
         return float(self.position(state)[2]) < self.half_m + _LYING_M
 
     def is_held(self, state: State) -> bool:
-        """The fingers are as far apart as it is wide, and it is between them."""
+        """Return whether the cube is between the fingers, and they are closed to its width."""
         apart = self.position(state) - state["tcp_pose"][:3]
         apart[2] += self.grasp_m
         width = float(state["gripper"][0]) * _MAX_FINGERS_M
@@ -62,12 +62,12 @@ class Cube:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Where the tool may be when an episode begins: pointing down, open, at one height.
+    """Start poses of the tool: pointing down, open, at one height.
 
     Attributes:
         low_m: lowest x and y.
         high_m: highest x and y.
-        height_m: z.
+        height_m: z of all starts.
     """
 
     low_m: tuple[float, float]
@@ -75,12 +75,12 @@ class Starts:
     height_m: float
 
     def draw(self, rng: np.random.Generator) -> Vector:
-        """One of them."""
+        """Draw the position of a start."""
         x, y = rng.uniform(self.low_m, self.high_m).tolist()
         return x, y, self.height_m
 
     def has(self, state: State) -> bool:
-        """The tool is at one of them; a centimetre does not matter."""
+        """Return whether the tool is at a start, within a centimetre, and open."""
         x, y, z = state["tcp_pose"][:3].tolist()
         (x_low, y_low), (x_high, y_high) = self.low_m, self.high_m
         across = x_low - 0.01 < x < x_high + 0.01 and y_low - 0.01 < y < y_high + 0.01
@@ -96,21 +96,22 @@ def restore(
     goal_m: Callable[[np.random.Generator], np.ndarray[Any, Any]],
     starts: Starts,
 ) -> Policy | None:
-    """The reset of a task with one cube, from readings alone: as on an arm with a tracker of it.
+    """Return a policy that resets a task with one cube, from readings alone; None when ready.
 
-    A cube that is in the hand, or lies elsewhere, is put down where it belongs; the tool then goes
-    to a random start. Each call that is not ready draws other goals and another way to grasp.
+    The reset works as on a real arm with a tracker of the cube. A cube in the hand or out of place
+    is put down at a goal; the tool then goes to a random start. Each call with a scene that is not
+    ready draws another goal and another offset of the grasp.
 
     Args:
-        reading: where things are.
-        motion: what an action means.
-        cube: what is handled.
-        in_place: whether the cube, where it lies, is where an episode may begin.
-        goal_m: draws x and y of such a place.
-        starts: where the tool has to be.
+        reading: current reading.
+        motion: meaning of an action.
+        cube: cube to be handled.
+        in_place: whether the place of the cube is valid for the start of an episode.
+        goal_m: function that draws x and y of a valid place.
+        starts: start poses of the tool.
 
     Raises:
-        NeedsPerson: the cube lies where the tool does not get.
+        NeedsPerson: the cube lies out of the tool's reach.
     """
     state = reading.state
     lies = cube.lies(state)
@@ -127,19 +128,19 @@ def restore(
 
 
 class PutDown:
-    """Brings a cube to its goal, unless it lies in its place already; then the tool goes up.
+    """Script that brings a cube to its goal, unless it is in place, and then raises the tool.
 
-    It decides from one state alone, so that it can go on from anywhere: a hand that holds nothing
-    opens and comes again.
+    It acts on the current state alone, so that it can continue from any state: a hand that has
+    closed on nothing opens and tries again.
 
     Args:
-        motion: what an action means.
-        cube: what is carried.
-        in_place: whether the cube, where it lies, is where it belongs.
-        goal_m: x and y to put it down at.
-        end_m: where the tool is at the end; None for straight up.
-        noise: added to each motion.
-        aside_m: x and y by which it is grasped off its centre, and a turn, to try another way.
+        motion: meaning of an action.
+        cube: cube to be carried.
+        in_place: whether the cube lies in a valid place.
+        goal_m: x and y of the goal.
+        end_m: last position of the tool; None for straight up.
+        noise: noise added to each motion.
+        aside_m: offset of the grasp from the centre in x and y, and a turn, to vary the grasp.
     """
 
     HOVER_M = 0.065
@@ -159,7 +160,7 @@ class PutDown:
         self._aside = np.array((*aside_m, 0.0))
 
     def __call__(self, state: State) -> Action:
-        """The next action."""
+        """Return the next action."""
         if self._cube.is_held(state):
             return self._carry(state)
         if self._cube.lies(state) and self._in_place(state):
@@ -174,7 +175,7 @@ class PutDown:
             if tcp[2] < low + 0.004:
                 return self._steer(state, tcp, OPEN)
             return self._steer(state, np.array((*self._goal, low)), CLOSE)
-        # Slower aside than up, until it is above what is in the way.
+        # Slower aside than up, until the cube is above obstacles.
         risen = min(1.0, max(0.0, (tcp[2] - low - 0.03) / 0.03)) if far > 0.03 else 1.0
         goal = tcp[:2] + risen * (self._goal - tcp[:2])
         return self._steer(state, np.array((*goal, cube.travel_m)), CLOSE)
@@ -189,11 +190,11 @@ class PutDown:
         return self._steer(state, np.array(self._end), OPEN, -yaw(state["target_pose"]))
 
     def _grasp(self, state: State) -> Action:
-        """Over it and turned first; the more it is aligned, the lower."""
+        """Move over the cube and turn; descend as the tool gets aligned."""
         tcp, goal = state["tcp_pose"][:3], self._cube.position(state).astype(np.float64)
         goal += self._aside
         goal[2] = max(goal[2] + self._cube.grasp_m, self._motion.box_low_m[2])
-        # The side that is nearest to the front, not to the tool: the tool turns only so far.
+        # The side nearest to the front, not to the tool, because the turn of the tool is limited.
         side = wrapped(yaw(state[f"{self._cube.name}_pose"]), _QUARTER_RAD)
         offset, turn = goal - tcp, side - yaw(state["tcp_pose"])
         opening = float(state["gripper"][0])

@@ -1,6 +1,6 @@
-"""What tasks of insertion share: a peg in the hand, a hole somewhere below, little room.
+"""Common base of insertion tasks: a peg in the hand, a hole below, and little clearance.
 
-A task of its own declares the shape (`serl.tasks.parts.peg_and_hole.Fit`) and its numbers
+Each task declares the shape (`serl.tasks.parts.peg_and_hole.Fit`) and its numbers
 (`InsertionConfig`).
 """
 
@@ -27,16 +27,16 @@ from serl.tasks.parts.steering import rng_at, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 
-_CLEAR_M = 0.010  # above the rim nothing is in the way
-# Of what is left below a peg that is just in: so much deeper the hand has to be for a classifier,
-# since a peg that is pressed upon slips in it.
+_CLEAR_M = 0.010  # height above the rim from which the peg moves freely
+# Share of the depth below a peg that is just in, by which the hand must be deeper before a
+# classifier is queried, since a pressed peg slips in the hand.
 _DEEPER = 0.4
 _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
-# Of a hand camera's picture: where the field comes into sight, and the peg's tip with what is near,
-# where a pixel is 0.7 mm.
+# Crops of a hand camera's picture: the field coming into sight, and the surroundings of the peg's
+# tip, where a pixel is 0.7 mm.
 _AROUND, _TIP = (0.25, 0.35, 0.75, 0.85), (0.40625, 0.4765625, 0.59375, 0.6640625)
 _VIEWS = {
     camera + near: View(camera=camera, width=side, height=side, crop=crop, capture=(256, 256))
@@ -44,24 +44,24 @@ _VIEWS = {
     for near, side, crop in (("", 32, _AROUND), ("_tip", 48, _TIP))
 }
 _BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
-# Opposite the wrist camera: what one of them takes for far away is far aside for the other.
+# Opposite the wrist camera: an offset along the view of one is an offset across that of the other.
 _BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
 
 
 class Start(NamedTuple):
-    """Where the peg begins: its tip from the middle of the rim, and its yaw from the hole's."""
+    """Start of the peg: its tip relative to the middle of the rim, its yaw to the hole's."""
 
     place_m: Vector
     yaw_rad: float
 
     def is_reached(self, place_m: Vector, yaw_rad: float) -> bool:
-        """Half a centimetre does not matter."""
+        """Return whether the peg is at this start, within half a centimetre."""
         near = math.dist(place_m, self.place_m) < _NEAR_M
         return near and abs(yaw_rad - self.yaw_rad) < _NEAR_RAD
 
 
 def motion_above(low_m: float) -> Motion:
-    """Over the whole field, and down to where the tool point is this far above the table."""
+    """Return the motion over the whole field, with the tool point `low_m` or more up."""
     return Motion(
         axes=("x", "y", "z", "yaw"),
         translation_m=0.015,
@@ -74,17 +74,17 @@ def motion_above(low_m: float) -> Motion:
 
 
 class InsertionConfig(TaskConfig):
-    """The numbers of a task of insertion.
+    """Settings of an insertion task.
 
     Attributes:
-        clearance_m: between peg and hole, on each side.
-        field_m: the hole's centre is within this of the middle of the field, along x and y.
-        max_yaw_rad: the hole's yaw is within this of zero, either way.
-        start_m: the peg starts within this of above the hole, along x and y.
+        clearance_m: clearance between peg and hole, on each side.
+        field_m: largest distance of the hole's centre from the field's middle, along x and y.
+        max_yaw_rad: largest yaw of the hole, to either side.
+        start_m: largest distance of the peg's start from the hole's axis, along x and y.
         start_height_m: lowest and highest start of the peg's tip, above the rim.
-        start_yaw_rad: the peg's yaw at the start is within this of the hole's.
-        depth_m: the tip must be deeper than this.
-        lateral_m: and nearer than this to the hole's axis.
+        start_yaw_rad: largest difference between the yaws of peg and hole at the start.
+        depth_m: depth that the tip must exceed for success.
+        lateral_m: distance from the hole's axis below which the tip must be.
     """
 
     motion: Motion = motion_above(0.045)
@@ -101,10 +101,10 @@ class InsertionConfig(TaskConfig):
 
 
 class Insertion:
-    """The peg is in the hand; the hole lies anywhere on a field.
+    """Insertion of a peg, held in the hand, into a hole anywhere on a field.
 
-    Where the hole is, the policy sees relative to the peg, as an object tracker would say it; what
-    it feels is the force at the wrist. An episode in which the peg falls is over.
+    The policy observes the hole relative to the peg, as an object tracker would measure it, and the
+    force at the wrist. An episode ends if the peg falls.
     """
 
     name: str
@@ -124,11 +124,11 @@ class Insertion:
             )
         self.config = config
         self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
-        self._next: Start | None = None  # where the reset leads
+        self._next: Start | None = None  # start that the reset leads to
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Nine numbers of the arm, and four of the hole or images of it."""
+        """Nine numbers of the arm, and four of the hole or images."""
         turn = math.degrees(self.fit.symmetry_rad)
         hole = {
             "hole_from_tip": ArraySpec(shape=(3,), unit="m, base frame; the rim's centre"),
@@ -163,13 +163,13 @@ class Insertion:
         )
 
     def begin(self, reading: Observation) -> None:
-        """Keep where the tool starts."""
+        """Begin an episode: remember the tool's start, and draw the start of the next episode."""
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
         self._next = self._draw_start(rng_at(pose))
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of the policy for a reading."""
         values = reading.state
         tcp = values["tcp_pose"]
         arm = {
@@ -191,34 +191,36 @@ class Insertion:
         return Observation(hole | arm, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Reward 1 and the end once the peg is in; over as well when it fell."""
+        """Return reward 1 and the end once the peg is in; the end without reward if it fell."""
         state = reading.state
         return self.config.outcome(self.is_success(state), index, lost=self._fell(state))
 
     def reset(self, reading: Observation) -> Policy | None:
-        """With `auto_reset`, pull the peg out and go to a start; else the simulation places both.
+        """Return a policy that pulls the peg out and goes to a start, or None when ready.
+
+        Without `auto_reset`, the simulation places peg and hole.
 
         Raises:
-            NeedsPerson: the peg has fallen; a gripper that never opens cannot take it up.
+            NeedsPerson: the peg has fallen; the gripper, which never opens, cannot pick it up.
         """
         if not self.config.auto_reset:
             return None
         if self._fell(reading.state):
             raise NeedsPerson("the peg is not in the hand")
         where = self._away(reading.state)
-        if self._next is None:  # nothing was begun here: perhaps in a hole that it is in already
+        if self._next is None:  # no episode has begun: the peg may be in the hole
             if self._is_start(*where):
                 return None
             self._next = self._draw_start(rng_at(reading.state["tcp_pose"]))
         return None if self._next.is_reached(*where) else self._withdraw
 
     def is_success(self, truth: Truth) -> bool:
-        """The tip is deep in the hole: beside it, it would be above the rim or on the table."""
+        """Return whether the tip is deep in the hole; elsewhere the rim or the table stops it."""
         x, y, z = self.hole_from_tip(truth)
         return z > self.config.depth_m and math.hypot(x, y) < self.config.lateral_m
 
     def progress(self, truth: Truth) -> float:
-        """0.3 for approaching, 0.2 for being above the hole, 0.5 for depth."""
+        """Return progress: 0.3 for approaching, 0.2 for being above the hole, 0.5 for depth."""
         x, y, z = self.hole_from_tip(truth)
         lateral = math.hypot(x, y)
         depth = max(0.0, z) if lateral < self.config.lateral_m else 0.0
@@ -229,18 +231,19 @@ class Insertion:
         )
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """A scripted inserter without memory."""
+        """Return a script without memory that inserts the peg."""
         return _Expert(self, truth, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Tuned settings: a steady hand, which explores within half a millimetre a step.
+        """Return tuned settings: exploration stays within half a millimetre a step.
 
-        With the entropy of other tasks it would be two, in a hole that leaves half a one: 42 of 50
-        trials instead of all. A human who is shaky, or lets go early, is of no help here.
+        With the entropy of other tasks it would be two millimetres, in a hole with half a
+        millimetre of room: 42 of 50 trials succeeded instead of all. Shaky or short interventions
+        do not help here.
 
-        A classifier of images is not asked unless the tool is lower than with a peg that is just
-        in, by more than a peg slips in the hand: no picture tells the last millimetre. Where the
-        peg is at the bottom sooner, the hand comes as low by pressing on, within 3 steps.
+        A classifier of images is queried only while the tool is lower than with a peg that is just
+        in, by more than a peg slips in the hand: images do not show the last millimetre. If the
+        peg reaches the bottom earlier, pressing on lowers the hand as far within 3 steps.
         """
         tuned = from_pixels if self.config.observe == "pixels" else from_state
         fit, depth_m = self.fit, self.config.depth_m
@@ -253,28 +256,31 @@ class Insertion:
         }
 
     def feature_defaults(self) -> Mapping[str, Any]:
-        """As often an update as from state; it takes longer to be as sure."""
+        """Return settings for a fixed encoder: as many updates as from state, and more steps."""
         return on_features(10_000)
 
     def hole_from_tip(self, state: Mapping[str, Array]) -> Vector:
-        """From the peg's tip to the middle of the rim, m, base frame; z is the tip's depth."""
+        """Return the vector from the peg's tip to the middle of the rim, m, base frame.
+
+        Its z is the depth of the tip.
+        """
         peg, hole = state["peg_pose"].tolist(), state["hole_pose"].tolist()
         tip = rotate(_rotation(state["peg_pose"]), (0.0, 0.0, -self.fit.peg_m[2]))
         x, y, z = (hole[axis] - peg[axis] - tip[axis] for axis in range(3))
         return x, y, z + self.fit.rim_m
 
     def turn(self, state: Mapping[str, Array]) -> float:
-        """From the peg's yaw to the hole's, rad."""
+        """Return the angle from the peg's yaw to the hole's, rad."""
         peg, hole = (yaw(_rotation(state[name])) for name in ("peg_pose", "hole_pose"))
         return wrapped(hole - peg, self.fit.symmetry_rad)
 
     def _away(self, state: Mapping[str, Array]) -> tuple[Vector, float]:
-        """Of the peg's tip from the middle of the rim, m, and of its yaw from the hole's, rad."""
+        """Return the tip relative to the middle of the rim, m, and the yaw to the hole's, rad."""
         x, y, z = self.hole_from_tip(state)
         return (-x, -y, -z), -self.turn(state)
 
     def _withdraw(self, observation: Observation) -> Action:
-        """Lift until the peg is out, and move to the next start; of readings."""
+        """Return an action that lifts the peg out, then moves to the next start, from a reading."""
         assert self._next is not None
         state = observation.state
         place, turned = self._away(state)
@@ -287,7 +293,7 @@ class Insertion:
         return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
 
     def _is_start(self, place_m: Vector, yaw_rad: float) -> bool:
-        """Whether episodes begin there; as exactly as `Start.is_reached`."""
+        """Return whether this is a valid start, with the tolerance of `Start.is_reached`."""
         config, (x, y, height) = self.config, place_m
         low, high = config.start_height_m
         near = max(abs(x), abs(y)) < config.start_m + _NEAR_M
@@ -295,7 +301,7 @@ class Insertion:
         return near and up and abs(yaw_rad) < config.start_yaw_rad + _NEAR_RAD
 
     def _fell(self, state: Mapping[str, Array]) -> bool:
-        """The peg is no longer between the fingers."""
+        """Return whether the peg is no longer between the fingers."""
         apart = state["peg_pose"][:3] - state["tcp_pose"][:3]
         return float(np.linalg.norm(apart)) > self.fit.below_tcp_m + 0.02
 
@@ -324,29 +330,29 @@ class Insertion:
 
 
 class _Expert:
-    """Decides from the truth alone: above the hole first, and turned; then down.
+    """Script that acts on the truth alone: it aligns the peg above the hole, then descends.
 
-    Where it gets stuck on the rim it is above and not aligned, so it goes up and comes again.
+    A peg stuck on the rim is above the hole and not aligned, so the script goes up and tries again.
     """
 
     NOISE = 0.05  # far away; a tenth of it where the peg could jam
     HOVER_M = 0.003
     ALIGNED_M, ALIGNED_RAD, STILL_M_S = 0.0004, 0.010, 0.006
-    BEGUN_M = 0.0010  # on the way down friction pulls aside; the rim says whether it was too much
-    ENTER_M, FEED_M = 0.003, 0.008  # a step, into the hole and down in it
+    BEGUN_M = 0.0010  # on the way down friction pulls aside; the rim shows if too far
+    ENTER_M, FEED_M = 0.003, 0.008  # per step, into the hole and down in it
 
     def __init__(self, task: Insertion, truth: Callable[[], Truth], seed: int) -> None:
         self._task, self._truth, self._motion = task, truth, task.config.motion
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
-        """The next action; of the observation it needs the velocity."""
+        """Return the next action, from the truth and the observed velocity."""
         truth = self._truth()
         tcp, target = truth["tcp_pose"], truth["target_pose"]
         offset, turn = np.array(self._task.hole_from_tip(truth)), self._task.turn(truth)
         lateral = math.hypot(offset[0], offset[1])
         inside = offset[2] > 0.001 and lateral < 0.002
-        # Going down sways the arm by up to half a millimetre: it begins once it stands still.
+        # Descending sways the arm by up to half a millimetre: it begins once the arm stands still.
         velocity = observation.state["tcp_velocity"]
         begun = target[2] - tcp[2] < -0.001 and offset[2] > -self.HOVER_M
         slow = float(np.abs(velocity).max()) < self.STILL_M_S
@@ -362,7 +368,7 @@ class _Expert:
             goal[2] += self.HOVER_M + max(0.0, lateral - 0.005)
         shift = goal - target[:3]
         turned = wrapped(turn + yaw(_rotation(tcp)) - yaw(_rotation(target)), 2.0 * math.pi)
-        if slow and near:  # an arm that is not where its target is has come as near as it gets
+        if slow and near:  # an arm at rest off its target gets no nearer
             shift[:2], turned = 0.6 * offset[:2], turn
             shift[2] = -self.FEED_M if inside else shift[2]
         shift /= self._motion.translation_m

@@ -1,4 +1,4 @@
-"""Pegs and holes: what fits into what, and how it looks to MuJoCo."""
+"""Pegs and holes: their shapes and clearances, and their MJCF."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from serl.geometry import Vector
 _WALL_M = 0.020  # half the thickness
 _LATCH_N_M = 500.0
 
-# Contacts stiffer than the built-in ones: with those the peg sinks further into a wall than it has
-# room in the hole.
+# Contacts stiffer than the default: with the default the peg sinks further into a wall than the
+# clearance in the hole.
 _FIT = 'condim="4" friction="0.3 0.005 0.0001" solref="0.004 1" solimp="0.95 0.99 0.0005"'
 
 
@@ -22,13 +22,13 @@ class Fit:
 
     Attributes:
         peg_m: half the peg's size along x, y and z; the fingers hold it along y.
-        below_tcp_m: from the tool point down to the peg's centre.
+        below_tcp_m: distance from the tool point down to the peg's centre.
         rim_m: height of the rim above the table: the depth of the hole, less that of a latch.
-        symmetry_rad: a turn that leaves the peg as it was.
+        symmetry_rad: angle of the peg's rotational symmetry.
         chamfer_m: height of the slopes beside the hole that lead into it; they stand on the rim.
-        latch_n: force that a latch at the bottom gives way to; 0 for none ...
-        latch_m: ... over this distance.
-        mass_kg: of the peg.
+        latch_n: force at which a latch at the bottom gives way; 0 for none.
+        latch_m: travel of the latch.
+        mass_kg: mass of the peg.
     """
 
     peg_m: Vector
@@ -42,7 +42,7 @@ class Fit:
 
 
 def hole_mjcf(fit: Fit, clearance_m: float) -> str:
-    """Four walls around a hole, with slopes and a latch if the fit has them, moved as one."""
+    """Return the MJCF of a hole: one body with four walls, and the fit's slopes and latch."""
     inner = [half + clearance_m for half in fit.peg_m[:2]]
     outer = [half + 2.0 * _WALL_M for half in inner]
     middle = [half + _WALL_M for half in inner]
@@ -64,7 +64,7 @@ def hole_mjcf(fit: Fit, clearance_m: float) -> str:
 
 
 def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:
-    """A plate at 45 degrees whose lower edge is that of a long wall of the hole."""
+    """Return the MJCF of a plate at 45 degrees with its lower edge at a long wall's edge."""
     along, thickness = math.sqrt(0.5) * fit.chamfer_m, 0.001
     back = thickness * math.sqrt(0.5)
     y = side * (inner[1] + 0.5 * fit.chamfer_m + back)
@@ -73,7 +73,10 @@ def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:
 
 
 def _latch(fit: Fit) -> str:
-    """A plate on a spring, as thick as its way; the armature keeps it from yielding at its end."""
+    """Return the MJCF of a latch: a plate on a spring, as thick as its travel.
+
+    The armature keeps the plate from yielding at its end.
+    """
     x, y, z = 0.8 * fit.peg_m[0], 0.8 * fit.peg_m[1], 0.5 * fit.latch_m
     joint = (
         f'<joint type="slide" axis="0 0 1" range="{-fit.latch_m} 0" solreflimit="0.004 1"'
@@ -89,7 +92,7 @@ def _box(centre: Vector, half: Vector, more: str = "") -> str:
 
 
 def peg_mjcf(fit: Fit) -> str:
-    """A body `peg` that nothing holds."""
+    """Return the MJCF of the free body `peg`."""
     size = " ".join(map(str, fit.peg_m))
     return f"""
 <body name="peg">

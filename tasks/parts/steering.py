@@ -1,4 +1,4 @@
-"""How scripts steer the tool: what experts and resets of several tasks share."""
+"""Steering of the tool by scripts, common to experts and resets of several tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serl.motion import Motion
 from serl.types import Action, Array
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
-"""The tool points down; its axis y, along which the fingers move, is the base's -y."""
+"""Orientation of a tool that points down; its y, along which fingers move, is the base's -y."""
 
 OPEN, CLOSE = 1.0, -1.0
 
@@ -26,14 +26,14 @@ def steer(
     gripper: float = 0.0,
     noise: np.ndarray[Any, Any] | float = 0.0,
 ) -> Action:
-    """Straight on at the highest speed that an action allows.
+    """Return an action straight towards a goal, at the highest speed that an action allows.
 
     Args:
-        motion: what an action means; its axes are x, y, z and perhaps yaw.
-        shift_m: from the target to where it is to go, in the base frame.
-        turn_rad: from the target's yaw to the wanted one.
-        gripper: the last entry, where there is a gripper.
-        noise: added to the motion.
+        motion: meaning of an action; its axes are x, y, z and optionally yaw.
+        shift_m: translation from the target to the goal, in the base frame.
+        turn_rad: rotation from the target's yaw to that of the goal.
+        gripper: last entry of the action, if the motion has a gripper.
+        noise: noise added to the motion.
     """
     shift = np.asarray(shift_m, np.float64) / motion.translation_m
     shift /= max(1.0, float(np.abs(shift).max()))
@@ -43,7 +43,7 @@ def steer(
 
 
 def yaw(pose: Array) -> float:
-    """Angle about the vertical of the axis x, or of the most level axis of a cube that tipped."""
+    """Return the yaw of the x axis, rad; of the y axis if x is steep, as for a tipped cube."""
     x, y, z, w = pose[3:].tolist()
     quaternion: Quaternion = (x, y, z, w)
     axis = rotate(quaternion, (1.0, 0.0, 0.0))
@@ -53,10 +53,10 @@ def yaw(pose: Array) -> float:
 
 
 def rng_at(pose: Array) -> np.random.Generator:
-    """Another one wherever the tool is, the same again for the same pose."""
+    """Return a random generator seeded by a pose: equal poses give equal generators."""
     return np.random.default_rng(zlib.crc32(pose.tobytes()))
 
 
 def scalar(value: float) -> Array:
-    """As an array of a state.  # (1,)."""
+    """Return a number as an array for a state.  # (1,)."""
     return np.array([value], np.float32)

@@ -1,4 +1,4 @@
-"""A closed course through checkpoints, as one lap that somebody drove has defined it."""
+"""A closed course through checkpoints, defined by one recorded lap."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Checkpoint = tuple[float, float]
 
 
 def checkpoints_of(positions_m: Points, spacing_m: float = 0.5) -> tuple[Checkpoint, ...]:
-    """Points at equal distances along the first lap of a drive.
+    """Return points at equal distances along the first lap of a drive.
 
     Args:
-        positions_m: where the car was, in order.  # (N, 2)
-        spacing_m: about how far apart the points are to be.
+        positions_m: positions of the car, in order.  # (N, 2)
+        spacing_m: approximate distance between the points.
 
     Raises:
-        BadInput: the drive does not come back to where it began.
+        BadInput: the drive does not return to its start.
     """
     driven = np.concatenate(
         [[0.0], np.cumsum(np.linalg.norm(np.diff(positions_m, axis=0), axis=1))]
@@ -41,7 +41,7 @@ def checkpoints_of(positions_m: Points, spacing_m: float = 0.5) -> tuple[Checkpo
 
 
 class Course:
-    """The closed line through checkpoints; places on it are distances from the first one.
+    """The closed line through checkpoints; a place on it is its distance from the first one.
 
     Args:
         checkpoints: at least 4, in the order of driving.
@@ -59,24 +59,24 @@ class Course:
         self.length_m = float(self._lengths.sum())
 
     def at(self, along_m: float) -> Points:
-        """The point at a place.  # (2,)."""
+        """Return the point at a place.  # (2,)."""
         index, rest = self._segment(along_m)
         point: Points = self._points[index] + self._ways[index] * (rest / self._lengths[index])
         return point
 
     def heading(self, along_m: float) -> float:
-        """Where the course goes at a place, rad."""
+        """Return the heading of the course at a place, rad."""
         x, y = self._ways[self._segment(along_m)[0]]
         return math.atan2(y, x)
 
     def nearest(
         self, position_m: Points, about_m: float | None = None, reach_m: float = 1.0
     ) -> float:
-        """The place that is nearest to a position.
+        """Return the place nearest to a position.
 
         Args:
             position_m: x and y.
-            about_m: the place before: a place further away than `reach_m` does not count.
+            about_m: previous place: places farther from it than `reach_m` are excluded.
             reach_m: see `about_m`.
         """
         apart = position_m - self._points
@@ -90,14 +90,14 @@ class Course:
         return float(places[np.argmin(off)])
 
     def along(self, positions_m: Points) -> Points:
-        """The places of a drive, each near the one before.  # (N,)."""
+        """Return the places of a drive, each near the previous one.  # (N,)."""
         places = [self.nearest(positions_m[0])]
         for position in positions_m[1:]:
             places.append(self.nearest(position, places[-1]))
         return np.array(places)
 
     def ahead(self, from_m: Any, to_m: Any) -> Any:
-        """How far one place is ahead of another, the shorter way round; behind is negative."""
+        """Return the distance from one place ahead to another, the shorter way; negative behind."""
         half = 0.5 * self.length_m
         return (to_m - from_m + half) % self.length_m - half
 
@@ -108,10 +108,10 @@ class Course:
 
 
 def forwards(positions_m: Points, track: Course, half_width_m: float) -> Points:
-    """A drive on a track without its ways back.  # (N, 2).
+    """Return a drive on a track without its backward parts.  # (N, 2).
 
     Raises:
-        BadInput: it leaves the track, or goes against its direction.
+        BadInput: the drive leaves the track, or goes against its direction.
     """
     places = track.along(positions_m)
     middle = np.array([track.at(place) for place in places])

@@ -1,4 +1,4 @@
-"""Settings that several tasks have in common: what 20 demonstrations are enough for."""
+"""Training settings common to several tasks, for learning from 20 demonstrations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _CLONED = {
 
 
 def from_state(steps: int, required: float | None = 0.9, **agent: Any) -> dict[str, Any]:
-    """Training from state: a cloned policy that RL improves; better without LayerNorm there.
+    """Return settings for state: RL improves a cloned policy, better without LayerNorm.
 
     Args:
-        steps: of the environment.
-        required: share of the final trials that have to succeed; None for any.
-        agent: settings of it that the task has for itself.
+        steps: number of environment steps.
+        required: share of the final trials that must succeed; None for any.
+        agent: further settings of the agent for the task.
     """
     return {
         "steps": steps,
@@ -29,14 +29,14 @@ def from_state(steps: int, required: float | None = 0.9, **agent: Any) -> dict[s
 
 
 def from_state_at_length(steps: int, **agent: Any) -> dict[str, Any]:
-    """Training from state of what is done in dozens of steps: grasp, carry, let go.
+    """Return settings for state and tasks of dozens of steps: grasp, carry, let go.
 
-    Who explores lets go of things, so there is more cloning, and a person who takes over stays for
-    a while: with a brief one none of 49 episodes of `handover` succeeded.
+    Exploration drops objects, so there is more cloning, and interventions are long: with brief
+    ones none of 49 episodes of `handover` succeeded.
 
     Args:
-        steps: of the environment.
-        agent: settings of it that the task has for itself.
+        steps: number of environment steps.
+        agent: further settings of the agent for the task.
     """
     cloned = {"bc_warm_start": 2000, "bc_weight": 1.0, "bc_final_weight": 1.0}
     return from_state(steps, discount=0.985, **{**cloned, **agent}) | {
@@ -52,11 +52,11 @@ def from_state_at_length(steps: int, **agent: Any) -> dict[str, Any]:
 
 
 def from_pixels(steps: int, **agent: Any) -> dict[str, Any]:
-    """Training from images, on a CPU: fewer and smaller updates, and more cloning before them.
+    """Return settings for images on a CPU: fewer and smaller updates, and more cloning first.
 
     Args:
-        steps: of the environment.
-        agent: settings of it that the task has for itself.
+        steps: number of environment steps.
+        agent: further settings of the agent for the task.
     """
     return {
         "steps": steps,
@@ -66,11 +66,11 @@ def from_pixels(steps: int, **agent: Any) -> dict[str, Any]:
 
 
 def on_features(steps: int) -> dict[str, Any]:
-    """What is other than `from_pixels` where a pretrained encoder stays as it is.
+    """Return the differences from `from_pixels` for a fixed pretrained encoder.
 
-    An update costs about what it costs from state, so there are as many.
+    An update costs about as much as from state, so there are as many.
 
     Args:
-        steps: of the environment.
+        steps: number of environment steps.
     """
     return {"steps": steps, "agent": {"batch_size": 256, "utd": 4}}

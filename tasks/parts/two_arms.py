@@ -1,4 +1,4 @@
-"""Two arms that face each other: where they stand, how they point down, what is seen of them."""
+"""Two arms that face each other: bases, downward orientations, cameras and observations."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ BASES = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (1.10, 0.0, 0.0, math.pi)}
 """x, y, z and yaw of each arm's base in the frame of both, m and rad."""
 
 TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)
-"""Orientation of the right tool, in the frame of both, where the left one's is `DOWN`."""
+"""Orientation of the right tool in the common frame, with the left tool at `DOWN`."""
 
 VIEWS: dict[ViewName, View] = {
     "front": View(camera="field", width=64, height=64),
     "left_wrist": View(camera="left_wrist", width=64, height=64),
     "right_wrist": View(camera="right_wrist", width=64, height=64),
 }
-"""A camera at each wrist, and one that the task names `field`."""
+"""Views of a camera at each wrist, and of the task's camera `field`."""
 
 State = Mapping[str, Array]
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def arm_spec(side: str, origin: str) -> dict[str, ArraySpec]:
-    """What `arm_seen` gives: ten numbers."""
+    """Return the specification of the ten numbers of `arm_seen`."""
     position = ArraySpec(shape=(3,), unit="m, frame of both")
     return {
         f"{side}from_{origin}": position,
@@ -46,7 +46,7 @@ def arm_spec(side: str, origin: str) -> dict[str, ArraySpec]:
 
 
 def arm_seen(state: State, side: str, origin: str, origin_m: Vector64) -> dict[str, Array]:
-    """What the policy sees of an arm: its tool from a place of the task, and how it moves."""
+    """Return the observation of an arm: tool relative to a place, velocity, gripper and lead."""
     tcp = state[f"{side}tcp_pose"][:3]
     return {
         f"{side}from_{origin}": (tcp - origin_m).astype(np.float32),
@@ -57,5 +57,5 @@ def arm_seen(state: State, side: str, origin: str, origin_m: Vector64) -> dict[s
 
 
 def target(state: State, side: str) -> Vector64:
-    """Where the tool of this side is told to be.  # (3,)."""
+    """Return the target position of the tool on this side.  # (3,)."""
     return state[f"{side}target_pose"][:3].astype(np.float64)
