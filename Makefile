@@ -29,6 +29,7 @@ check: .venv/ready
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/codespell
+	.venv/bin/python .ci/docstrings.py
 
 # All are run, also where one fails; those that failed are named at the end.
 bench: .venv/ready-bench
