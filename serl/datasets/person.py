@@ -68,8 +68,8 @@ class RecordingStation:
         self.desk.rest()
         free = False
         wait = self.standby or self.desk.hold.wait
-        while not self._ending():
-            if wait(self._ending):
+        while not self._ending(read=False):
+            if wait(lambda: self._ending(read=True)):
                 self.robot.recover()
             action, owner = self.desk(), self.desk.owner.owner
             if action is None:
@@ -79,9 +79,9 @@ class RecordingStation:
             self.clock.wait()
         return False
 
-    def _ending(self) -> bool:
+    def _ending(self, read: bool) -> bool:
         """Execute pending stops, each before a later release; return whether the session ends."""
-        self.desk.obey_stops()
+        self.desk.obey_stops(read)
         return self.stopping()
 
     def episode(

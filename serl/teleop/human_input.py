@@ -110,12 +110,15 @@ class HumanInput:
         self._by |= heard
         return tuple(dict.fromkeys(event for event, _ in heard))
 
-    def obey_stops(self) -> None:
-        """Read the devices and hold the robot on a stop event; drop all other events.
+    def obey_stops(self, read: bool) -> None:
+        """Hold the robot on a stop event; drop all other events.
 
         For use between two episodes, also while the robot is held: stopping twice has no effect.
+
+        Args:
+            read: read the devices first, which nothing else does while the robot is held.
         """
-        for person in self.owner.people:
+        for person in self.owner.people if read else ():
             person()
         for event, by in self.owner.heard():
             if event is Event.STOP and by != SCRIPT:
