@@ -54,17 +54,17 @@ class Rig:
         )
 
     def start(self, module: str, *words: str) -> None:
-        self.processes.start("-m", f"serl.ros.{module}", "--run", str(self.run.path), *words)
+        self.processes.start("-m", f"serl.ros.nodes.{module}", "--run", str(self.run.path), *words)
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made = Rig(tmp_path_factory.mktemp("rig"))
     with made.node:
-        made.start("sim_node", "--robot", ROBOT, "--lockstep")
-        made.start("actor_node", "--actor", "actor0")
+        made.start("sim", "--robot", ROBOT, "--lockstep")
+        made.start("actor", "--actor", "actor0")
         unmanaged = ("--ros-args", "-p", "autostart:=false")
-        made.start("actor_node", "--actor", "actor1", *unmanaged)
+        made.start("actor", "--actor", "actor1", *unmanaged)
         yield made
         made.processes.end()
 
