@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy  # noqa: F401 (messages need it, and its files are closed to another user)
 import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.srv import AddDiagnostics
