@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDERS = ("serl", "robots", "tasks", "sim", "launch")
+FOLDERS = ("serl", "robots", "tasks", "sim", "launch", "docs")
 LIMIT = 1.0
 """Occurrences of a group in 1,000 words of docstrings."""
 

@@ -48,7 +48,7 @@ class PushBlock:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """What the policy sees: seven numbers."""
+        """The spec of the observation: seven numbers."""
         metres = ArraySpec(shape=(2,), unit="m, base frame")
         return ObservationSpec(
             state={
@@ -68,7 +68,7 @@ class PushBlock:
         """An episode starts: this task remembers nothing."""
 
     def observation(self, reading: Observation) -> Observation:
-        """What the policy sees of a reading."""
+        """Return the observation of a reading."""
         tcp, block = reading.state["tcp_pose"], reading.state["block_pose"]
         state = {
             "block_from_tcp": block[:2] - tcp[:2],
