@@ -18,6 +18,7 @@ from itertools import cycle, islice, product
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import psutil
@@ -26,7 +27,6 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from isal.isal_zlib import crc32
 
 from serl.agents.classifier import Card, Classifier, networks
 from serl.agents.pretraining import Pretrained, load_encoder, save_encoder

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
+from zlib import crc32
 
-from isal.isal_zlib import crc32
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import Silent

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
-from isal.isal_zlib import crc32
 
 from serl.types import Arrival, Lost, Step
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
-from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from struct import Struct, error
 from typing import NamedTuple
-
-from isal.isal_zlib import crc32
+from zlib import crc32
 
 from serl.errors import CorruptData
 from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, INDEX_BYTES, MAGIC, MESSAGE, U32, Opcode

@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
-
-from isal.isal_zlib import crc32
+from zlib import crc32
 
 from serl.system.files import Buffer, write_all
 

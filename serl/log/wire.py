@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
-from isal.isal_zlib import crc32
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch

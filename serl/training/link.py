@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
+from zlib import crc32
 
 import numpy as np
 import safetensors.numpy
-from isal.isal_zlib import crc32
 from safetensors import SafetensorError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch

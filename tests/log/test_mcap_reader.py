@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from zlib import crc32
 
 import pytest
-from isal.isal_zlib import crc32
 
 from serl.errors import CorruptData
 from serl.log.episode_reader import count_records, read_episode

@@ -7,9 +7,9 @@ import struct
 from itertools import islice
 from math import prod
 from random import Random
+from zlib import crc32
 
 import safetensors.numpy
-from isal.isal_zlib import crc32
 from safetensors import SafetensorError
 
 from serl.errors import BadInput
