@@ -19,7 +19,6 @@ from rich.console import Console
 
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.cli import actor as actor_command
-from serl.cli import bench as bench_command
 from serl.cli import camera as camera_command
 from serl.cli import demos as demos_command
 from serl.cli import doctor as doctor_command
@@ -267,7 +266,6 @@ def _of_looking() -> tuple[Command, ...]:
     c, teleop = Command, teleop_commands
     return (
         c("replay", "show recorded episodes", replay_command.add_options, replay_command.replay),
-        c("bench", "measure what there is", bench_command.add_commands),
         c("encoder", "bring or make image encoders", encoder_commands.add_commands),
         c(
             "reward",

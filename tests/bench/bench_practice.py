@@ -21,10 +21,10 @@ from serl.log.episode_reader import count_records, episode_name, episode_paths
 from serl.log.metrics import MetricsRow
 from serl.report.curves import WINDOW, running_mean, series
 from serl.report.report import RunData, read_run
-from serl.report.task_bench import expert_episode
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
+from tests.bench.task_bench import expert_episode
 
 PACE, FASTER, MINUTES = 0.60, 1.3, 20.0
 LAPS = 5

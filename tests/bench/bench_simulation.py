@@ -23,12 +23,12 @@ import numpy as np
 
 from serl import plugins
 from serl.policy import Random
-from serl.report.task_bench import expert_episode, play, thread_s
 from serl.sim.arm import SimArm
 from serl.sim.scene import PHYSICS_DT_S
 from serl.task import SimulatedTask
 from serl.training.evaluation import wilson
 from serl.types import Action
+from tests.bench.task_bench import expert_episode, play, thread_s
 
 TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion")
 SIZES_PX = (84, 256)

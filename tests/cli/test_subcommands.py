@@ -13,7 +13,6 @@ from serl.cli import main as cli
         (["eval", "run"], "nothing was written"),
         (["train", "reach"], "everything is stopped and saved"),
         (["record", "reach"], "whole episodes until now are kept"),
-        (["bench", "tasks"], "what was measured is kept where --docs says"),
     ],
 )
 def test_an_interrupted_command_says_what_is_left_of_it(words: list[str], kept: str) -> None:

@@ -15,7 +15,6 @@ from serl.cli.training import suffices
 from serl.errors import BadInput
 from serl.guard.checks import Heard, Refused, check_command
 from serl.motion import Box
-from serl.report.task_page import _overrides
 from serl.reward import RewardConfig, ToolPlace
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_of, make_guard_config
@@ -30,6 +29,7 @@ from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_judged_task, make_task
 from serl.task import SimulatedTask
 from serl.workspace import Workspace
+from tests.bench.task_page import overrides
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
 WORKSPACE = Workspace(
@@ -160,7 +160,7 @@ def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path
     assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
         asked_where(config, make_task(config))
     )
-    assert "tool_low_m" not in _overrides(config), "it is what a run there has by default"
+    assert "tool_low_m" not in overrides(config), "it is what a run there has by default"
     own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
     config = run_settings("pick_cube", {}, {**arm, "reward": own})
     assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)

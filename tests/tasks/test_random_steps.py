@@ -1,6 +1,6 @@
 """Random actions break no simulation: nothing becomes unstable, or falls out of the world.
 
-`serl bench tasks --random-steps 100000` makes more of them.
+`python tests/bench/bench_tasks.py --random-steps 100000` makes more of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 
 from serl import plugins
 from serl.errors import SerlError
-from serl.report.task_bench import Walk, walk
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Observation
+from tests.bench.task_bench import Walk, walk
 
 NEW = (
     "bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car",

@@ -1,44 +1,45 @@
-"""`serl bench`: run the benchmark suite."""
+"""The page docs/tasks.md: what experts achieve, how fast tasks run, and what trainings have shown.
+
+    python tests/bench/bench_tasks.py [TASK ...] [--docs docs] [--trials 100]
+    python tests/bench/bench_tasks.py --random-steps 100000 --docs docs
+    python tests/bench/bench_tasks.py --runs runs --docs docs
+
+Exit code 1 if random steps caused a fault, 2 for wrong input.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from serl import plugins
-from serl.cli.subcommands import group
 from serl.errors import BadInput
+from tests.bench import task_bench, task_page
+from tests.bench.task_bench import TaskRecord
 
-if TYPE_CHECKING:
-    from serl.report.task_bench import TaskRecord
-
-DONE, FAILED = 0, 1
+DONE, FAILED, BAD_INPUT = 0, 1, 2
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of `serl bench`."""
-    text = "what experts of tasks achieve, how fast they run, and what training has shown"
-    kept = "what was measured is kept where --docs says"
-    tasks = group(parser)("tasks", _tasks, text, kept=kept)
-    tasks.add_argument("task", nargs="*", help="names of tasks; all if none is named")
-    tasks.add_argument("--trials", type=int, default=100, help="of each expert")
-    tasks.add_argument(
-        "--docs", type=Path, metavar="FOLDER", help="keep the numbers, the table and pictures there"
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure tasks, or collect the results of trainings, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("task", nargs="*", help="names of tasks; default: all")
+    parser.add_argument("--trials", type=int, default=100, help="trials of each expert")
+    parser.add_argument("--docs", type=Path, help="folder of the numbers, the page and pictures")
+    parser.add_argument(
+        "--runs", type=Path, help="collect the results of the finished trainings in this folder"
     )
-    tasks.add_argument(
-        "--runs",
-        type=Path,
-        metavar="FOLDER",
-        help="take what finished trainings there have shown, and measure nothing",
+    parser.add_argument(
+        "--random-steps", type=int, help="make this number of random steps and count faults"
     )
-    tasks.add_argument(
-        "--random-steps",
-        type=int,
-        metavar="N",
-        help="make so many random steps in each, count what breaks, and measure nothing else",
-    )
-    tasks.add_argument("--commit", help="of runs that do not say with which they were made")
+    parser.add_argument("--commit", help="commit of runs that have not recorded theirs")
+    try:
+        return _tasks(parser.parse_args(arguments))
+    except BadInput as error:
+        print(f"bench_tasks: {error}", file=sys.stderr)
+        return BAD_INPUT
 
 
 def _tasks(options: argparse.Namespace) -> int:
@@ -59,20 +60,18 @@ def _tasks(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     """Run the experts' trials and measure speeds."""
-    from serl.report import task_bench, task_page
-
     measured = list(task_bench.find_tasks(options.task or plugins.names("task")))
     _known(options)  # a damaged file is reported before anything is measured
     pictures = {}
-    print("\n".join(task_page.table({}, ())))  # noqa: T201
+    print("\n".join(task_page.table({}, ())))
     for task in measured:
         record, picture = task_bench.measure(task, options.trials)
         records = _known(options)
-        before = records.get(task.name, task_bench.TaskRecord())
+        before = records.get(task.name, TaskRecord())
         kept = {name: getattr(before, name) for name in ("walk", "trainings", "reason")}
         records[task.name] = record.model_copy(update=kept)
         pictures[task.name] = picture
-        print(task_page.row(task.name, records), flush=True)  # noqa: T201
+        print(task_page.row(task.name, records), flush=True)
         if options.docs:  # after each: an interruption costs one task
             task_page.write_page(options.docs, records, task_bench.summaries(), pictures)
     return DONE
@@ -80,8 +79,6 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _wander(options: argparse.Namespace) -> int:
     """Make random steps; return exit code 1 if there were faults."""
-    from serl.report import task_bench, task_page
-
     tasks = list(task_bench.find_tasks(options.task or plugins.names("task")))
     _known(options)  # a damaged file is reported before anything is measured
     faults = 0
@@ -89,9 +86,9 @@ def _wander(options: argparse.Namespace) -> int:
         walk = task_bench.wander(task, options.random_steps)
         faults += walk.faults
         records = _known(options)
-        before = records.get(task.name, task_bench.TaskRecord())
+        before = records.get(task.name, TaskRecord())
         records[task.name] = before.model_copy(update={"walk": walk})
-        print(f"{task.name}: {task_page.walked(walk)}", flush=True)  # noqa: T201
+        print(f"{task.name}: {task_page.walked(walk)}", flush=True)
         if options.docs:  # after each: an interruption costs one task
             task_page.write_page(options.docs, records, task_bench.summaries(), {})
     return FAILED if faults else DONE
@@ -99,8 +96,6 @@ def _wander(options: argparse.Namespace) -> int:
 
 def _collect(options: argparse.Namespace) -> int:
     """Collect the results of finished trainings."""
-    from serl.report import task_bench, task_page
-
     wanted = {task.name for task in task_bench.find_tasks(options.task)}
     paths = task_page.find_runs(options.runs)
     _known(options)  # a damaged file is reported before anything is read
@@ -110,13 +105,13 @@ def _collect(options: argparse.Namespace) -> int:
             continue
         training, curves[shown.training.curve] = shown.training, shown.curve
         trainings.append((shown.task, training))
-        print(f"{shown.task}: {training.command}: {task_page.told(training)}")  # noqa: T201
+        print(f"{shown.task}: {training.command}: {task_page.told(training)}")
     if not curves:
         raise BadInput(f"--runs {options.runs}: no finished training of what was asked for")
     if options.docs:
         records = _known(options)
         for name, training in trainings:
-            before = records.get(name, task_bench.TaskRecord())
+            before = records.get(name, TaskRecord())
             records[name] = before.with_training(training)
         task_page.write_page(options.docs, records, task_bench.summaries(), {}, curves)
     return DONE
@@ -124,6 +119,8 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _known(options: argparse.Namespace) -> dict[str, TaskRecord]:
     """Load the stored records, which another command may update while this one measures."""
-    from serl.report import task_bench
-
     return task_bench.load_records(options.docs) if options.docs else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,7 +22,6 @@ from serl.report.curves import together
 from serl.report.page import PALETTE
 from serl.report.plots import Trace, plot, standalone
 from serl.report.report import STEPS, RunData, evaluations, read_run, success_alone
-from serl.report.task_bench import DATA, TaskRecord, Training, Walk
 from serl.runs.config import InitFrom, TrainConfig, resolve
 from serl.runs.folder import CONFIG, STAGES, RunFolder
 from serl.runs.real_arm import tuned_settings
@@ -31,6 +30,7 @@ from serl.specs import ArraySpec
 from serl.system.files import write_atomic
 from serl.training.evaluation import wilson
 from serl.types import Image
+from tests.bench.task_bench import DATA, TaskRecord, Training, Walk
 
 PAGE, PICTURES = "tasks.md", Path("images/tasks")
 GOOD = 0.95
@@ -80,7 +80,12 @@ def page(
     records: Mapping[str, TaskRecord], summaries: Mapping[str, str], shown: Mapping[str, bool]
 ) -> str:
     """Return the page in Markdown."""
-    lines = ["# Tasks", "", "<!-- written by: serl bench tasks --docs docs -->", ""]
+    lines = [
+        "# Tasks",
+        "",
+        "<!-- written by: python tests/bench/bench_tasks.py --docs docs -->",
+        "",
+    ]
     lines += [
         "Scripted experts show that a task can be solved; demonstrations and simulated humans are",
         "made of them. Speed is that of one core of the machine that measured, from state, with",
@@ -261,7 +266,7 @@ def shown_by(
 
 
 def _finished(run: RunFolder, commit: str) -> Iterator[Finished]:
-    command = f"serl train {run.config.task}{_overrides(run.config)}"
+    command = f"serl train {run.config.task}{overrides(run.config)}"
     for part in run.parts().values():
         data = read_run(part.path)
         if not data.finals:
@@ -319,7 +324,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return round(float(np.mean(known)), 2) if known else None
 
 
-def _overrides(config: TrainConfig) -> str:
+def overrides(config: TrainConfig) -> str:
     """Return the options by which a run's settings differ from its task's tuned settings."""
     named: dict[str, Any] = {"task": config.task, "task_config": config.task_config}
     nothing = {"agent": SACConfig(), "init_from": InitFrom()}

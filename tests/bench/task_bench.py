@@ -1,6 +1,6 @@
 """Benchmark of tasks: success of the expert, speed, random steps, and results of trainings.
 
-Measurements are kept in `tasks.json` and shown by `serl.report.task_page`.
+Measurements are kept in `tasks.json` and shown by `tests.bench.task_page`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serl.cli import main as cli
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
-from serl.report import task_bench, task_page
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
-
-from .test_report import Clock
+from tests.bench import bench_tasks, task_bench, task_page
+from tests.report.test_report import Clock
 
 NOW = datetime(2026, 11, 22, 10, 0)
 
@@ -119,8 +117,8 @@ def test_the_command_fills_the_page_and_keeps_what_stood_there(
     (docs / "tasks.json").write_text(json.dumps({"reach": {"expert_trials": 9, "reason": "Far."}}))
     finish(make_run(runs, seed=1), 40)
     finish(make_run(runs, "bin_relocation", seed=1), 50)
-    words = ["bench", "tasks", "--runs", str(runs), "--docs", str(docs), "--commit", "abc1234"]
-    assert cli.main(words) == cli.DONE
+    words = ["--runs", str(runs), "--docs", str(docs), "--commit", "abc1234"]
+    assert bench_tasks.main(words) == bench_tasks.DONE
     assert "reach: serl train reach --seed 1: 40 of 50" in capfd.readouterr().out
     record = task_bench.load_records(docs)["reach"]
     assert (record.expert_trials, record.reason) == (9, "Far.")
@@ -137,8 +135,8 @@ def test_the_command_fills_the_page_and_keeps_what_stood_there(
     ]  # fmt: skip
 
     finish(make_run(runs, seed=2, hours=1), 50)
-    assert cli.main([*words, "reach"]) == cli.DONE
+    assert bench_tasks.main([*words, "reach"]) == bench_tasks.DONE
     after = sorted(path.name for path in (docs / "images/tasks").iterdir())
     assert after == [*before[:2], "reach-1-2.svg"]
-    assert cli.main([*words, "drawer"]) == cli.BAD_INPUT
+    assert bench_tasks.main([*words, "drawer"]) == bench_tasks.BAD_INPUT
     assert "no finished training of what was asked for" in capfd.readouterr().err

@@ -8,11 +8,10 @@ import pytest
 from PIL import Image as Picture
 
 from serl import plugins
-from serl.cli import main as cli
 from serl.errors import BadInput, CorruptData
-from serl.report import task_bench, task_page
-from serl.report.task_bench import TaskRecord, Training, Walk
 from serl.system.git import commit
+from tests.bench import bench_tasks, task_bench, task_page
+from tests.bench.task_bench import TaskRecord, Training, Walk
 
 ROOT = Path(__file__).parents[2]
 TRAINED = Training(
@@ -108,7 +107,7 @@ def test_there_must_be_a_folder(tmp_path: Path) -> None:
 def test_wrong_input_is_one_line(
     words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", "tasks", *words]) == cli.BAD_INPUT
+    assert bench_tasks.main(words) == bench_tasks.BAD_INPUT
     printed, errors = capfd.readouterr()
     assert said in errors
     assert errors.count("\n") == 1
@@ -129,7 +128,7 @@ def test_what_another_command_keeps_meanwhile_stays(
         return found
 
     monkeypatch.setattr(task_bench, called, beside)
-    assert cli.main(["bench", "tasks", "reach", *words, "--docs", str(tmp_path)]) == cli.DONE
+    assert bench_tasks.main(["reach", *words, "--docs", str(tmp_path)]) == bench_tasks.DONE
     record = task_bench.load_records(tmp_path)["reach"]
     assert record.trainings == (TRAINED,)
     assert record.walk is not None or record.expert_trials == 1
@@ -139,8 +138,8 @@ def test_the_command_keeps_what_training_has_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
-    words = ["bench", "tasks", "reach", "--trials", "2", "--docs", str(tmp_path)]
-    assert cli.main(words) == cli.DONE
+    words = ["reach", "--trials", "2", "--docs", str(tmp_path)]
+    assert bench_tasks.main(words) == bench_tasks.DONE
     assert "| reach | 2 of 2" in capfd.readouterr().out
     record = task_bench.load_records(tmp_path)["reach"]
     assert (record.expert_trials, record.training) == (2, TRAINED)
@@ -152,8 +151,8 @@ def test_the_command_keeps_what_training_has_shown(
 def test_why_a_task_is_not_learned_is_written_by_hand_and_stays(tmp_path: Path) -> None:
     record = TaskRecord(trainings=(TRAINED,), reason="The latch needs 12 N.")
     task_page.write_page(tmp_path, {"reach": record}, {"reach": "x"}, {})
-    words = ["bench", "tasks", "reach", "--trials", "1", "--docs", str(tmp_path)]
-    assert cli.main(words) == cli.DONE
+    words = ["reach", "--trials", "1", "--docs", str(tmp_path)]
+    assert bench_tasks.main(words) == bench_tasks.DONE
     assert "Why not 95%: The latch needs 12 N." in (tmp_path / "tasks.md").read_text()
     assert task_bench.load_records(tmp_path)["reach"].reason == "The latch needs 12 N."
 
@@ -173,7 +172,9 @@ def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
     records = task_bench.load_records(ROOT / "docs")
     page = (ROOT / "docs/tasks.md").read_text()
     for task in task_bench.find_tasks(plugins.names("task")):
-        assert task_page.row(task.name, records) in page, "serl bench tasks --docs docs"
+        assert task_page.row(task.name, records) in page, (
+            "python tests/bench/bench_tasks.py --docs docs"
+        )
         record = records.get(task.name, TaskRecord())
         if (training := record.training) and training.successes < 0.95 * training.trials:
             assert record.reason, f"{task.name}: why is it not learned? (reason in tasks.json)"
@@ -187,8 +188,8 @@ def test_the_command_keeps_what_random_steps_have_broken(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
-    words = ["bench", "tasks", "reach", "--random-steps", "200", "--docs", str(tmp_path)]
-    assert cli.main(words) == cli.DONE
+    words = ["reach", "--random-steps", "200", "--docs", str(tmp_path)]
+    assert bench_tasks.main(words) == bench_tasks.DONE
     assert capfd.readouterr().out == "reach: 200, no fault\n"
     record = task_bench.load_records(tmp_path)["reach"]
     assert record.walk is not None
