@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.errors import SpecMismatch
 from serl.specs import ArraySpec
@@ -14,6 +14,20 @@ from serl.types import Image
 
 REAL = "camera"
 """Value used in place of a renderer for images of real cameras."""
+
+
+def checked_crop(crop: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """Return a crop; raise `ValueError` unless it is within the picture and not empty."""
+    left, top, right, bottom = crop
+    if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
+        raise ValueError(f"crop {crop}: expected 0 <= left < right <= 1, and so top, bottom")
+    return crop
+
+
+Crop = Annotated[tuple[float, float, float, float], AfterValidator(checked_crop)]
+"""Left, top, right and bottom edge of a crop, as fractions of the picture."""
+
+WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 
 
 class View(BaseModel):
@@ -32,16 +46,11 @@ class View(BaseModel):
     camera: str
     width: int = Field(84, ge=8, le=1024)
     height: int = Field(84, ge=8, le=1024)
-    crop: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    crop: Crop = WHOLE
     capture: tuple[int, int] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        left, top, right, bottom = self.crop
-        if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
-            raise ValueError(
-                f"crop {self.crop}: expected 0 <= left < right <= 1, and so top, bottom"
-            )
         if max(self.capture_size) > 4096 or min(self.capture_size) < 8:
             raise ValueError(f"capture {self.capture_size}: expected 8 to 4096 pixels each way")
         return self
@@ -70,10 +79,7 @@ class View(BaseModel):
                 f"camera {self.camera}: expected a picture of {[height, width, 3]}, "
                 f"got {list(picture.shape)}"
             )
-        left, top, right, bottom = self.crop
-        rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
-        columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
-        part = picture[rows, columns]
+        part = cropped(picture, self.crop)
         if part.shape[:2] == (self.height, self.width):
             return part.copy()
         import cv2  # takes half a second, needed only to resize
@@ -87,3 +93,12 @@ class View(BaseModel):
 def image_specs(views: Mapping[str, View]) -> dict[str, ArraySpec]:
     """Return the specs of the views' images, by name."""
     return {name: view.spec for name, view in views.items()}
+
+
+def cropped(picture: Image, crop: Crop) -> Image:
+    """Return the crop of a picture, (H, W, 3); never empty."""
+    height, width, _ = picture.shape
+    left, top, right, bottom = crop
+    rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
+    columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
+    return picture[rows, columns]

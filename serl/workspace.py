@@ -7,16 +7,13 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.camera import WHOLE, Crop
 from serl.geometry import UnitQuaternion, Vector, is_between
 from serl.motion import Box
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"
 
-Crop = tuple[float, float, float, float]
-"""Left, top, right and bottom edge of a crop, as fractions of the picture."""
-
-WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 CameraName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -82,15 +79,6 @@ class CellCamera(BaseModel):
     compressed: bool = False
     crop: Crop = WHOLE
     rate_hz: float = Field(gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        left, top, right, bottom = self.crop
-        if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
-            raise ValueError(
-                f"crop {self.crop}: expected 0 <= left < right <= 1, and so top, bottom"
-            )
-        return self
 
 
 class SetupResult(BaseModel):

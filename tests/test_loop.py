@@ -8,7 +8,7 @@ import pytest
 
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
-from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.intervention import Event
 from serl.loop import LIVE, EpisodeKey, Result, Sink, run
 from serl.policy import Policy, ZeroPolicy
@@ -188,8 +188,8 @@ def test_a_guard_hears_who_drives_before_each_action() -> None:
 def test_who_watches_its_cameras_passes_on_who_drives() -> None:
     guarded = GuardedRobot()
     for robot in (guarded, FakeRobot()):  # the other has no guard to tell
-        watch = CameraWatch(robot.observation_spec.images, CameraWatchConfig())
-        WatchedRobot(robot, watch).drive_as(ActionSource.HUMAN)
+        watch = CameraMonitor(robot.observation_spec.images, CameraMonitorConfig())
+        MonitoredRobot(robot, watch).drive_as(ActionSource.HUMAN)
     assert guarded.told == [ActionSource.HUMAN]
 
 

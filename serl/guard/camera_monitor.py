@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,27 +16,30 @@ from serl.robot import Guarded, Robot
 from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, ActionSource, Image, Observation
 
-_ALIKE, _ALIKE_S = 3, 0.15
+logger = logging.getLogger(__name__)
+
+_EQUAL, _EQUAL_S = 3, 0.15
 
 
-class Alike:
+class FrozenDetector:
     """A counter of consecutive images that are equal byte by byte, as no two of a noisy sensor are.
 
     Attributes:
         count: number of equal images in a row so far.
+        stamp_s: stamp of the newest image; NaN if unknown.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self.stamp_s = 0, math.nan
         self._checksum = -1
-        self._since_s = self._until_s = 0.0
+        self._since_s = math.nan
 
-    def add(self, data: bytes, stamp_s: float) -> None:
+    def add(self, data: bytes | memoryview, stamp_s: float) -> None:
         """Add the bytes of the next image."""
         checksum = crc32(data)
         if checksum != self._checksum:
             self._checksum, self.count, self._since_s = checksum, 0, stamp_s
-        self.count, self._until_s = self.count + 1, stamp_s
+        self.count, self.stamp_s = self.count + 1, stamp_s
 
     @property
     def frozen(self) -> bool:
@@ -43,17 +47,14 @@ class Alike:
 
         This is longer than a driver repeats an image, and is detected within 300 ms at 10 Hz.
         """
-        return self.count >= _ALIKE and self._until_s - self._since_s >= _ALIKE_S
-
-
-logger = logging.getLogger(__name__)
+        return self.count >= _EQUAL and self.stamp_s - self._since_s >= _EQUAL_S
 
 
 class CameraFault(Silent):
     """An error for an image that cannot be trusted; later images may be valid again."""
 
 
-class CameraWatchConfig(BaseModel):
+class CameraMonitorConfig(BaseModel):
     """Limits beyond which images are rejected.
 
     Attributes:
@@ -77,34 +78,34 @@ class CameraWatchConfig(BaseModel):
     stamped: bool = True
 
 
-class CameraWatch:
+class CameraMonitor:
     """A check of the camera images of consecutive readings.
 
     Args:
         images: specs of the images that each reading must contain, by camera.
-        config: see `CameraWatchConfig`.
+        config: see `CameraMonitorConfig`.
 
     Attributes:
         skewed: number of readings whose cameras were too far apart in time.
     """
 
     def __init__(
-        self, images: Mapping[str, ArraySpec], config: CameraWatchConfig | None = None
+        self, images: Mapping[str, ArraySpec], config: CameraMonitorConfig | None = None
     ) -> None:
         self.skewed = 0
-        self._images, self._config = images, config or CameraWatchConfig()
-        self._newest: dict[str, _Newest] = {}
-        self._told = False
+        self._images, self._config = images, config or CameraMonitorConfig()
+        self._frozen: dict[str, FrozenDetector] = {}
+        self._warned = False
 
     def begin(self) -> None:
         """Reset the check at the start of an episode."""
-        self._told = False
-        self._newest.clear()
+        self._warned = False
+        self._frozen.clear()
 
     def check(self, reading: Observation) -> None:
         """Raise `CameraFault`, naming the camera, when one of the images cannot be trusted."""
         if self._config.stamped and self._images and "robot" not in reading.stamps:
-            raise CameraFault("robot: its reading has no stamp, images cannot be told to be fresh")
+            raise CameraFault("robot: its reading has no stamp, the age of its images is unknown")
         now_s = reading.stamps.get("robot", 0.0)
         for name, spec in self._images.items():
             if name not in reading.images:
@@ -127,19 +128,16 @@ class CameraWatch:
                 )
             if int(image.max()) <= self._config.darkest:
                 raise CameraFault(f"camera {name}: black")
-            self._check_frozen(name, image, reading.stamps.get(name))
+            self._check_frozen(name, image, reading.stamps.get(name, math.nan))
         self._check_skew(reading)
 
-    def _check_frozen(self, name: str, image: Image, stamp_s: float | None) -> None:
-        before = self._newest.get(name)
-        read_again = before is not None and stamp_s is not None and stamp_s == before.stamp_s
-        if not self._config.frozen_readings or read_again:
-            return
-        checksum = crc32(image.data if image.flags.c_contiguous else image.tobytes())
-        equal = before.equal + 1 if before and before.checksum == checksum else 1
-        self._newest[name] = _Newest(stamp_s, checksum, equal)
-        if equal >= self._config.frozen_readings:
-            raise CameraFault(f"camera {name}: frozen, {equal} equal images in a row")
+    def _check_frozen(self, name: str, image: Image, stamp_s: float) -> None:
+        detector = self._frozen.setdefault(name, FrozenDetector())
+        if not self._config.frozen_readings or stamp_s == detector.stamp_s:
+            return  # a stamp that is unknown, NaN, equals none
+        detector.add(image.data if image.flags.c_contiguous else image.tobytes(), stamp_s)
+        if detector.count >= self._config.frozen_readings:
+            raise CameraFault(f"camera {name}: frozen, {detector.count} equal images in a row")
 
     def _check_skew(self, reading: Observation) -> None:
         stamps = [reading.stamps[name] for name in self._images if name in reading.stamps]
@@ -147,35 +145,27 @@ class CameraWatch:
         if skew_s <= self._config.max_skew_s:
             return
         self.skewed += 1
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning("cameras are %.2f s apart, over %g s", skew_s, self._config.max_skew_s)
 
 
-class _Newest(NamedTuple):
-    """The newest image of a camera, and the number of equal images in a row, including it."""
-
-    stamp_s: float | None
-    checksum: int
-    equal: int
-
-
-class WatchedRobot:
-    """A robot whose readings are checked by a `CameraWatch`.
+class MonitoredRobot:
+    """A robot whose readings are checked by a `CameraMonitor`.
 
     Args:
         robot: the robot to drive.
-        watch: checks the images of each reading.
-        told: called with each reading that passes the check.
+        monitor: checks the images of each reading.
+        on_reading: called with each reading that passes the check.
     """
 
     def __init__(
         self,
         robot: Robot,
-        watch: CameraWatch,
-        told: Callable[[Observation], object] = lambda reading: None,
+        monitor: CameraMonitor,
+        on_reading: Callable[[Observation], object] = lambda reading: None,
     ) -> None:
-        self._robot, self._watch, self._told = robot, watch, told
+        self._robot, self._monitor, self._on_reading = robot, monitor, on_reading
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -200,11 +190,11 @@ class WatchedRobot:
         """
         reading = self._robot.observe()
         try:
-            self._watch.check(reading)
+            self._monitor.check(reading)
         except CameraFault as error:
             self._robot.stop(str(error))
             raise
-        self._told(reading)
+        self._on_reading(reading)
         return reading
 
     def act(self, action: Action) -> Action:
@@ -222,7 +212,7 @@ class WatchedRobot:
 
     def recover(self) -> None:
         """Reset the image check, then let the robot recover."""
-        self._watch.begin()
+        self._monitor.begin()
         self._robot.recover()
 
     def __enter__(self) -> Self:

@@ -42,7 +42,7 @@ class Refused(BadInput):
         self.reason = reason
 
 
-class Heard(NamedTuple):
+class MessageInfo(NamedTuple):
     """Arrival times, stamp and frame of a received message.
 
     Attributes:
@@ -88,7 +88,7 @@ def check_numbers(values: Sequence[float], size: int, what: str) -> None:
         raise Refused("not finite", f"{what} is not finite")
 
 
-def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float) -> None:
+def check_stamp(heard: MessageInfo, what: str, ahead_s: float, behind_s: float) -> None:
     """Raise `Refused` for a stamp from the future or too old; deadlines do not depend on stamps."""
     if not heard.stamp_s - heard.wall_s <= ahead_s:
         raise Refused("future", f"{what} is from the future")
@@ -96,7 +96,7 @@ def check_stamp(heard: Heard, what: str, ahead_s: float, behind_s: float) -> Non
         raise Refused("old", f"{what} is old")
 
 
-def check_frame(heard: Heard, what: str, frame: str) -> None:
+def check_frame(heard: MessageInfo, what: str, frame: str) -> None:
     """Raise `Refused` unless the message is in the frame `frame`."""
     if heard.frame != frame:
         raise Refused("frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}")
@@ -112,7 +112,7 @@ def check_pose(values: Sequence[float], what: str) -> Pose:
         raise Refused("quaternion", f"{what}: {error}") from None
 
 
-def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) -> Pose:
+def check_command(values: Sequence[float], heard: MessageInfo, config: GuardConfig) -> Pose:
     """Return the target of a command, clamped to the box and to the largest rotation.
 
     Raises:
@@ -127,7 +127,7 @@ def check_command(values: Sequence[float], heard: Heard, config: GuardConfig) ->
     return target
 
 
-def check_opening(values: Sequence[float], heard: Heard, config: GuardConfig) -> float:
+def check_opening(values: Sequence[float], heard: MessageInfo, config: GuardConfig) -> float:
     """Return the commanded opening of a gripper: 1 open, 0 close.
 
     Raises:
@@ -205,7 +205,7 @@ def can_stop_clear(state: Setpoint, config: GuardConfig) -> bool:
     return not any(is_kept_out(pose, config) for pose in _stop(state, config.motion.limits))
 
 
-def may_be(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
+def is_allowed(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
     """Return whether a setpoint is allowed: a stop from it stays inside and out of keep-out boxes.
 
     A setpoint outside the box may be led back, but not around obstacles: a keep-out box on the way

@@ -4,16 +4,6 @@ The guard takes the actor's commands and the arm's measurements, each with the t
 `tick`, called 100 times a second, returns the setpoint to publish. No input is trusted: late,
 invalid or missing messages stop the arm. The process of the guard is `serl/ros/nodes/guard.py`.
 
-    guard = Guard(config, latch)            # latch: result of `LatchFile.read`
-    guard.heartbeat("<lease> <mode> <count> <person's silence in ms>", heard)  # the last: teleop
-    guard.command(pose7, heard)             # 10 Hz, base_T_tcp of the target, xyzw
-    guard.gripper([1.0 or 0.0], heard)      # open or close; sent with each command
-    guard.pose / joints / wrench(values, heard)      # measured
-    guard.robot_error(text)                 # error that the arm reports; "" for none
-    setpoint = guard.tick(now_s)            # None: publish nothing; the arm holds by itself
-    guard.estop(cause); guard.ack(now_s); guard.reset(now_s); guard.arm(now_s); guard.disarm()
-    guard.state, guard.cause, guard.latch, guard.opening, guard.counts, guard.yields
-
 Rules for an actor (all the numbers are in `GuardConfig`):
 
 - DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once heartbeats, commands and measurements are
@@ -37,29 +27,16 @@ from collections.abc import Sequence
 
 from serl.errors import BadInput
 from serl.geometry import align_sign
-from serl.guard.checks import (
-    Heard,
-    check_command,
-    far_outside,
-    is_inside,
-    may_be,
-)
+from serl.guard.checks import MessageInfo, check_command, far_outside, is_allowed, is_inside
 from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
-from serl.guard.gripper import GripperCommand
-from serl.guard.inputs import Lease, MeasuredArm, MessageAge, Nonsense
+from serl.guard.hold_point import HoldPoint
+from serl.guard.inputs import FaultCounter, GripperCommand, Lease, MeasuredArm, MessageAge
 from serl.guard.latch import Latch
-from serl.guard.monitors import Following
-from serl.guard.standing import Standing
+from serl.guard.monitors import FollowingMonitor
 from serl.motion import Limits, Pose, within_lead
-from serl.setpoint import (
-    PROFILE_PERIOD_S,
-    Setpoint,
-    advance_setpoint,
-    at_rest,
-    brake_setpoint,
-)
+from serl.setpoint import PROFILE_PERIOD_S, Setpoint, advance_setpoint, at_rest, brake_setpoint
 
-__all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Heard", "Latch"]
+__all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Latch", "MessageInfo"]
 
 _FOLLOWING = MOVING | {GuardState.HOLD}
 
@@ -83,14 +60,14 @@ class Guard:
         self.lease = Lease(config, self.counts)
         self._command = MessageAge("command", config.command_s, self.counts)
         self._gripper = GripperCommand(config, self.counts)
-        self._nonsense = Nonsense(3, "commands that are not finite")
+        self._not_finite = FaultCounter(3, "commands that are not finite")
         self._ticked_s = -math.inf
         self._awake_s = -math.inf  # time of `arm`, or of the last late tick
-        self._following = Following(config)
+        self._following = FollowingMonitor(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
         self._last: Setpoint | None = None  # the last setpoint before a late tick
-        self._standing = Standing(config, self.measured)
+        self._hold_point = HoldPoint(config, self.measured)
         self._active = False  # was armed, and publishes
         self._braking = self._disarming = False
         self._lost_human = self._recovering = self._acknowledged = False
@@ -135,11 +112,11 @@ class Guard:
         )
         return self._slow if slow else self._limits
 
-    def heartbeat(self, text: str, heard: Heard) -> None:
+    def heartbeat(self, text: str, heard: MessageInfo) -> None:
         """Take a heartbeat "<lease> <mode> <count> <silence, ms>", sent at most 20 ms apart."""
         self.lease.hear(text, heard)
 
-    def command(self, values: Sequence[float], heard: Heard) -> None:
+    def command(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the target of the actor: x y z (m) and a quaternion xyzw; hold if it is refused."""
         self._note_not_finite(values, heard)
         with self._command.hearing(heard.now_s):
@@ -147,7 +124,7 @@ class Guard:
         if self._command.fault:
             self._hold(self._command.fault, heard.now_s)
 
-    def gripper(self, values: Sequence[float], heard: Heard) -> None:
+    def gripper(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Open (1) or close (0) the gripper; late or too frequent commands are refused.
 
         Commands are also refused while the arm holds.
@@ -155,19 +132,19 @@ class Guard:
         self._note_not_finite(values, heard)
         self._gripper.hear(values, heard, self.state in MOVING)
 
-    def pose(self, values: Sequence[float], heard: Heard) -> None:
+    def pose(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the measured pose of the tool, base_T_tcp; stop an armed arm whose pose jumps."""
         self.measured.hear_pose(values, heard)
         if jumps := self.measured.jumps:
             self._stop_if_armed(jumps)
 
-    def joints(self, values: Sequence[float], heard: Heard) -> None:
+    def joints(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the measured joint angles (rad); stop an armed arm whose joints are in danger."""
         self.measured.hear_joints(values, heard)
         if danger := self.measured.joints.danger:
             self._stop_if_armed(danger)
 
-    def wrench(self, values: Sequence[float], heard: Heard) -> None:
+    def wrench(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the wrench of the surroundings on the tool, force (N) then torque (Nm).
 
         A force or torque at its limit stops an armed arm.
@@ -265,7 +242,7 @@ class Guard:
         if trouble := self.measured.trouble(now_s):
             return trouble
         resting = self._setpoint.pose if self.yields and self._setpoint is not None else None
-        if resting is not None and (away := self._standing.displacement(resting)):
+        if resting is not None and (away := self._hold_point.displacement(resting)):
             return away
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)
@@ -342,8 +319,8 @@ class Guard:
             lost = not heard or self.lease.is_device_silent(now_s)
             self._lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
-            self.state = GuardState.HOLD
-            self._brake()
+            self.state, self._braking = GuardState.HOLD, True
+            self._hold_point.brake()
         self.cause = cause
 
     def _advance(self, now_s: float) -> Setpoint:
@@ -353,14 +330,14 @@ class Guard:
         if not self._braking:
             goal, limits = self._goal(now_s)
             after = advance_setpoint(before, goal, limits, PROFILE_PERIOD_S)
-            if may_be(after, before.pose, self._config):
+            if is_allowed(after, before.pose, self._config):
                 self._setpoint = after
                 return after
             self._braking = True  # a path that would leave the box, or enter one to keep out of
         self._setpoint = after = brake_setpoint(before, self._limits, PROFILE_PERIOD_S)
         if at_rest(after):
             self._braking = False
-            self._standing.rest(after.pose, self.state, now_s)
+            self._hold_point.rest(after.pose, self.state, now_s)
         return after
 
     def _goal(self, now_s: float) -> tuple[Pose, Limits]:
@@ -369,8 +346,8 @@ class Guard:
         if pace is not None and pose is not None and self._target is not None:
             return within_lead(self._target, pose, pace), pace
         assert self._setpoint is not None
-        place = self._setpoint.pose
-        return self._standing.find(place, self.state, self.yields, now_s), self._slow
+        setpoint = self._setpoint.pose
+        return self._hold_point.find(setpoint, self.state, self.yields, now_s), self._slow
 
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or away from its setpoint, for longer than allowed."""
@@ -385,21 +362,21 @@ class Guard:
             self._note_moved()
         elif following.is_lost:
             self.stop("the arm does not follow")
-            self._standing.moved = True
+            self._hold_point.moved = True
         if self.state in MOVING:
             following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
 
     def _note_moved(self) -> None:
         """Note once per stop that the arm left its setpoint, or that its measured pose is wrong."""
-        if not self._standing.moved:
-            self._standing.moved = True
+        if not self._hold_point.moved:
+            self._hold_point.moved = True
             self.counts["moved while stopped"] += 1
             self.cause += "; the arm was moved, or its pose is wrong"
 
-    def _note_not_finite(self, values: Sequence[float], heard: Heard) -> None:
+    def _note_not_finite(self, values: Sequence[float], heard: MessageInfo) -> None:
         if all(map(math.isfinite, values)):
             return
-        if trouble := self._nonsense.hear(heard.now_s):
+        if trouble := self._not_finite.hear(heard.now_s):
             self._stop_if_armed(trouble)
 
     def _stop_if_armed(self, cause: str) -> None:
@@ -410,33 +387,36 @@ class Guard:
         resting = self._setpoint is not None and at_rest(self._setpoint)
         stands = resting and self.state not in MOVING
         if self.state not in LATCHED:
-            self._standing.forget()
+            self._hold_point.forget()
         self.state, self.cause = state, cause or "no reason given"
         self.counts[str(state)] += 1
-        self._acknowledged = False
-        self._brake(stands)
-
-    def _brake(self, stands: bool = False) -> None:
-        self._braking = True
-        self._standing.brake(stands)
+        self._acknowledged, self._braking = False, True
+        self._hold_point.brake(stands)
 
     def _seed(self, pose: Pose) -> None:
         """Set the setpoint to a measured pose, at rest."""
         pose = Pose(pose.position, align_sign(pose.quaternion, self._config.reference))
         self._setpoint, self._braking = Setpoint(pose), False
-        self._standing.seed(pose)
+        self._hold_point.seed(pose)
 
     def _begin_anew(self, pose: Pose) -> None:
-        """Set the setpoint to the measured pose of the arm.
+        """Set the setpoint to the measured pose of the arm; in a stop to the last setpoint.
 
-        During a stop only if the last setpoint explains the pose.
+        If the arm of a stop is away from it by more than the lead, the setpoint is the measured
+        pose, provided that an obstacle explains it; otherwise nothing is published.
         """
-        stopped = self.state in LATCHED
-        if stopped and not (self._last and self._standing.is_behind(pose, self._last.pose)):
-            return  # nothing is published: the arm holds by itself
-        self._seed(pose)
-        if stopped:
-            self._standing.rest(pose, self.state, self._ticked_s)
+        if self.state not in LATCHED:
+            self._seed(pose)
+            return
+        last = self._last.pose if self._last else None
+        if last is None or not self._hold_point.is_behind(pose, last):
+            return
+        held_up = self._hold_point.is_away(last)
+        if held_up:
+            self._seed(pose)
+        else:
+            self._setpoint, self._braking = Setpoint(last), False
+        self._hold_point.rest(pose if held_up else last, self.state, self._ticked_s)
 
     def _lose_track(self, now_s: float) -> None:
         """Drop the setpoint after a late tick, when the arm holds by itself.
@@ -445,7 +425,7 @@ class Guard:
         """
         self.counts["late tick"] += 1
         self._awake_s = now_s
-        if self._standing.origin is not None and self._setpoint is not None:
+        if self._hold_point.origin is not None and self._setpoint is not None:
             self._setpoint = Setpoint(self._setpoint.pose)  # a stop stays where it is
             return
         self._last, self._setpoint = self._setpoint or self._last, None
@@ -456,7 +436,7 @@ class Guard:
     def _disarmed(self) -> str:
         self.state, self.cause = GuardState.DISARMED, ""
         self._setpoint = self._last = self._gripper.opening = None
-        self._standing.forget()
+        self._hold_point.forget()
         self._following.begin()
         self._active = self._braking = self._disarming = self._acknowledged = False
         self._touched = False

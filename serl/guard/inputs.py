@@ -1,4 +1,4 @@
-"""Inputs of the guard: the active actor, the measurements of the arm, and the age of each."""
+"""Inputs of the guard: active actor, gripper, measurements of the arm, and the age of each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from types import TracebackType
 from typing import Self
 
 from serl.guard.checks import (
-    Heard,
+    MessageInfo,
     Refused,
     check_frame,
     check_numbers,
+    check_opening,
     check_pose,
     check_stamp,
     is_apart,
     parse_beat,
 )
 from serl.guard.config import GuardConfig, GuardState
-from serl.guard.monitors import Joints
+from serl.guard.monitors import JointMonitor
 from serl.motion import FARTHEST_RAD, Pose
 
 _STILL_M, _STILL_RAD, _STILL_S = 2e-3, 0.01, 0.1
@@ -110,7 +111,7 @@ class MessageAge:
         return self.fault or ("" if self.is_fresh(now_s) else f"{self._name} is stale")
 
 
-class Nonsense:
+class FaultCounter:
     """A counter, over the last second, of messages that no healthy sender sends.
 
     Args:
@@ -120,13 +121,13 @@ class Nonsense:
 
     def __init__(self, most: int, what: str) -> None:
         self._heard_s: deque[float] = deque(maxlen=most)
-        self._words = f"{most} {what}"
+        self._cause = f"{most} {what}"
 
     def hear(self, now_s: float) -> str:
         """Count one more message; return why the arm has to be stopped, empty below the limit."""
         self._heard_s.append(now_s)
         often = len(self._heard_s) == self._heard_s.maxlen
-        return self._words if often and now_s - self._heard_s[0] <= _NONSENSE_S else ""
+        return self._cause if often and now_s - self._heard_s[0] <= _NONSENSE_S else ""
 
 
 class Lease:
@@ -158,7 +159,7 @@ class Lease:
         """The arrival time of the actor's last heartbeat."""
         return self._source.heard_s
 
-    def hear(self, text: str, heard: Heard) -> None:
+    def hear(self, text: str, heard: MessageInfo) -> None:
         """Take a heartbeat; a refused one is counted as a refusal and otherwise ignored."""
         with self._source.hearing(heard.now_s):
             beat = parse_beat(text)
@@ -194,6 +195,39 @@ class Lease:
         return self.mode is GuardState.TELEOP and silent_s > self._config.device_s
 
 
+class GripperCommand:
+    """The commanded opening of a gripper, which has a minimum interval between changes.
+
+    Attributes:
+        opening: 1 open, 0 closed; None before the first command.
+    """
+
+    def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
+        self.opening: float | None = None
+        self._motion, self._config = config.motion, config
+        self._source = MessageAge("gripper", math.inf, counts)
+        self._switched_s = -math.inf
+
+    def hear(self, values: Sequence[float], heard: MessageInfo, moves: bool) -> None:
+        """Accept a command, or count the reason of its refusal.
+
+        Args:
+            values: one number, from 0 (close) to 1 (open).
+            heard: arrival of the command.
+            moves: whether an actor drives the arm, so that the gripper may move.
+        """
+        with self._source.hearing(heard.now_s):
+            opening = check_opening(values, heard, self._config)
+            if not self._motion.gripper:
+                raise Refused("none", "gripper: the task moves none")
+            if not moves:
+                raise Refused("holding", "gripper: the arm holds")
+            if opening != self.opening:
+                if heard.now_s - self._switched_s < self._motion.gripper_interval_s:
+                    raise Refused("too soon", "gripper: switches too often")
+                self.opening, self._switched_s = opening, heard.now_s
+
+
 class MeasuredArm:
     """The measurements and errors of the arm; a message with the stamp of the last one is ignored.
 
@@ -214,16 +248,16 @@ class MeasuredArm:
         self.pose: Pose | None = None
         self.touch = self.error = self.unwatched = self.rivals = self.jumps = ""
         self.is_touching = self.is_pushing = False
-        self.joints = Joints(config)
+        self.joints = JointMonitor(config)
         self._config = config
-        self._jumping = Nonsense(5, "jumps of the measured pose")
+        self._jumping = FaultCounter(5, "jumps of the measured pose")
         self._paced: tuple[float, Pose] | None = None  # a stamp 50 ms ago or less, and its pose
         self._still: Pose | None = None
         self._still_s = math.inf  # time since which the arm has been near that pose
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
         self._sources = {name: MessageAge(name, config.state_s, counts) for name in names}
 
-    def hear_pose(self, values: Sequence[float], heard: Heard) -> None:
+    def hear_pose(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take a measured base_T_tcp."""
         source, config = self._sources["pose"], self._config
         self.jumps = ""
@@ -240,7 +274,7 @@ class MeasuredArm:
             if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
                 self._still, self._still_s = pose, heard.now_s
 
-    def hear_joints(self, values: Sequence[float], heard: Heard) -> None:
+    def hear_joints(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the measured angles of the joints (rad)."""
         source, config = self._sources["joints"], self._config
         if source.is_repeated(heard.stamp_s):
@@ -251,7 +285,7 @@ class MeasuredArm:
                 raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
             self.joints.hear(values, heard.stamp_s, heard.now_s)
 
-    def hear_wrench(self, values: Sequence[float], heard: Heard) -> None:
+    def hear_wrench(self, values: Sequence[float], heard: MessageInfo) -> None:
         """Take the wrench of the surroundings on the tool, forces (N) then torques (Nm)."""
         source, limits = self._sources.get("wrench"), self._config.motion.limits
         if source is None or source.is_repeated(heard.stamp_s):
@@ -320,7 +354,7 @@ class MeasuredArm:
             return True
         return now_s - source.resumed_s <= within_s
 
-    def _check_speed(self, pose: Pose, heard: Heard) -> None:
+    def _check_speed(self, pose: Pose, heard: MessageInfo) -> None:
         """Raise `Refused` for a pose that the arm cannot have reached, even pushed by a person.
 
         Time is measured by the stamps, since delayed messages arrive in bursts. Independently of
@@ -343,6 +377,6 @@ class MeasuredArm:
         if not 0.0 <= heard.stamp_s - self._paced[0] < _PACED_S:
             self._paced = heard.stamp_s, pose
 
-    def _check(self, name: str, values: Sequence[float], size: int, heard: Heard) -> None:
+    def _check(self, name: str, values: Sequence[float], size: int, heard: MessageInfo) -> None:
         check_stamp(heard, name, self._config.ahead_s, self._config.state_s)
         check_numbers(values, size, name)

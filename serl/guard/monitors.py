@@ -15,7 +15,7 @@ _MOVED = 0.03
 _THERE = 0.1
 
 
-class GripperWatch:
+class GripperMonitor:
     """A comparison of a gripper's commands with its opening, from 0 (closed) to 1.
 
     A fault is detected before a policy learns from it. A gripper that grasps an object never
@@ -28,32 +28,36 @@ class GripperWatch:
 
     def begin(self, closed: bool) -> None:
         """Start from a gripper whose command agrees with its state."""
-        self._closed, self._told_s = closed, math.inf
+        self._closed, self._commanded_s = closed, math.inf
         self._from = math.nan
 
-    def tell(self, closed: bool, opening: float, now_s: float) -> None:
+    def command(self, closed: bool, opening: float, now_s: float) -> None:
         """Note a command to close or open, repeated or new, and the present opening."""
         if closed != self._closed:
             may_hold = closed and opening < 1.0 - _THERE
             self._closed, self._from = closed, opening
-            self._told_s = math.inf if may_hold else now_s
+            self._commanded_s = math.inf if may_hold else now_s
 
     def wait(self, now_s: float) -> None:
         """Restart the time limit while no command reaches the gripper."""
-        self._told_s = max(self._told_s, now_s) if math.isfinite(self._told_s) else math.inf
+        self._commanded_s = (
+            max(self._commanded_s, now_s) if math.isfinite(self._commanded_s) else math.inf
+        )
 
     def trouble(self, opening: float, now_s: float) -> str:
         """Return why the gripper does not follow its command; empty while it does."""
-        if not math.isfinite(self._told_s):
+        if not math.isfinite(self._commanded_s):
             return ""
         goal = 0.0 if self._closed else 1.0
         if abs(opening - self._from) > _MOVED or abs(opening - goal) < _THERE:
-            self._told_s = math.inf
+            self._commanded_s = math.inf
             return ""
-        if now_s - self._told_s < _LIMIT_S:
+        if now_s - self._commanded_s < _LIMIT_S:
             return ""
         verb = "close" if self._closed else "open"
-        return f"gripper: told to {verb} {now_s - self._told_s:.1f} s ago, and does not move"
+        return (
+            f"gripper: commanded to {verb} {now_s - self._commanded_s:.1f} s ago, and does not move"
+        )
 
 
 _FAR = 0.9
@@ -67,7 +71,7 @@ _PAUSE_S = 1.0
 """Rest of a stuck arm before the next try: the way may be free, or the next target elsewhere."""
 
 
-class Following:
+class FollowingMonitor:
     """A comparison of the arm's pose with its setpoint over time.
 
     Attributes:
@@ -134,7 +138,7 @@ _SLOW, _LET_GO = 2.0 / 3.0, 0.5
 """Fractions of the largest joint speed: slow motion above the first, no fault below the second."""
 
 
-class Joints:
+class JointMonitor:
     """A monitor of the angles and speeds of an arm's joints.
 
     Near a singular pose a joint turns fast while the tool hardly moves, and so does a joint whose

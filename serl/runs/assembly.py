@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from serl import plugins
 from serl.agent import Agent, AgentConfig, State
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
-from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.intervention import PersonContext, Seen, Teleop
 from serl.log.annotations import ToolLog, TruthLog
 from serl.log.metrics import Metrics
@@ -39,7 +39,7 @@ from serl.types import Arrival, Record
 
 _STATISTICS_STEPS = 500
 # Images of a scene at rest are identical, and images rendered in this process are never stale.
-_SIMULATED_CAMERAS = CameraWatchConfig(frozen_readings=0, stamped=False)
+_SIMULATED_CAMERAS = CameraMonitorConfig(frozen_readings=0, stamped=False)
 
 
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
@@ -184,8 +184,8 @@ def make_actor(
     policy = _make_policy(config, name, weights, start)
     wait = _make_pace(config, policy, name, stopping, steps_before)
     simulated = driven.person is None
-    cameras = _SIMULATED_CAMERAS if simulated else CameraWatchConfig()
-    watch = CameraWatch(robot.observation_spec.images, cameras)
+    cameras = _SIMULATED_CAMERAS if simulated else CameraMonitorConfig()
+    watch = CameraMonitor(robot.observation_spec.images, cameras)
     placed = driven.placements
     if placed is None:
         placed = 1 if task.config.auto_reset else math.inf
@@ -220,7 +220,7 @@ def make_actor(
     actor = Actor(
         name=name,
         run=run,
-        robot=WatchedRobot(robot, watch, tools.see if tools else lambda reading: None),
+        robot=MonitoredRobot(robot, watch, tools.see if tools else lambda reading: None),
         task=task,
         policy=policy,
         clock=driven.clock or VirtualClock(robot.advance, rate_hz, real_time),

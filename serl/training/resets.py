@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 
 from serl.errors import NeedsPerson
-from serl.guard.camera_monitor import CameraWatch
+from serl.guard.camera_monitor import CameraMonitor
 from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.task import Task
@@ -102,7 +102,7 @@ class SceneSetter:
     def __init__(
         self,
         robot: SimulatedRobot,
-        watch: CameraWatch,
+        watch: CameraMonitor,
         seed: int,
         actor: str,
         first: int,

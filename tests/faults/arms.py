@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from serl.camera import View
 from serl.errors import SerlError
-from serl.guard.camera_monitor import CameraWatch
+from serl.guard.camera_monitor import CameraMonitor
 from serl.ros.arm.camera import RosCamera, picture_topic
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
@@ -74,7 +74,7 @@ def idle_gripper(folder: Path) -> None:
         bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.arm.aim.closed)
         told_s = time.monotonic()
         bay.cell.lateness.worst_s = 0.0
-        noticed_s, why = _complaint(bay.arm.observe, "gripper: told to close")
+        noticed_s, why = _complaint(bay.arm.observe, "gripper: commanded to close")
         assert noticed_s - told_s <= 1.0 + NOTICED_S + 3.0 * bay.cell.lateness.worst_s
         bay.arm.stop(why)  # as the control loop does
         bay.cell.until("hold: the actor holds")
@@ -90,7 +90,7 @@ class Eyes:
         self.cell, self._remote = cell, Remote(node)
         topic = picture_topic(ROBOT, CAMERA)
         self._camera = RosCamera(node, topic, {CAMERA: VIEW}, 0.2, still=False)
-        self._watch = CameraWatch({CAMERA: VIEW.spec})
+        self._watch = CameraMonitor({CAMERA: VIEW.spec})
 
     def observe(self) -> None:
         """Look at the newest picture; raises when it cannot be trusted."""

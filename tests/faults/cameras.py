@@ -17,7 +17,7 @@ from serl.camera import View
 from serl.clock import VirtualClock
 from serl.datasets.reward_audit import Probabilities
 from serl.errors import BadInput
-from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.loop import EpisodeKey, Result, run
@@ -68,7 +68,7 @@ class Broken(SimArm):
         return self.inject(reading, self.last)
 
 
-def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, CameraWatch]:
+def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, CameraMonitor]:
     """An episode in which cameras break; its log is whole."""
     task = PickCube(TASK)
     robot = Broken(task.scene, task.config)
@@ -82,11 +82,11 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
         rate_hz=task.config.rate_hz,
         motion=motion.meaning,
     )
-    watch = CameraWatch(robot.observation_spec.images, CameraWatchConfig(stamped=False))
+    watch = CameraMonitor(robot.observation_spec.images, CameraMonitorConfig(stamped=False))
     clock, key = VirtualClock(robot.advance, spec.rate_hz), EpisodeKey("run", "actor0", 1, 0)
     with EpisodeLog(folder, spec, key.run, key.actor, 1, ANY_DISK) as log:
         policy = Random(spec.action, 0)
-        result = run(WatchedRobot(robot, watch), task, policy, clock, key, log.append)
+        result = run(MonitoredRobot(robot, watch), task, policy, clock, key, log.append)
     (path,) = episode_paths(folder)
     return result, read_episode(path, spec), robot, watch
 

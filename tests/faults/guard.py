@@ -10,7 +10,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.guard.checks import Refused, check_command, is_inside
-from serl.guard.guard import GuardState, Heard
+from serl.guard.guard import GuardState, MessageInfo
 from serl.guard.latch import LatchFile
 from serl.motion import Pose
 
@@ -151,7 +151,7 @@ def quaternions(folder: Path) -> None:
     level=Level.UNIT,
 )
 def other_frames(folder: Path) -> None:
-    heard = Heard(0.0, 0.0, 0.0, "world")
+    heard = MessageInfo(0.0, 0.0, 0.0, "world")
     line = refusal(partial(check_command, numbers(START), heard, config()), Refused)
     assert "'world'" in line
     assert "'base'" in line

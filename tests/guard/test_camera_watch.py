@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from serl.errors import Silent
-from serl.guard.camera_monitor import CameraFault, CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import (
+    CameraFault,
+    CameraMonitor,
+    CameraMonitorConfig,
+    MonitoredRobot,
+)
 from serl.specs import ArraySpec, ObservationSpec
 from serl.testing import FakeRobot, RobotSuite
 from serl.types import Observation
@@ -29,14 +34,14 @@ def reading(number: int, front_s: float = 0.0, wrist_s: float = 0.0, **changed: 
 
 
 def test_good_images_pass_for_ever() -> None:
-    watch = CameraWatch(SPEC)
+    watch = CameraMonitor(SPEC)
     for number in range(50):
         watch.check(reading(number))
     assert watch.skewed == 0
 
 
 def test_a_frozen_camera_is_noticed_at_the_fifth_equal_image() -> None:
-    watch, stuck = CameraWatch(SPEC), reading(0).images["wrist"]
+    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     for number in range(4):
         watch.check(reading(number, wrist=stuck.copy()))
     with pytest.raises(CameraFault, match="camera wrist: frozen, 5 equal images"):
@@ -44,7 +49,7 @@ def test_a_frozen_camera_is_noticed_at_the_fifth_equal_image() -> None:
 
 
 def test_one_other_image_between_is_no_freeze_and_an_episode_begins_anew() -> None:
-    watch, stuck = CameraWatch(SPEC), reading(0).images["wrist"]
+    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     for number in range(40):
         watch.check(reading(number) if number % 5 == 4 else reading(number, wrist=stuck))
     for _ in range(3):
@@ -64,14 +69,14 @@ def at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
 
 def test_a_slow_camera_is_not_a_frozen_one() -> None:
     """At 5 Hz each image is in six readings."""
-    watch = CameraWatch(SPEC)
+    watch = CameraMonitor(SPEC)
     for seen in at_30_hz(60, lambda number: number - number % 6):
         watch.check(seen)
 
 
 def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
     """Its driver goes on to stamp what it gives."""
-    watch, stuck = CameraWatch(SPEC), reading(0).images["wrist"]
+    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     readings = (
         replace(seen, images={**seen.images, "wrist": stuck})
         for seen in at_30_hz(60, lambda number: number - number % 6)
@@ -83,7 +88,7 @@ def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
 
 
 def test_without_stamps_each_reading_is_another_image() -> None:
-    watch = CameraWatch(SPEC, CameraWatchConfig(stamped=False))
+    watch = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
     seen = Observation({}, reading(0).images)
     for _ in range(4):
         watch.check(seen)
@@ -92,13 +97,13 @@ def test_without_stamps_each_reading_is_another_image() -> None:
 
 
 def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
-    watch = CameraWatch(SPEC, CameraWatchConfig(frozen_readings=0))
+    watch = CameraMonitor(SPEC, CameraMonitorConfig(frozen_readings=0))
     for _ in range(20):
         watch.check(reading(0))
 
 
 def test_a_simulation_in_this_process_needs_no_stamps() -> None:
-    watch = CameraWatch(SPEC, CameraWatchConfig(stamped=False))
+    watch = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
     watch.check(Observation({}, reading(0).images, {"robot": 3.0}))
     watch.check(Observation({}, reading(1).images))
     with pytest.raises(CameraFault, match="old, over"):
@@ -140,14 +145,14 @@ def test_a_simulation_in_this_process_needs_no_stamps() -> None:
 )
 def test_what_cannot_be_trusted_is_named(seen: Observation, line: str) -> None:
     with pytest.raises(CameraFault, match=line) as fault:
-        CameraWatch(SPEC).check(seen)
+        CameraMonitor(SPEC).check(seen)
     assert isinstance(fault.value, Silent), "an actor begins the episode anew"
 
 
 def test_cameras_that_are_apart_are_told_of_once_an_episode(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watch = CameraWatch(SPEC)
+    watch = CameraMonitor(SPEC)
     with caplog.at_level(logging.WARNING):
         for episode in range(2):
             watch.begin()
@@ -159,20 +164,20 @@ def test_cameras_that_are_apart_are_told_of_once_an_episode(
     ] * 2
 
 
-class TestWatchedRobot(RobotSuite):
-    def make(self) -> WatchedRobot:
-        return WatchedRobot(FakeRobot(), CameraWatch({}))
+class TestMonitoredRobot(RobotSuite):
+    def make(self) -> MonitoredRobot:
+        return MonitoredRobot(FakeRobot(), CameraMonitor({}))
 
 
 def test_the_robot_is_stopped_wherever_it_was_looked_at() -> None:
     """At the start of an episode, too, and by a reset."""
     robot = FakeRobot()
-    watched = WatchedRobot(robot, CameraWatch(SPEC))
+    watched = MonitoredRobot(robot, CameraMonitor(SPEC))
     with pytest.raises(CameraFault, match="gone"):
         watched.observe()
     assert "camera front: gone" in robot.stop_reason
 
 
 def test_a_robots_spec_is_kept() -> None:
-    robot = WatchedRobot(FakeRobot(), CameraWatch({}))
+    robot = MonitoredRobot(FakeRobot(), CameraMonitor({}))
     assert isinstance(robot.observation_spec, ObservationSpec)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation_vector
 from serl.guard.checks import (
-    Heard,
+    MessageInfo,
     Refused,
     bounded,
     can_stop_inside,
@@ -24,11 +24,11 @@ from serl.setpoint import Setpoint, at_rest, brake_setpoint
 
 from ..support.guarding import DOWN, START, Loop, config, driving, numbers
 
-NOW = Heard(10.0, 1000.0, 1000.0, "base")
+NOW = MessageInfo(10.0, 1000.0, 1000.0, "base")
 PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
 
 
-def reason(values: list[float], heard: Heard = NOW, **changes: Any) -> str:
+def reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str:
     with pytest.raises(Refused) as refusal:
         check_command(values, heard, config(**changes))
     assert len(str(refusal.value)) < 300

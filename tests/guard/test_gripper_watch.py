@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from serl.guard.monitors import GripperWatch
+from serl.guard.monitors import GripperMonitor
 
 
-def told(closed: bool, opening: float) -> GripperWatch:
-    watch = GripperWatch()
+def told(closed: bool, opening: float) -> GripperMonitor:
+    watch = GripperMonitor()
     watch.begin(not closed)
-    watch.tell(closed, opening, 10.0)
+    watch.command(closed, opening, 10.0)
     return watch
 
 
@@ -18,9 +18,11 @@ def told(closed: bool, opening: float) -> GripperWatch:
 def test_who_does_nothing_for_a_second_is_told_of(closed: bool, opening: float, verb: str) -> None:
     watch = told(closed, opening)
     for now_s in (10.0, 10.5, 10.99):
-        watch.tell(closed, opening, now_s)  # again and again, as each step does
+        watch.command(closed, opening, now_s)  # again and again, as each step does
         assert watch.trouble(opening, now_s) == ""
-    assert watch.trouble(opening, 11.0) == f"gripper: told to {verb} 1.0 s ago, and does not move"
+    assert (
+        watch.trouble(opening, 11.0) == f"gripper: commanded to {verb} 1.0 s ago, and does not move"
+    )
     watch.begin(closed)
     assert watch.trouble(opening, 12.0) == ""
 
@@ -46,6 +48,6 @@ def test_who_cannot_be_told_now_has_a_second_from_then_on() -> None:
     watch.wait(15.0)
     assert watch.trouble(1.0, 15.9) == ""
     assert watch.trouble(1.0, 16.0) != ""
-    fresh = GripperWatch()
+    fresh = GripperMonitor()
     fresh.wait(3.0)
     assert fresh.trouble(1.0, 100.0) == ""

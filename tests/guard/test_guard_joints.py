@@ -8,7 +8,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.guard.guard import GuardState
-from serl.guard.monitors import Joints
+from serl.guard.monitors import JointMonitor
 
 from ..support.guarding import TICK_S, Loop, config, driving
 
@@ -76,7 +76,7 @@ def test_an_arm_whose_joint_runs_is_not_taken_though_its_tool_stands() -> None:
 @pytest.mark.parametrize("period_s", [0.001, 0.004, 0.008, 0.01, 0.05, 0.1])
 def test_the_speed_is_that_of_the_stamps_at_any_rate(period_s: float) -> None:
     for rad_s, runs in ((1.4, False), (1.6, True), (-1.6, True), (3.0, True)):
-        joints = Joints(config())
+        joints = JointMonitor(config())
         for step in range(round(0.3 / period_s)):
             stamp_s = 1.7e9 + step * period_s
             joints.hear([0.0, rad_s * step * period_s, *[0.0] * 5], stamp_s, step * 0.01)
@@ -85,7 +85,7 @@ def test_the_speed_is_that_of_the_stamps_at_any_rate(period_s: float) -> None:
 
 
 def test_noise_a_clock_that_is_set_and_an_arm_that_is_put_elsewhere_are_no_speeds() -> None:
-    joints, angle = Joints(config()), 0.0
+    joints, angle = JointMonitor(config()), 0.0
     stamps_s = [*(0.01 * n for n in range(50)), *(3600 + 0.01 * n for n in range(50))]
     stamps_s += [0.01 * n for n in range(50)]
     for count, stamp_s in enumerate(stamps_s):

@@ -7,6 +7,7 @@ import pytest
 from serl.errors import BadInput
 from serl.guard.guard import GuardState, Latch
 from serl.motion import Pose
+from serl.setpoint import at_rest
 from serl.testing.fakes import FakeArm
 
 from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
@@ -407,3 +408,30 @@ def test_a_guard_that_slept_does_not_blame_the_arm() -> None:
     assert loop.guard.state == "hold"
     loop.setpoint = None  # a new profile begins
     loop.ticks_until(GuardState.POLICY, limit=30)
+
+
+@pytest.mark.parametrize(("behind_m", "stays"), [(0.0, True), (0.009, True), (0.014, False)])
+@pytest.mark.parametrize("stop", ["stop", "estop"])
+def test_a_braking_stop_stays_at_its_last_setpoint_when_the_guard_is_late(
+    stop: str, behind_m: float, stays: bool
+) -> None:
+    """An arm that is farther behind than the lead is held up: the setpoint comes to it."""
+    loop = driving()
+    getattr(loop.guard, stop)("test")
+    before = loop.tick(2)
+    assert before is not None
+    assert moves(before)
+    x, y, z = before.pose.position
+    loop.fake.pose = measured = Pose((x, y - behind_m, z), DOWN)
+    loop.now_s += 0.15
+    loop.setpoint = None  # a new profile begins
+    setpoint = loop.tick()
+    assert setpoint is not None
+    assert setpoint.pose == (before.pose if stays else measured)
+    assert at_rest(setpoint)
+    place = loop.fake.pose.position
+    for _ in range(30):
+        after = loop.tick()
+        assert after is not None
+        assert after.pose == setpoint.pose  # and settles only after half a second
+    assert math.dist(loop.fake.pose.position, place) <= behind_m + 1e-9

@@ -8,7 +8,7 @@ from typing import Any
 
 from serl.geometry import Quaternion, Vector, between
 from serl.guard.checks import is_inside, is_kept_out
-from serl.guard.guard import Guard, GuardConfig, GuardState, Heard, Latch
+from serl.guard.guard import Guard, GuardConfig, GuardState, Latch, MessageInfo
 from serl.motion import Limits, Motion, Pose
 from serl.setpoint import Setpoint
 from serl.testing.fakes import FakeArm
@@ -75,9 +75,9 @@ class Loop:
         self.ticks = self.beats = 0
         self.setpoint: Setpoint | None = None
 
-    def heard(self, ahead_s: float = 0.0, frame: str = "base") -> Heard:
+    def heard(self, ahead_s: float = 0.0, frame: str = "base") -> MessageInfo:
         wall_s = EPOCH_S + self.now_s + self.jump_s
-        return Heard(self.now_s, wall_s + ahead_s, wall_s, frame)
+        return MessageInfo(self.now_s, wall_s + ahead_s, wall_s, frame)
 
     def tick(self, count: int = 1) -> Setpoint | None:
         for _ in range(count):

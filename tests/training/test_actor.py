@@ -86,7 +86,7 @@ def struck(stage: Stage, for_s: float) -> None:
 
     def fading() -> Observation:
         if begins_s < observe().stamps["robot"] < begins_s + for_s:
-            stage.robot.stop("no picture")  # as `WatchedRobot` does, also between episodes
+            stage.robot.stop("no picture")  # as `MonitoredRobot` does, also between episodes
             raise Silent("no picture")
         return observe()
 

@@ -10,16 +10,16 @@ import numpy as np
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
-from serl.camera import View
+from serl.camera import WHOLE, Crop, View, cropped
 from serl.errors import CorruptData, Silent
-from serl.guard.camera_monitor import Alike
+from serl.guard.camera_monitor import FrozenDetector
 from serl.ros.arm.topics import SENSOR
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 from serl.types import Image
-from serl.workspace import WHOLE, CellCamera, Crop
+from serl.workspace import CellCamera
 
 _MAX_SIDE_PX = 4096
 _MAX_COMPRESSED_BYTES = 16 << 20
@@ -70,12 +70,12 @@ class RosCamera:
         still: bool = True,
     ) -> None:
         self._views, self._crop, self._name = views, crop, topic.name
-        self._alike = None if still else Alike()
+        self._frozen = None if still else FrozenDetector()
         decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
 
         def heed(message: Any) -> Image:
-            if self._alike is not None:
-                self._alike.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
+            if self._frozen is not None:
+                self._frozen.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
             return decode(message)
 
         self.feed: Feed[Image] = Feed(node, topic, heed, oldest_s)
@@ -89,8 +89,8 @@ class RosCamera:
                 one that the views expect.
         """
         sample = self.feed.newest()
-        if self._alike is not None and self._alike.frozen:
-            raise Silent(f"{self._name}: frozen: {self._alike.count} equal pictures in a row")
+        if self._frozen is not None and self._frozen.frozen:
+            raise Silent(f"{self._name}: frozen: {self._frozen.count} equal pictures in a row")
         if self._cut[0] != sample.stamp_ns:
             picture = cropped(sample.value, self._crop)
             cut = {name: cut_any(view, picture) for name, view in self._views.items()}
@@ -114,15 +114,6 @@ def cell_camera(
         return RosCamera(node, topic, views, oldest_s, still=still)
     topic = picture_topic(robot, known.topic, qos, known.compressed)
     return RosCamera(node, topic, views, oldest_s, known.crop, still)
-
-
-def cropped(picture: Image, crop: Crop) -> Image:
-    """Return the crop of a picture, (H, W, 3); never empty."""
-    height, width, _ = picture.shape
-    left, top, right, bottom = crop
-    rows = slice(round(top * height), max(round(bottom * height), round(top * height) + 1))
-    columns = slice(round(left * width), max(round(right * width), round(left * width) + 1))
-    return picture[rows, columns]
 
 
 def cut_any(view: View, picture: Image) -> Image:

@@ -11,7 +11,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
-from serl.guard.guard import Guard, Heard
+from serl.guard.guard import Guard, MessageInfo
 from serl.ros.arm.competitors import Doubles
 from serl.ros.arm.faults import FaultWatch, fault_topic, fault_words
 from serl.ros.arm.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
@@ -132,10 +132,10 @@ class GuardInbox:
             values = [known[name] for name in names if name in known]
         self._guard.joints(values, self._heard(message.header))
 
-    def _heard(self, header: Any) -> Heard:
+    def _heard(self, header: Any) -> MessageInfo:
         wall_s = 1e-9 * self._clock.now().nanoseconds
         stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
-        return Heard(time.monotonic(), stamp_s, wall_s, header.frame_id)
+        return MessageInfo(time.monotonic(), stamp_s, wall_s, header.frame_id)
 
 
 def _pose(message: Any) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from std_msgs.msg import Header
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
-from serl.guard.monitors import GripperWatch
+from serl.guard.monitors import GripperMonitor
 from serl.motion import Pose, Target, check_targets
 from serl.robot import reading_spec
 from serl.ros.arm.controller import settle_controller, switch_gains
@@ -111,7 +111,7 @@ class RosArm:
         self._fault = ""  # reason why `act` failed
         self._acted_s = self._begun_s = -math.inf  # last target; first one after a pause
         self._person_s = -math.inf  # the last heartbeat in teleop
-        self._grip_watch = GripperWatch()
+        self._gripper_monitor = GripperMonitor()
         self._measured = Measurements(
             node, robot, profile, config, tracked, lockstep, self.still_pictures
         )
@@ -224,7 +224,7 @@ class RosArm:
             self._grip.publish(opening_message(0.0 if self.aim.closed else 1.0, stamp_ns))
         if self.profile.gripper is not None:
             with suppress(Silent):  # the next reading fails then
-                self._grip_watch.tell(self.aim.closed, self._measured.opening(), now_s)
+                self._gripper_monitor.command(self.aim.closed, self._measured.opening(), now_s)
         return executed
 
     def drive_as(self, source: ActionSource) -> None:
@@ -248,7 +248,7 @@ class RosArm:
         if self.stop_reason is not None or self._fault:
             self.aim.target = self._measured.pose.newest().value
             self.stop_reason, self._fault = None, ""
-            self._grip_watch.begin(self.aim.closed)
+            self._gripper_monitor.begin(self.aim.closed)
             self.beat()
 
     def switch(self, gains: str) -> None:
@@ -271,7 +271,7 @@ class RosArm:
         """Begin an episode with the target at `start`, the pose of the tool."""
         self.aim.begin(start, closed)
         self._begun, self._fault, self._acted_s = True, "", -math.inf
-        self._grip_watch.begin(closed)
+        self._gripper_monitor.begin(closed)
 
     def beat(self) -> None:
         """Send a heartbeat to the guard; called in each slice of the control loop's waiting.
@@ -326,8 +326,8 @@ class RosArm:
         """Raise `Silent` when the gripper does not begin to follow its command."""
         now_s = self._now_s(taken_s)
         if self.stop_reason is not None or (self.guard is not None and not self.guard.lets_move):
-            self._grip_watch.wait(now_s)
-        if trouble := self._grip_watch.trouble(opening, now_s):
+            self._gripper_monitor.wait(now_s)
+        if trouble := self._gripper_monitor.trouble(opening, now_s):
             raise Silent(trouble)
 
 

@@ -21,7 +21,7 @@ from serl import plugins
 from serl.arm_profile import is_real
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.errors import BadInput
-from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.log.annotations import ToolLog
 from serl.log.episode_log import EpisodeLog
 from serl.loop import Result
@@ -140,9 +140,9 @@ class _Deployed:
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
         # A static scene gives equal pictures in simulation; those drawn in this process are new.
-        still = CameraWatchConfig(frozen_readings=0, stamped=config.robot is not None)
-        watched = still if self.simulated else CameraWatchConfig()
-        self._watch = CameraWatch(self.robot.observation_spec.images, watched)
+        still = CameraMonitorConfig(frozen_readings=0, stamped=config.robot is not None)
+        watched = still if self.simulated else CameraMonitorConfig()
+        self._watch = CameraMonitor(self.robot.observation_spec.images, watched)
 
     def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
         """Return the actor that runs and logs the episodes; `opened` closes the log."""
@@ -164,7 +164,7 @@ class _Deployed:
         return Actor(
             name=name,
             run=self._folder.name,
-            robot=WatchedRobot(self.robot, self._watch, tools.see),
+            robot=MonitoredRobot(self.robot, self._watch, tools.see),
             task=self._task,
             policy=policy,
             clock=self._clock,

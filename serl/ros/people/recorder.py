@@ -9,7 +9,7 @@ from typing import Any
 
 from serl.clock import Clock, WallClock
 from serl.datasets.person import ACTOR, RecordingStation
-from serl.guard.camera_monitor import CameraWatch, CameraWatchConfig, WatchedRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.robot import SimulatedRobot
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.station import RESTORE, Station, make_arm
@@ -77,8 +77,8 @@ def at_the_arm(
     with RosNode(ACTOR, run.path, local=True) as node:
         arm: RosArm = make_arm(node, run, ACTOR, time.time_ns())
         desk, told = _heard(node, run, arm, operators, services)
-        watch = CameraWatch(arm.observation_spec.images, CameraWatchConfig())
-        robot: Any = WatchedRobot(arm, watch)
+        watch = CameraMonitor(arm.observation_spec.images, CameraMonitorConfig())
+        robot: Any = MonitoredRobot(arm, watch)
 
         def stopping() -> bool:
             check()

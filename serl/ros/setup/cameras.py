@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from serl.camera import WHOLE, Crop, cropped
 from serl.errors import SerlError
 from serl.log.images import compress
-from serl.ros.arm.camera import compressed_picture_of, cropped, picture_of, picture_topic
+from serl.ros.arm.camera import compressed_picture_of, picture_of, picture_topic
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.setup.checks import Left, StepFailed, agreed, check_rate, parse_crop, rate_of
 from serl.ros.setup.session import SetupSession, listened
 from serl.system.files import write_atomic
 from serl.types import Image
-from serl.workspace import WHOLE, CellCamera, Crop
+from serl.workspace import CellCamera
 
 LEAST_HZ = 5.0
 _ENDS = {"/image_raw/compressed": True, "/image_raw": False}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from serl.camera import WHOLE, Crop, checked_crop
 from serl.errors import SerlError
 from serl.geometry import Vector, subtract
-from serl.workspace import WHOLE, Crop
 
 DIRECTIONS = ("forward", "back", "left", "right", "up", "down")
 EXPECTED = {"x": "forward", "y": "left", "z": "up"}
@@ -137,9 +137,10 @@ def parse_crop(text: str) -> Crop:
         left, top, right, bottom = (float(share) for share in text.split(","))
     except ValueError:
         raise StepFailed(f"crop {text!r}: expected four shares, such as 0.2,0,0.8,1") from None
-    if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
-        raise StepFailed(f"crop {text!r}: expected 0 <= left < right <= 1, and so top, bottom")
-    return left, top, right, bottom
+    try:
+        return checked_crop((left, top, right, bottom))
+    except ValueError as error:
+        raise StepFailed(str(error)) from None
 
 
 def parse_place(text: str) -> Vector:

@@ -14,7 +14,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.camera import View
 from serl.errors import Silent
-from serl.guard.camera_monitor import CameraFault, CameraWatch
+from serl.guard.camera_monitor import CameraFault, CameraMonitor
 from serl.robot import reading_spec
 from serl.ros.arm.measurements import Measurements
 from serl.ros.arm.publisher import ArmPublisher
@@ -67,7 +67,7 @@ class Cell:
         views = {name: View(camera=name, width=SIDE_PX, height=SIDE_PX) for name in cameras}
         config = ReachConfig(views=views, observe="pixels" if views else "state")
         self._spec = reading_spec(7, ["cube"], config.all_views)
-        self._watch = CameraWatch(self._spec.images)
+        self._watch = CameraMonitor(self._spec.images)
         self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
         self._told = ArmPublisher(node, "arm", known, ["cube"], cameras, SENSOR)
 

@@ -15,7 +15,7 @@ from sensor_msgs.msg import CameraInfo
 
 from serl.camera import View
 from serl.errors import Silent
-from serl.guard.camera_monitor import CameraFault, CameraWatch, CameraWatchConfig
+from serl.guard.camera_monitor import CameraFault, CameraMonitor, CameraMonitorConfig
 from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
@@ -103,7 +103,7 @@ def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
     """The end of a film is a camera that is gone: its last picture is too old within 300 ms."""
     bench.film = write_film(tmp_path / "side.avi", 80)
     camera = bench.camera("side", oldest_s=60.0)  # a feed that lets everything pass
-    watch = CameraWatch({"side": View(camera="side", width=32, height=24).spec})
+    watch = CameraMonitor({"side": View(camera="side", width=32, height=24).spec})
     process = bench.start("side")
     eventually(lambda: seen(camera))
     assert process.wait(60.0) == 0
@@ -123,9 +123,9 @@ def test_a_frozen_camera_is_noticed_by_its_pictures(bench: Bench, tmp_path: Path
     """New messages, new stamps, and the same picture: 300 ms are 5 of them at 20 Hz."""
     bench.film = write_film(tmp_path / "one.avi", 1)
     camera = bench.camera("stuck", oldest_s=2.0)
-    watch = CameraWatch(
+    watch = CameraMonitor(
         {"stuck": View(camera="stuck", width=32, height=24).spec},
-        CameraWatchConfig(max_age_s=2.0),
+        CameraMonitorConfig(max_age_s=2.0),
     )
     bench.start("stuck", "--loop")
     eventually(lambda: seen(camera))
@@ -148,7 +148,7 @@ def reading(camera: RosCamera, now_s: float) -> Observation:
     return Observation({}, images, {"robot": now_s, **dict.fromkeys(images, taken_s)})
 
 
-def faulty(camera: RosCamera, watch: CameraWatch) -> bool:
+def faulty(camera: RosCamera, watch: CameraMonitor) -> bool:
     try:
         watch.begin()
         watch.check(reading(camera, time.monotonic()))

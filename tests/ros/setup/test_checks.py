@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from serl.camera import WHOLE
 from serl.ros.setup.checks import (
     StepFailed,
     agreed,
@@ -14,7 +15,6 @@ from serl.ros.setup.checks import (
     rate_of,
     seen_direction,
 )
-from serl.workspace import WHOLE
 
 HERE = (0.4, 0.1, 0.3)
 

@@ -18,7 +18,7 @@ _OVERSHOT = 1.04
 """Fraction of the lead that a profile reaches when the arm stops suddenly."""
 
 
-class Standing:
+class HoldPoint:
     """The place at which an arm is held, and the rules for changing it.
 
     The place changes in two ways. It settles once, at the pose where the arm came to rest, if that
@@ -84,9 +84,9 @@ class Standing:
 
     def displacement(self, setpoint: Pose) -> str:
         """Return why a soft arm may not be released, away from its setpoint; empty if it may."""
-        if not self._is_away(setpoint):
+        if not self.is_away(setpoint):
             return ""
-        if not self._is_away(self.place or setpoint):
+        if not self.is_away(self.place or setpoint):
             return "the arm was moved: its setpoint is on its way there"
         most_mm = 1e3 * self._config.motion.limits.yield_m
         return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
@@ -112,7 +112,7 @@ class Standing:
             ),
         )
 
-    def _is_away(self, place: Pose) -> bool:
+    def is_away(self, place: Pose) -> bool:
         """Return whether the arm is further from `place` than a setpoint may lead it."""
         pose, limits = self._measured.pose, self._config.motion.limits
         return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
@@ -124,7 +124,7 @@ class Standing:
         if self._measured.hindrance(now_s):
             return False
         # A small force pushes a soft spring far; it has to become stiff again near that place.
-        away = soft and self._is_away(self.place or setpoint)
+        away = soft and self.is_away(self.place or setpoint)
         return away or bool(self._measured.touch)
 
     def _has_settled(self, pose: Pose, now_s: float) -> bool:
