@@ -23,6 +23,17 @@ class CorruptData(BadInput):
     """A file or message that is damaged, of a foreign format, or beyond the allowed bounds."""
 
 
+STUCK = "the arm does not move"
+"""Cause that a guard reports for an arm that does not follow its setpoint."""
+
+
+class ArmStuck(Silent):
+    """An arm that does not follow its setpoint: its transitions are unusable for learning."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the guard holds the arm: {STUCK}")
+
+
 NEEDS_PERSON = "a person is needed"
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serl.robot import Truth
 from serl.task import SimulatedTask
-from serl.types import Action, ActionSource, End, Observation
+from serl.types import Action, ActionSource, End, EndReason, Observation
 
 
 class Event(StrEnum):
@@ -36,19 +36,12 @@ class Event(StrEnum):
 
 
 ENDINGS = {
-    Event.DISCARD: "discarded",
-    Event.STOP: "stopped",
-    Event.LOST: "device lost",
-    Event.RESET: "operator",
+    Event.DISCARD: EndReason.DISCARDED,
+    Event.STOP: EndReason.STOPPED,
+    Event.LOST: EndReason.DEVICE_LOST,
+    Event.RESET: EndReason.RESET,
 }
 """Reasons to cut an episode, by event; the first matching one applies."""
-
-_KNOWN = {"success", "failure", "time limit", "interrupted", *ENDINGS.values()}
-
-
-def is_fault(end: End) -> bool:
-    """Return whether a fault ended the episode: `End` then repeats the last step's observation."""
-    return end.reason not in _KNOWN
 
 
 class Teleop(Protocol):
@@ -152,7 +145,6 @@ def arbitrate(
     return np.where(np.isnan(human), proposed, human).astype(np.float32), ActionSource.HUMAN
 
 
-STUCK = "the arm does not move"
 STUCK_S = 2.0
 """Time without motion, despite a leading setpoint, after which the guard reports a stuck arm."""
 
@@ -162,4 +154,5 @@ _MORE_S = 0.5
 
 def stuck_since_s(end: End) -> float:
     """Return when the arm got stuck, in the steps' monotonic time; inf for other ends."""
-    return end.monotonic_s - STUCK_S - _MORE_S if STUCK in end.reason else math.inf
+    is_stuck = end.reason is EndReason.STUCK
+    return end.monotonic_s - STUCK_S - _MORE_S if is_stuck else math.inf

@@ -9,15 +9,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from serl.clock import Clock
-from serl.errors import SerlError, SpecMismatch
+from serl.errors import ArmStuck, NeedsPerson, SerlError, SpecMismatch
 from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Guarded, Robot
 from serl.specs import check_reward
 from serl.task import TaskView
-from serl.types import ActionSource, End, Key, Observation, Outcome, Record, Step
+from serl.types import (
+    ActionSource,
+    End,
+    EndReason,
+    Key,
+    Observation,
+    Outcome,
+    Record,
+    Step,
+    reason_text,
+)
 
 Sink = Callable[[Record], None]
+
+_FAULTS = {ArmStuck: EndReason.STUCK, NeedsPerson: EndReason.NEEDS_PERSON}
 
 LIVE = "human, live"
 """Provenance of a reward that the operator changed during the episode."""
@@ -39,13 +51,22 @@ class EpisodeKey:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of an episode: number of steps, return, success, human steps and reason of its end."""
+    """Result of an episode: number of steps, return, success, human steps and reason of its end.
+
+    `fault` is the description of the fault, if one ended the episode.
+    """
 
     steps: int
     reward: float
     success: bool
     human_steps: int
-    reason: str
+    reason: EndReason
+    fault: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason of the end as it is recorded and shown."""
+        return reason_text(self.reason, self.fault)
 
 
 def run(
@@ -100,11 +121,11 @@ def run(
         drive_as(source)
         executed = robot.act(chosen)
         clock.wait()
-        successor, outcome, fault = _observe(robot, task, index)
-        halted, said = interrupted(), teleop.events()  # in this order: `interrupted` may block
-        if Event.STOP in said or Event.LOST in said:
-            robot.stop(", ".join(ENDINGS[event] for event in said if event in ENDINGS))
-        outcome, reason = _ending(outcome, said, halted, fault)
+        successor, outcome, error = _observe(robot, task, index)
+        halted, events = interrupted(), teleop.events()  # in this order: `interrupted` may block
+        if Event.STOP in events or Event.LOST in events:
+            robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
+        outcome, reason = _apply(outcome, events, halted, error)
         step = Step(
             key=key.at(index),
             observation=observation,
@@ -124,12 +145,12 @@ def run(
         total += outcome.reward
         human_steps += source is ActionSource.HUMAN
         observation = successor or observation
-        if outcome.terminated or outcome.truncated:
-            end = End(
-                key.at(index), observation, outcome.success, reason, clock.now_s(), time.time()
+        if reason is not None:
+            now_s, fault = clock.now_s(), _description(error) if error else ""
+            sink(
+                End(key.at(index), observation, outcome.success, reason, now_s, time.time(), fault)
             )
-            sink(end)
-            return Result(index, total, outcome.success, human_steps, reason)
+            return Result(index, total, outcome.success, human_steps, reason, fault)
 
 
 def _checked(robot: Robot) -> Observation:
@@ -149,27 +170,32 @@ def _seen(task: TaskView, reading: Observation) -> Observation:
     return observation
 
 
-def _observe(robot: Robot, task: TaskView, index: int) -> tuple[Observation | None, Outcome, str]:
-    """Return the next observation and its outcome, or a description of the fault."""
+def _observe(
+    robot: Robot, task: TaskView, index: int
+) -> tuple[Observation | None, Outcome, SerlError | None]:
+    """Return the next observation and its outcome; of a fault the error, which stops the robot."""
     try:
         reading = _checked(robot)
         observation, outcome = _seen(task, reading), task.outcome(reading, index)
         check_reward(outcome.reward)
         if robot.stop_reason and not outcome.terminated:
             raise SerlError(f"the robot was stopped: {robot.stop_reason}")
-        return observation, outcome, ""
+        return observation, outcome, None
     except SerlError as error:
-        fault = str(error) or type(error).__name__
-        robot.stop(fault)
-        return None, Outcome(truncated=True), fault
+        robot.stop(_description(error))
+        return None, Outcome(truncated=True), error
 
 
-def _ending(
-    outcome: Outcome, events: tuple[Event, ...], interrupted: bool, fault: str
-) -> tuple[Outcome, str]:
-    """Apply the operator's events to the outcome; also return why the episode ends, or ""."""
-    if fault:
-        return outcome, fault
+def _description(error: SerlError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _apply(
+    outcome: Outcome, events: tuple[Event, ...], interrupted: bool, error: SerlError | None
+) -> tuple[Outcome, EndReason | None]:
+    """Return the outcome after the operator's events, and the reason if the episode ends."""
+    if error is not None:
+        return outcome, _FAULTS.get(type(error), EndReason.FAULT)
     if given := (Event.REWARD in events) - (Event.PENALTY in events):
         outcome = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
     cut = [reason for event, reason in ENDINGS.items() if event in events]
@@ -177,11 +203,11 @@ def _ending(
     if Event.DISCARD in events:
         return ended, cut[0]
     if Event.SUCCESS in events:
-        return Outcome(1.0, terminated=True, success=True, provenance="human"), "success"
+        return Outcome(1.0, terminated=True, success=True, provenance="human"), EndReason.SUCCESS
     if Event.FAILURE in events:
-        return Outcome(0.0, terminated=True, provenance="human"), "failure"
+        return Outcome(0.0, terminated=True, provenance="human"), EndReason.FAILURE
     if outcome.terminated:
-        return outcome, "success" if outcome.success else "failure"
+        return outcome, EndReason.SUCCESS if outcome.success else EndReason.FAILURE
     if cut or interrupted:
-        return ended, cut[0] if cut else "interrupted"
-    return outcome, "time limit" if outcome.truncated else ""
+        return ended, cut[0] if cut else EndReason.INTERRUPTED
+    return outcome, EndReason.TIME_LIMIT if outcome.truncated else None

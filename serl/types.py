@@ -12,6 +12,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from serl.errors import NEEDS_PERSON, STUCK
+
 Array = NDArray[np.float32]
 Image = NDArray[np.uint8]
 Features = NDArray[np.float16]
@@ -105,6 +107,52 @@ class Step:
     wall_s: float
 
 
+class EndReason(StrEnum):
+    """The reason why an episode ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TIME_LIMIT = "time limit"
+    INTERRUPTED = "interrupted"
+    """The process was asked to end."""
+    DISCARDED = "discarded"
+    """The operator excluded the episode from training."""
+    STOPPED = "stopped"
+    """The operator stopped the robot."""
+    DEVICE_LOST = "device lost"
+    """The device timed out while the operator controlled the arm."""
+    RESET = "operator"
+    """The operator asked for a new episode."""
+    STUCK = "stuck"
+    """A fault: the arm did not follow its setpoint."""
+    NEEDS_PERSON = "needs person"
+    """A fault: only a person can restore the scene."""
+    FAULT = "fault"
+    """Any other fault."""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether a fault ended the episode, so that there is no final observation."""
+        return self in (EndReason.STUCK, EndReason.NEEDS_PERSON, EndReason.FAULT)
+
+
+_WITHOUT_FAULT = {reason.value: reason for reason in EndReason if not reason.is_fault}
+
+
+def parse_reason(text: str) -> tuple[EndReason, str]:
+    """Return the reason that a recorded text stands for, and the description of a fault."""
+    if text in _WITHOUT_FAULT:
+        return _WITHOUT_FAULT[text], ""
+    if text.startswith(NEEDS_PERSON):
+        return EndReason.NEEDS_PERSON, text
+    return (EndReason.STUCK if STUCK in text else EndReason.FAULT), text
+
+
+def reason_text(reason: EndReason, fault: str) -> str:
+    """Return the text that is recorded and shown for a reason: of a fault its description."""
+    return fault if reason.is_fault else reason.value
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The last record of an episode: its final observation and the reason of its end.
@@ -112,18 +160,24 @@ class End:
     Attributes:
         key: identity; `index` is the number of steps of the episode.
         observation: the final observation; after a fault there is none, and the observation of the
-            last step is repeated (see `is_fault` of `serl.intervention`).
+            last step is repeated.
         success: the task was solved.
-        reason: "success", "failure", "time limit", "interrupted", one of `ENDINGS` of
-            `serl.intervention`, or the description of a fault.
+        reason: reason of the end.
+        fault: description of the fault, if one ended the episode.
     """
 
     key: Key
     observation: Observation
     success: bool
-    reason: str
+    reason: EndReason
     monotonic_s: float
     wall_s: float
+    fault: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason as it is recorded and shown."""
+        return reason_text(self.reason, self.fault)
 
 
 Record = Step | End

@@ -16,7 +16,7 @@ from serl.runs.task_setup import make_spec
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.training.replay import Replay
-from serl.types import Action, ActionSource, End, Key, Observation, Outcome, Record, Step
+from serl.types import Action, ActionSource, End, EndReason, Key, Observation, Outcome, Record, Step
 
 KEY = EpisodeKey("run", "actor", 7, 3)
 LEFT = np.array([-1.0, 0.0], np.float32)
@@ -97,8 +97,8 @@ def test_steps_are_numbered_and_their_end_comes_last() -> None:
     assert keys == [Key("run", "actor", 7, 3, index) for index in range(len(keys))]
     assert all(isinstance(record, Step) for record in one.records[:-1])
     assert one.end.success
-    assert one.end.reason == "success"
-    assert result == Result(len(one.steps), 1.0, True, 0, "success")
+    assert one.end.text == "success"
+    assert result == Result(len(one.steps), 1.0, True, 0, EndReason.SUCCESS)
     assert [step.terminated for step in one.steps] == [False] * (result.steps - 1) + [True]
     assert not any(step.truncated for step in one.steps)
 
@@ -231,15 +231,15 @@ def test_a_persons_word_ends_the_episode(
     assert (last.key.index, last.reward) == (4, reward)
     assert (last.terminated, last.truncated) == (terminated, truncated)
     assert last.reward_provenance == ("human" if terminated else "truth")
-    assert (one.end.success, one.end.reason) == (success, reason)
-    assert result.reason == reason
+    assert (one.end.success, one.end.text) == (success, reason)
+    assert result.text == reason
     assert bool(one.robot.stop_reason) == (event in {Event.STOP, Event.LOST})
 
 
 def test_of_many_words_a_stop_stops_and_a_success_still_counts() -> None:
     one = Run()
     result = one(person=Chatty(says={4: (Event.STOP, Event.SUCCESS)}))
-    assert (result.reason, result.success) == ("success", True)
+    assert (result.text, result.success) == ("success", True)
     assert one.robot.stop_reason == "stopped"
 
 
@@ -262,7 +262,7 @@ def test_a_last_word_outweighs_a_live_reward() -> None:
 def test_what_was_discarded_is_no_success() -> None:
     one = Run()
     result = one(person=Chatty(says={4: (Event.SUCCESS, Event.DISCARD)}))
-    assert (result.reason, result.success, one.steps[-1].reward) == ("discarded", False, 0.0)
+    assert (result.text, result.success, one.steps[-1].reward) == ("discarded", False, 0.0)
 
 
 def test_the_time_limit_truncates() -> None:
@@ -270,14 +270,14 @@ def test_the_time_limit_truncates() -> None:
     result = one()
     assert result.steps == one.task.config.max_steps
     assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
-    assert one.end.reason == "time limit"
+    assert one.end.text == "time limit"
 
 
 def test_an_interruption_truncates_after_the_step() -> None:
     one = Run()
     asked = iter([False, False, True])
     result = one(interrupted=lambda: next(asked))
-    assert (result.steps, result.reason) == (3, "interrupted")
+    assert (result.steps, result.text) == (3, "interrupted")
     assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
 
 
@@ -300,8 +300,8 @@ def test_a_reading_that_is_not_finite_stops_the_robot_and_truncates() -> None:
     actions = breaking()
     result = one(lambda observation: next(actions))
     assert result.steps == 3
-    assert "position: not finite" in result.reason
-    assert one.robot.stop_reason == result.reason
+    assert "position: not finite" in result.text
+    assert one.robot.stop_reason == result.text
     assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
     assert one.steps[-1].reward == 0.0
     np.testing.assert_array_equal(  # the last one that was good
@@ -319,7 +319,7 @@ def test_a_robot_that_cannot_be_read_is_stopped_too() -> None:
         return observe()
 
     one.robot.observe = lost  # type: ignore[method-assign]
-    assert one().reason == "no reading for 0.2 s"
+    assert one().text == "no reading for 0.2 s"
     assert one.robot.stop_reason == "no reading for 0.2 s"
 
 
@@ -332,7 +332,7 @@ def test_a_reward_that_nothing_can_be_learned_from_stops_the_robot_too(reward: f
         return Outcome(reward) if index == 1 else outcome(reading, index)
 
     one.task.outcome = judge  # type: ignore[method-assign]
-    assert one().reason == f"reward {reward}: expected at most 1e+06 either way"
+    assert one().text == f"reward {reward}: expected at most 1e+06 either way"
     assert one.robot.stop_reason
     assert [(step.reward, step.truncated) for step in one.steps] == [(0.0, False), (0.0, True)]
 
@@ -369,7 +369,7 @@ def test_whoever_stops_the_robot_ends_the_episode_before_actions_without_effect(
         return LEFT
 
     result = stage(policy)
-    assert (result.steps, result.reason) == (4, "the robot was stopped: the gains were refused")
+    assert (result.steps, result.text) == (4, "the robot was stopped: the gains were refused")
     replay = Replay(make_spec(stage.task), 100, 0.9)
     for record in stage.records:
         replay.add(record)
@@ -385,7 +385,7 @@ def test_a_fault_without_words_is_no_time_limit() -> None:
     stage.task.outcome = outcome  # type: ignore[method-assign]
     result = stage()
     assert (result.steps, result.success) == (1, False)
-    assert stage.robot.stop_reason == result.reason == "SerlError"
+    assert stage.robot.stop_reason == result.text == "SerlError"
 
 
 def test_an_episode_does_not_begin_on_a_broken_reading() -> None:

@@ -95,7 +95,7 @@ def of_record(record: Record) -> Iterable[object]:
         yield from (record.requested, record.action, record.reward, record.reward_provenance)
         yield from (record.terminated, record.truncated, str(record.source), record.policy_version)
     else:
-        yield from (record.success, record.reason)
+        yield from (record.success, record.text)
 
 
 def of_weights(state: State) -> Iterable[object]:

@@ -22,7 +22,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples, write_views
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
-from serl.types import ActionSource, End, Image, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
 
 VIEWS = {
     name: View(camera=camera, width=16, height=16)
@@ -68,7 +68,7 @@ def record(
                 seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
                 key = Key(run, actor, 1, episode, index)
                 if index == STEPS:
-                    log.append(End(key, seen, True, "success", 0.0, 0.0))
+                    log.append(End(key, seen, True, EndReason.SUCCESS, 0.0, 0.0))
                 else:
                     log.append(
                         Step(

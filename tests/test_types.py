@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from serl.types import ActionSource, End, Episode, Key, Observation, Step
+from serl.errors import STUCK
+from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
 
 
 def key(index: int = 0, episode: int = 0, epoch: int = 1) -> Key:
@@ -33,7 +34,14 @@ def step(index: int, source: ActionSource) -> Step:
 
 
 def end(success: bool) -> End:
-    return End(key(3), Observation({}), success, "success" if success else "time limit", 0.0, 0.0)
+    return End(
+        key(3),
+        Observation({}),
+        success,
+        EndReason.SUCCESS if success else EndReason.TIME_LIMIT,
+        0.0,
+        0.0,
+    )
 
 
 def test_keys_sort_in_the_order_of_a_stream() -> None:
@@ -66,3 +74,19 @@ def test_values_are_frozen_and_hold_nothing_else(value: object) -> None:
 def test_a_source_is_written_as_its_word() -> None:
     assert [str(source) for source in ActionSource] == ["policy", "human", "script"]
     assert ActionSource("human") is ActionSource.HUMAN
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        *[(each.value, each) for each in EndReason if not each.is_fault],
+        ("a person is needed: it fell off the table", EndReason.NEEDS_PERSON),
+        (f"the guard holds the arm: {STUCK}", EndReason.STUCK),
+        ("camera wrist: gone", EndReason.FAULT),
+        ("stuck", EndReason.FAULT),
+    ],
+)
+def test_the_reason_of_an_end_is_read_from_its_recorded_text(text: str, reason: EndReason) -> None:
+    found, fault = parse_reason(text)
+    assert found is reason
+    assert dataclasses.replace(end(success=False), reason=found, fault=fault).text == text

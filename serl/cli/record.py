@@ -124,7 +124,7 @@ def _record_person(options: argparse.Namespace) -> int:
         def tell(result: Result) -> None:
             counts = recorded.counts
             print(
-                f"{result.reason}, {result.steps} steps, {result.human_steps} by hand: "
+                f"{result.text}, {result.steps} steps, {result.human_steps} by hand: "
                 f"{counts.kept} of {options.demos} demonstrations, {counts.failures} failures",
                 flush=True,
             )

@@ -19,7 +19,18 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.specs import ObservationSpec, Spec, check_reward
 from serl.system.json_fields import short
 from serl.system.pickles import read_pickle
-from serl.types import Action, ActionSource, Array, End, Image, Key, Observation, Record, Step
+from serl.types import (
+    Action,
+    ActionSource,
+    Array,
+    End,
+    EndReason,
+    Image,
+    Key,
+    Observation,
+    Record,
+    Step,
+)
 
 Values = np.ndarray[Any, Any]
 
@@ -53,11 +64,13 @@ class Run(NamedTuple):
         transitions: at least one.
         terminated: whether the task ended with the last one; otherwise the episode was truncated.
         reason: reason of the end.
+        fault: description of the gap in the file that cut the episode.
     """
 
     transitions: Sequence[Transition]
     terminated: bool
-    reason: str
+    reason: EndReason
+    fault: str = ""
 
     @property
     def success(self) -> bool:
@@ -89,11 +102,11 @@ def runs(transitions: Sequence[Transition]) -> Iterator[Run]:
         last = index + 1 == len(transitions)
         if item.done:
             won = item.reward > 0
-            reason = "success" if won else "time limit"
+            reason = EndReason.SUCCESS if won else EndReason.TIME_LIMIT
             yield Run(transitions[begin : index + 1], won and item.mask == 0, reason)
         elif last or not _same(item.successor, transitions[index + 1].observation):
-            reason = "cut: the file ends" if last else "cut: transitions are missing after it"
-            yield Run(transitions[begin : index + 1], False, reason)
+            fault = "cut: the file ends" if last else "cut: transitions are missing after it"
+            yield Run(transitions[begin : index + 1], False, EndReason.FAULT, fault)
         else:
             continue
         begin = index + 1
@@ -296,7 +309,7 @@ def import_runs(
                     log.append(record)
         counts[kind] = len(chosen)
     steps = sum(len(run.transitions) for run in found)
-    limits = sum(run.reason == "time limit" for run in found)
+    limits = sum(run.reason is EndReason.TIME_LIMIT for run in found)
     return Imported(counts[0], counts[1], steps, limits)
 
 
@@ -343,7 +356,15 @@ def _records(run: Run, key: Key, spec: Spec, mapper: Mapper, provenance: str) ->
     final = mapper(run.transitions[-1].successor, count / spec.rate_hz)
     return [
         *records,
-        End(replace(key, index=count), final, run.success, run.reason, count / spec.rate_hz, now_s),
+        End(
+            replace(key, index=count),
+            final,
+            run.success,
+            run.reason,
+            count / spec.rate_hz,
+            now_s,
+            run.fault,
+        ),
     ]
 
 

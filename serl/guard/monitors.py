@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from serl.errors import STUCK
 from serl.guard.checks import is_apart
 from serl.guard.config import GuardConfig
-from serl.intervention import STUCK, STUCK_S
+from serl.intervention import STUCK_S
 from serl.motion import Pose
 
 _LIMIT_S = 1.0

@@ -84,7 +84,7 @@ def checksum(record: Arrival, cameras: Iterable[str]) -> bytes:
         fields += [float(record.reward), record.reward_provenance, bool(record.terminated)]
         fields += [bool(record.truncated), record.source.value, int(record.policy_version)]
     else:
-        fields += [bool(record.success), record.reason[:_MAX_REASON]]
+        fields += [bool(record.success), record.text[:_MAX_REASON]]
     values = crc32(repr(fields).encode(errors="replace"))
     for array in arrays:
         values = crc32(np.ascontiguousarray(array, np.float32).data, values)

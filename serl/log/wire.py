@@ -35,6 +35,7 @@ from serl.types import (
     Observation,
     Record,
     Step,
+    parse_reason,
 )
 
 Buffer = bytes | memoryview
@@ -167,7 +168,7 @@ def record_parts(record: Record) -> Parts:
         }
     else:
         kind = END
-        reason = record.reason[:_MAX_TEXT].encode(errors="replace").decode()
+        reason = record.text[:_MAX_TEXT].encode(errors="replace").decode()
         fields |= {"success": bool(record.success), "reason": reason}
     try:
         rest = dump_object(fields)
@@ -256,7 +257,8 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     key = Key(**fields.pop("key"))
     if kind == END:
         _check_length(fields["reason"], "reason")
-        return End(key=key, observation=observation, **fields)
+        reason, fault = parse_reason(fields.pop("reason"))
+        return End(key=key, observation=observation, reason=reason, fault=fault, **fields)
     actions = {name: fields[name] for name in ("requested", "action")}
     fields |= _decode_arrays(actions, dict.fromkeys(actions, spec.action), "record")
     _check_length(fields["reward_provenance"], "reward_provenance")

@@ -257,7 +257,7 @@ class Film:
         colour = SOURCE_COLOURS[step.source]
         said = step.source.value
         if over:
-            colour, said = (GREEN if self._result.success else QUIET), self._result.reason
+            colour, said = (GREEN if self._result.success else QUIET), self._result.text
         width = min(pen.width(said, 15), _RIGHT - _LEFT - 24)
         pen.box((_LEFT, 70, _LEFT + width + 24, 98), colour, radius=14)
         pen.text((_LEFT + 12, 84), said, 15, _PAPER, fit=width)

@@ -10,11 +10,11 @@ import numpy as np
 
 from serl.clock import Clock
 from serl.errors import BadInput, SerlError
-from serl.intervention import ENDINGS, Event, is_fault
+from serl.intervention import ENDINGS, Event
 from serl.loop import EpisodeKey, Result, run
 from serl.motion import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import Action, ActionSource, Episode, Observation, Outcome, Record
+from serl.types import Action, ActionSource, EndReason, Episode, Observation, Outcome, Record
 
 CUT = "the recording was cut here"
 
@@ -67,8 +67,8 @@ class ReplayRobot:
             return self._steps[self.position].observation
         if self._end is None:
             raise SerlError(CUT)
-        if is_fault(self._end):
-            raise SerlError(self._end.reason)
+        if self._end.reason.is_fault:
+            raise SerlError(self._end.fault)
         return self._end.observation
 
     def act(self, action: Action) -> Action:
@@ -173,7 +173,7 @@ class RecordedHuman:
         end = self._episode.end
         if end is None or self._next < len(self._episode.steps):
             return ()
-        return tuple(event for event, reason in ENDINGS.items() if reason == end.reason)
+        return tuple(event for event, reason in ENDINGS.items() if reason is end.reason)
 
 
 def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], None]) -> Result:
@@ -184,7 +184,7 @@ def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], 
     robot, policy = ReplayRobot(episode, spec), RecordedPolicy(episode)
     key = episode.steps[0].key
     scripted = episode.count(ActionSource.SCRIPT) > 0
-    reason = episode.end.reason if episode.end else CUT
+    interrupted = episode.end is not None and episode.end.reason is EndReason.INTERRUPTED
     with robot:
         return run(
             robot,
@@ -196,5 +196,5 @@ def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], 
             teleop=RecordedHuman(episode),
             chosen_by=ActionSource.SCRIPT if scripted else ActionSource.POLICY,
             policy_version=lambda: policy.version,
-            interrupted=lambda: reason == "interrupted" and robot.position == len(episode.steps),
+            interrupted=lambda: interrupted and robot.position == len(episode.steps),
         )

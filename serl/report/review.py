@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -146,14 +145,14 @@ def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
     """Return texts and styles of the cells of an episode's line."""
     if shown is None:
         return [*[("-", _QUIET)] * 5, ("no step was recorded yet", _QUIET)]
-    steps, reward, success, human, reason = astuple(shown.result)
+    result, human = shown.result, shown.result.human_steps
     return [
-        (str(steps), ""),
-        (f"{steps / shown.spec.rate_hz:.1f} s", ""),
-        (f"{reward:.3g}", ""),
+        (str(result.steps), ""),
+        (f"{result.steps / shown.spec.rate_hz:.1f} s", ""),
+        (f"{result.reward:.3g}", ""),
         (str(human), STYLES[ActionSource.HUMAN] if human else _QUIET),
-        ("yes", _GOOD) if success else ("no", ""),
-        (reason, ""),
+        ("yes", _GOOD) if result.success else ("no", ""),
+        (result.text, ""),
     ]
 
 
@@ -202,7 +201,7 @@ def follow(console: Console, shown: Replayed, clock: Clock) -> None:
 def _headline(shown: Replayed) -> Iterator[Text]:
     (actor, number, path), result = shown.recording, shown.result
     yield Text.assemble((shown.spec.task, "bold"), f" · {actor} · episode {number}")
-    ending = Text.assemble((result.reason, _GOOD if result.success else "bold"))
+    ending = Text.assemble((result.text, _GOOD if result.success else "bold"))
     ending.append(f" after {result.steps} steps, {result.steps / shown.spec.rate_hz:.1f} s")
     ending.append(f" · return {result.reward:g}")
     versions = [step.policy_version for step in shown.episode.steps if step.policy_version]

@@ -68,7 +68,7 @@ class Examiner:
         )
         # The task's own result may come from a learned reward; the ground truth has to agree.
         success = result.success and self._task.is_success(self._robot.truth())
-        return Trial(seed, success, result.steps, result.steps / rate_hz, result.reason)
+        return Trial(seed, success, result.steps, result.steps / rate_hz, result.text)
 
 
 def choose(

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from serl.intervention import ENDINGS, Event
+from serl.intervention import Event
 from serl.log.annotations import StepKey, append_labels
 from serl.teleop.mux import SCRIPT, TeleopMux
 from serl.teleop.stop import StopLatch
-from serl.types import Action, ActionSource, End, Key, Record, Step
+from serl.types import Action, ActionSource, End, EndReason, Key, Record, Step
 
 TWICE_S = 0.7
 """Seconds after an episode-ending event in which further labels belong to that episode."""
@@ -136,9 +136,9 @@ class HumanInput:
         self._runs = False
         if any(by != SCRIPT for event, by in self._by.items() if event in _ENDING):
             self._last_word.said()
-        if record.reason == ENDINGS[Event.LOST]:
+        if record.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.owner.trouble or "a device fell silent")
-        if record.reason == ENDINGS[Event.STOP]:
+        if record.reason is EndReason.STOPPED:
             self.hold.stop(f"stopped by {self._by.get(Event.STOP) or 'a person'}")
         self._label(record)
 

@@ -19,7 +19,7 @@ from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import Task
-from serl.types import ActionSource, Array, Batch, End, Key, Observation, Record, Step
+from serl.types import ActionSource, Array, Batch, End, EndReason, Key, Observation, Record, Step
 
 
 def random_array(spec: ArraySpec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -155,7 +155,7 @@ def random_records(
             observation = random_observation(spec.observation, rng)
             wall_s = 1763715240.0 + len(records)
             key = Key(RUN, ACTOR, epoch, episode, length)
-            records.append(End(key, observation, True, "success", length * 0.1, wall_s))
+            records.append(End(key, observation, True, EndReason.SUCCESS, length * 0.1, wall_s))
     return records
 
 

@@ -10,7 +10,7 @@ from serl.policy import ZeroPolicy
 from serl.robot import Robot, SimulatedRobot
 from serl.task import SimulatedTask, Task, TaskConfig
 from serl.testing.samples import copies, episode, equal
-from serl.types import End, Observation, Outcome, Step
+from serl.types import End, EndReason, Observation, Outcome, Step
 
 
 class TaskSuite(ABC):
@@ -101,7 +101,7 @@ class SimulatedTaskSuite(TaskSuite):
         robot, task = self.make()
         *steps, end = episode(robot, task, ZeroPolicy(robot.action_spec))
         assert isinstance(end, End)
-        assert (end.reason, end.success) == ("time limit", False)
+        assert (end.reason, end.success) == (EndReason.TIME_LIMIT, False)
         assert len(steps) == task.config.max_steps
         assert not any(step.terminated for step in steps if isinstance(step, Step))
 
@@ -113,7 +113,7 @@ class SimulatedTaskSuite(TaskSuite):
             before = task.progress(robot.truth())
             end = episode(robot, task, task.expert(robot.truth, seed), seed)[-1]
             assert isinstance(end, End)
-            assert end.success, f"seed {seed}: the expert ended with: {end.reason}"
+            assert end.success, f"seed {seed}: the expert ended with: {end.text}"
             assert task.is_success(robot.truth()), f"seed {seed}: not solved by the truth"
             assert before < task.progress(robot.truth()) <= 1.0, f"seed {seed}: no progress"
 

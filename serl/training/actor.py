@@ -20,7 +20,7 @@ from serl.task import Task
 from serl.training.curriculum import Curriculum
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import Approach, Asking, ResetTask
-from serl.types import ActionSource, Record, Step
+from serl.types import ActionSource, EndReason, Record, Step
 
 logger = logging.getLogger(__name__)
 
@@ -213,21 +213,21 @@ class Actor:
         move.name = f"joint move of {self.task.name}"
         result = self._run(move, ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT)
         if not result.success:
-            self._stay(result.reason)
+            self._stay(result)
         self._reset()
 
-    def _stay(self, reason: str) -> None:
+    def _stay(self, result: Result) -> None:
         """Continue after a failed joint move: stop the move and log a warning once."""
-        if reason == "time limit":
+        if result.reason is EndReason.TIME_LIMIT:
             self.robot.stop("the joint move took too long")
             self.robot.recover()
-        if reason == "interrupted" or self._home_missed:
+        if result.reason is EndReason.INTERRUPTED or self._home_missed:
             return
         self._home_missed = True
         logger.warning(
             "the joints did not get home (%s, of %g s); episodes go on from where they are, and it "
             "is tried again every %d, which is not said again: see actor.home_every",
-            reason,
+            result.text,
             self.config.reset_time_limit_s,
             self.config.home_every,
         )

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serl.errors import NEEDS_PERSON, CorruptData
-from serl.intervention import ENDINGS, Event
+from serl.errors import CorruptData
 from serl.log.index import Stream
 from serl.log.metrics import EpisodeRow, Metrics, RequestRow
 from serl.system.json_fields import check_fields
-from serl.types import ActionSource, End, Record, Step, is_online
+from serl.types import ActionSource, End, EndReason, Record, Step, is_online
 
 
 @dataclass
@@ -60,8 +59,8 @@ class EpisodeTracker:
     def add(self, record: Record, steps: int, version: int) -> None:
         """Process a record; an `End` closes its episode, or is a request, and writes a row."""
         episode = self.follow(record)
-        if isinstance(record, End) and record.reason.startswith(NEEDS_PERSON):
-            self._metrics.write(steps, RequestRow(record.key.actor, record.reason))
+        if isinstance(record, End) and record.reason is EndReason.NEEDS_PERSON:
+            self._metrics.write(steps, RequestRow(record.key.actor, record.text))
         if isinstance(record, End) and episode:
             self._metrics.write(steps, self._row(episode, record, version))
 
@@ -77,7 +76,7 @@ class EpisodeTracker:
             self._open.setdefault(actor, _Tally()).add(record)
             return None
         episode = self._open.pop(actor, _Tally())
-        if not episode.online or record.reason == ENDINGS[Event.DISCARD]:
+        if not episode.online or record.reason is EndReason.DISCARDED:
             return None
         self._successes.append(record.success)
         return episode
@@ -92,7 +91,7 @@ class EpisodeTracker:
             reward=episode.reward,
             human_steps=episode.human_steps,
             interventions=episode.interventions,
-            reason=end.reason,
+            reason=end.text,
             duration_s=episode.length / self._rate_hz,
             weight_age=max(0, version - max(episode.newest_version, self.first_version)),
         )

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serl.errors import BadInput, SpecMismatch
-from serl.intervention import ENDINGS, Event, is_fault, stuck_since_s
+from serl.intervention import stuck_since_s
 from serl.specs import Spec
 from serl.training.frames import FeatureStore, FrameEncoder, FrameStore, Slots
-from serl.types import ActionSource, Array, Batch, End, Record, Step
+from serl.types import ActionSource, Array, Batch, End, EndReason, Record, Step
 
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
@@ -110,7 +110,7 @@ class Replay:
         if follows or enters:
             self._enter(record, stream, enters)
         if isinstance(record, End):
-            discarded = record.reason == ENDINGS[Event.DISCARD]
+            discarded = record.reason is EndReason.DISCARDED
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
@@ -328,7 +328,7 @@ class _Members:
 def _follows(record: Record, previous: Step) -> bool:
     """Return whether a record is the observation directly after the action of a step."""
     # A terminated task needs no successor.
-    if isinstance(record, End) and is_fault(record) and not previous.terminated:
+    if isinstance(record, End) and record.reason.is_fault and not previous.terminated:
         return False
     key, before = record.key, previous.key
     return (key.epoch, key.episode, key.index) == (before.epoch, before.episode, before.index + 1)

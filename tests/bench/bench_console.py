@@ -27,7 +27,7 @@ from serl.console.server import Console, listen
 from serl.log.episode_log import EpisodeLog
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.teleop.mapping import Wish
-from serl.types import ActionSource, End, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 
 SECONDS, RATE_HZ, SIZE = 20.0, 15.0, 128
 SHADES = np.linspace(0, 255, SIZE, dtype=np.uint8)
@@ -79,7 +79,7 @@ def write(folder: Path) -> None:
             index += 1
             if index == 100:
                 end = Key("run", "actor0", 1, episode, index)
-                log.append(End(end, seen, False, "time limit", 0.0, 0.0))
+                log.append(End(end, seen, False, EndReason.TIME_LIMIT, 0.0, 0.0))
                 index, episode = 0, episode + 1
             time.sleep(1 / RATE_HZ)
 

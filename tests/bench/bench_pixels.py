@@ -40,7 +40,7 @@ from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
 from serl.training.frames import shifted
 from serl.training.replay import Prefetch, Replay
-from serl.types import ActionSource, End, Image, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
 
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
 STATE, ACTION = 15, 5
@@ -352,7 +352,7 @@ def _fill(replay: Replay, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         seen = Observation({"state": state}, dict.fromkeys(CAMERAS, frame))
         key = Key("run", "actor", 1, 0, index)
         if index + 1 == len(frames):
-            replay.add(End(key, seen, False, "time limit", 0.0, 0.0))
+            replay.add(End(key, seen, False, EndReason.TIME_LIMIT, 0.0, 0.0))
             return
         replay.add(
             Step(

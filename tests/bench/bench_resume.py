@@ -42,7 +42,7 @@ from serl.runs.verify import verify
 from serl.specs import Spec
 from serl.testing.samples import random_step
 from serl.training.replay import Replay
-from serl.types import End, Key, Record, Step
+from serl.types import End, EndReason, Key, Record, Step
 
 ACTOR, EPISODE, UNSAVED, TEMPLATES = "actor0", 100, 1000, 50
 LIMIT_S = 300.0
@@ -103,7 +103,7 @@ def episodes(spec: Spec, run: str, epoch: int, steps: int) -> Iterator[Sequence[
         ]
         key = Key(run, ACTOR, epoch, number, EPISODE)
         last = templates[number % TEMPLATES].observation
-        yield [*records, End(key, last, False, "time limit", 0.0, 0.0)]
+        yield [*records, End(key, last, False, EndReason.TIME_LIMIT, 0.0, 0.0)]
 
 
 def measure(run: RunFolder) -> None:

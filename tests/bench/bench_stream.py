@@ -42,7 +42,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.supervisor import orphaned
 from serl.testing.samples import random_step
 from serl.training.link import WeightsFile, announce
-from serl.types import ActionSource, Arrival, End, Key, Record, Step
+from serl.types import ActionSource, Arrival, End, EndReason, Key, Record, Step
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
 SPEC = Spec(
@@ -383,7 +383,9 @@ def records_of(actor: str, run: str) -> Iterator[Record]:
                 wall_s=time.time(),
             )
         key = Key(run, actor, EPOCH, episode, STEPS)
-        yield End(key, some[0].observation, False, "time limit", time.monotonic(), time.time())
+        yield End(
+            key, some[0].observation, False, EndReason.TIME_LIMIT, time.monotonic(), time.time()
+        )
         episode += 1
 
 

@@ -26,7 +26,7 @@ from serl.agents.config import SACConfig
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.replay import Replay
-from serl.types import ActionSource, End, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 
 BATCH, UTD, HIDDEN = 256, 4, 256
 TRANSITIONS, EPISODE = 4000, 50
@@ -150,7 +150,7 @@ def fill(spec: Spec) -> Replay:
                 )
             )
         key = Key("bench", "actor", 0, episode, EPISODE)
-        replay.add(End(key, observe(rng, spec), False, "time limit", 0.0, 0.0))
+        replay.add(End(key, observe(rng, spec), False, EndReason.TIME_LIMIT, 0.0, 0.0))
     return replay
 
 

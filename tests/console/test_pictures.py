@@ -23,7 +23,7 @@ from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.reach import Reach
 from serl.training.link import LinkStatus, write_status
-from serl.types import ActionSource, End, Image, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
 
 IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8", low=0, high=255)
 SPEC = Spec(
@@ -71,7 +71,9 @@ def test_cameras_are_those_of_the_newest_record(tmp_path: Path) -> None:
         assert cameras.look() is None, "nothing is new"
         log.append(step(5, 0, 4, 77))
         assert shade(cameras.look()) == 77
-        log.append(End(Key("run", "actor0", 5, 0, 5), observation(78), False, "operator", 0.0, 0.0))
+        log.append(
+            End(Key("run", "actor0", 5, 0, 5), observation(78), False, EndReason.RESET, 0.0, 0.0)
+        )
         log.append(step(5, 1, 0, 99))
         assert shade(cameras.look()) == 99
 

@@ -100,7 +100,7 @@ def test_successes_are_kept_and_failures_lie_apart(studio: Studio) -> None:
     studio.at[40] = lambda: studio.episode(Event.DISCARD)
     studio.at[60] = lambda: studio.episode(Event.SUCCESS)
     assert studio.record(2) == RecordingCounts(kept=2, failures=2, undone=0)
-    assert [result.reason for result in studio.results] == [
+    assert [result.text for result in studio.results] == [
         "success",
         "failure",
         "discarded",

@@ -96,7 +96,7 @@ def test_an_end_without_reward_is_the_time_limit_not_a_failure(tmp_path: Path) -
     won, limit = imported(tmp_path, [*episode(2, 0.0), *episode(2, 1.0, start=10)])
     assert won.success
     assert limit.end is not None
-    assert limit.end.reason == "time limit"
+    assert limit.end.text == "time limit"
     assert limit.steps[-1].truncated
     assert not limit.steps[-1].terminated
 
@@ -110,7 +110,7 @@ def test_a_success_with_a_mask_goes_on_to_bootstrap(tmp_path: Path) -> None:
 def test_a_gap_and_a_missing_end_cut_the_episode_there(tmp_path: Path) -> None:
     whole = episode(6, 1.0)
     made = imported(tmp_path, [*whole[:2], *whole[4:], *episode(2, 0.0, start=50)[:1]])
-    assert [each.end and each.end.reason for each in made] == [
+    assert [each.end and each.end.text for each in made] == [
         "success",
         "cut: transitions are missing after it",
         "cut: the file ends",

@@ -94,10 +94,10 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
 def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) -> None:
     """The robot is stopped within so many readings, the episode cut, all before it is kept."""
     result, episode, robot, _ = _played(folder, inject)
-    assert part in result.reason, result
-    assert robot.stop_reason == result.reason
+    assert part in result.text, result
+    assert robot.stop_reason == result.text
     assert episode.end is not None
-    assert episode.end.reason == result.reason
+    assert episode.end.text == result.text
     assert episode.steps[-1].truncated
     assert not episode.steps[-1].terminated
     assert len(episode.steps) == STRUCK_AT - 1 + readings
@@ -125,9 +125,9 @@ def _goes_on_when_allowed(folder: Path, inject: Injection, part: str) -> None:
         return False
 
     ends = _acted(folder, robot, hold.pause, lambda: hold.wait(person))
-    assert part in ends[0].reason
-    assert answered == [ends[0].reason], "it held still until it was allowed to go on"
-    assert ends[1].reason == "time limit"
+    assert part in ends[0].text
+    assert answered == [ends[0].text], "it held still until it was allowed to go on"
+    assert ends[1].text == "time limit"
 
 
 def _goes_on_by_itself(folder: Path, inject: Injection, part: str) -> None:
@@ -138,8 +138,8 @@ def _goes_on_by_itself(folder: Path, inject: Injection, part: str) -> None:
 
     robot.inject = mended
     ends = _acted(folder, robot, None, lambda: hold.wait(lambda: False))
-    assert part in ends[0].reason
-    assert ends[1].reason == "time limit"
+    assert part in ends[0].text
+    assert ends[1].text == "time limit"
 
 
 def _broken_arm(inject: Injection) -> Broken:
@@ -253,7 +253,7 @@ def late_camera(folder: Path) -> None:
         return replace(reading, stamps=stamps)
 
     result, episode, _, watch = _played(folder / "told", partial(late, 0.15))
-    assert result.reason == "time limit"
+    assert result.text == "time limit"
     assert watch.skewed == len(episode.steps) + 1 - STRUCK_AT
     _holds_after(folder / "held", partial(late, 0.3), "camera front: its image is 0.30 s old")
     _an_actor_goes_on(folder / "actor", partial(late, 0.3), "camera front: its image is 0.30 s old")
@@ -357,6 +357,6 @@ def useless_classifier(folder: Path) -> None:
     robot.reset(0)
     clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 1, 0)
     result = run(robot, task, Random(robot.action_spec, 0), clock, key, lambda record: None)
-    assert "reward model: not finite" in result.reason
-    assert robot.stop_reason == result.reason
+    assert "reward model: not finite" in result.text
+    assert robot.stop_reason == result.text
     assert (result.steps, result.reward, result.success) == (1, 0.0, False)

@@ -52,7 +52,7 @@ def told_to_stop(folder: Path) -> None:
         last = read_episode(episode_paths(run.episodes(ACTOR))[-1], spec)
         assert last.end is not None
         # An episode that ends by itself in the step in which the signal comes stays what it is.
-        assert last.end.reason in ("interrupted", "time limit", "success"), last.end
+        assert last.end.text in ("interrupted", "time limit", "success"), last.end
         assert last.steps[-1].truncated or last.end.success
         assert load_latest(run.checkpoints)[1] == ""
         report = verify(run.path)

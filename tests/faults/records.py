@@ -13,7 +13,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.specs import ArraySpec, Spec
 from serl.testing.samples import ACTOR, BLIND, RUN, random_step
-from serl.types import End, Key, Record, Step
+from serl.types import End, EndReason, Key, Record, Step
 
 SPEC = BLIND
 LARGE = SPEC.model_copy(
@@ -42,7 +42,9 @@ def episode(
         key = Key(run, actor, epoch, number, index)
         yield replace(step, key=key, truncated=index == steps - 1)
     observation = templates[number % _TEMPLATES].observation
-    yield End(Key(run, actor, epoch, number, steps), observation, False, "time limit", 1.0, 1.0)
+    yield End(
+        Key(run, actor, epoch, number, steps), observation, False, EndReason.TIME_LIMIT, 1.0, 1.0
+    )
 
 
 @cache

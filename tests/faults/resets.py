@@ -63,7 +63,7 @@ def blocked_reset(folder: Path) -> None:
     assert result is not None
     assert robot.stop_reason is None
     ends = [record for record in records if isinstance(record, End)]
-    assert [end.reason for end in ends] == ["time limit"] * 3 + [said, "time limit"]
+    assert [end.text for end in ends] == ["time limit"] * 3 + [said, "time limit"]
     scripted = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
     assert len(scripted) == 3 * round(_ATTEMPT_S * 10) + 1
 

@@ -164,8 +164,8 @@ def bad_reward(folder: Path) -> None:
         (path,) = episode_paths(folder / f"{number}")
         logged = read_episode(path, SPEC)
         assert logged.end is not None
-        assert f"reward {bad}" in logged.end.reason
-        assert logged.end.reason == result.reason == robot.stop_reason
+        assert f"reward {bad}" in logged.end.text
+        assert logged.end.text == result.text == robot.stop_reason
         rewards = [(step.reward, step.truncated) for step in logged.steps]
         assert rewards == [(0.0, False), (0.0, False), (0.0, True)]
         assert refusal(partial(_over_the_wire, replace(logged.steps[-1], reward=bad)), BadInput)

@@ -19,7 +19,7 @@ from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.content import BLOCK_RECORDS, checksum
 from serl.log.index import Index, Span, Stream, read_index
 from serl.runs.resume import accepted, open_index
-from serl.types import ActionSource, End, Key, Observation, Record, Step
+from serl.types import ActionSource, End, EndReason, Key, Observation, Record, Step
 
 NOTHING = Observation({})
 LENGTH = 4  # steps of an episode
@@ -30,7 +30,7 @@ def record(actor: str, epoch: int, sequence: int) -> Record:
     episode, index = divmod(sequence, LENGTH + 1)
     key = Key("run", actor, epoch, episode, index)
     if index == LENGTH:
-        return End(key, NOTHING, False, "time limit", 0.0, 0.0)
+        return End(key, NOTHING, False, EndReason.TIME_LIMIT, 0.0, 0.0)
     action = np.zeros(1, np.float32)
     policy = ActionSource.POLICY
     return Step(key, NOTHING, action, action, 0.0, "truth", False, False, policy, 0, 0.0, 0.0)

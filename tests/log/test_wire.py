@@ -21,7 +21,7 @@ from serl.log.wire import Hello, WireFrame
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import equal, random_observation
 from serl.transport import MAX_VERSION
-from serl.types import ActionSource, End, Key, Observation, Step
+from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 
 IMAGE = ArraySpec(shape=(4, 5, 3), dtype="uint8")
 SPEC = Spec(
@@ -50,7 +50,7 @@ STEP = Step(
     monotonic_s=12.125,
     wall_s=1763715240.123,
 )
-LAST = End(STEP.key, OBSERVATION, True, "a fault\nin words", 13.0, 1763715241.0)
+LAST = End(STEP.key, OBSERVATION, True, EndReason.FAULT, 13.0, 1763715241.0, "a fault\nin words")
 HELLO = Hello("run", "actor0", 7, SPEC, "0f" * 16, "host:/runs/run")
 FRAME = WireFrame(wire.actor_number("run", "actor0"), 2**64 - 1, 3, b"payload")
 
@@ -120,10 +120,10 @@ def test_any_name_of_an_array_survives() -> None:
 
 def test_a_reason_that_no_file_takes_does_not_cost_the_record() -> None:
     for reason in ("\ud800 lost", "x" * 5_000_000):
-        decoded = wire.decode_record(wire.encode_record(replace(LAST, reason=reason)), SPEC)
+        decoded = wire.decode_record(wire.encode_record(replace(LAST, fault=reason)), SPEC)
         assert isinstance(decoded, End)
-        assert decoded.reason[-4:] == reason[-4:]
-        assert len(decoded.reason) <= 1000
+        assert decoded.text[-4:] == reason[-4:]
+        assert len(decoded.text) <= 1000
 
 
 def test_images_are_views_and_independent_of_the_order_of_names() -> None:
@@ -211,7 +211,7 @@ def test_every_time_that_is_let_in_can_be_logged(wall_s: float, tmp_path: Path) 
 
 
 def test_a_reason_without_end_is_refused() -> None:
-    data = wire.encode_record(replace(LAST, reason="x" * 1000))
+    data = wire.encode_record(replace(LAST, fault="x" * 1000))
     (length,) = struct.unpack_from("<I", data, 8)
     longer = data[:8] + struct.pack("<I", length + 1) + data[12:].replace(b"xxx", b"xxxx", 1)
     with pytest.raises(CorruptData, match="reason: 1001 characters, allowed 1000"):

@@ -18,7 +18,7 @@ from serl.log.metrics import (
 from serl.report.curves import Assistance, assistance, together
 from serl.report.progress import ProgressReader
 from serl.training.learner_stats import EpisodeTracker
-from serl.types import ActionSource, End, Key, Observation, Step
+from serl.types import ActionSource, End, Key, Observation, Step, parse_reason
 
 ASKED = RequestRow("actor0", "a person is needed: it fell off the table")
 
@@ -66,15 +66,16 @@ class Rows:
 def test_the_learner_hears_of_requests_and_of_nothing_else_that_scripts_do() -> None:
     rows, observation = Rows(), Observation({})
     tracker = EpisodeTracker(rows, rate_hz=10.0)
-    reasons = ["time limit", str(NeedsPerson("it fell off the table")), "success"]
-    for episode, reason in enumerate(reasons):
+    texts = ["time limit", str(NeedsPerson("it fell off the table")), "success"]
+    for episode, text in enumerate(texts):
         action = np.zeros(2, np.float32)
         step = Step(
             Key("run", "actor0", 1, episode, 0), observation, action, action, 0.0, "truth",
             terminated=False, truncated=True, source=ActionSource.SCRIPT, policy_version=0,
             monotonic_s=0.0, wall_s=0.0,
         )  # fmt: skip
-        end = End(Key("run", "actor0", 1, episode, 1), observation, False, reason, 0.0, 0.0)
+        reason, fault = parse_reason(text)
+        end = End(Key("run", "actor0", 1, episode, 1), observation, False, reason, 0.0, 0.0, fault)
         tracker.add(step, 0, 0)
         tracker.add(end, 0, 0)
     assert rows.written == [ASKED]

@@ -14,7 +14,7 @@ from serl.report.review import Recording, Replayed
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 from serl.testing import FakeRobot, FakeTask, episode
-from serl.types import ActionSource, End, Episode, Image, Observation, Step
+from serl.types import ActionSource, End, EndReason, Episode, Image, Observation, Step
 
 TASK = FakeTask()
 SPEC = Spec(
@@ -138,7 +138,7 @@ def test_more_actions_and_states_than_there_is_room_for() -> None:
     spec = Spec(
         task="t" * 99, observation=ObservationSpec(state=state), action=action, rate_hz=10.0
     )
-    film = Film(spec, many, replace(result, reason="x" * 99), "y" * 99)
+    film = Film(spec, many, replace(result, reason=EndReason.FAULT, fault="x" * 99), "y" * 99)
     for frame in (film.frame(0), film.frame(len(steps))):
         assert frame.shape == (SIZE[1], SIZE[0], 3)
         assert (frame[:, -8:] == frame[0, -1]).all(), "something runs off to the right"

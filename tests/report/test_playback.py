@@ -153,7 +153,7 @@ def test_the_loop_on_a_recording_makes_the_recorded_records(case: str) -> None:
 
 def test_the_cases_cover_what_can_end_an_episode_and_who_can_act() -> None:
     episodes = [case()[1] for case in CASES.values()]
-    reasons = {episode.end.reason for episode in episodes if episode.end}
+    reasons = {episode.end.text for episode in episodes if episode.end}
     assert {"success", "failure", "time limit", "operator", "interrupted"} < reasons
     assert any("not finite" in reason for reason in reasons)
     assert all(any(episode.count(source) for episode in episodes) for source in ActionSource)
@@ -174,7 +174,7 @@ def test_a_recording_that_a_crash_cut_ends_as_truncated() -> None:
     _, recorded = record()
     again: list[Record] = []
     result = replay(Episode(recorded.steps[:6], None), SPEC, STOPPED, again.append)
-    assert (result.steps, result.reason) == (6, CUT)
+    assert (result.steps, result.text) == (6, CUT)
     made = as_episode(again)
     assert made.steps[-1].truncated
     assert [plain(step) for step in made.steps[:5]] == [plain(step) for step in recorded.steps[:5]]

@@ -23,7 +23,7 @@ from serl.ros.link.receiver import LearnerTransport
 from serl.ros.nodes.link import Link
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.link import announce
-from serl.types import ActionSource, Arrival, End, Key, Observation, Step
+from serl.types import ActionSource, Arrival, End, EndReason, Key, Observation, Step
 
 SPEC = Spec(
     task="test",
@@ -147,7 +147,7 @@ class Run:
 def record(key: Key, rng: np.random.Generator) -> Step | End:
     observation = Observation({"tcp": rng.normal(size=7).astype(np.float32)}, stamps={"robot": 1.0})
     if key.index == EPISODE_STEPS:
-        return End(key, observation, False, "time limit", 1.0, 1.0)
+        return End(key, observation, False, EndReason.TIME_LIMIT, 1.0, 1.0)
     action = rng.uniform(-1, 1, 4).astype(np.float32)
     return Step(
         key=key,

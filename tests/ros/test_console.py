@@ -67,7 +67,7 @@ class Training:
     @property
     def endings(self) -> list[str]:
         """Why episodes ended, but for their time limit."""
-        ends = [record.reason for record in self.log if isinstance(record, End)]
+        ends = [record.text for record in self.log if isinstance(record, End)]
         return [reason for reason in ends if reason != "time limit"]
 
     def rests(self) -> bool:
@@ -184,7 +184,7 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     assert abs(x.mean()) < 0.2, "and not forward"
     assert abs(z.mean()) < 0.2, "or up"
     first = next(record for record in log if isinstance(record, End) and record.success)
-    assert first.reason == "success"
+    assert first.text == "success"
     steps = [record for record in log if isinstance(record, Step)]
     judged = [step for step in steps if step.terminated]
     assert [(step.reward, step.reward_provenance) for step in judged] == [(1.0, "human")]

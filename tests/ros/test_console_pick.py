@@ -120,7 +120,7 @@ def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path)
     finally:
         training.command.interrupt()
     log, folder = training.log, training.run.episodes("actor0")
-    ends = [r for r in log if isinstance(r, End) and r.reason not in {"time limit", "interrupted"}]
+    ends = [r for r in log if isinstance(r, End) and r.text not in {"time limit", "interrupted"}]
     again, won, stopped, _ = ends
     assert [end.success for end in ends] == [False, True, False, False]
     picked = [r for r in log if isinstance(r, Step) and r.key.episode == won.key.episode]

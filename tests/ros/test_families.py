@@ -13,8 +13,7 @@ import pytest
 
 from serl.arm_profile import GRIP, RUNNING
 from serl.clock import WallClock
-from serl.errors import SerlError
-from serl.intervention import STUCK
+from serl.errors import STUCK, SerlError
 from serl.loop import EpisodeKey, run
 from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.guard_client import GuardClient
@@ -208,7 +207,7 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
 def _reason(records: list[Record]) -> str:
     end = records[-1]
     assert isinstance(end, End)
-    return end.reason
+    return end.text
 
 
 def _stuck_episode(crisp: Bay) -> tuple[list[Record], int]:

@@ -126,7 +126,7 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     assert all(episode.steps[0].source is ActionSource.HUMAN for episode in kept), "begins by hand"
     assert len(episode_paths(folder / UNDONE)) == 1
     failures = [read_episode(path, spec) for path in episode_paths(folder / FAILURES)]
-    assert [episode.end and episode.end.reason for episode in failures] == [
+    assert [episode.end and episode.end.text for episode in failures] == [
         "failure",
         "device lost",
     ]

@@ -41,5 +41,5 @@ def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_de
     assert sum(trained(run).values()) == 80
     assert_sound(run)
     records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
-    reasons = {record.reason for record in records if isinstance(record, End)}
+    reasons = {record.text for record in records if isinstance(record, End)}
     assert reasons & {"time limit", "success"}, f"no episode went well: {reasons}"

@@ -30,7 +30,7 @@ from serl.system.settings_file import checked, merge
 from serl.testing.samples import equal, random_observation, random_step
 from serl.training.learner import Learner
 from serl.transport import InProcess
-from serl.types import ActionSource, End, Key, Record
+from serl.types import ActionSource, End, EndReason, Key, Record
 
 STEPS, EPISODE = 100, 13
 ACTORS = ("a", "b")
@@ -151,7 +151,7 @@ def episodes(spec: Spec, run: str, actor: str, epoch: int) -> Iterator[Record]:
             yield replace(step, source=source, reward=reward)
         key = Key(run, actor, epoch, number, EPISODE)
         observation = random_observation(spec.observation, rng)
-        yield End(key, observation, bool(number % 2), "time limit", 1.0, 1.0)
+        yield End(key, observation, bool(number % 2), EndReason.TIME_LIMIT, 1.0, 1.0)
 
 
 def interleaved(streams: list[list[Record]]) -> Iterator[Record]:

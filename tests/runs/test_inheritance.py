@@ -28,7 +28,7 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.testing.samples import equal, random_step
 from serl.transport import InProcess
-from serl.types import ActionSource, End, Key, Observation, Record
+from serl.types import ActionSource, End, EndReason, Key, Observation, Record
 
 from ..agents.resnet10_reference import stand_in
 from ..support.pickled import pickled
@@ -129,7 +129,7 @@ def episodes(spec: Spec) -> Iterator[Record]:
             terminated=False,
             truncated=index == 19,
         )
-    yield End(replace(key, index=20), step.observation, False, "time limit", 1.0, 1.0)
+    yield End(replace(key, index=20), step.observation, False, EndReason.TIME_LIMIT, 1.0, 1.0)
 
 
 def test_a_run_that_sees_otherwise_is_refused_in_a_short_line(tmp_path: Path) -> None:

@@ -353,4 +353,4 @@ def test_the_expert_still_solves_it(name: str, level: str) -> None:
     for seed in range(3):
         end = episode(arm, task, task.expert(arm.truth, seed), seed)[-1]
         assert isinstance(end, End)
-        assert end.success, f"seed {seed}: {end.reason}"
+        assert end.success, f"seed {seed}: {end.text}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.replay import Replay
-from serl.types import ActionSource, End, Key, Observation, Record, Step
+from serl.types import ActionSource, End, Key, Observation, Record, Step, parse_reason
 
 GAMMA = 0.5
 SPEC = Spec(
@@ -73,8 +73,8 @@ class Plan:
             )
         if self.ending != "broken off":
             seen = size - (self.ending == FAULT)  # the last step's own, as nothing came after it
-            reason = REASONS.get(self.ending, self.ending)
-            yield End(self.key(size), frame(self.first + seen), False, reason, 0.0, 0.0)
+            reason, fault = parse_reason(REASONS.get(self.ending, self.ending))
+            yield End(self.key(size), frame(self.first + seen), False, reason, 0.0, 0.0, fault)
 
     def key(self, index: int) -> Key:
         return Key("run", self.actor, self.epoch, self.number, index)

@@ -227,7 +227,7 @@ def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
         result = actor.episode()
         assert result is not None
         assert result.success, "the arm obeys again"
-    reasons = [end.reason for end in bench.ends("")]
+    reasons = [end.text for end in bench.ends("")]
     assert reasons.count("time limit") == 2
     assert not bench.asked
     assert [each.getMessage()[:28] for each in caplog.records] == ["the joints did not get home "]

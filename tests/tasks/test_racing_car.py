@@ -26,7 +26,7 @@ def laps(pace: float, seeds: range) -> list[int]:
     for seed in seeds:
         end = episode(car, task, task.expert(car.truth, seed), 1000 + seed)[-1]
         assert isinstance(end, End)
-        assert end.success, f"seed {seed}: {end.reason}"
+        assert end.success, f"seed {seed}: {end.text}"
         steps.append(end.key.index)
     return steps
 

@@ -21,7 +21,7 @@ def test_the_expert_reaches_every_goal() -> None:
     for seed in range(30):
         end = episode(arm, task, task.expert(arm.truth, seed), seed)[-1]
         assert isinstance(end, End)
-        assert end.success, f"seed {seed}: {end.reason}"
+        assert end.success, f"seed {seed}: {end.text}"
 
 
 def test_goals_lie_around_the_start() -> None:

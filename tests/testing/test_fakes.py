@@ -34,6 +34,6 @@ def test_a_broken_sensor_ends_the_episode_of_the_fake() -> None:
 
     *steps, end = episode(robot, task, breaks_after_three_steps)
     assert isinstance(end, End)
-    assert "not finite" in end.reason
+    assert "not finite" in end.text
     assert len(steps) == 4
     assert robot.stop_reason

@@ -101,7 +101,7 @@ def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) 
     stage.weights.publish(snapshot(1, 0.5))
     stage.run(3)
     ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.reason for end in ends] == ["no picture", "time limit", "time limit"]
+    assert [end.text for end in ends] == ["no picture", "time limit", "time limit"]
     last = [step for step in stage.steps if step.key.episode == 1]
     assert all(step.action.any() for step in last[:5]), "the robot is stopped still"
 
@@ -131,7 +131,7 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
     stage.run(3)
     assert asked == [f"{fault}; {fault}"]
     ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.reason for end in ends] == [fault, "time limit", "time limit"]
+    assert [end.text for end in ends] == [fault, "time limit", "time limit"]
     assert not stage.robot.stop_reason
 
 

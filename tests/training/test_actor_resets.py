@@ -45,7 +45,7 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     with pytest.raises(NeedsPerson, match=request):
         stage.run(1)
     ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.reason for end in ends] == ["time limit"] * 3 + [request]
+    assert [end.text for end in ends] == ["time limit"] * 3 + [request]
     assert [end.key.index for end in ends] == [20] * 3 + [1]
     assert not any(end.success for end in ends)
     assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
@@ -86,7 +86,7 @@ def test_a_person_who_did_not_help_is_asked_again() -> None:
     assert stage.actor.episode() is not None
     said = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
     assert asked == said
-    ends = [record.reason for record in stage.records if isinstance(record, End)]
+    ends = [record.text for record in stage.records if isinstance(record, End)]
     assert ends == [*said, "time limit"]
     assert [step.source for step in stage.steps[:4]] == [ActionSource.SCRIPT] * 3 + [
         ActionSource.POLICY
@@ -171,7 +171,7 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     (said,) = [each.getMessage() for each in caplog.records]
     assert said.startswith("the joints did not get home (time limit, of 2 s); episodes go on")
     moved = [record for record in stage.records if isinstance(record, End)][1::2]
-    assert {(end.reason, end.success) for end in moved} == {("time limit", False)}
+    assert {(end.text, end.success) for end in moved} == {("time limit", False)}
     policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}
     assert len(policies) == 4
 
@@ -189,7 +189,7 @@ def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
     assert isinstance(step, Step)
     assert isinstance(end, End)
     assert step.source is ActionSource.SCRIPT
-    assert end.reason == stage.robot.stop_reason == "a person is needed: it fell off the table"
+    assert end.text == stage.robot.stop_reason == "a person is needed: it fell off the table"
 
 
 def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once() -> None:
@@ -204,7 +204,7 @@ def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once(
     stage.task.reset = reset  # type: ignore[method-assign]
     with pytest.raises(NeedsPerson, match="fell off"):
         stage.actor.episode()
-    ends = [record.reason for record in stage.records if isinstance(record, End)]
+    ends = [record.text for record in stage.records if isinstance(record, End)]
     assert ends == ["failure", "a person is needed: it fell off the table"]
 
 

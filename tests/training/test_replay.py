@@ -39,7 +39,7 @@ class Model:
         stream = (record.key.actor, prior)
         before = self.open.pop(stream, None)
         name = int(record.observation.state["name"][0])
-        fault = isinstance(record, End) and record.reason == FAULT
+        fault = isinstance(record, End) and record.text == FAULT
         follows = (
             before is not None
             and not fault

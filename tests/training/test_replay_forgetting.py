@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from serl.intervention import STUCK
+from serl.errors import STUCK
 from serl.training.replay import Replay
-from serl.types import ActionSource, End
+from serl.types import ActionSource, End, EndReason
 
 from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
@@ -61,7 +61,7 @@ def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
 
 def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
     ended = [
-        replace(record, reason="solved, as another program says")
+        replace(record, reason=EndReason.FAULT, fault="solved, as another program says")
         if isinstance(record, End)
         else record
         for record in plan(ActionSource.POLICY, ending="terminated").records()

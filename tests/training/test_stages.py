@@ -23,6 +23,7 @@ from serl.runs.inheritance import inherit
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.testing.samples import ACTOR, RUN, random_records
 from serl.training.stages import Stage, take_turns
+from serl.types import EndReason
 
 JUDGE = View(camera="field", width=16, height=16)
 RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a", tries=1)}
@@ -36,7 +37,7 @@ class Scripted:
 
     def episode(self) -> Result | None:
         outcome = next(self._outcomes, "")
-        return Result(1, 0.0, outcome == "1", 0, "") if outcome else None
+        return Result(1, 0.0, outcome == "1", 0, EndReason.TIME_LIMIT) if outcome else None
 
 
 def turns(stages: Mapping[str, Stage], **outcomes: str) -> str:

@@ -13,7 +13,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.runs.reward_data import with_labelled, write_views
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.successes import LastFrames, Successes
-from serl.types import ActionSource, End, Key, Observation, Record, Step
+from serl.types import ActionSource, End, EndReason, Key, Observation, Record, Step
 
 SPEC = ObservationSpec(state={"x": ArraySpec(shape=(1,))})
 IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8")
@@ -47,7 +47,7 @@ def records(episode: int, steps: int, success: bool) -> list[Record]:
         for index in range(steps)
     ]
     key = Key("run", "expert", 1, episode, steps)
-    return [*taken, End(key, seen(steps), success, "success", 0.0, 0.0)]
+    return [*taken, End(key, seen(steps), success, EndReason.SUCCESS, 0.0, 0.0)]
 
 
 def kept(spec: ObservationSpec, count: int = 3) -> Successes:

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from serl.errors import BadInput, SerlError, Silent
+from serl.errors import STUCK, ArmStuck, BadInput, SerlError, Silent
 from serl.guard.config import LATCHED, MOVING, GuardState
-from serl.intervention import STUCK
 from serl.ros.arm.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.arm.topics import of_robot
 from serl.ros.feed import Feed
@@ -97,7 +96,7 @@ class GuardClient:
         if state in LATCHED:
             raise Silent(f"the guard stopped the arm: {state}: {cause}")
         if state is GuardState.HOLD and cause == STUCK:
-            raise Silent(f"the guard holds the arm: {cause}")
+            raise ArmStuck
 
     @property
     def lets_move(self) -> bool:

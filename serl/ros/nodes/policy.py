@@ -187,7 +187,7 @@ class _Deployed:
             success = self._task.is_success(self.robot.truth())
         duration_s = result.steps / self._task.config.rate_hz
         return TrialResult(
-            number, success, result.human_steps > 0, result.steps, duration_s, result.reason
+            number, success, result.human_steps > 0, result.steps, duration_s, result.text
         )
 
     def end(self) -> str:

@@ -179,7 +179,7 @@ class Control:
             self._step, self._steps = record.key.index, self._steps + 1
             self._episode = record.key.episode
         elif isinstance(record, End):
-            self._driver, self._last = "", record.reason
+            self._driver, self._last = "", record.text
 
     def _say(self, event: Event) -> str:
         try:
