@@ -1,15 +1,16 @@
 """Pickled trees of numpy arrays, read without running any code from the file.
 
-A pickle is a program for a machine with a stack. The machine here knows only the instructions of
-protocols 2 to 5 that build dicts, lists, tuples, text, bytes, numbers and arrays; the effect of a
-name is decided by `serl.system.pickled_arrays.NAMES` alone. No instruction allocates more than the
-file holds.
+The unpickler of the standard library, with three restrictions: it knows only the instructions that
+build plain values and arrays, each name in the file stands for a function of this module, and the
+numbers of instructions, values and bytes are bounded. Nothing is imported or called by its name.
 """
 
 from __future__ import annotations
 
-import struct
+import math
+import pickle
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from serl.errors import BadInput, CorruptData
 from serl.system.files import read_bounded
-from serl.system.pickled_arrays import NAMES, Blank, Name, kind_of
+from serl.system.json_fields import printable, short
 
 MAX_PICKLE_BYTES = 4 << 30
 MAX_STEPS = 10_000_000
@@ -26,10 +27,14 @@ MAX_DEPTH = 64
 MAX_ARRAY_BYTES = 16 << 30
 """Largest size of all arrays of a tree; repeated arrays count each time, as they do in a copy."""
 
-_PROTOCOLS = range(2, 6)
-_MAX_NAME = 256
-_MAX_ARGUMENTS = 8  # each call looks at all of them, and may mention the same ones again
-_MAX_INTEGER_BYTES = 8
+_NUMBERS = {"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8"}
+_MAX_AXES = 32
+_INSTRUCTIONS = (
+    b"\x80\x95.N\x88\x89KMJ\x8aG\x8cX\x8dCB\x8e\x96()\x85\x86\x87t]ae}suqr\x94hjc\x93Rb"
+    # PROTO FRAME STOP, None and bool, numbers, text, bytes, tuple, list, dict, memo, names, calls
+)
+
+Array = np.ndarray[Any, Any]
 
 
 def read_pickle(path: Path, max_bytes: int = MAX_PICKLE_BYTES) -> Any:
@@ -51,248 +56,206 @@ def decode_pickle(data: bytes, what: str = "pickle") -> Any:
 
     Plain values are text, bytes, numbers and None. Keys are text or integers. Arrays hold booleans,
     integers or floats and are read-only; jax arrays become numpy's, ordered and frozen dicts become
-    dicts. A value that the file mentions twice is one object.
+    dicts. An array that the file mentions twice is one object.
 
     Args:
         data: one pickle of protocol 2 to 5, and nothing after it.
         what: name of the data in errors.
 
     Raises:
-        CorruptData: the data are anything else, or exceed the bounds; the line names the byte.
+        CorruptData: the data are anything else, or exceed the bounds.
     """
-    machine = _Machine(data)
     try:
-        tree = machine.run()
-        _check_tree(tree)
-    except ValueError as error:
-        raise CorruptData(f"{what}, byte {machine.place}: {error}") from error
-    return tree
+        if data[:1] != b"\x80" or data[1:2] not in (b"\2", b"\3", b"\4", b"\5"):
+            raise ValueError("no pickle of protocol 2 to 5")
+        return _Plain().of(_Unpickler(data).load())
+    except Exception as error:  # `pickle` declares no list of what damaged data raise
+        line = printable(str(error) or type(error).__name__, 200)
+        raise CorruptData(f"{what}: {line}") from error
 
 
-def _check_tree(tree: Any) -> None:
-    """Bound size and depth of the tree: the machine bounds objects, but nesting can repeat them."""
-    count = array_bytes = 0
-    levels: list[Iterator[Any]] = [iter((tree,))]
-    while levels:
-        for value in levels[-1]:
-            count += 1
-            if isinstance(value, np.ndarray):
-                array_bytes += value.nbytes
-            if count > MAX_STEPS or array_bytes > MAX_ARRAY_BYTES:
-                raise ValueError(
-                    f"more than {MAX_STEPS:,} values or {MAX_ARRAY_BYTES:,} bytes of arrays"
-                )
-            if isinstance(value, dict | list | tuple):
-                if len(levels) > MAX_DEPTH:
-                    raise ValueError(f"nested deeper than {MAX_DEPTH}, or in itself")
-                levels.append(iter(value.values() if isinstance(value, dict) else value))
-                break
-            if not isinstance(value, str | bytes | int | float | None | np.ndarray | np.generic):
-                raise ValueError(f"{kind_of(value)} instead of a value")
-        else:
-            levels.pop()
+class _Dtype:
+    """A numpy data type, which receives its byte order after it was made."""
+
+    def __init__(self, code: Any, _align: Any, _copy: Any) -> None:
+        if type(code) is not str or code not in _NUMBERS:
+            raise ValueError(f"arrays of {short(code)}, allowed {sorted(_NUMBERS)}")
+        self.dtype = np.dtype(code)
+
+    def fill(self, state: Any) -> None:
+        _, order, *fields = state
+        if order not in ("<", ">", "|") or fields[:3] != [None, None, None]:
+            raise ValueError("a data type with fields, expected a number")
+        self.dtype = self.dtype.newbyteorder(order)
 
 
-class _Machine:
-    """The stack machine that runs one pickle; each refusal is a `ValueError`.
+class _Array:
+    """A numpy array, which receives its values after it was made.
 
-    Attributes:
-        place: byte at which the present instruction begins.
+    Args:
+        kind: the class that the array had, `_Array`; a subclass of it is refused.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self.place = 0
-        self._data = data
-        self._next = 0
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
-        self._encoded_bytes = 0
+    array: Array
 
-    def run(self) -> Any:
-        if self.take(1) != b"\x80" or self.count(1) not in _PROTOCOLS:
-            raise ValueError("no pickle of protocol 2 to 5")
-        for _ in range(MAX_STEPS):
-            self.place = self._next
-            code = self.take(1)
-            if code == b".":
-                return self._result()
-            if code not in _INSTRUCTIONS:
-                raise ValueError(f"the instruction {code!r}, which no array needs")
-            _INSTRUCTIONS[code](self)
-        raise ValueError(f"more than {MAX_STEPS:,} instructions")
+    def __init__(self, kind: Any, _shape: Any, _code: Any) -> None:
+        if kind is not _Array:
+            raise ValueError("an array of another class, expected numpy.ndarray")
 
-    def _result(self) -> Any:
-        (tree,) = self.pop(1)
-        if self._stack or self._marks:
-            raise ValueError("ends with values left over")
-        if rest := len(self._data) - self._next:
-            raise ValueError(f"{rest} bytes after the end")
-        return tree
+    def fill(self, state: Any) -> None:
+        _, shape, kind, fortran, values = state
+        self.array = _view(values, kind, shape, "F" if fortran else "C")
 
-    def take(self, count: int) -> bytes:
-        """Return the next `count` bytes of the file."""
-        end = self._next + count
-        if end > len(self._data):
-            raise ValueError(f"cut: {len(self._data)} bytes, expected at least {end}")
-        piece = self._data[self._next : end]
-        self._next = end
-        return piece
 
-    def count(self, size: int) -> int:
-        """Return the next unsigned integer, of `size` bytes."""
-        return int.from_bytes(self.take(size), "little")
+class _Plain:
+    """A copy of a tree with the arrays themselves, within the bounds of this module."""
 
-    def integer(self, size: int) -> int:
-        if size > _MAX_INTEGER_BYTES:
-            raise ValueError(f"an integer of {size} bytes, allowed {_MAX_INTEGER_BYTES}")
-        return int.from_bytes(self.take(size), "little", signed=True)
+    def __init__(self) -> None:
+        self._values = self._array_bytes = 0
 
-    def real(self) -> float:
-        (value,) = struct.unpack(">d", self.take(8))
-        return float(value)
-
-    def line(self) -> str:
-        """Return the next line of the file, without its end."""
-        end = self._data.find(b"\n", self._next, self._next + _MAX_NAME)
-        if end < 0:
-            raise ValueError("a name without end")
-        return self.take(end + 1 - self._next)[:-1].decode()
-
-    def frame(self) -> None:
-        """Check that the next frame is complete; frames otherwise only serve for reading ahead."""
-        if (expected := self.count(8)) > len(self._data) - self._next:
-            raise ValueError(f"cut: {len(self._data)} bytes, expected {expected} from here on")
-
-    def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def pop(self, count: int) -> list[Any]:
-        """Remove and return the last values of the stack, not beyond a mark."""
-        first = len(self._stack) - count
-        if first < (self._marks[-1] if self._marks else 0):
-            raise ValueError("takes values that are not there")
-        values = self._stack[first:]
-        del self._stack[first:]
-        return values
-
-    def mark(self) -> None:
-        self._marks.append(len(self._stack))
-
-    def pop_marked(self) -> list[Any]:
-        """Remove and return all values after the last mark, and the mark."""
-        if not self._marks:
-            raise ValueError("takes values up to a mark that is not there")
-        values = self.pop(len(self._stack) - self._marks[-1])
-        self._marks.pop()
-        return values
-
-    def top(self) -> Any:
-        (value,) = self.pop(1)
-        self.push(value)
+    def of(self, value: Any, depth: int = 0) -> Any:
+        self._values += 1
+        if isinstance(value, _Array):
+            value = value.array
+        if isinstance(value, np.ndarray):
+            self._array_bytes += value.nbytes
+        if self._values > MAX_STEPS or self._array_bytes > MAX_ARRAY_BYTES:
+            raise ValueError(f"over {MAX_STEPS:,} values or {MAX_ARRAY_BYTES:,} bytes of arrays")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}, or in itself")
+        if isinstance(value, dict):
+            return {key: self.of(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.of(each, depth + 1) for each in value)
+        if not isinstance(value, str | bytes | int | float | None | np.ndarray | np.generic):
+            raise ValueError(f"{type(value).__name__} instead of a value")
         return value
 
-    def put(self, number: int) -> None:
-        """Store the last value in the memo."""
-        value = self.top()
-        self._memo[number] = value
-        if isinstance(value, Blank):
-            value.places.append(number)
 
-    def put_next(self) -> None:
-        self.put(len(self._memo))
+class _Unpickler(pickle._Unpickler):
+    """The unpickler in Python, whose instructions can be restricted.
 
-    def get(self, number: int) -> None:
-        if number not in self._memo:
-            raise ValueError(f"mentions the value {number}, which is not there")
-        self.push(self._memo[number])
+    Args:
+        data: a pickle.
+    """
 
-    def append(self, values: list[Any]) -> None:
-        target = self.top()
-        if not isinstance(target, list):
-            raise ValueError(f"appends to {kind_of(target)}, expected a list")
-        target.extend(values)
+    stack: list[Any]
+    metastack: list[list[Any]]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: dict[int, Callable[[Any], None]]  # type: ignore[misc]
 
-    def set_items(self, values: list[Any]) -> None:
-        target = self.top()
-        if not isinstance(target, dict) or len(values) % 2:
-            raise ValueError(f"sets items of {kind_of(target)}, expected a dict and pairs")
+    def __init__(self, data: bytes) -> None:
+        self._stream = BytesIO(data)
+        super().__init__(self._stream)
+        self.dispatch = _Dispatch(self.dispatch)
+        self.dispatch |= {
+            pickle.BUILD[0]: _Unpickler._fill,
+            pickle.SETITEM[0]: _Unpickler._set_item,
+            pickle.SETITEMS[0]: _Unpickler._set_items,
+            pickle.BYTEARRAY8[0]: self.dispatch[pickle.BINBYTES8[0]],  # allocates what is there
+        }
+        self._encodable_bytes = self._size = len(data)
+
+    def load(self) -> Any:
+        tree = super().load()
+        if self.stack or self.metastack or self._stream.tell() < self._size:
+            raise ValueError("values left over, or bytes after the end")
+        return tree
+
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        """Return the function of this module for a name of a file; nothing is imported."""
+        path = f"{module}.{name}"
+        if path == "_codecs.encode":
+            return self._encode
+        if path not in _NAMES:
+            raise ValueError(f"the name {path[:80]!r}, which no array needs")
+        return _NAMES[path]
+
+    def _encode(self, text: str, encoding: str) -> bytes:
+        """Return the bytes of a text: protocol 2 has no bytes, and writes them as text."""
+        self._encodable_bytes -= len(text)
+        if encoding != "latin1" or self._encodable_bytes < 0:
+            raise ValueError("expected text in latin1, not longer than the file")
+        return text.encode("latin-1")
+
+    def _fill(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], _Array | _Dtype):
+            raise ValueError(f"a state for {type(self.stack[-1]).__name__}, expected an array")
+        self.stack[-1].fill(state)
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._add_pairs([key, value])
+
+    def _set_items(self) -> None:
+        self._add_pairs(self.pop_mark())
+
+    def _add_pairs(self, values: list[Any]) -> None:
+        """Add pairs to the dict on the stack; the hash of a nested key could exhaust the stack."""
+        if type(self.stack[-1]) is not dict:
+            raise ValueError(f"items of {type(self.stack[-1]).__name__}, expected a dict")
         for key, value in zip(values[::2], values[1::2], strict=True):
             if type(key) not in (str, int):
-                raise ValueError(f"a key of the type {kind_of(key)}, expected text or an integer")
-            target[key] = value
-
-    def name(self, module: Any, name: Any) -> None:
-        """Look up a name in the table `NAMES`; names are never used in another way."""
-        if not (type(module) is type(name) is str):
-            raise ValueError(f"a name of {kind_of((module, name))}, expected two texts")
-        path = f"{module}.{name}"
-        if path not in NAMES:
-            raise ValueError(f"the name {path[:120]!r}, which no array needs")
-        self.push(NAMES[path])
-
-    def make(self) -> None:
-        """Call the function of a name with its arguments."""
-        name, arguments = self.pop(2)
-        if not isinstance(name, Name) or type(arguments) is not tuple:
-            raise ValueError(f"calls {kind_of(name)} with {kind_of(arguments)}")
-        if (count := len(arguments)) > _MAX_ARGUMENTS:
-            raise ValueError(f"calls {name.path} with {count} arguments, allowed {_MAX_ARGUMENTS}")
-        value = name.make(arguments)
-        if isinstance(value, bytes):  # the same text, encoded again and again
-            self._encoded_bytes += len(value)
-            if self._encoded_bytes > len(self._data):
-                raise ValueError("encodes more bytes than there are")
-        self.push(value)
-
-    def fill(self) -> None:
-        """Give the last value but one its state, on the stack and in the memo."""
-        blank, state = self.pop(2)
-        if not isinstance(blank, Blank):
-            raise ValueError(f"gives a state to {kind_of(blank)}")
-        if blank.filled:  # each state would go to each place
-            raise ValueError("gives a state to a value that has one")
-        value, blank.filled = blank.fill(state), True
-        self._memo.update(dict.fromkeys(blank.places, value))
-        self.push(value)
+                raise ValueError(f"a key of the type {type(key).__name__}, allowed str and int")
+            self.stack[-1][key] = value
 
 
-_INSTRUCTIONS: dict[bytes, Callable[[_Machine], None]] = {
-    b"\x95": _Machine.frame,
-    b"N": lambda machine: machine.push(None),
-    b"\x88": lambda machine: machine.push(True),
-    b"\x89": lambda machine: machine.push(False),
-    b"K": lambda machine: machine.push(machine.count(1)),
-    b"M": lambda machine: machine.push(machine.count(2)),
-    b"J": lambda machine: machine.push(machine.integer(4)),
-    b"\x8a": lambda machine: machine.push(machine.integer(machine.count(1))),
-    b"G": lambda machine: machine.push(machine.real()),
-    b"\x8c": lambda machine: machine.push(machine.take(machine.count(1)).decode()),
-    b"X": lambda machine: machine.push(machine.take(machine.count(4)).decode()),
-    b"\x8d": lambda machine: machine.push(machine.take(machine.count(8)).decode()),
-    b"C": lambda machine: machine.push(machine.take(machine.count(1))),
-    b"B": lambda machine: machine.push(machine.take(machine.count(4))),
-    b"\x8e": lambda machine: machine.push(machine.take(machine.count(8))),
-    b"\x96": lambda machine: machine.push(machine.take(machine.count(8))),  # a bytearray
-    b"(": _Machine.mark,
-    b")": lambda machine: machine.push(()),
-    b"\x85": lambda machine: machine.push(tuple(machine.pop(1))),
-    b"\x86": lambda machine: machine.push(tuple(machine.pop(2))),
-    b"\x87": lambda machine: machine.push(tuple(machine.pop(3))),
-    b"t": lambda machine: machine.push(tuple(machine.pop_marked())),
-    b"]": lambda machine: machine.push([]),
-    b"a": lambda machine: machine.append(machine.pop(1)),
-    b"e": lambda machine: machine.append(machine.pop_marked()),
-    b"}": lambda machine: machine.push({}),
-    b"s": lambda machine: machine.set_items(machine.pop(2)),
-    b"u": lambda machine: machine.set_items(machine.pop_marked()),
-    b"q": lambda machine: machine.put(machine.count(1)),
-    b"r": lambda machine: machine.put(machine.count(4)),
-    b"\x94": _Machine.put_next,
-    b"h": lambda machine: machine.get(machine.count(1)),
-    b"j": lambda machine: machine.get(machine.count(4)),
-    b"c": lambda machine: machine.name(machine.line(), machine.line()),
-    b"\x93": lambda machine: machine.name(*machine.pop(2)),
-    b"R": _Machine.make,
-    b"b": _Machine.fill,
-}
+class _Dispatch(dict[int, Callable[[Any], None]]):
+    """The permitted instructions; each look-up counts as one instruction."""
+
+    def __init__(self, known: dict[int, Callable[[Any], None]]) -> None:
+        super().__init__({code: known[code] for code in _INSTRUCTIONS})
+        self._steps = 0
+
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise ValueError(f"more than {MAX_STEPS:,} instructions")
+        if code not in self:
+            raise ValueError(f"the instruction {bytes([code])!r}, which no array needs")
+        return super().__getitem__(code)
+
+
+def _view(values: Any, kind: Any, shape: Any, order: Any) -> Array:
+    """Return bytes as a read-only array without memory of its own."""
+    if type(values) is not bytes or type(kind) is not _Dtype or type(shape) is not tuple:
+        raise ValueError("an array without bytes, a data type or a shape")
+    if len(shape) > _MAX_AXES or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"an array of the shape {short(shape)}, expected up to {_MAX_AXES} sizes")
+    if math.prod(shape) * kind.dtype.itemsize != len(values):
+        raise ValueError(f"an array of {kind.dtype} {short(shape)} in {len(values)} bytes")
+    return np.frombuffer(values, kind.dtype).reshape(shape, order=order)
+
+
+def _ordered_array(values: Any, kind: Any, shape: Any, order: Any, axes: Any = None) -> Array:
+    """Return an array of protocol 5; the order "K" is "C" followed by a permutation of axes."""
+    if order != "K":
+        return _view(values, kind, shape, order)
+    return _view(values, kind, shape, "C").transpose(axes)
+
+
+def _jax_array(make: Any, arguments: Any, state: Any, _jax: Any) -> _Array:
+    """Return the numpy array inside a JAX array, without JAX's additions such as a weak type."""
+    if make is not _Array:
+        raise ValueError("a jax array of another kind than numpy's")
+    array = _Array(*arguments)
+    array.fill(state)
+    return array
+
+
+def _names() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for core in ("core", "_core"):  # numpy 2 renamed `core` to `_core`
+        yield f"numpy.{core}.multiarray._reconstruct", _Array
+        yield f"numpy.{core}.multiarray.scalar", lambda kind, data: _view(data, kind, (1,), "C")[0]
+        yield f"numpy.{core}.numeric._frombuffer", _ordered_array
+    yield "numpy.ndarray", _Array
+    yield "numpy.dtype", _Dtype
+    yield "jax._src.array._reconstruct_array", _jax_array
+    yield "jax._src.device_array.reconstruct_device_array", _jax_array  # until 2022
+    yield "flax.core.frozen_dict.FrozenDict", lambda items: items
+    yield "collections.OrderedDict", lambda: {}
+    yield "__builtin__.bytes", lambda: b""  # in protocol 2
+
+
+_NAMES = dict(_names())

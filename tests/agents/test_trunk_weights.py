@@ -143,7 +143,7 @@ def test_what_is_not_the_trunk_is_refused_by_name(tmp_path: Path, tree: Any, mes
 def test_a_damaged_or_hostile_source_is_refused(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "resnet10_params.pkl"
     path.write_bytes(source.read_bytes()[:1_000_000])  # as a copy of it in a public repository is
-    with pytest.raises(CorruptData, match=r"resnet10_params\.pkl, byte \d+: cut: 1000000 bytes"):
+    with pytest.raises(CorruptData, match=r"resnet10_params\.pkl: EOFError"):
         read_serl_trunk(path)
     path.write_bytes(b"\x80\x04cos\nsystem\n\x8c\x02id\x85R.")
     with pytest.raises(CorruptData, match=r"the name 'os\.system'"):
