@@ -124,7 +124,9 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
             [encode_lost(Lost(records[0].key, last=True))], lambda data: decode_arrival(data, SPEC)
         ),
         "frame": Decoder(
-            [encode_frame(WireFrame(5, EPOCH, 3, payloads[0]))], _decode_stream, reseal_frame
+            [b"".join(encode_frame(WireFrame(5, EPOCH, 3, payloads[0])))],
+            _decode_stream,
+            reseal_frame,
         ),
         "hello": Decoder([hello], partial(_claim, _claimant(folder))),
         "snapshot": Decoder(

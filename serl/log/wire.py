@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 from pydantic import ValidationError
@@ -51,8 +50,7 @@ _LOST = 0  # kind of a stand-in for a lost record
 _RECORD = struct.Struct("<4sHHI")  # magic, version, kind, length of the JSON text
 _RECORD_MAGIC = b"SRLR"
 _FRAME = struct.Struct("<4sIQQQI")  # magic, version, actor, epoch, sequence, length
-_FRAME_MAGIC = b"SRLF"
-_CRC = struct.Struct("<I")
+_FRAME_MAGIC, _FRAME_VERSION = b"SRLF", 2
 
 _KEY_FIELDS = {"run": str, "actor": str, "epoch": int, "episode": int, "index": int}
 _COMMON_FIELDS = {
@@ -75,7 +73,7 @@ _STEP_FIELDS = _COMMON_FIELDS | {
 }
 _END_FIELDS = _COMMON_FIELDS | {"success": bool, "reason": str}
 _LOST_FIELDS = {"key": dict, "last": bool}
-_HELLO_FORMAT = 2
+_HELLO_FORMAT = 3
 _HELLO_FIELDS = {
     "format": int,
     "run": str,
@@ -84,6 +82,7 @@ _HELLO_FIELDS = {
     "spec": dict,
     "home": str,
     "place": str,
+    "sent_ns": int,
 }
 _HOME = re.compile(r"[0-9a-f]{32}")
 
@@ -127,6 +126,7 @@ class Hello(NamedTuple):
         spec: spec that the actor's records fit.
         home: unique identifier of the actor's folder, 32 hex digits.
         place: location of that folder, for messages.
+        sent_ns: wall time at which it was sent; larger in each introduction that an actor sends.
     """
 
     run: str
@@ -135,6 +135,7 @@ class Hello(NamedTuple):
     spec: Spec
     home: str
     place: str
+    sent_ns: int = 0
 
 
 def record_parts(record: Record) -> Parts:
@@ -334,34 +335,27 @@ def actor_number(run: str, actor: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{run}\0{actor}".encode()).digest()[:8], "little")
 
 
-def encode_frame(frame: WireFrame) -> bytes:
-    """Encode a frame as bytes; the checksum covers the header too."""
+def encode_frame(frame: WireFrame) -> tuple[bytes, Buffer]:
+    """Encode a frame as two parts, to be joined once: header and payload."""
     ids = (frame.actor, frame.epoch, frame.sequence)
-    head = _FRAME.pack(_FRAME_MAGIC, VERSION, *ids, len(frame.payload))
-    return b"".join((head, _CRC.pack(_frame_crc(head, frame.payload)), frame.payload))
+    return _FRAME.pack(_FRAME_MAGIC, _FRAME_VERSION, *ids, len(frame.payload)), frame.payload
 
 
 def decode_frame(data: Buffer) -> WireFrame:
     """Decode the frame in `data`; the payload is a view of `data`.
 
+    A frame has no checksum: the tag of its message (`serl.system.authentication`) covers it.
+
     Raises:
-        CorruptData: the data are not a frame, damaged, or too large.
+        CorruptData: the data are not a frame, or too large.
     """
-    view = memoryview(data)
-    start = _FRAME.size + _CRC.size
+    view, start = memoryview(data), _FRAME.size
     if not start <= len(view) <= start + MAX_RECORD_BYTES:
         raise CorruptData(f"frame: {len(view)} bytes, allowed {start}-{start + MAX_RECORD_BYTES}")
-    head, payload = view[: _FRAME.size], view[start:]
-    magic, version, actor, epoch, sequence, length = _FRAME.unpack(head)
-    if (magic, version, length) != (_FRAME_MAGIC, VERSION, len(payload)):
-        raise CorruptData(f"frame: unknown header {bytes(head[:8])!r} or length {length}")
-    if _CRC.unpack_from(view, _FRAME.size)[0] != _frame_crc(head, payload):
-        raise CorruptData("frame: the checksum does not match")
-    return WireFrame(actor, epoch, sequence, payload)
-
-
-def _frame_crc(head: Buffer, payload: Buffer) -> int:
-    return crc32(payload, crc32(head))
+    magic, version, actor, epoch, sequence, length = _FRAME.unpack_from(view)
+    if (magic, version, length) != (_FRAME_MAGIC, _FRAME_VERSION, len(view) - start):
+        raise CorruptData(f"frame: unknown header {bytes(view[:8])!r} or length {length}")
+    return WireFrame(actor, epoch, sequence, view[start:])
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -394,7 +388,7 @@ def decode_hello(data: Buffer) -> Hello:
     except BadInput as error:
         raise CorruptData(f"hello {error}") from error
     place = printable(fields["place"], _MAX_PLACE)
-    return Hello(run, actor, fields["epoch"], spec, fields["home"], place)
+    return Hello(run, actor, fields["epoch"], spec, fields["home"], place, fields["sent_ns"])
 
 
 def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

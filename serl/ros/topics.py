@@ -77,13 +77,16 @@ _LENGTH = struct.Struct("<I")
 _PAYLOAD_AT = len(_CDR_HEAD) + _LENGTH.size
 
 
-def to_cdr(payload: bytes) -> bytes:
+def to_cdr(*payload: bytes | memoryview) -> bytes:
     """Serialise a UInt8MultiArray for `publish`, which takes bytes without further copies.
 
     The bytes are padded to a multiple of four, as CDR may be, so that signing copies them once.
+
+    Args:
+        payload: parts of the payload, joined in one copy.
     """
-    padding = bytes(-len(payload) % 4)
-    return b"".join((_CDR_HEAD, _LENGTH.pack(len(payload)), payload, padding))
+    length = sum(map(len, payload))
+    return b"".join((_CDR_HEAD, _LENGTH.pack(length), *payload, bytes(-length % 4)))
 
 
 def from_cdr(message: bytes | memoryview) -> memoryview:

@@ -8,8 +8,8 @@ by HMAC-SHA256. An HMAC of each message would cost ten times as much: for 98 kB 
 GMAC 6 us. The full name of a topic contains the name of the run, so a message is valid on one topic
 of one run only. Random nonces are good for 2^32 messages on a topic, months of a run. Replayed
 messages change no data: records are counted by (actor, epoch, sequence), only newer weights
-replace older ones, and acknowledgements name the epochs of both sides. The introduction of an
-actor's earlier epoch, repeated again and again, can delay its stream. Nothing is encrypted.
+replace older ones, acknowledgements name the epochs of both sides, and introductions of an actor
+carry a time that grows. Nothing is encrypted.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,26 @@ STEPS = 99  # of an episode; its end is a record, too
 RATE_HZ = 100.0  # of steps whose cost is measured
 LOG = LogConfig(min_free_bytes=0, images="raw")
 LIMIT_S = 60.0
-NO_TAGS = {"sign": lambda key, message: message, "verify": lambda key, signed: signed}
+
+
+def add_checksum(key: bytes, message: bytes) -> bytes:
+    """Return a message, padded as DDS would, followed by its CRC-32."""
+    message += bytes(-len(message) % 4)
+    return b"".join((message, zlib.crc32(message).to_bytes(4, "little")))
+
+
+def check_checksum(key: bytes, message: bytes) -> memoryview | None:
+    """Return the message before a CRC-32 that fits."""
+    view = memoryview(message)
+    return view[:-4] if zlib.crc32(view[:-4]) == int.from_bytes(view[-4:], "little") else None
+
+
+SEALS: dict[str, dict[str, Callable[..., object]]] = {
+    "tags": {},
+    "checksums": {"sign": add_checksum, "verify": check_checksum},
+    "nothing": {"sign": lambda key, message: message, "verify": lambda key, signed: signed},
+}
+"""What protects a message: AES-256-GMAC tags (the product), CRC-32, or nothing."""
 
 
 def main() -> None:
@@ -69,7 +89,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--folder", type=Path, help="on the disk to measure; else the default one")
     parser.add_argument("--tags", action="store_true", help="measure the cost of tags alone")
-    parser.add_argument("--untagged", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--sealed", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--push", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--learn", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -77,9 +97,10 @@ def main() -> None:
         return push(options.push[0], int(options.push[1]))
     if options.learn:
         return learn(options.learn)
-    if options.untagged:
-        vars(tags).update(NO_TAGS)
-        return link_node.run(Path(options.untagged[0]), options.untagged[1])
+    if options.sealed:
+        seal, run, actor = options.sealed
+        vars(tags).update(SEALS[seal])
+        return link_node.run(Path(run), actor)
     with free_domain() as domain, tempfile.TemporaryDirectory(dir=options.folder) as folder:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         measure_tags(Path(folder), 1000 if options.short else 3000, 3 if options.short else 10)
@@ -92,27 +113,29 @@ def main() -> None:
 
 
 def measure_tags(folder: Path, records: int, repeats: int) -> None:
-    """Compare the stream of one actor with and without tags, in turns, in this order and back.
+    """Compare the stream of one actor with tags, with CRC-32 checksums and with neither, in turns.
 
     The CPU time is that of the link's and the learner's process together: it depends less than the
     rate on what else the machine does.
     """
-    rows: dict[str, list[tuple[float, float]]] = {"with tags": [], "without": []}
+    rows: dict[str, list[tuple[float, float]]] = {seal: [] for seal in SEALS}
     for turn in range(repeats):
-        for name in sorted(rows, reverse=turn % 2 == 1):
-            run, tagged = folder / f"{name.split()[0]}-{turn}", name == "with tags"
-            with untagged() if not tagged else nullcontext():
-                rows[name].append(streamed(run, 1, records, tagged))
+        for seal in sorted(rows, reverse=turn % 2 == 1):
+            run = folder / f"{seal}-{turn}"
+            with sealed(seal):
+                rows[seal].append(streamed(run, 1, records, seal))
             shutil.rmtree(run)
-    print("| stream of one actor | records/s, median | best | CPU us a record, median | least |")
+    print(
+        "| stream of one actor with | records/s, median | best | CPU us a record, median | least |"
+    )
     print("|---|---|---|---|---|")
-    for name, row in rows.items():
+    for seal, row in rows.items():
         rates, cpus = zip(*row, strict=True)
         numbers = float(np.median(rates)), max(rates), float(np.median(cpus)), min(cpus)
-        print(f"| {name} | {' | '.join(f'{number:.0f}' for number in numbers)} |")
-    pairs = np.array(rows["with tags"]) / np.array(rows["without"])
-    rate, cpu = np.median(pairs, axis=0)
-    print(f"tags: rate x {rate:.3f}, CPU x {cpu:.3f} (medians of {repeats} pairs)", flush=True)
+        print(f"| {seal} | {' | '.join(f'{number:.0f}' for number in numbers)} |")
+    for seal in list(rows)[1:]:
+        rate, cpu = np.median(np.array(rows["tags"]) / np.array(rows[seal]), axis=0)
+        print(f"tags / {seal}: rate x {rate:.3f}, CPU x {cpu:.3f} (medians of {repeats})")
 
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
@@ -121,10 +144,10 @@ def cpu_s(processes: Sequence[psutil.Process]) -> float:
 
 
 @contextmanager
-def untagged() -> Iterator[None]:
-    """This process neither signs nor verifies."""
-    before = {name: vars(tags)[name] for name in NO_TAGS}
-    vars(tags).update(NO_TAGS)
+def sealed(seal: str) -> Iterator[None]:
+    """Protect the messages of this process in this way."""
+    before = {name: vars(tags)[name] for name in ("sign", "verify")}
+    vars(tags).update(SEALS[seal])
     try:
         yield
     finally:
@@ -149,7 +172,7 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
         print(f"| ratio | {actors} | {ours / plain:.2f} | | |", flush=True)
 
 
-def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> tuple[float, float]:
+def streamed(run: Path, actors: int, records: int, seal: str = "tags") -> tuple[float, float]:
     """Records per second, committed and in order, once all links are up; and CPU us of each."""
     names = [f"actor{number}" for number in range(actors)]
     for name in names:
@@ -159,7 +182,7 @@ def streamed(run: Path, actors: int, records: int, tagged: bool = True) -> tuple
             ):
                 log.append(record)
     with (
-        links(run, names, tagged) as children,
+        links(run, names, seal) as children,
         RosNode("learner", run) as node,
         Index(run / "index.sqlite") as index,
     ):
@@ -331,10 +354,10 @@ def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def links(
-    run: Path, names: Sequence[str], tagged: bool = True
+    run: Path, names: Sequence[str], seal: str = "tags"
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A link process for each actor."""
-    processes = [start_link(run, name, tagged) for name in names]
+    processes = [start_link(run, name, seal) for name in names]
     try:
         yield processes
     finally:
@@ -348,9 +371,9 @@ def start_learner(run: Path) -> subprocess.Popen[bytes]:
     return _start(run, __file__, "--learn", str(run))
 
 
-def start_link(run: Path, actor: str, tagged: bool = True) -> subprocess.Popen[bytes]:
-    if not tagged:
-        return _start(run, __file__, "--untagged", str(run), actor)
+def start_link(run: Path, actor: str, seal: str = "tags") -> subprocess.Popen[bytes]:
+    if seal != "tags":
+        return _start(run, __file__, "--sealed", seal, str(run), actor)
     return _start(run, "-m", "serl.ros.nodes.link", "--run", str(run), "--actor", actor)
 
 

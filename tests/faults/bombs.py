@@ -64,7 +64,7 @@ def _memory_mb(what: str) -> float:
 def _messages() -> Iterator[Bomb]:
     (step, *_) = episode(0, 1)
     record = encode_record(step)
-    frame = encode_frame(WireFrame(1, 1, 0, record))
+    frame = b"".join(encode_frame(WireFrame(1, 1, 0, record)))
     tensor = {"dtype": "F32", "shape": [MANY, MANY], "data_offsets": [0, 4]}
     metadata = dict.fromkeys(("format", "version", "trained", "spec", "crc32"), "2")
     snapshots = {

@@ -263,13 +263,13 @@ def _other_versions() -> Iterator[tuple[Topic, Any]]:
     (record, _) = episode(0, 1)
     payload = encode_record(record)
     number = actor_number(RUN, ACTOR)
-    other_frame = bytearray(encode_frame(WireFrame(number, 1, 4, payload)))
+    other_frame = bytearray(b"".join(encode_frame(WireFrame(number, 1, 4, payload))))
     other_frame[4] ^= 0xFF
     yield TRANSITIONS, to_cdr(bytes(other_frame))
     other_hello = encode_hello(Hello(RUN, ACTOR, 1, SPEC, "0" * 32, "place"))
     yield ACTORS, String(data=other_hello.replace(b'"format":', b'"format":9', 1).decode())
     other_record = payload[:4] + b"\xff\xff" + payload[6:]
-    yield TRANSITIONS, to_cdr(encode_frame(WireFrame(number, 1, 4, other_record)))
+    yield TRANSITIONS, to_cdr(*encode_frame(WireFrame(number, 1, 4, other_record)))
 
 
 @REGISTRY.fault(

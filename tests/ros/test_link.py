@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import time
 from array import array
 from contextlib import closing
 from threading import Thread
@@ -118,7 +119,7 @@ def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
         link = run.start_link("a")
         eventually(lambda: transport.actors == {"a"})
         number = actor_number(run.folder.name, "a")
-        frames.publish(to_cdr(encode_frame(WireFrame(number, 1, 50, b"nonsense"))))
+        frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, 50, b"nonsense"))))
         eventually(lambda: transport.receive() or not transport.actors)
         assert "record 50" in _refusal(link)
         assert transport.cursors == {("a", 1): 50}
@@ -136,7 +137,7 @@ def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
         eventually(lambda: transport.actors == {"a"})
         for sequence, index in enumerate((0, 1, 3)):
             payload = encode_record(record(Key(run.folder.name, "a", 1, 0, index), rng))
-            frames.publish(to_cdr(encode_frame(WireFrame(number, 1, sequence, payload))))
+            frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, sequence, payload))))
         assert arrived(transport, 2) == expected("a", 1, 1)[:2]
         eventually(lambda: transport.receive() or not transport.actors)
         assert transport.counts["refused"] == 1
@@ -149,11 +150,12 @@ def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
         frames = node.publisher(TRANSITIONS)
         transport = LearnerTransport(node, SPEC, run.folder.name)
         eventually(lambda: frames.get_subscription_count() == 1)
-        good = encode_frame(WireFrame(actor_number(run.folder.name, "a"), 1, 0, b"x" * 100))
-        broken = [b"", b"x", good[:-1], good[:50] + b"y" + good[51:], good + b"z"]
+        frame = WireFrame(actor_number(run.folder.name, "a"), 1, 0, b"x" * 100)
+        good = b"".join(encode_frame(frame))
+        broken = [b"", b"x", good[:-1], good[:3] + b"y" + good[4:], good + b"z"]
         for payload in broken:
             frames.publish(to_cdr(payload))
-        frames.publish(to_cdr(encode_frame(WireFrame(7, 1, 0, b"from nobody"))))
+        frames.publish(to_cdr(*encode_frame(WireFrame(7, 1, 0, b"from nobody"))))
         eventually(lambda: transport.counts["stranger"] == 1)
         assert transport.counts["corrupt"] == len(broken)
         run.start_link("a")
@@ -263,7 +265,11 @@ def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None
         log.append(_record(run, 2, 0))
         assert shipped(link, transport, 1) == expected("a", 2, 1)[:1]
         old = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
-        node.publisher(ACTORS).publish(String(data=encode_hello(old).decode()))
+        hellos = node.publisher(ACTORS)
+        hellos.publish(String(data=encode_hello(old).decode()))
+        eventually(lambda: transport.counts["replayed"] == 1)
+        assert transport._streams[number].hello.epoch == 2
+        hellos.publish(String(data=encode_hello(old._replace(sent_ns=time.time_ns())).decode()))
         eventually(lambda: transport._streams[number].hello.epoch == 1)
         log.append(_record(run, 2, 1))
         assert shipped(link, transport, 1) == expected("a", 2, 1)[1:2]
@@ -310,12 +316,12 @@ def test_an_actor_has_one_stream_however_often_it_starts(run: Run) -> None:
         hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
         eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
         for epoch in (*range(1, 40), 1, 40):
-            hello = Hello(run.folder.name, "a", epoch, SPEC, "0" * 32, "here")
+            hello = Hello(run.folder.name, "a", epoch, SPEC, "0" * 32, "here", time.time_ns())
             hellos.publish(String(data=encode_hello(hello).decode()))
             frame = encode_frame(WireFrame(number, epoch, 0, b"waiting"))
 
-            def let_in(frame: bytes = frame, before: int = transport.counts["accepted"]) -> bool:
-                frames.publish(to_cdr(frame))
+            def let_in(frame: Any = frame, before: int = transport.counts["accepted"]) -> bool:
+                frames.publish(to_cdr(*frame))
                 return transport.counts["accepted"] > before
 
             eventually(let_in)
@@ -337,7 +343,7 @@ def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
         def flood() -> bool:
             first = transport.counts["accepted"]
             for sequence in range(first, first + 100):
-                frames.publish(to_cdr(encode_frame(WireFrame(number, 1, sequence, b"x"))))
+                frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, sequence, b"x"))))
             return transport.counts["full"] > 0
 
         eventually(flood)

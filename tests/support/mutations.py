@@ -37,10 +37,9 @@ def reseal_record(data: bytes) -> bytes:
 
 
 def reseal_frame(data: bytes) -> bytes:
-    """Length and checksum fit the payload."""
-    head, payload = data[:32], data[40:]
-    head += U32.pack(len(payload))
-    return head + U32.pack(crc32(payload, crc32(head))) + payload
+    """Return the frame with the length of its payload."""
+    payload = data[36:]
+    return data[:32] + U32.pack(len(payload)) + payload
 
 
 def reseal_snapshot(data: bytes) -> bytes:

@@ -104,7 +104,8 @@ class LearnerTransport:
     Records that `receive` returned are not acknowledged before `receive` is called again: a learner
     that makes them durable in between (see `serl.log.index`) loses and repeats nothing, whenever it
     dies. Callbacks check frames and keep them; records are decoded in the thread that calls
-    `receive`. An actor has one stream at a time, that of the epoch it introduced last.
+    `receive`. An actor has one stream at a time, that of the epoch it introduced last. An
+    introduction not sent later than the one before it is a replayed message, and dropped.
 
     Args:
         node: the process's node.
@@ -117,7 +118,7 @@ class LearnerTransport:
 
     Attributes:
         counts: frames and hellos by fate: accepted, duplicate, gap, full, corrupt, stranger,
-            refused.
+            refused, replayed.
     """
 
     def __init__(
@@ -212,7 +213,12 @@ class LearnerTransport:
             return
         with self._lock:
             stream = self._streams.get(actor_number(hello.run, hello.actor))
-            known = stream is not None and stream.hello == hello
+            if stream and hello.sent_ns <= stream.hello.sent_ns:
+                self.counts["replayed"] += 1
+                return
+            known = stream and stream.hello._replace(sent_ns=hello.sent_ns) == hello
+            if stream and known:
+                stream.hello = hello
             if reason := stream.refused if stream and known else self._objection(hello):
                 self._refuse(hello, reason)
                 return

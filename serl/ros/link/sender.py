@@ -58,7 +58,7 @@ class StreamSender:
         self.acknowledged = self.sent = self.resent = self.offered = 0
         self._widest = self._window = window
         self._hello: Hello | None = None
-        self._number = 0
+        self._number = self._sent_ns = 0
         self._open_log: Callable[[int], Tail] | None = None
         self._log: Tail | None = None
         self._flight: deque[bytes] = deque()
@@ -140,7 +140,9 @@ class StreamSender:
 
     def _announce(self) -> None:
         if self._hello is not None:
-            self._hellos.publish(String(data=encode_hello(self._hello).decode()))
+            self._sent_ns = max(self._sent_ns + 1, time.time_ns())
+            hello = self._hello._replace(sent_ns=self._sent_ns)
+            self._hellos.publish(String(data=encode_hello(hello).decode()))
             self._announced_s = time.monotonic()
 
     def _on_ack(self, message: Any) -> None:
@@ -226,7 +228,7 @@ class StreamSender:
         self._log_ended = not payloads
         for sequence, payload in enumerate(payloads, first):
             frame = WireFrame(self._number, self._hello.epoch, sequence, payload)
-            self._flight.append(to_cdr(encode_frame(frame)))
+            self._flight.append(to_cdr(*encode_frame(frame)))
 
     def _publish(self) -> bool:
         """Publish the frames that the window allows; return whether there were any."""

@@ -52,7 +52,7 @@ class Sender:
 
     def send(self, actor: str, sequence: int, payload: bytes) -> None:
         frame = WireFrame(actor_number(self._run, actor), 1, sequence, payload)
-        self._frames.publish(to_cdr(encode_frame(frame)))
+        self._frames.publish(to_cdr(*encode_frame(frame)))
 
     def record(self, actor: str, episode: int, index: int) -> bytes:
         return encode_record(record(Key(self._run, actor, 1, episode, index), RNG))

@@ -46,7 +46,7 @@ def frame(hello: Hello, sequence: int) -> bytes:
     key = Key(hello.run, hello.actor, hello.epoch, 0, sequence)
     payload = encode_record(random_step(key, hello.spec, np.random.default_rng(0)))
     number = actor_number(hello.run, hello.actor)
-    return to_cdr(encode_frame(WireFrame(number, hello.epoch, sequence, payload)))
+    return to_cdr(*encode_frame(WireFrame(number, hello.epoch, sequence, payload)))
 
 
 def messages(hello: Hello, sequence: int) -> list[tuple[str, Any]]:
