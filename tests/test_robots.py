@@ -8,9 +8,10 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
+from serl.guard.config import limits_of
 from serl.motion import Limits
 from serl.runs.config import resolve
-from serl.runs.real_arm import limits_of, within_workspace
+from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task
 
 from .support.upstream import FAMILIES, facts, joint_names

@@ -8,6 +8,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from serl.arm_profile import ArmProfile
+from serl.errors import BadInput
 from serl.geometry import UnitQuaternion
 from serl.motion import FARTHEST_RAD, Box, Limits, Motion
 
@@ -130,3 +132,53 @@ class GuardConfig(BaseModel):
     def worst_travel_m(self) -> float:
         """The distance that an arm at full speed travels from a fault to standstill, in 250 ms."""
         return 0.25 * self.motion.limits.speed_m_s
+
+
+def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
+    """Return the limits, lowered to the speeds and errors that the arm's controller can take.
+
+    The lead is at most the default where the controller does not clip its error: a task's longer
+    lead would be a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at
+    most those above which the controller scales commands down. `yield_m` is the profile's, if set.
+    """
+    controller, lower = profile.controller, {}
+    if controller.error_clip is None:
+        lower["lead_m"] = Limits().lead_m
+    if controller.fastest_m_s is not None:
+        lower["speed_m_s"] = controller.fastest_m_s
+    if controller.fastest_rad_s is not None:
+        lower["angular_speed_rad_s"] = controller.fastest_rad_s
+    update = {name: min(getattr(limits, name), most) for name, most in lower.items()}
+    if profile.yield_m is not None:
+        update["yield_m"] = profile.yield_m
+    return limits.model_copy(update=update)
+
+
+def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput`, naming the key, unless the guard's configuration fits the arm."""
+    count, names = len(config.joint_low_rad), config.joint_names
+    if config.frame != profile.base_frame:
+        wrong = f"frame: {config.frame!r}, but its base frame is {profile.base_frame!r}"
+    elif count != len(profile.joints):
+        wrong = f"joint_low_rad: limits of {count} joints, but it has {len(profile.joints)}"
+    elif names and set(names) != set(profile.joints):
+        wrong = f"joint_names: {', '.join(names)}, but its joints are {', '.join(profile.joints)}"
+    elif config.wrench and profile.wrench is None:
+        wrong = (
+            "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
+        )
+    elif too_fast := _too_fast(config.motion.limits, profile):
+        wrong = too_fast
+    else:
+        return
+    raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
+
+
+def _too_fast(limits: Limits, profile: ArmProfile) -> str:
+    """Return which speed limit exceeds the speed of the arm's controller; empty if none does."""
+    able = limits_of(limits, profile)
+    for name in ("speed_m_s", "angular_speed_rad_s"):
+        asked, most = getattr(limits, name), getattr(able, name)
+        if asked > most:
+            return f"motion.limits.{name}: {asked:g}, but its controller follows {most:g} at most"
+    return ""

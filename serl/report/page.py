@@ -11,10 +11,13 @@ import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serl.errors import CorruptData
-from serl.report.plots import Trace
 from serl.system.video import encode_image, read_video
+
+if TYPE_CHECKING:  # plots import matplotlib, which the console does not need
+    from serl.report.plots import Trace
 
 POLICY_HEADER = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; "

@@ -17,15 +17,16 @@ from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
-from typing import IO, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
-from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
 from serl.ros.ports import discovery_port
-from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.network import NetworkConfig, is_up
 from serl.system.files import FileLock, open_regular, write_atomic
 from serl.system.supervisor import orphaned
+
+if TYPE_CHECKING:
+    from serl.runs.config import TrainConfig
 
 _MOST_PARTICIPANTS = 64
 """Most processes of a run on one host: 16 actors with a link each, a learner, and monitors."""
@@ -203,8 +204,9 @@ def choose_transport(run_folder: Path) -> None:
     127.0.0.1, with a warning, where shared memory is too small; or 127.0.0.1, without a warning,
     where the run has to reach an arm's driver.
     """
-    profile = run_folder / _LOOPBACK_PROFILE
-    config = RunFolder.open(run_folder).config if (run_folder / CONFIG).exists() else None
+    from serl.arm_profile import is_real
+
+    profile, config = run_folder / _LOOPBACK_PROFILE, _config_of(run_folder)
     if problem := shared_memory_problem(config.actors if config else 1):
         logger.warning("%s: processes talk over 127.0.0.1 instead", problem)
         write_profile(profile, (LOOPBACK,), (LOOPBACK,))
@@ -265,9 +267,20 @@ def environment(domain_id: int, run_folder: Path, network: NetworkConfig = LOCAL
 
 def network_of(run_folder: Path) -> NetworkConfig:
     """Return the network of a run; local for a folder without configuration."""
-    if not (run_folder / CONFIG).exists():
-        return LOCAL
-    return RunFolder.open(run_folder).config.network
+    config = _config_of(run_folder)
+    return LOCAL if config is None else config.network
+
+
+def _config_of(run_folder: Path) -> TrainConfig | None:
+    """Return the settings of a run; None for a folder without them, as that of a lone guard.
+
+    Only a process with such a folder imports them: the import takes longer than that of rclpy.
+    """
+    if not (run_folder / "config.yaml").exists():
+        return None
+    from serl.runs.folder import RunFolder
+
+    return RunFolder.open(run_folder).config
 
 
 def shared_memory_problem(actors: int = 1) -> str:

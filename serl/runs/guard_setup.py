@@ -13,12 +13,12 @@ import yaml
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.errors import BadInput
 from serl.geometry import between
-from serl.guard.config import GuardConfig
+from serl.guard.config import GuardConfig, limits_of
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import Limits, Motion, pose_from
 from serl.runs.config import TrainConfig
 from serl.runs.graph_file import checked_namespace
-from serl.runs.real_arm import check_place, limits_of, within_workspace
+from serl.runs.real_arm import check_place, within_workspace
 from serl.runs.task_setup import check_topics, make_task
 from serl.system.files import make_folder, write_atomic
 from serl.task import SimulatedTask
@@ -84,36 +84,6 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         wrench=profile.wrench is not None,
         command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
     )
-
-
-def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
-    """Raise `BadInput`, naming the key, unless the guard's configuration fits the arm."""
-    count, names = len(config.joint_low_rad), config.joint_names
-    if config.frame != profile.base_frame:
-        wrong = f"frame: {config.frame!r}, but its base frame is {profile.base_frame!r}"
-    elif count != len(profile.joints):
-        wrong = f"joint_low_rad: limits of {count} joints, but it has {len(profile.joints)}"
-    elif names and set(names) != set(profile.joints):
-        wrong = f"joint_names: {', '.join(names)}, but its joints are {', '.join(profile.joints)}"
-    elif config.wrench and profile.wrench is None:
-        wrong = (
-            "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
-        )
-    elif too_fast := _too_fast(config.motion.limits, profile):
-        wrong = too_fast
-    else:
-        return
-    raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
-
-
-def _too_fast(limits: Limits, profile: ArmProfile) -> str:
-    """Return which speed limit exceeds the speed of the arm's controller; empty if none does."""
-    able = limits_of(limits, profile)
-    for name in ("speed_m_s", "angular_speed_rad_s"):
-        asked, most = getattr(limits, name), getattr(able, name)
-        if asked > most:
-            return f"motion.limits.{name}: {asked:g}, but its controller follows {most:g} at most"
-    return ""
 
 
 def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:

@@ -10,7 +10,8 @@ import numpy as np
 from serl.agents.encoder_weights import is_pretrained_on
 from serl.arm_profile import ArmProfile, is_real
 from serl.errors import BadInput
-from serl.motion import Limits, Motion
+from serl.guard.config import limits_of
+from serl.motion import Motion
 from serl.reward import ToolPlace
 from serl.robot import reading_spec
 from serl.runs.config import TrainConfig
@@ -135,26 +136,6 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
             f"arm {profile.name}: nobody has taught it where it may be: serl setup {profile.name}, "
             "or give --task_config.motion.box_low_m and box_high_m"
         )
-
-
-def limits_of(limits: Limits, profile: ArmProfile) -> Limits:
-    """Return the limits, lowered to the speeds and errors that the arm's controller can take.
-
-    The lead is at most the default where the controller does not clip its error: a task's longer
-    lead would be a larger force there, 40 N with 20 mm and a spring of 2000 N/m. The speeds are at
-    most those above which the controller scales commands down. `yield_m` is the profile's, if set.
-    """
-    controller, lower = profile.controller, {}
-    if controller.error_clip is None:
-        lower["lead_m"] = Limits().lead_m
-    if controller.fastest_m_s is not None:
-        lower["speed_m_s"] = controller.fastest_m_s
-    if controller.fastest_rad_s is not None:
-        lower["angular_speed_rad_s"] = controller.fastest_rad_s
-    update = {name: min(getattr(limits, name), most) for name, most in lower.items()}
-    if profile.yield_m is not None:
-        update["yield_m"] = profile.yield_m
-    return limits.model_copy(update=update)
 
 
 def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:

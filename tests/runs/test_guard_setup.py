@@ -9,11 +9,11 @@ import pytest
 from serl import plugins
 from serl.errors import BadInput
 from serl.geometry import between
-from serl.guard.config import GuardConfig, GuardState
+from serl.guard.config import GuardConfig, GuardState, check_fits
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import pose_from
 from serl.runs.config import resolve
-from serl.runs.guard_setup import check_fits, make_guard_config, settle_guard
+from serl.runs.guard_setup import make_guard_config, settle_guard
 from serl.runs.task_setup import make_task
 from serl.system.settings_file import checked, read_yaml
 

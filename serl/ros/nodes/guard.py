@@ -27,6 +27,7 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 from serl.arm_profile import ArmProfile, load_robot
 from serl.clock import WallClock
 from serl.errors import BadInput, SerlError
+from serl.guard.config import check_fits
 from serl.guard.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard.latch import LatchFile
 from serl.ros.arm.commander import ArmCommander
@@ -46,7 +47,6 @@ from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.services import serve, serve_signed
 from serl.ros.telemetry import Health, Stats
-from serl.runs.guard_setup import check_fits
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.system.files import FileLock, make_folder
 from serl.system.settings_file import checked, read_yaml

@@ -12,8 +12,8 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.geometry import between, from_rotation_vector, multiply
+from serl.guard.config import limits_of
 from serl.motion import Limits, Pose
-from serl.runs.real_arm import limits_of
 
 from ...support.guarding import DOWN, Loop
 from ...support.guarding import START as START_POSE
