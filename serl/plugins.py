@@ -13,6 +13,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from types import ModuleType
@@ -84,13 +85,20 @@ class Installed(NamedTuple):
 
 def names(kind: Kind) -> list[str]:
     """Return the sorted names of serl's modules that are plug-ins of this kind; import none."""
-    folder = _folder(kind)
+    return list(_declared(kind, _folder(kind)))
+
+
+@cache
+def _declared(kind: Kind, folder: Path) -> tuple[str, ...]:
+    """Return the sorted names of modules that declare a plug-in; each file is read once."""
     declaration = re.compile(rf"^{kind} = ", re.MULTILINE)
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules([str(folder)])
-        if not module.ispkg
-        and declaration.search((folder / f"{module.name}.py").read_text(encoding="utf-8"))
+    return tuple(
+        sorted(
+            module.name
+            for module in pkgutil.iter_modules([str(folder)])
+            if not module.ispkg
+            and declaration.search((folder / f"{module.name}.py").read_text(encoding="utf-8"))
+        )
     )
 
 

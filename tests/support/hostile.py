@@ -22,11 +22,13 @@ AT_ONCE = 5
 """Hostile commands in a period of 10 ms."""
 
 
+MOTION = config().motion
+
+
 def inside(random: Random) -> Numbers:
-    motion = config().motion
     place = [
         random.uniform(low, high)
-        for low, high in zip(motion.box_low_m, motion.box_high_m, strict=True)
+        for low, high in zip(MOTION.box_low_m, MOTION.box_high_m, strict=True)
     ]
     x, y, z = (random.uniform(-0.5, 0.5) for _ in range(3))
     return [*place, *multiply(from_rotation_vector((x, y, z)), DOWN)]
@@ -34,9 +36,9 @@ def inside(random: Random) -> Numbers:
 
 def edge(random: Random) -> Numbers:
     """A corner or a face: where a profile that overshoots leaves the box."""
-    values, motion = inside(random), config().motion
+    values = inside(random)
     for place in range(3):
-        ends = motion.box_low_m[place], motion.box_high_m[place], values[place]
+        ends = MOTION.box_low_m[place], MOTION.box_high_m[place], values[place]
         values[place] = random.choice(ends)
     return values
 
