@@ -17,7 +17,7 @@ import numpy as np
 
 from serl.errors import BadInput, SerlError
 from serl.motion import Motion, check_action
-from serl.robot import Guarded, Robot, SimulatedRobot, Truth
+from serl.robot import Guarded, Robot
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, ActionSource, Observation
@@ -28,7 +28,7 @@ _Value = TypeVar("_Value")
 
 
 class Pair:
-    """A `serl.robot.Robot` made of two robots; see `SimulatedPair` for two simulated ones.
+    """A `serl.robot.Robot` made of two robots; two simulated ones share one world: `SimPair`.
 
     Args:
         left: the arm whose names get the prefix `left_`.
@@ -160,33 +160,6 @@ class Pair:
                 if not getattr(other, "stop_reason", None):
                     other.stop(str(reason))
         return self.stop_reason is not None
-
-
-class SimulatedPair(Pair):
-    """Two simulated arms in separate worlds whose time advances together."""
-
-    left: SimulatedRobot
-    right: SimulatedRobot
-
-    def __init__(self, left: SimulatedRobot, right: SimulatedRobot) -> None:
-        super().__init__(left, right)
-
-    def advance(self, dt_s: float) -> None:
-        """Advance the simulated time of both arms."""
-        self._stopped()
-        self.left.advance(dt_s)
-        self.right.advance(dt_s)
-
-    def reset(self, seed: int) -> Observation:
-        """Reset both arms, each with a seed derived from this one; return the first reading."""
-        self.stop_reason = None
-        self.left.reset(2 * seed)
-        self.right.reset(2 * seed + 1)
-        return self.observe()
-
-    def truth(self) -> Truth:
-        """Return the privileged states of both simulations."""
-        return _joined(self.left.truth(), self.right.truth())
 
 
 class PairConfig(TaskConfig):

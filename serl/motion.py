@@ -194,11 +194,6 @@ def check_action(action: Action, spec: ArraySpec) -> None:
         raise BadInput(f"action {action.tolist()}: expected finite numbers in [-1, 1]")
 
 
-def is_stale(stamp_s: float, now_s: float, max_age_s: float) -> bool:
-    """Return whether a stamp differs from now by more than `max_age_s`, or is not finite."""
-    return not abs(now_s - stamp_s) <= max_age_s
-
-
 def next_target(
     previous: Pose, action: Sequence[float], measured: Pose, start: Pose, motion: Motion
 ) -> tuple[Pose, tuple[float, ...]]:

@@ -1,11 +1,9 @@
-"""Contract of the transport of steps and weights, and an implementation within one process."""
+"""Contract of the transport of steps and weights."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -131,35 +129,3 @@ class TransportKind(Protocol):
     def learner_end(self, config: TransportConfig, meeting: Meeting) -> LearnerEnd:
         """Open the learner's end; a class method if the factory is a class."""
         ...
-
-
-class InProcess:
-    """A transport between an actor and a learner in one process; thread-safe."""
-
-    def __init__(self) -> None:
-        self._records: deque[Arrival] = deque()
-        self._snapshot: Snapshot | None = None
-        self._lock = Lock()
-
-    def send(self, records: Sequence[Arrival]) -> None:
-        """Append records to the queue."""
-        with self._lock:
-            self._records.extend(records)
-
-    def receive(self) -> Sequence[Arrival]:
-        """Return all records of the queue and empty it."""
-        with self._lock:
-            records = list(self._records)
-            self._records.clear()
-        return records
-
-    def publish(self, snapshot: Snapshot) -> None:
-        """Store weights if they are newer than the stored ones."""
-        with self._lock:
-            if self._snapshot is None or snapshot.version > self._snapshot.version:
-                self._snapshot = snapshot
-
-    def latest(self, newer_than: int) -> Snapshot | None:
-        """Return the newest weights, or None if their version is not above `newer_than`."""
-        snapshot = self._snapshot
-        return snapshot if snapshot is not None and snapshot.version > newer_than else None

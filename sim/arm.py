@@ -2,116 +2,235 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
+import mujoco
 import numpy as np
 
-from serl.motion import Pose
-from serl.sim.world import World
-from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Scene, TaskConfig
-from serl.types import Action, Array, Image, Observation
+from serl.bimanual import PairConfig
+from serl.camera import image_specs
+from serl.errors import BadInput
+from serl.motion import Pose, check_action, pose_from
+from serl.robot import POSE, reading_parts, state_spec
+from serl.setpoint import PROFILE_PERIOD_S
+from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
+from serl.sim.physics.kinematics import body_frame, to_wxyz
+from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.world import STEPS_PER_TICK, World
+from serl.specs import ObservationSpec
+from serl.task import Placement, Scene, TaskConfig
+from serl.types import Action, Array
 
 _FILTER_S = 0.05
 
-Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
+class ArmWorld(World):
+    """Frankas in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
 
-class SimArm:
-    """A Franka in MuJoCo with a task's scene; implements `serl.robot.SimulatedRobot`.
+    A reading carries, for each arm, with its prefix, `tcp_pose`, `tcp_twist` and `wrench` in the
+    base frame, `gripper` (opening, 0 to 1), `q`, `dq` and `target_pose` (the last command); then
+    `<name>_pose` of each tracked body. The wrench is the one that the surroundings exert on the
+    tool: its mean over the last `advance` (or over the last 100 ms of that), less its value after
+    the reset. The stamp "robot" is simulated time. Images are those of the task's `all_views`,
+    each stamped by its name.
 
-    A reading carries `tcp_pose`, `tcp_twist` and `wrench` in the base frame, `gripper` (opening,
-    0 to 1), `q`, `dq`, `target_pose` (the last command) and `<name>_pose` of each tracked body. The
-    wrench is the one that the surroundings exert on the tool: its mean over the last `advance` (or
-    over the last 100 ms of that), less its value after the reset. The stamp "robot" is simulated
-    time. Images are those of the task's `all_views`, each stamped by its name.
-
-    A node that replaces a driver uses it as a `serl.robot.ServedRobot`.
+    Args:
+        scene: scene of the task, with the base poses of the arms.
+        config: settings of the task.
 
     Attributes:
-        stage: the world that contains the arm.
-        model: MuJoCo model of the arm and its scene.
-        data: state of the model.
-        impedance: gains and clips of the arm's controller.
+        arms: the arms, the left one first.
     """
 
-    def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        self.stage = World(scene, config, (config.motion,))
-        self.model, self.data = self.stage.model, self.stage.data
-        (self._limb,) = self.stage.limbs
-        self.impedance = self._limb.impedance
-        self.reset(0)
+    settle_s = 0.1
 
-    @property
-    def stop_reason(self) -> str | None:
-        """The reason of the first stop; None while motion is allowed."""
-        return self._limb.stop_reason
+    def __init__(self, scene: Scene, config: TaskConfig) -> None:
+        model = build_model(scene, config.randomize)
+        data = mujoco.MjData(model)
+        self._motions = [config.motion]
+        if isinstance(config, PairConfig):
+            self._motions.append(config.right_motion)
+        self.arms = [
+            FrankaArm(model, data, motion, prefix)
+            for prefix, motion in zip(scene.bases, self._motions, strict=True)
+        ]
+        gains = {arm.prefix: arm.impedance for arm in self.arms}
+        super().__init__(model, data, scene, config, gains)
+        for arm in self.arms:
+            arm.is_late = self.randomizer is not None
+        self._pushed_bodies = [arm.hand for arm in self.arms]
+        self._bodies = {name: body_frame(model, data, name) for name in scene.tracked}
+        self.action_spec = config.action_spec
+        ends = np.cumsum([motion.action_spec.shape[0] for motion in self._motions]).tolist()
+        self._entries = [slice(*limits) for limits in pairwise([0, *ends])]  # of each arm's action
+        specs = state_spec(JOINTS)
+        state = {f"{arm.prefix}{name}": spec for arm in self.arms for name, spec in specs.items()}
+        state.update({f"{name}_pose": POSE for name in scene.tracked})
+        images = image_specs(config.all_views)
+        self._observation_spec = ObservationSpec(state=state, images=images)
+        self._parts = reading_parts(self._observation_spec)
+        self._delayed: tuple[list[float], float] | None = None  # numbers of a reading, their time
+        self.reset(0)
 
     @property
     def observation_spec(self) -> ObservationSpec:
         """Names, shapes and units of a reading."""
-        return self.stage.observation_spec
+        return self._observation_spec
 
     @property
-    def action_spec(self) -> ArraySpec:
-        """Shape and bounds of an action, from the task's motion."""
-        return self._limb.action_spec
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the renderer of the cameras."""
-        self.stage.close()
-
-    def reset(self, seed: int) -> Observation:
-        """Place the arm and the bodies as the scene samples them from `seed`, at rest.
-
-        The gripper is open, unless the scene puts an object into it.
-        """
-        self.stage.reset(seed)
-        return self.observe()
-
-    def observe(self) -> Observation:
-        """Return the current reading.
-
-        Raises:
-            SerlError: the simulation became unstable; only a reset helps.
-        """
-        return self.stage.observe()
+    def stop_reason(self) -> str | None:
+        """The reason of the first stop; None while motion is allowed."""
+        return self.arms[0].stop_reason
 
     def measure(self) -> dict[str, list[float]]:
         """Return the state of a reading by name, in full precision; raises like `observe`."""
-        return self.stage.measure()
-
-    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """Return the current pictures of the cameras of the task's views, by camera and size."""
-        return self.stage.pictures()
+        numbers = self._measured_numbers()
+        return {name: numbers[part] for name, part in self._parts.items()}
 
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; return the executed action, zeros while stopped or homing.
+        """Move the targets by `action`; return the executed action, zeros while stopped or homing.
 
         An action that is a wrench is exerted until the next one, at most for `timeout_s`.
         """
-        return self._limb.act(action)
+        check_action(action, self.action_spec)
+        parts = zip(self.arms, self._entries, strict=True)
+        return np.concatenate([arm.act(action[entries]) for arm, entries in parts])
 
-    def advance(self, dt_s: float) -> None:
-        """Advance the simulation by `dt_s`, a multiple of 10 ms."""
-        self.stage.advance(dt_s)
+    def stop(self, reason: str) -> None:
+        """Brake all arms immediately, then hold their measured poses until `recover`."""
+        for arm in self.arms:
+            arm.stop(reason)
+
+    def recover(self) -> None:
+        """Allow motion again, from the current poses of the arms."""
+        for arm in self.arms:
+            arm.recover()
+
+    def truth(self) -> dict[str, Array]:
+        """Return the time, the truth of each arm, and the pose of each tracked body.
+
+        The truth of an arm is the pose and twist of its tool, its target pose and its opening.
+        `<name>_grasped` is 1 while both pads of an arm touch the body, `<name>_touched` while any
+        pad does; both have the arm's prefix.
+        """
+        truth = {"time_s": np.array([self.time_s], np.float32)}
+        for arm in self.arms:
+            truth.update({f"{arm.prefix}{name}": value for name, value in arm.truth().items()})
+        for name, body in self._bodies.items():
+            truth[f"{name}_pose"] = pose_array(body.pose)
+            for arm in self.arms:
+                pads = arm.gripper.touching(name)
+                truth[f"{arm.prefix}{name}_grasped"] = np.array([pads == 2], np.float32)
+                truth[f"{arm.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
+        return truth
+
+    def _begin(self, placement: Placement) -> None:
+        for name, pose in placement.bodies.items():
+            self._place(self.model.body(name), pose_from(pose))
+        for number, arm in enumerate(self.arms):
+            held_m = placement.right_held_m if number else placement.held_m
+            arm.begin(self._start(placement, number), held_m)
+        self._delayed = None
+        mujoco.mj_forward(self.model, self.data)
+        self._begin_period(PROFILE_PERIOD_S)
+        self._step(round(self.settle_s / PHYSICS_DT_S))
+        for arm in self.arms:
+            arm.settle()
+
+    def _start(self, placement: Placement, number: int) -> Pose:
+        """Return the start pose of the tool of arm `number` in this world."""
+        tcp = placement.right_tcp if number else placement.tcp
+        if tcp is None:
+            raise BadInput("a pair: expected the start of its right arm as well (right_tcp)")
+        held_m = placement.right_held_m if number else placement.held_m
+        if self.randomizer is not None and held_m is None:
+            tcp = self.randomizer.start(tcp, self._motions[number], number)
+        return pose_from(tcp)
+
+    def _place(self, body: Any, pose: Pose) -> None:
+        mocap = self.model.body_mocapid[body.id]
+        if mocap >= 0:
+            self.data.mocap_pos[mocap] = pose.position
+            self.data.mocap_quat[mocap] = to_wxyz(pose.quaternion)
+        else:
+            address = self.model.jnt_qposadr[body.jntadr[0]]
+            self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))
+
+    def _state(self) -> dict[str, Array]:
+        values = np.array(self._measured_numbers(), np.float32)
+        return {name: values[part] for name, part in self._parts.items()}
+
+    def _measured_numbers(self) -> list[float]:
+        """Return the numbers of a reading with sensor errors and lag, if randomised."""
+        if self.randomizer is None:
+            return self._numbers()
+        delayed, time_s = self._delayed or (self._numbers(), self.data.time)
+        numbers = list(delayed)
+        for disturbance in self.randomizer.disturbances:
+            numbers = disturbance.sensed(numbers, self._parts, time_s)
+        return numbers
+
+    def _numbers(self) -> list[float]:
+        """Return all numbers of a reading, in the order of its specification."""
+        self._check_stable()
+        period_s, world = self._period_s, self.randomizer
+        period_s = world.disturbances[0].wrench_period_s(period_s) if world else period_s
+        numbers = self.arms[0].numbers(period_s)
+        for arm in self.arms[1:]:
+            numbers += arm.numbers(period_s)
+        for body in self._bodies.values():
+            numbers += flat(body.pose)
+        return numbers
+
+    def _begin_period(self, period_s: float) -> None:
+        self._period_s = period_s
+        for arm in self.arms:
+            arm.hold()
+
+    def _drive(self) -> None:
+        for arm in self.arms:
+            arm.drive()
+
+    def _drive_late(self, tick: int, lags: Sequence[int]) -> None:
+        for arm, lag in zip(self.arms, lags, strict=True):
+            arm.drive(late=tick < lag)
+            if tick == lag:
+                arm.apply_gripper()
+
+    def _store_state(self) -> None:
+        self._delayed = self._numbers(), self.data.time
+
+    def _end_late_period(self) -> None:
+        for arm in self.arms:
+            arm.end_period()
+
+
+class SimArm(ArmWorld):
+    """One arm in MuJoCo, which can also replace a driver; implements `serl.robot.ServedRobot`.
+
+    Attributes:
+        impedance: gains and clips of the arm's controller.
+    """
+
+    def __init__(self, scene: Scene, config: TaskConfig) -> None:
+        super().__init__(scene, config)
+        (self._arm,) = self.arms
+        self.impedance = self._arm.impedance
+
+    @property
+    def target(self) -> tuple[Pose, bool]:
+        """The target pose of the tool, and whether the gripper is commanded to close."""
+        return self._arm.target
 
     def aim(self, target: Pose, closed: bool) -> None:
         """Set the target pose and the gripper command directly; ignored while stopped."""
-        self._limb.aim(target, closed)
+        self._arm.aim(target, closed)
 
     def grip(self, closed: bool) -> None:
         """Close or open the gripper."""
-        self._limb.grip(closed)
+        self._arm.grip(closed)
 
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint that the caller has limited already.
@@ -119,48 +238,19 @@ class SimArm:
         The wrench is filtered, as an arm's own estimate is: fingers that close on an object
         cause 60 N for 10 ms.
         """
-        self._limb.follow(setpoint)
-        self.stage.tick(_FILTER_S)
+        self._arm.follow(setpoint)
+        self._period_s = _FILTER_S
+        self._images, self._delayed = None, None
+        self._step(STEPS_PER_TICK)
 
     def home(self) -> None:
         """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
-        self._limb.home()
+        self._arm.home()
 
     @property
     def is_home(self) -> bool:
         """Whether the joints are at rest at the home posture, within an arm's tolerance."""
-        return self._limb.is_home
-
-    def stop(self, reason: str) -> None:
-        """Brake immediately, then hold the measured pose until `recover`."""
-        self._limb.stop(reason)
-
-    def recover(self) -> None:
-        """Allow motion again, from the current pose of the arm."""
-        self._limb.recover()
-
-    def truth(self) -> dict[str, Array]:
-        """Return time, pose and twist of the tool, target pose, poses of tracked bodies, opening.
-
-        `<name>_grasped` is 1 while both pads touch the body, `<name>_touched` while any does.
-        """
-        return self.stage.truth()
-
-    def placement(self) -> Vector64:
-        """Return the configuration for `show` of an arm in an equal scene: joints, mocaps, seed.
-
-        May be called from any thread, and costs microseconds.
-        """
-        return self.stage.placement()
-
-    def show(self, where: Vector64) -> None:
-        """Apply a `placement` for pictures; raises `BadInput` if it does not fit this scene."""
-        self.stage.show(where)
-
-    @property
-    def target(self) -> tuple[Pose, bool]:
-        """The target pose of the tool, and whether the gripper is commanded to close."""
-        return self._limb.target
+        return self._arm.is_home
 
 
 sim = SimArm

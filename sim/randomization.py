@@ -58,7 +58,8 @@ class Randomizer:
         impedances: controller gains of the arms, by the prefix of their names.
 
     Attributes:
-        disturbances: disturbances of the last world, one for each arm, in the order of the arms.
+        disturbances: disturbances of the last world, one for each arm, in the order of the arms; or
+            one for a robot without arms.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Randomizer:
         self.seed = seed
         self.disturbances = [
             Disturbance(self._ranges, seed, () if number else self._placed, prefix, number)
-            for number, prefix in enumerate(self._impedances)
+            for number, prefix in enumerate(self._impedances or [""])
         ]
         groups = (
             self._draw_cameras, self._draw_light, self._draw_colors, self._draw_distractors,

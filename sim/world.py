@@ -1,104 +1,128 @@
-"""The world that the arms of a simulation share: time, scene, cameras and randomisation."""
+"""MuJoCo models in lock-step: time, cameras, and the randomised world of each episode."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import mujoco
 import numpy as np
 
-from serl.camera import image_specs
 from serl.errors import BadInput, SerlError
-from serl.motion import Motion, Pose, pose_from
-from serl.robot import POSE, reading_parts
 from serl.setpoint import PROFILE_PERIOD_S
-from serl.sim.disturbance import Disturbance
-from serl.sim.physics.arm import SETTLE_S, FrankaArm, flat, pose_array
-from serl.sim.physics.kinematics import body_frame, placement, show, to_wxyz
+from serl.sim.physics.controller import Impedance
 from serl.sim.randomization import Randomizer
 from serl.sim.render.cameras import Cameras
-from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.scene import PHYSICS_DT_S
 from serl.specs import ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
 from serl.types import Array, Image, Observation
 
-_STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
+STEPS_PER_TICK = round(PROFILE_PERIOD_S / PHYSICS_DT_S)
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class World:
-    """Arms in one simulated world, stepped together.
+class World(ABC):
+    """A simulated robot in its scene, without the robot's own measurements and actions.
+
+    A subclass adds what is missing of `serl.robot.SimulatedRobot`.
 
     Args:
-        scene: scene of the task, with the base poses of the arms.
+        model: MuJoCo model of the robot and its scene.
+        data: state of the model.
+        scene: scene of the task.
         config: settings of the task.
-        motions: meaning of an action for each arm.
+        gains: controller gains of the arms, by the prefix of their names.
 
     Attributes:
-        model: MuJoCo model of the arms and the scene.
-        data: state of the model.
-        limbs: the arms.
+        model: MuJoCo model, as given.
+        data: state of the model, as given.
         randomizer: sampler of the world of a seed; None without randomisation.
-        observation_spec: specification of readings: those of the arms, with their prefixes, then
-            `<name>_pose` of each tracked body and the images of the task's `all_views`.
+        settle_s: time for which a reset simulates the robot at rest.
     """
 
-    def __init__(self, scene: Scene, config: TaskConfig, motions: Sequence[Motion]) -> None:
-        self.model = build_model(scene, config.randomize)
-        self.data = mujoco.MjData(self.model)
-        self._scene, self._motions = scene, motions
-        self.limbs = [
-            FrankaArm(self.model, self.data, motion, prefix)
-            for prefix, motion in zip(scene.bases, motions, strict=True)
-        ]
-        self._bodies = {name: body_frame(self.model, self.data, name) for name in scene.tracked}
+    settle_s: ClassVar[float]
+    _pushed_bodies: Sequence[int]  # the body of each disturbance on which its pushes act
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        scene: Scene,
+        config: TaskConfig,
+        gains: Mapping[str, Impedance],
+    ) -> None:
+        self.model, self.data, self._scene = model, data, scene
         self.randomizer: Randomizer | None = None
         if config.randomize != "none":
-            gains = {limb.prefix: limb.impedance for limb in self.limbs}
-            self.randomizer = Randomizer(self.model, scene, config, gains)
-        for limb in self.limbs:
-            limb.is_late = self.randomizer is not None
+            self.randomizer = Randomizer(model, scene, config, gains)
         views = config.all_views
-        self._cameras = Cameras(self.model, self.data, views, config.renderer, self._through_lens)
+        self._cameras = Cameras(model, data, views, config.renderer, self._add_noise)
         self._images: dict[str, Image] | None = None  # of this instant, once they were requested
-        self._numbers_then: tuple[list[float], float] | None = None
-        state = {
-            f"{limb.prefix}{name}": array
-            for limb in self.limbs
-            for name, array in limb.observation_spec.state.items()
-        }
-        state.update({f"{name}_pose": POSE for name in scene.tracked})
-        self.observation_spec = ObservationSpec(state=state, images=image_specs(views))
-        self._parts = reading_parts(self.observation_spec)
-        self._warnings = self.data.warning.number  # a view: looking the array up takes longer
+        self._warnings = data.warning.number  # a view: looking the array up takes longer
 
-    def close(self) -> None:
+    @property
+    @abstractmethod
+    def observation_spec(self) -> ObservationSpec:
+        """Names, shapes and units of a reading."""
+
+    @abstractmethod
+    def _begin(self, placement: Placement) -> None:
+        """Place the robot and the bodies, and simulate until they rest."""
+
+    @abstractmethod
+    def _state(self) -> dict[str, Array]:
+        """Return the state of a reading, with sensor errors and lag if randomised."""
+
+    @abstractmethod
+    def _begin_period(self, period_s: float) -> None:
+        """Prepare a control period."""
+
+    @abstractmethod
+    def _drive(self) -> None:
+        """Set the controls for the next 10 ms."""
+
+    @abstractmethod
+    def _drive_late(self, tick: int, lags: Sequence[int]) -> None:
+        """Set the controls for 10 ms number `tick` of a period.
+
+        The command of this period reaches arm number i after `lags[i]` ticks.
+        """
+
+    @abstractmethod
+    def _store_state(self) -> None:
+        """Store the state for the reading at the end of this period, which lags behind."""
+
+    @abstractmethod
+    def _end_late_period(self) -> None:
+        """End a control period whose commands were late."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close the renderer of the cameras."""
         self._cameras.close()
 
-    def reset(self, seed: int) -> None:
-        """Place the arms and the bodies as the scene samples them from `seed`, at rest."""
-        drawn = self._scene.place(np.random.default_rng(seed))
-        model, data = self.model, self.data
+    def reset(self, seed: int) -> Observation:
+        """Place the robot and the bodies as the scene samples them from `seed`, at rest."""
+        placement = self._scene.place(np.random.default_rng(seed))
         self._seed = seed
         if self.randomizer is not None:
             self.randomizer.draw(seed)
-        mujoco.mj_resetData(model, data)
-        for name, pose in drawn.bodies.items():
-            self._place(model.body(name), pose_from(pose))
-        for number, limb in enumerate(self.limbs):
-            held_m = drawn.right_held_m if number else drawn.held_m
-            limb.begin(self._start(drawn, number), held_m)
-        self._images, self._numbers_then = None, None
-        mujoco.mj_forward(model, data)
-        self._hold()
-        mujoco.mj_step(model, data, round(SETTLE_S / PHYSICS_DT_S))
-        for limb in self.limbs:
-            limb.settle()
-        self._period_s = PROFILE_PERIOD_S
+        mujoco.mj_resetData(self.model, self.data)
+        self._images = None
+        self._begin(placement)
+        return self.observe()
 
     def observe(self) -> Observation:
         """Return the current reading.
@@ -106,160 +130,93 @@ class World:
         Raises:
             SerlError: the simulation became unstable; only a reset helps.
         """
-        values = np.array(self._sensed(), np.float32)
-        state = {name: values[part] for name, part in self._parts.items()}
+        state = self._state()
         if self._images is None:
-            self._shoot()
-        stamps = {"robot": self.time_s, **dict.fromkeys(self._images or {}, self._shot_s)}
-        return Observation(state=state, images=self._images or {}, stamps=stamps)
-
-    def measure(self) -> dict[str, list[float]]:
-        """Return the state of a reading by name, in full precision; raises like `observe`."""
-        numbers = self._sensed()
-        return {name: numbers[part] for name, part in self._parts.items()}
-
-    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
-        """Return the current pictures of the cameras of the task's views, by camera and size."""
-        return self._cameras.pictures()
+            self._capture()
+        images = self._images or {}
+        stamps = {"robot": self.time_s, **dict.fromkeys(images, self._captured_s)}
+        return Observation(state=state, images=images, stamps=stamps)
 
     def advance(self, dt_s: float) -> None:
         """Advance the simulation by `dt_s`, a multiple of 10 ms."""
         ticks = round(dt_s / PROFILE_PERIOD_S) if math.isfinite(dt_s) else 0
         if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
             raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
-        self._period_s = dt_s
-        self._hold()
+        self._begin_period(dt_s)
         if self.randomizer is not None:
-            self._advance_disturbed(ticks, self.randomizer.disturbances)
+            self._advance_disturbed(ticks, self.randomizer)
             return
         self._images = None
         for _ in range(ticks):
-            for limb in self.limbs:
-                limb.drive()
-            mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
+            self._drive()
+            self._step(STEPS_PER_TICK)
 
-    def tick(self, period_s: float) -> None:
-        """Advance by 10 ms with the current controls; the wrench is averaged over `period_s`."""
-        self._period_s = period_s
-        self._images, self._numbers_then = None, None
-        mujoco.mj_step(self.model, self.data, _STEPS_PER_TICK)
-
-    def truth(self) -> dict[str, Array]:
-        """Return the time, the truth of each arm, and the pose of each tracked body.
-
-        `<name>_grasped` is 1 while both pads of an arm touch the body, `<name>_touched` while any
-        pad does; both have the arm's prefix.
-        """
-        truth = {"time_s": np.array([self.time_s], np.float32)}
-        for limb in self.limbs:
-            truth.update({f"{limb.prefix}{name}": value for name, value in limb.truth().items()})
-        for name, body in self._bodies.items():
-            truth[f"{name}_pose"] = pose_array(body.pose)
-            for limb in self.limbs:
-                pads = limb.gripper.touching(name)
-                truth[f"{limb.prefix}{name}_grasped"] = np.array([pads == 2], np.float32)
-                truth[f"{limb.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
-        return truth
+    def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
+        """Return the current pictures of the cameras of the task's views, by camera and size."""
+        return self._cameras.pictures()
 
     def placement(self) -> Vector64:
-        """Return the configuration for `show` of an equal scene: joints, mocaps, seed.
+        """Return the configuration for `show` of a robot in an equal scene: joints, mocaps, seed.
 
         May be called from any thread, and costs microseconds.
         """
-        return np.append(placement(self.data), float(self._seed))
+        data = self.data
+        mocaps = data.mocap_pos.ravel(), data.mocap_quat.ravel()
+        return np.concatenate([data.qpos, *mocaps, [float(self._seed)]])
 
     def show(self, where: Vector64) -> None:
         """Apply a `placement` for pictures; raises `BadInput` if it does not fit this scene."""
-        drawn, world = where[-1] if where.size else math.nan, self.randomizer
-        if world is not None and math.isfinite(drawn) and world.seed != int(drawn):
-            world.draw(int(drawn))
-            mujoco.mj_resetData(self.model, self.data)  # or fixed bodies would stay put
-        show(self.model, self.data, where[:-1])
+        model, data, world = self.model, self.data, self.randomizer
+        joints, mocaps = model.nq, model.nmocap
+        if where.shape != (joints + 7 * mocaps + 1,) or not np.isfinite(where).all():
+            raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
+        seed = int(where[-1])
+        if world is not None and world.seed != seed:
+            world.draw(seed)
+            mujoco.mj_resetData(model, data)  # or fixed bodies would stay put
+        positions, quaternions = joints + 3 * mocaps, joints + 7 * mocaps
+        data.qpos[:] = where[:joints]
+        data.mocap_pos[:] = where[joints:positions].reshape(mocaps, 3)
+        data.mocap_quat[:] = where[positions:quaternions].reshape(mocaps, 4)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_camlight(model, data)
 
     @property
     def time_s(self) -> float:
         """Simulated time since the reset."""
-        return float(self.data.time) - SETTLE_S
+        return float(self.data.time) - self.settle_s
 
-    def _start(self, drawn: Placement, number: int) -> Pose:
-        """Return the start pose of the tool of arm `number` in this world."""
-        tcp = drawn.right_tcp if number else drawn.tcp
-        if tcp is None:
-            raise BadInput("a pair: expected the start of its right arm as well (right_tcp)")
-        held_m = drawn.right_held_m if number else drawn.held_m
-        if self.randomizer is not None and held_m is None:
-            tcp = self.randomizer.start(tcp, self._motions[number], number)
-        return pose_from(tcp)
+    def _step(self, steps: int) -> None:
+        """Advance by physics steps with the current controls."""
+        mujoco.mj_step(self.model, self.data, steps)
 
-    def _hold(self) -> None:
-        for limb in self.limbs:
-            limb.hold()
+    def _advance_disturbed(self, ticks: int, randomizer: Randomizer) -> None:
+        """Advance by `ticks` of 10 ms with lagged actions, state and images, and with pushes."""
+        now_s, disturbances = self.data.time, randomizer.disturbances
+        for body, disturbance in zip(self._pushed_bodies, disturbances, strict=True):
+            self.data.xfrc_applied[body, :3] = disturbance.push_n(now_s)
+        lags = [disturbance.lags(now_s, ticks) for disturbance in disturbances]
+        shared = lags[0]  # all arms share the lags of state and images
+        for tick in range(ticks):
+            self._drive_late(tick, [lag.action for lag in lags])
+            last = tick == ticks - 1
+            self._step(STEPS_PER_TICK - (shared.state if last else 0))
+            if last:
+                self._store_state()
+                self._step(shared.state)
+            if shared.image is not None and tick == ticks - 1 - shared.image:
+                self._capture()
+        self._end_late_period()
 
-    def _numbers(self) -> list[float]:
-        """Return all numbers of a reading, in the order of its specification."""
+    def _check_stable(self) -> None:
+        """Raise `SerlError` if the simulation became unstable."""
         if any(self._warnings.tolist()):
             names = [mujoco.mjtWarning(i).name for i in np.flatnonzero(self._warnings).tolist()]
             raise SerlError(f"the simulation became unstable ({', '.join(names)}): reset it")
-        period_s, world = self._period_s, self.randomizer
-        period_s = world.disturbances[0].wrench_period_s(period_s) if world else period_s
-        numbers = self.limbs[0].numbers(period_s)
-        for limb in self.limbs[1:]:
-            numbers += limb.numbers(period_s)
-        for body in self._bodies.values():
-            numbers += flat(body.pose)
-        return numbers
 
-    def _sensed(self) -> list[float]:
-        """Return the numbers of a reading with sensor errors and lag, if randomised."""
-        if self.randomizer is None:
-            return self._numbers()
-        then, time_s = self._numbers_then or (self._numbers(), self.data.time)
-        numbers = list(then)
-        for disturbance in self.randomizer.disturbances:
-            numbers = disturbance.sensed(numbers, self._parts, time_s)
-        return numbers
+    def _capture(self) -> None:
+        self._images, self._captured_s = self._cameras.images(), self.time_s
 
-    def _advance_disturbed(self, ticks: int, disturbances: Sequence[Disturbance]) -> None:
-        """Advance by `ticks` of 10 ms with lagged actions, state and images, and with pushes."""
-        model, data = self.model, self.data
-        arms = [(limb, own.lags(data.time, ticks)) for limb, own in self._disturbed(disturbances)]
-        shared = arms[0][1]  # all arms share the lags of state and images
-        for tick in range(ticks):
-            for limb, lags in arms:
-                limb.drive(late=tick < lags.action)
-                if tick == lags.action:
-                    limb.obey()
-            last = tick == ticks - 1
-            mujoco.mj_step(model, data, _STEPS_PER_TICK - (shared.state if last else 0))
-            if last:
-                self._numbers_then = self._numbers(), data.time
-                mujoco.mj_step(model, data, shared.state)
-            if shared.image is not None and tick == ticks - 1 - shared.image:
-                self._shoot()
-        for limb in self.limbs:
-            limb.pass_period()
-
-    def _disturbed(
-        self, disturbances: Sequence[Disturbance]
-    ) -> list[tuple[FrankaArm, Disturbance]]:
-        """Pair each arm with its disturbance, and apply the push to its hand."""
-        arms = list(zip(self.limbs, disturbances, strict=True))
-        for limb, disturbance in arms:
-            self.data.xfrc_applied[limb.hand, :3] = disturbance.push_n(self.data.time)
-        return arms
-
-    def _shoot(self) -> None:
-        self._images, self._shot_s = self._cameras.shoot(), self.time_s
-
-    def _through_lens(self, camera: str, picture: Image) -> Image:
+    def _add_noise(self, camera: str, picture: Image) -> Image:
         world = self.randomizer
         return world.picture(camera, picture, self.data.time) if world else picture
-
-    def _place(self, body: Any, pose: Pose) -> None:
-        mocap = self.model.body_mocapid[body.id]
-        if mocap >= 0:
-            self.data.mocap_pos[mocap] = pose.position
-            self.data.mocap_quat[mocap] = to_wxyz(pose.quaternion)
-        else:
-            address = self.model.jnt_qposadr[body.jntadr[0]]
-            self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))

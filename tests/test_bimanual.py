@@ -7,14 +7,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from serl.bimanual import Pair, SimulatedPair
+from serl.bimanual import Pair
 from serl.errors import BadInput, Silent
-from serl.robot import Guarded, SimulatedRobot
+from serl.robot import Guarded, Robot
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube
 from serl.tasks.reach import Reach
-from serl.testing import FakeRobot, SimulatedRobotSuite
+from serl.testing import FakeRobot, RobotSuite
 from serl.types import Action, ActionSource, Observation
 
 ONES = np.ones(4, np.float32)
@@ -58,30 +58,28 @@ class Silenced(FakeRobot):
         super().recover()
 
 
-class TestPairOfFakes(SimulatedRobotSuite):
-    def make(self) -> SimulatedRobot:
-        return SimulatedPair(FakeRobot(), FakeRobot())
+class TestPairOfSimulatedArms(RobotSuite):
+    """Two arms of different kinds: one has a gripper and a cube."""
 
-
-class TestPairOfSimulatedArms(SimulatedRobotSuite):
-    """Of two kinds: one has a gripper and a cube."""
-
-    def make(self) -> SimulatedRobot:
+    def make(self) -> Pair:
         tasks = Reach(), PickCube()
-        left, right = (SimArm(task.scene, task.config) for task in tasks)
-        return SimulatedPair(left, right)
+        return Pair(*(SimArm(task.scene, task.config) for task in tasks))
+
+    def pass_period(self, robot: Robot) -> None:
+        for arm in (cast(Pair, robot).left, cast(Pair, robot).right):
+            cast(SimArm, arm).advance(0.1)
 
 
 @pytest.fixture
-def pair() -> SimulatedPair:
-    return SimulatedPair(Silenced(), Silenced())
+def pair() -> Pair:
+    return Pair(Silenced(), Silenced())
 
 
-def fakes(pair: SimulatedPair) -> tuple[Silenced, Silenced]:
+def fakes(pair: Pair) -> tuple[Silenced, Silenced]:
     return cast(Silenced, pair.left), cast(Silenced, pair.right)
 
 
-def test_specs_have_a_prefix_for_each_arm_left_first(pair: SimulatedPair) -> None:
+def test_specs_have_a_prefix_for_each_arm_left_first(pair: Pair) -> None:
     names = ["left_position", "left_velocity", "right_position", "right_velocity"]
     assert list(pair.observation_spec.state) == names
     assert list(pair.observe().state) == names
@@ -90,34 +88,34 @@ def test_specs_have_a_prefix_for_each_arm_left_first(pair: SimulatedPair) -> Non
     assert spec.action_names == ["left_x", "left_y", "right_x", "right_y"]
 
 
-def test_each_gets_its_own_part_of_an_action(pair: SimulatedPair) -> None:
+def test_each_gets_its_own_part_of_an_action(pair: Pair) -> None:
     left, right = fakes(pair)
     executed = pair.act(np.array([1.0, 0.5, -0.5, -1.0], np.float32))
     assert (left.acted, right.acted) == ([[1.0, 0.5]], [[-0.5, -1.0]])
     assert executed.tolist() == pytest.approx([1.0, 0.5, -0.5, -1.0])
 
 
-def test_who_drives_one_drives_both(pair: SimulatedPair) -> None:
+def test_who_drives_one_drives_both(pair: Pair) -> None:
     assert isinstance(pair, Guarded)
     pair.drive_as(ActionSource.HUMAN)
     assert [arm.sources for arm in fakes(pair)] == [[ActionSource.HUMAN], [ActionSource.HUMAN]]
 
 
-def test_a_bad_part_of_an_action_reaches_neither(pair: SimulatedPair) -> None:
+def test_a_bad_part_of_an_action_reaches_neither(pair: Pair) -> None:
     with pytest.raises(BadInput):
         pair.act(np.array([0.0, 0.0, 0.0, np.nan], np.float32))
     assert fakes(pair)[0].acted == []
 
 
-def test_a_stamp_is_that_of_the_older_reading(pair: SimulatedPair) -> None:
-    pair.left.advance(0.1)
+def test_a_stamp_is_that_of_the_older_reading(pair: Pair) -> None:
+    fakes(pair)[0].advance(0.1)
     stamps = pair.observe().stamps
     assert stamps == {"left_robot": 0.1, "right_robot": 0.0, "robot": 0.0}
 
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("call", ["observe", "act"])
-def test_what_one_of_them_fails_at_stops_both(pair: SimulatedPair, side: int, call: str) -> None:
+def test_what_one_of_them_fails_at_stops_both(pair: Pair, side: int, call: str) -> None:
     bad = fakes(pair)[side]
     bad.mute, bad.broken_hand = call == "observe", call == "act"
     with pytest.raises(Silent):
@@ -129,9 +127,7 @@ def test_what_one_of_them_fails_at_stops_both(pair: SimulatedPair, side: int, ca
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(
-    pair: SimulatedPair, side: int
-) -> None:
+def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(pair: Pair, side: int) -> None:
     fakes(pair)[side].stop("its own guard")
     assert not pair.act(ONES).any()
     assert [each.stop_reason for each in fakes(pair)] == ["its own guard"] * 2
@@ -140,7 +136,7 @@ def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(
     assert pair.act(ONES).all()
 
 
-def test_both_recover_or_neither(pair: SimulatedPair) -> None:
+def test_both_recover_or_neither(pair: Pair) -> None:
     left, right = fakes(pair)
     pair.stop("test")
     right.ill = True
@@ -153,7 +149,7 @@ def test_both_recover_or_neither(pair: SimulatedPair) -> None:
     assert (left.stop_reason, right.stop_reason, pair.stop_reason) == ("", "", None)
 
 
-def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: SimulatedPair) -> None:
+def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: Pair) -> None:
     left, right = fakes(pair)
 
     def fail(reason: str) -> None:

@@ -31,7 +31,7 @@ from serl.runs.config import resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_task
 from serl.setpoint import Setpoint
-from serl.transport import InProcess
+from serl.testing import InProcess
 from serl.types import Record, Step
 
 from .support.guarding import DOWN, driving

@@ -23,7 +23,6 @@ from serl.motion import (
     Motion,
     Pose,
     check_action,
-    is_stale,
     next_gripper,
     next_target,
     pose_from,
@@ -223,20 +222,6 @@ def test_gripper_switches_by_threshold_and_interval(
     closed: bool, requested: float, since_s: float, expected: tuple[bool, float]
 ) -> None:
     assert next_gripper(closed, requested, since_s, motion(gripper=True)) == expected
-
-
-@pytest.mark.parametrize(
-    ("stamp_s", "now_s", "stale"),
-    [
-        (1.0, 1.1, False),
-        (1.0, 1.2, True),
-        (1.0, 0.8, True),
-        (math.nan, 1.0, True),
-        (1.0, math.inf, True),
-    ],
-)
-def test_staleness(stamp_s: float, now_s: float, stale: bool) -> None:
-    assert is_stale(stamp_s, now_s, 0.15) is stale
 
 
 def test_poses_are_normalised_and_checked() -> None:

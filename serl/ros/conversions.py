@@ -10,7 +10,7 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from sensor_msgs.msg import CameraInfo, Image, JointState
-from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
+from std_msgs.msg import Float32MultiArray, MultiArrayDimension
 
 from serl import types
 from serl.errors import BadInput, CorruptData
@@ -157,11 +157,6 @@ def gripper_of(message: Any, joint: str | None) -> float | None:
 def opening_message(opening: float, stamp_ns: int) -> Any:
     """Make a gripper command from the opening, 0 to 1; `gripper_of` reads it."""
     return joints_message(["gripper"], [opening], [], stamp_ns)
-
-
-def numbers_message(values: Sequence[float]) -> Any:
-    """Make a Float64MultiArray of numbers without names."""
-    return Float64MultiArray(data=list(values))
 
 
 def number_of(message: Any) -> float:

@@ -15,7 +15,7 @@ from serl.testing.policy import PolicySuite, TeleopSuite
 from serl.testing.robot import RobotSuite, SimulatedRobotSuite
 from serl.testing.samples import episode, failures, random_array, random_batch, random_observation
 from serl.testing.task import SimulatedTaskSuite, TaskSuite
-from serl.testing.transport import TransportSuite
+from serl.testing.transport import InProcess, TransportSuite
 
 __all__ = [
     "AgentSuite",
@@ -24,6 +24,7 @@ __all__ = [
     "FakeRobot",
     "FakeTask",
     "FakeTaskConfig",
+    "InProcess",
     "PolicySuite",
     "RobotSuite",
     "SimulatedRobotSuite",

@@ -1,10 +1,12 @@
-"""Conformance tests of transports."""
+"""Conformance tests of transports, and a transport within one process."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
 
 import numpy as np
 
@@ -14,6 +16,38 @@ from serl.testing.fakes import FakeRobot, FakeTask
 from serl.testing.samples import episode, equal
 from serl.transport import Snapshot, Transport
 from serl.types import Arrival, Record, Step
+
+
+class InProcess:
+    """A transport between an actor and a learner in one process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._records: deque[Arrival] = deque()
+        self._snapshot: Snapshot | None = None
+        self._lock = Lock()
+
+    def send(self, records: Sequence[Arrival]) -> None:
+        """Append records to the queue."""
+        with self._lock:
+            self._records.extend(records)
+
+    def receive(self) -> Sequence[Arrival]:
+        """Return all records of the queue and empty it."""
+        with self._lock:
+            records = list(self._records)
+            self._records.clear()
+        return records
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Store weights if they are newer than the stored ones."""
+        with self._lock:
+            if self._snapshot is None or snapshot.version > self._snapshot.version:
+                self._snapshot = snapshot
+
+    def latest(self, newer_than: int) -> Snapshot | None:
+        """Return the newest weights, or None if their version is not above `newer_than`."""
+        snapshot = self._snapshot
+        return snapshot if snapshot is not None and snapshot.version > newer_than else None
 
 
 class TransportSuite(ABC):

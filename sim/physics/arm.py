@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from serl.geometry import Quaternion
 from serl.motion import Motion, Pose, Target, within_lead
-from serl.robot import reading_parts, state_spec
 from serl.setpoint import (
     PROFILE_PERIOD_S,
     Setpoint,
@@ -23,8 +21,7 @@ from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
 from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
 from serl.sim.physics.posture import JointMove, Posture
 from serl.sim.physics.wrench_control import WrenchControl
-from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array
 
 
 class Gripper:
@@ -121,13 +118,12 @@ class Wrist:
 
 
 JOINTS = 7
-SETTLE_S = 0.1
 _SITE = int(mujoco.mjtObj.mjOBJ_SITE)
 _HOME = np.array(HOME_RAD)
 
 
 class FrankaArm:
-    """An arm of a model that the caller steps; implements `serl.robot.Robot`.
+    """An arm of a model that the caller steps.
 
     Args:
         model: model of the whole scene.
@@ -141,7 +137,8 @@ class FrankaArm:
         impedance: gains and clips of the arm's controller.
         gripper: gripper of the arm.
         hand: number of the body of the hand.
-        is_late: commands reach the arm with a lag that the caller controls (`drive`, `obey`).
+        is_late: commands reach the arm with a lag that the caller controls (`drive`,
+            `apply_gripper`).
     """
 
     def __init__(
@@ -160,9 +157,7 @@ class FrankaArm:
         self._twist = np.zeros(6)  # angular, then linear
         self._posture = Posture(model, data, self._site, self._joints)
         self._home: JointMove | None = None
-        self._aim = Target(motion)
-        self._spec = ObservationSpec(state=state_spec(JOINTS))
-        self._parts = reading_parts(self._spec)
+        self._target = Target(motion)
         # Views, because looking an array up takes longer than reading it.
         self._q, self._dq = data.qpos[self._joints], data.qvel[self._joints]
         first = model.actuator(f"{prefix}spring0").id
@@ -170,44 +165,23 @@ class FrankaArm:
         mocap = model.body(f"{prefix}rotation_target").mocapid[0]
         self._rotation_target = data.mocap_quat[mocap]
         self._commanded: Quaternion | None = None
-        self._thrust: WrenchControl | None = None
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and units of a reading of this arm alone."""
-        return self._spec
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """Shape and bounds of an action, from the arm's motion."""
-        return self._motion.action_spec
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Do nothing: the arm holds no resources."""
+        self._wrench_control: WrenchControl | None = None
 
     def begin(self, start: Pose, held_m: float | None) -> None:
         """Place the tool at `start`, open or closed on an object of width `held_m`."""
         self._q[:] = HOME_RAD
         self.gripper.reset(held_m)
-        self._aim.begin(start, held_m is not None)
+        self._target.begin(start, held_m is not None)
         solve_ik(self._model, self._data, self._site, _HOME, start, self._joints)
         self._setpoint = Setpoint(start)
         self._commanded = None
         self._command(start)
         if self._motion.action_mode == "wrench":
             # Only now: the gains of the first world have been sampled.
-            self._thrust = self._thrust or WrenchControl(
+            self._wrench_control = self._wrench_control or WrenchControl(
                 self._model, self._data, self._motion, self.prefix
             )
-            self._thrust.begin(start)
+            self._wrench_control.begin(start)
         self.stop_reason, self._braking, self._home = None, False, None
         self._posture.target_rad = _HOME
         self._before = start
@@ -216,44 +190,38 @@ class FrankaArm:
         """Tare the wrist sensor, once the arm has come to rest after `begin`."""
         self._wrist.tare()
 
-    def observe(self) -> Observation:
-        """Return the current reading, without disturbances."""
-        values = np.array(self.numbers(PROFILE_PERIOD_S), np.float32)
-        state = {name: values[part] for name, part in self._parts.items()}
-        return Observation(state=state, stamps={"robot": float(self._data.time) - SETTLE_S})
-
     def act(self, action: Action) -> Action:
-        """Move the target by `action`; return the executed action, zeros while stopped or homing.
+        """Move the target by a checked action; return the executed one.
 
-        An action that is a wrench is exerted until the next one, at most for `timeout_s`.
+        While stopped or homing, nothing is executed: the result is zeros. A wrench is
+        exerted until the next one, at most for `timeout_s`.
         """
-        self._aim.check(action)
         if self.stop_reason is not None or self._home is not None:
             return np.zeros_like(action)
-        if self._thrust:
-            self._thrust.push(action)
+        if self._wrench_control:
+            self._wrench_control.push(action)
             return action.copy()
-        closed, self._before = self._aim.closed, self._aim.target
-        executed = self._aim.move(action, self._tcp.pose, self._data.time)
-        if self._aim.closed != closed and not self.is_late:
+        closed, self._before = self._target.closed, self._target.target
+        executed = self._target.move(action, self._tcp.pose, self._data.time)
+        if self._target.closed != closed and not self.is_late:
             self.grip(not closed)
         return executed
 
     def aim(self, target: Pose, closed: bool) -> None:
         """Set the target pose and the gripper command directly; ignored while stopped."""
         if self.stop_reason is None:
-            self._aim.target = target
-            if closed != self._aim.closed:
+            self._target.target = target
+            if closed != self._target.closed:
                 self.grip(closed)
 
     def grip(self, closed: bool) -> None:
         """Close or open the gripper."""
-        self._aim.closed = closed
+        self._target.closed = closed
         self.gripper.command(closed)
 
     def follow(self, setpoint: Pose) -> None:
         """Set the controller to a setpoint that the caller has limited already."""
-        self._aim.target, self._setpoint = setpoint, Setpoint(setpoint)
+        self._target.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._posture.hold()
         self._command(setpoint)
 
@@ -273,19 +241,19 @@ class FrankaArm:
         if self.stop_reason is None:
             self.stop_reason = reason
             self._braking, self._home = True, None
-            if self._thrust:
-                self._thrust.rest()
+            if self._wrench_control:
+                self._wrench_control.rest()
 
     def recover(self) -> None:
         """Allow motion again, from the current pose of the arm."""
         if self.stop_reason is not None:
             self.stop_reason = None
-            self._aim.target = self._tcp.pose
+            self._target.target = self._tcp.pose
 
     @property
     def target(self) -> tuple[Pose, bool]:
         """The target pose of the tool, and whether the gripper is commanded to close."""
-        return self._aim.target, self._aim.closed
+        return self._target.target, self._target.closed
 
     def hold(self) -> None:
         """Set the posture's torque, once per control period."""
@@ -293,25 +261,25 @@ class FrankaArm:
 
     def drive(self, late: bool = False) -> None:
         """Set the controls for the next 10 ms; `late` uses the target of the previous period."""
-        if self._thrust:
-            self._exert(self._thrust, late)
+        if self._wrench_control:
+            self._exert(self._wrench_control, late)
         else:
-            self._advance_setpoint(self._before if late else self._aim.target)
+            self._advance_setpoint(self._before if late else self._target.target)
 
-    def obey(self) -> None:
+    def apply_gripper(self) -> None:
         """Execute the gripper command of a late arm, which has arrived."""
-        self.gripper.command(self._aim.closed)
+        self.gripper.command(self._target.closed)
 
-    def pass_period(self) -> None:
+    def end_period(self) -> None:
         """End a control period of a late arm."""
-        self._before = self._aim.target
+        self._before = self._target.target
 
     def numbers(self, period_s: float) -> list[float]:
         """Return all numbers of a reading, the wrench as its mean over `period_s`."""
         numbers = [*flat(self._tcp.pose), *self._twist_now()]
         numbers += self._wrist.wrench(period_s).tolist()
         numbers += self.gripper.opening, *self._q.tolist(), *self._dq.tolist()
-        numbers += flat(self._aim.target)
+        numbers += flat(self._target.target)
         return numbers
 
     def truth(self) -> dict[str, Array]:
@@ -319,7 +287,7 @@ class FrankaArm:
         return {
             "tcp_pose": pose_array(self._tcp.pose),
             "tcp_twist": np.array(self._twist_now(), np.float32),
-            "target_pose": pose_array(self._aim.target),
+            "target_pose": pose_array(self._target.target),
             "gripper": np.array([self.gripper.opening], np.float32),
         }
 
@@ -329,14 +297,14 @@ class FrankaArm:
         twist = self._twist.tolist()
         return [*twist[3:], *twist[:3]]
 
-    def _exert(self, thrust: WrenchControl, late: bool) -> None:
+    def _exert(self, control: WrenchControl, late: bool) -> None:
         """Apply a wrench for 10 ms.
 
         The posture's torque is recomputed, because the arm moves far within a control period.
         """
         self._posture.hold()
-        thrust.tick(self._tcp.pose, self._twist_now(), self._data.time, late)
-        self._aim.target = self._tcp.pose
+        control.tick(self._tcp.pose, self._twist_now(), self._data.time, late)
+        self._target.target = self._tcp.pose
 
     def _advance_setpoint(self, target: Pose) -> None:
         limits = self._motion.limits
@@ -345,10 +313,10 @@ class FrankaArm:
             if at_rest(self._setpoint):
                 self._braking = False
                 if self.stop_reason is not None:
-                    self._aim.target = self._tcp.pose
+                    self._target.target = self._tcp.pose
         elif self._home is not None:
             pose, self._posture.target_rad = self._home.advance()
-            self._aim.target, self._setpoint = pose, Setpoint(pose)
+            self._target.target, self._setpoint = pose, Setpoint(pose)
             self._posture.hold()
             if self._home.done:
                 self._home = None

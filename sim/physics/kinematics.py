@@ -100,25 +100,3 @@ def to_wxyz(quaternion: Quaternion) -> Quaternion:
     """Convert a quaternion from xyzw to MuJoCo's order wxyz."""
     x, y, z, w = quaternion
     return w, x, y, z
-
-
-def placement(data: mujoco.MjData) -> Vector64:
-    """Return joints, then mocaps; may be called from any thread, and takes microseconds."""
-    return np.concatenate([data.qpos, data.mocap_pos.ravel(), data.mocap_quat.ravel()])
-
-
-def show(model: mujoco.MjModel, data: mujoco.MjData, where: Vector64) -> None:
-    """Apply a `placement` for pictures; raises `BadInput` if it does not fit the model."""
-    joints = model.nq
-    if where.shape != (joints + 7 * model.nmocap,) or not np.isfinite(where).all():
-        raise BadInput(f"placement: expected {joints} joints and mocaps of this scene")
-    data.qpos[:] = where[:joints]
-    data.mocap_pos[:], data.mocap_quat[:] = _mocaps(model, where[joints:])
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_camlight(model, data)
-
-
-def _mocaps(model: mujoco.MjModel, values: Vector64) -> tuple[Vector64, Vector64]:
-    """Split values of mocap bodies into positions (N, 3) and quaternions (N, 4)."""
-    count = model.nmocap
-    return values[: 3 * count].reshape(count, 3), values[3 * count :].reshape(count, 4)

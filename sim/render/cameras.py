@@ -29,7 +29,7 @@ class Cameras:
         data: live state of the model.
         views: views by name.
         renderer: "ray", "gl", or "auto" for the faster one on this machine.
-        lens: function of a camera's name and picture that returns the picture with its noise.
+        add_noise: function of a camera's name and picture that returns the noisy picture.
 
     Raises:
         BadInput: a view of a camera that the scene does not have, or "ray" for a scene with
@@ -43,14 +43,14 @@ class Cameras:
         data: mujoco.MjData,
         views: Mapping[str, View],
         renderer: str,
-        lens: Callable[[str, Image], Image] = lambda camera, picture: picture,
+        add_noise: Callable[[str, Image], Image] = lambda camera, picture: picture,
     ) -> None:
         for name, view in views.items():
             try:
                 camera_index(model, view.camera)
             except BadInput as error:
                 raise BadInput(f"view {name}: {error}") from None
-        self._views, self._lens = views, lens
+        self._views, self._add_noise = views, add_noise
         self._renderer: Any = _renderer(model, data, views, renderer) if views else None
 
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
@@ -60,11 +60,11 @@ class Cameras:
         """
         sources = dict.fromkeys((view.camera, view.capture_size) for view in self._views.values())
         return {
-            (camera, size): self._lens(camera, self._renderer.frame(camera, *size))
+            (camera, size): self._add_noise(camera, self._renderer.frame(camera, *size))
             for camera, size in sources
         }
 
-    def shoot(self) -> dict[str, Image]:
+    def images(self) -> dict[str, Image]:
         """Return the current image of each view, uint8 (H, W, 3)."""
         pictures = self.pictures()
         return {

@@ -31,7 +31,7 @@ from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import ArraySpec
 from serl.system.settings_file import merge
-from serl.transport import InProcess
+from serl.testing import InProcess
 
 TABLETOP: Packaged = "tabletop"
 FAST: dict[str, Any] = {

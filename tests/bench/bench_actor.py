@@ -37,10 +37,11 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor, orphaned
+from serl.testing import InProcess
 from serl.training.actor import Actor
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.link import WeightsFile, announce
-from serl.transport import InProcess, Snapshot
+from serl.transport import Snapshot
 from serl.types import End, Record
 
 NAME = "actor0"

@@ -30,7 +30,8 @@ from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.teleop.stop import StopLatch
-from serl.transport import InProcess, Snapshot
+from serl.testing import InProcess
+from serl.transport import Snapshot
 from serl.types import End, Episode, Observation
 
 from .records import ANY_DISK

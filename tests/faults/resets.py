@@ -15,9 +15,9 @@ from serl.errors import NeedsPerson
 from serl.policy import ZeroPolicy
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
+from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
-from serl.transport import InProcess
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 from .registry import REGISTRY, Level

@@ -19,7 +19,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.resume import Continuation
 from serl.specs import Spec
-from serl.transport import InProcess
+from serl.testing import InProcess
 from serl.types import Action, Array, Batch, Observation
 
 

@@ -23,10 +23,10 @@ from serl.log.wire import decode_record, encode_record
 from serl.loop import EpisodeKey, run
 from serl.policy import Random
 from serl.runs.task_setup import make_spec
-from serl.testing import FakeRobot, FakeTask, episode
+from serl.testing import FakeRobot, FakeTask, InProcess, episode
 from serl.training.learner import Learner, LearnerConfig
 from serl.training.replay import Replay
-from serl.transport import InProcess, Snapshot
+from serl.transport import Snapshot
 from serl.types import Batch, Observation, Outcome, Record
 
 from .records import ANY_DISK

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 from sensor_msgs.msg import CompressedImage, JointState
+from std_msgs.msg import Float64MultiArray
 
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
@@ -19,7 +20,6 @@ from serl.ros.conversions import (
     joints_of,
     nanoseconds_of,
     number_of,
-    numbers_message,
     pose_message,
     pose_of,
     stamp_of,
@@ -116,10 +116,10 @@ def test_a_twist_is_worked_out_of_two_poses() -> None:
 
 
 def test_commands_are_one_finite_number() -> None:
-    assert number_of(numbers_message([0.04])) == 0.04
+    assert number_of(Float64MultiArray(data=[0.04])) == 0.04
     for values in ([], [1.0, 2.0], [math.nan]):
         with pytest.raises(BadInput):
-            number_of(numbers_message(values))
+            number_of(Float64MultiArray(data=values))
 
 
 def test_the_truth_comes_back_and_a_lie_about_its_sizes_does_not() -> None:

@@ -21,10 +21,10 @@ from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
+from serl.testing import InProcess
 from serl.training.frames import shifted
 from serl.training.learner import Learner
 from serl.training.replay import Replay
-from serl.transport import InProcess
 from serl.types import ActionSource, Batch, Image, Lost, Record, Step
 
 CONFIG = resolve(

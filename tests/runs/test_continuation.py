@@ -27,9 +27,9 @@ from serl.runs.verify import verify
 from serl.specs import Spec
 from serl.system.files import sha256_of
 from serl.system.settings_file import checked, merge
+from serl.testing import InProcess
 from serl.testing.samples import equal, random_observation, random_step
 from serl.training.learner import Learner
-from serl.transport import InProcess
 from serl.types import ActionSource, End, EndReason, Key, Record
 
 STEPS, EPISODE = 100, 13

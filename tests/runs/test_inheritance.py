@@ -26,8 +26,8 @@ from serl.runs.inheritance import inherit
 from serl.runs.resume import Continuation
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
+from serl.testing import InProcess
 from serl.testing.samples import equal, random_step
-from serl.transport import InProcess
 from serl.types import ActionSource, End, EndReason, Key, Observation, Record
 
 from ..agents.resnet10_reference import stand_in

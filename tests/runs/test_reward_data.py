@@ -23,8 +23,9 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples, read_sight
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.testing import InProcess
 from serl.testing.samples import equal
-from serl.transport import InProcess, Snapshot
+from serl.transport import Snapshot
 from serl.types import Record
 
 JUDGE = View(camera="field", width=16, height=16)

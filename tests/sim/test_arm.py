@@ -228,7 +228,7 @@ def test_the_truth_knows_what_is_grasped() -> None:
         box = np.array((0.5, 0.0, 0.02, 0.0, 0.0, 0.0, 1.0))
         return Placement(tcp=np.array((0.5, 0.0, 0.02, *DOWN)), bodies={"box": box})
 
-    motion = make_arm().stage.limbs[0]._motion
+    motion = make_arm().arms[0]._motion
     arm = SimArm(Scene(bodies=BOX, place=under, tracked=("box",)), TaskConfig(motion=motion))
     assert arm.truth()["box_grasped"][0] == 0.0
     drive(arm, act(0, 0, 0, 0, -1), 5)

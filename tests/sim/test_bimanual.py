@@ -17,7 +17,7 @@ from serl.sim.arm import SimArm
 from serl.sim.bimanual import SimPair
 from serl.specs import Spec
 from serl.task import Placement, Scene, TaskConfig
-from serl.testing import RobotSuite, SimulatedRobotSuite
+from serl.testing import SimulatedRobotSuite
 from serl.types import Action
 
 APART_M = 1.1
@@ -85,11 +85,6 @@ class TestSimPairInRandomWorlds(SimulatedRobotSuite):
         return make(randomize="full")
 
 
-class TestOneOfThem(RobotSuite):
-    def make(self) -> Any:
-        return make().right
-
-
 def test_arms_have_prefixes_and_the_world_has_none() -> None:
     pair = make()
     names = list(pair.observation_spec.state)
@@ -147,7 +142,7 @@ def test_each_has_its_own_box() -> None:
 def test_hands_do_not_go_through_each_other() -> None:
     pair = make()
     pair.reset(0)
-    hands = [limb.hand for limb in pair.stage.limbs]
+    hands = [arm.hand for arm in pair.arms]
     touched = False
     for _ in range(40):
         drive(pair, act((1, -0.3, 0, 0, 0), (-1, 0.3, 0, 0, 0)), 1)
@@ -164,11 +159,11 @@ def test_hands_do_not_go_through_each_other() -> None:
 def test_both_hold_when_one_was_stopped() -> None:
     pair = make()
     pair.reset(0)
-    pair.right.stop("trouble on the right")
+    pair.stop("trouble on the right")
     pair.advance(0.1)
     assert not pair.act(np.ones(10, np.float32)).any()
     assert pair.stop_reason == "trouble on the right"
-    assert pair.stage.limbs[0].stop_reason == "trouble on the right"
+    assert pair.arms[0].stop_reason == "trouble on the right"
     pair.reset(0)
     assert pair.act(np.ones(10, np.float32)).any(), "a reset forgets it"
 
@@ -185,7 +180,7 @@ def test_each_is_wrong_in_its_own_way() -> None:
         assert 1e-3 < np.abs(aside).max() < 0.03
     assert np.abs(left - right).max() > 1e-3
     assert np.abs(state["left_wrench"] - state["right_wrench"]).max() > 0.01
-    gains = [limb.impedance for limb in pair.stage.limbs]
+    gains = [arm.impedance for arm in pair.arms]
     first = [int(pair.model.actuator(f"{side}spring0").id) for side in (LEFT, RIGHT)]
     stiffness = [-pair.model.actuator_biasprm[spring, 1] for spring in first]
     assert stiffness[0] != stiffness[1]

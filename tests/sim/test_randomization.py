@@ -51,8 +51,8 @@ def worlds(arm: SimArm, of: Callable[[mujoco.MjModel], Any], count: int = 40) ->
     """What `of` reads of so many worlds.  # (count, ...)."""
     found = []
     for seed in range(count):
-        assert arm.stage.randomizer is not None
-        arm.stage.randomizer.draw(seed)
+        assert arm.randomizer is not None
+        arm.randomizer.draw(seed)
         found.append(np.array(of(arm.model)))
     return np.stack(found)
 
@@ -101,17 +101,17 @@ def test_the_same_seed_is_the_same_world_whatever_was_before(level: str) -> None
 def test_a_world_is_undone_to_the_last_bit(arms: dict[str, SimArm]) -> None:
     arm = arms["full"]
     arm.reset(1)
-    assert arm.stage.randomizer is not None
-    arm.stage.randomizer.restore()
+    assert arm.randomizer is not None
+    arm.randomizer.restore()
     nominal, fresh = fields(arm.model), fields(mujoco.MjModel.from_xml_string("<mujoco/>"))
-    arm.stage.randomizer.draw(2)
+    arm.randomizer.draw(2)
     drawn = fields(arm.model)
     assert {name for name in drawn if not np.array_equal(drawn[name], nominal[name])} >= {
         "cam_pos", "cam_quat", "cam_fovy", "light_dir", "light_ambient", "geom_rgba", "mat_rgba",
         "mat_texrepeat", "geom_size", "geom_friction", "body_mass", "body_inertia",
         "body_gravcomp", "dof_damping", "dof_frictionloss", "actuator_biasprm",
     }  # fmt: skip
-    arm.stage.randomizer.restore()
+    arm.randomizer.restore()
     again = fields(arm.model)
     assert again.keys() == fresh.keys()
     for name, values in again.items():
@@ -133,8 +133,8 @@ def _geoms(arm: SimArm) -> list[str]:
 def test_undone_is_what_a_model_is_without(arms: dict[str, SimArm]) -> None:
     """Compared with a scene that was never randomised: `light` has nothing more in it."""
     arm = arms["light"]
-    assert arm.stage.randomizer is not None
-    arm.stage.randomizer.restore()
+    assert arm.randomizer is not None
+    arm.randomizer.restore()
     plain, undone = fields(make("none").model), fields(arm.model)
     for name, values in plain.items():
         assert np.array_equal(values, undone[name], equal_nan=True), name
@@ -274,10 +274,10 @@ def test_actions_come_late(arms: dict[str, SimArm]) -> None:
     for level in ("none", "full"):
         arm = arms[level]
         arm.reset(8)
-        before = arm.stage.limbs[0]._setpoint.pose.position[0]
+        before = arm.arms[0]._setpoint.pose.position[0]
         arm.act(action)
         arm.advance(0.05)
-        moved[level] = arm.stage.limbs[0]._setpoint.pose.position[0] - before
+        moved[level] = arm.arms[0]._setpoint.pose.position[0] - before
     assert 0.0 <= moved["full"] < 0.9 * moved["none"]
 
 

@@ -10,10 +10,10 @@ from serl.agent import State
 from serl.clock import VirtualClock
 from serl.errors import SpecMismatch
 from serl.policy import Policy
-from serl.testing import FakeRobot, FakeTask
+from serl.testing import FakeRobot, FakeTask, InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
-from serl.transport import InProcess, Snapshot
+from serl.transport import Snapshot
 from serl.types import Action, Batch, Observation, Record, Step
 
 

@@ -13,10 +13,10 @@ from serl.log.metrics import Row
 from serl.loop import EpisodeKey
 from serl.policy import Random
 from serl.runs.task_setup import make_spec
-from serl.testing import FakeRobot, FakeTask, episode
+from serl.testing import FakeRobot, FakeTask, InProcess, episode
 from serl.training.learner import Learner, LearnerConfig
 from serl.training.replay import Replay
-from serl.transport import InProcess, Snapshot
+from serl.transport import Snapshot
 from serl.types import Action, ActionSource, Array, Arrival, Batch, Observation, Record, Step
 
 BATCH, UTD = 8, 2

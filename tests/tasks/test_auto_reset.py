@@ -19,10 +19,10 @@ from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
+from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.stages import Stage, take_turns
-from serl.transport import InProcess
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 

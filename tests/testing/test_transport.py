@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from serl.testing import (
+    InProcess,
     TransportSuite,
     failures,
 )
-from serl.transport import InProcess, Snapshot, Transport
+from serl.transport import Snapshot, Transport
 from serl.types import End, Observation, Record, Step
 
 

@@ -14,10 +14,10 @@ from serl.policy import Policy, ZeroPolicy
 from serl.runs.assembly import make_curriculum
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
+from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.curriculum import Curriculum, CurriculumConfig
 from serl.training.learned_policy import LearnedPolicy
-from serl.transport import InProcess
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 

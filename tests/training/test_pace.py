@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from serl.testing import InProcess
 from serl.training.learned_policy import LearnedPolicy, Pace
-from serl.transport import InProcess
 from serl.types import ActionSource, Step
 
 from ..support.acting import Constant, Stage, snapshot

@@ -9,9 +9,8 @@ from serl.log.index import Cursors, Stream
 from serl.loop import EpisodeKey
 from serl.policy import Random
 from serl.specs import Spec
-from serl.testing import FakeRobot, FakeTask, episode
+from serl.testing import FakeRobot, FakeTask, InProcess, episode
 from serl.training.plain_link import Once
-from serl.transport import InProcess
 from serl.types import Record, place_after
 
 TASK = FakeTask()

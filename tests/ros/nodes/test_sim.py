@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rosgraph_msgs.msg import Clock
+from std_msgs.msg import Float64MultiArray
 
 from serl import plugins
 from serl.console.pictures import DrawnScene
@@ -20,7 +21,7 @@ from serl.motion import Pose
 from serl.policy import Random
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import SENSOR, topic_of
-from serl.ros.conversions import numbers_message, pose_message
+from serl.ros.conversions import pose_message
 from serl.ros.node import RosNode
 from serl.ros.telemetry import scene_topic
 from serl.ros.topics import Topic
@@ -257,11 +258,11 @@ def test_setpoints_that_nobody_should_follow_are_not_followed(
 
 def test_the_gripper_takes_widths(arm: SimulatedRosArm, hand: Hand) -> None:
     eventually(lambda: state(arm)["gripper"][0] > 0.9)
-    hand.gripper.publish(numbers_message([0.0]))
+    hand.gripper.publish(Float64MultiArray(data=[0.0]))
     eventually(lambda: state(arm)["gripper"][0] < 0.1)
-    hand.gripper.publish(numbers_message([float("nan")]))
-    hand.gripper.publish(numbers_message([]))
-    hand.gripper.publish(numbers_message([0.08]))
+    hand.gripper.publish(Float64MultiArray(data=[float("nan")]))
+    hand.gripper.publish(Float64MultiArray(data=[]))
+    hand.gripper.publish(Float64MultiArray(data=[0.08]))
     eventually(lambda: state(arm)["gripper"][0] > 0.9)
 
 
