@@ -4,7 +4,7 @@ As in Flax, "SAME" padding of an even size at stride 2 comes after the last row 
 and group norm adds 1e-5 to the variance.
 
 On a CPU, the wide first layers process a few images at a time, so that their data stay in the cache
-and memory is reused; and convolutions of many channels are computed by `convolve`.
+and memory is reused.
 """
 
 from __future__ import annotations
@@ -21,78 +21,12 @@ from torch.nn import functional
 from serl.agents.trunk_weights import WIDTHS, load_trunk
 from serl.errors import SpecMismatch
 
-_TILE, _PATCH = 4, 6
-_INPUT: list[list[float]] = [
-    [4, 0, -5, 0, 1, 0],
-    [0, -4, -4, 1, 1, 0],
-    [0, 4, -4, -1, 1, 0],
-    [0, -2, -1, 2, 1, 0],
-    [0, 2, -1, -2, 1, 0],
-    [0, 4, 0, -5, 0, 1],
-]
-_KERNEL = [
-    [1 / 4, 0, 0],
-    [-1 / 6, -1 / 6, -1 / 6],
-    [-1 / 6, 1 / 6, -1 / 6],
-    [1 / 24, 1 / 12, 1 / 6],
-    [1 / 24, -1 / 12, 1 / 6],
-    [0, 0, 1],
-]
-_OUTPUT: list[list[float]] = [
-    [1, 1, 1, 1, 1, 0],
-    [0, 1, -1, 2, -2, 0],
-    [0, 1, 1, 4, 4, 0],
-    [0, 1, -1, 8, -8, 1],
-]
-
-
-def _both_axes(matrix: list[list[float]]) -> Tensor:
-    each = torch.tensor(matrix, dtype=torch.float64)
-    return torch.kron(each, each).float()
-
-
-_TO_PRODUCTS, _TO_RESULTS = _both_axes(_INPUT), _both_axes(_OUTPUT)  # (36, 36), (16, 36)
-
-
-def transform(kernel: Tensor) -> Tensor:
-    """Transform a kernel for `convolve`.  # (O, I, 3, 3) -> (36, I, O)."""
-    each = torch.tensor(_KERNEL, dtype=torch.float64)
-    products = torch.einsum("ia,jb,ocab->ijco", each, each, kernel.double())
-    return products.reshape(_PATCH**2, kernel.shape[1], kernel.shape[0]).float().contiguous()
-
-
-def convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """Convolve with stride 1 and unchanged size; height and width must be multiples of 4.
-
-    Args:
-        x: float32 on a CPU.  # (B, H, W, I)
-        kernel: from `transform`.  # (36, I, O)
-
-    Returns:
-        A contiguous array.  # (B, H, W, O)
-    """
-    batch, height, width, inputs = x.shape
-    rows, columns, outputs = height // _TILE, width // _TILE, kernel.shape[2]
-    padded = functional.pad(x, (0, 0, 1, 1, 1, 1))
-    image, row, column, channel = padded.stride()
-    patches = padded.as_strided(
-        (_PATCH, _PATCH, batch, rows, columns, inputs),
-        (row, column, image, _TILE * row, _TILE * column, channel),
-    )
-    factors = (_TO_PRODUCTS @ patches.reshape(_PATCH**2, -1)).view(_PATCH**2, -1, inputs)
-    products = torch.bmm(factors, kernel).view(_PATCH**2, -1)
-    results = (_TO_RESULTS @ products).view(_TILE, _TILE, batch, rows, columns, outputs)
-    return results.permute(2, 3, 0, 4, 1, 5).reshape(batch, height, width, outputs)
-
-
 IMAGE = 128
 """Side of the input in pixels; images of another size are resized."""
 GRID, CHANNELS = 4, WIDTHS[-1]
 
 _GROUPS, _EPSILON = 4, 1e-5
 _AT_ONCE = 16  # images per pass of the first layers
-_WIDE = 128  # channels from which fewer products outweigh more copies
-_ENOUGH = 64  # rows of a product from which fewer products outweigh a larger kernel
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, RGB in [0, 1]
 
@@ -186,32 +120,14 @@ class _Block(nn.Module):
         if self.halves:
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
             self.shortcut_norm = _norm(outputs)
-        self._transformed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, C', H', W')."""
         padded = functional.pad(x, (0, 1, 0, 1)) if self.halves else x
         y = functional.relu(self.norm0(self.conv0(padded)), inplace=True)
-        y = self.norm1(self._convolve(y))
+        y = self.norm1(self.conv1(y))
         rest = self.shortcut_norm(self.shortcut(x)) if self.halves else x
         return functional.relu(y.add_(rest), inplace=True)
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        """Compute the second convolution, in the faster way for its size."""
-        batch, channels, height, width = x.shape
-        rows = batch * height * width // 16
-        if channels < _WIDE or rows < _ENOUGH or not _is_exact(x):
-            convolved: Tensor = self.conv1(x)
-            return convolved
-        if self._transformed is None:
-            self._transformed = transform(self.conv1.weight)
-        return convolve(x.permute(0, 2, 3, 1), self._transformed).permute(0, 3, 1, 2)
-
-
-def _is_exact(x: Tensor) -> bool:
-    """Return whether matrix products of x are computed in float32, on a CPU."""
-    exact = torch.get_float32_matmul_precision() == "highest"
-    return exact and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def _norm(channels: int) -> nn.GroupNorm:
