@@ -82,7 +82,9 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
         return self._renderer.frame("front", self._image_size, self._image_size)
 
     def close(self) -> None:
-        """Release the simulation's cameras."""
+        """Release the simulation's cameras and the renderer."""
+        if self._renderer is not None:
+            self._renderer.close()
         self.robot.__exit__(None, None, None)
 
     def _seen(self, reading: Observation) -> Seen:

@@ -223,9 +223,17 @@ def make_simulation(task: SimulatedTask) -> SimulatedRobot:
     return robot
 
 
-def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "ray") -> Any:
-    """Return a renderer of a simulated arm; `frame(camera, width, height)` is uint8 (H, W, 3)."""
+def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "") -> Any:
+    """Return a renderer of a simulated arm; `frame(camera, width, height)` is uint8 (H, W, 3).
+
+    The caller closes it. The default renderer is "ray", and "gl" for a scene that rays cannot draw.
+
+    Raises:
+        SerlError: "gl" is needed and cannot be used on this machine.
+    """
     arm: Any = robot
+    if not name:
+        name = "gl" if _import(_PACKAGES["renderer"], "ray").not_drawn(arm.model) else "ray"
     return load("renderer", name)(arm.model, arm.data, supersampling)
 
 

@@ -44,7 +44,7 @@ TRAIN = "serl train pick_cube --seed 2"
 RESUME = "serl train --resume $RUN"
 EVALUATE = "serl eval $RUN --trials 100"
 REPLAY = "serl replay $RUN --last 10"
-FILM = "serl replay $RUN --episode 3 --video episode.webm"
+FILM = "serl replay $RUN --episode 3 --video episode.mp4"
 VERIFY = "serl verify $RUN"
 RECORD = "serl record pick_cube --demos 30 --out demos"
 TRAIN_ON_RECORDED = "serl train pick_cube --demos demos --agent.utd 8"
@@ -217,14 +217,14 @@ def test_evaluate(shell: Shell, trained: RunFolder) -> None:
     printed = shell.run(f"{NEWEST_RUN}; {EVALUATE.replace('100', '3')}")
     assert "of 3 trials" in printed
     assert "95 % interval" in printed
-    assert list(trained.videos.glob("eval-*.webm"))
+    assert list(trained.videos.glob("eval-*.mp4"))
 
 
 @pytest.mark.ros
 def test_replay_and_verify(shell: Shell, trained: RunFolder) -> None:
     assert "actor0" in shell.run(f"{NEWEST_RUN}; {REPLAY}")
     shell.run(f"{NEWEST_RUN}; {FILM.replace('--episode 3', '--episode 1')}")
-    assert (shell.folder / "episode.webm").is_file()
+    assert (shell.folder / "episode.mp4").is_file()
     assert "lost 0, duplicated 0" in shell.run(f"{NEWEST_RUN}; {VERIFY}")
 
 

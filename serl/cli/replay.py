@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
     parser.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
     parser.add_argument("--follow", action="store_true", help="... step by step in real time")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="... as a film, a .webm file")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="... as a .mp4 or .webm film")
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.system.video import encode_image
 from serl.task import SimulatedTask
 from serl.types import Image
+
+logger = logging.getLogger(__name__)
 
 PERIOD_S = 1 / 15
 SHARE, OPERATED_SHARE = 0.25, 0.5
@@ -37,6 +40,10 @@ class PictureSource(Protocol):
 
     def look(self) -> Mapping[str, Image] | None:
         """Return the newest picture of each camera; None when there is no newer one."""
+        ...
+
+    def close(self) -> None:
+        """Release files and renderers; called by the thread that calls `look`."""
         ...
 
 
@@ -64,7 +71,7 @@ class LoggedCameras:
             if newest is not None and self._file is not None:
                 return self._file.record(newest).observation.images
         except (SerlError, OSError):  # the actor died during a write; the next file starts afresh
-            self._leave()
+            self.close()
         return None
 
     def _follow(self) -> None:
@@ -73,12 +80,13 @@ class LoggedCameras:
         if paths and (
             self._file is None or paths[-1].name.split(".")[0] not in self._file.path.name
         ):
-            self._leave()
+            self.close()
             if paths[-1].name.endswith(PART):
                 with suppress(FileNotFoundError):  # sealed in the meantime
                     self._file = EpisodeFile(paths[-1])
 
-    def _leave(self) -> None:
+    def close(self) -> None:
+        """Close the open file; the next `look` opens the newest one."""
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -121,6 +129,12 @@ class DrawnScene:
             for name, view in self._views.items()
         }
 
+    def close(self) -> None:
+        """Release the renderer."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = self._arm = None
+
 
 class Pictures:
     """Thread that draws and compresses pictures while `newest` is called.
@@ -151,16 +165,21 @@ class Pictures:
 
     def _run(self) -> None:
         pause_s = PERIOD_S
-        while not self._closing.wait(pause_s):
-            began_s = time.thread_time()
-            if time.monotonic() - self._watched_s < _WATCHED_S:
-                self._look()
-            taken_s = time.thread_time() - began_s
-            share = OPERATED_SHARE if self._operated() else SHARE
-            pause_s = max(PERIOD_S - taken_s, taken_s * (1 - share) / share)
+        with closing(self._source):
+            while not self._closing.wait(pause_s):
+                began_s = time.thread_time()
+                try:
+                    self._look()
+                except SerlError as error:
+                    logger.warning("the console shows no more pictures: %s", error)
+                    return
+                taken_s = time.thread_time() - began_s
+                share = OPERATED_SHARE if self._operated() else SHARE
+                pause_s = max(PERIOD_S - taken_s, taken_s * (1 - share) / share)
 
     def _look(self) -> None:
-        images = self._source.look()
+        watched = time.monotonic() - self._watched_s < _WATCHED_S
+        images = self._source.look() if watched else None
         if images:
             self._serial += 1
             self._newest = [

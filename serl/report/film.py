@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def reenact(
         raise Departed(f"the task is another one now: {difference}")
     with plugins.make_simulation(task) as robot:
         _place(robot, task, episode, config.seed, number)
-        camera = plugins.make_renderer(robot, supersampling=2)
-        return _film(robot, task, episode, lambda: camera.frame("front", *size))
+        with closing(plugins.make_renderer(robot, supersampling=2)) as camera:
+            return _film(robot, task, episode, lambda: camera.frame("front", *size))
 
 
 def _place(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serl.errors import CorruptData
-from serl.system.video import encode_image, read_video
+from serl.system.video import VIDEO_TYPES, encode_image, read_video
 
 if TYPE_CHECKING:  # plots import matplotlib, which the console does not need
     from serl.report.plots import Trace
@@ -180,7 +180,7 @@ def film(paths: Sequence[Path], max_bytes: int) -> str:
         poster = _data("image/jpeg", encode_image(frames[len(frames) // 2], ".jpg"))
         figures.append(
             f'<figure><video controls muted loop playsinline poster="{poster}" '
-            f'src="{_data("video/webm", path.read_bytes())}"></video>'
+            f'src="{_data(VIDEO_TYPES[path.suffix], path.read_bytes())}"></video>'
             f'<figcaption class="note">{escape(path.stem)}</figcaption></figure>'
         )
     return f"<div>{''.join(figures)}</div>" if figures else ""

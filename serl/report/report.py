@@ -32,6 +32,7 @@ from serl.report.plots import Colour, Trace, plot
 from serl.runs.demonstrations import mean_duration_s
 from serl.system.files import write_atomic
 from serl.system.settings_file import parse_yaml
+from serl.system.video import VIDEO_TYPES
 from serl.training.evaluation import wilson
 
 STEPS, MINUTES = "online environment steps", "minutes of training"
@@ -95,7 +96,9 @@ def read_run(run_path: Path) -> RunData:
         name=run_path.name,
         task=_task(settings) or run_path.parent.name,
         config=text,
-        videos=tuple(sorted((run_path / "videos").glob("*.webm"))),
+        videos=tuple(
+            path for path in sorted((run_path / "videos").glob("*")) if path.suffix in VIDEO_TYPES
+        ),
         demonstrated_s=_demonstrated_s(run_path, settings),
         help=assistance(rows),
         episodes=_of_kind(rows, "episode"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
 from serl import plugins
 from serl.agent import Agent, State
@@ -42,16 +43,16 @@ class Examiner:
     def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
         """Run trials from these starts; return their frames with captions."""
         self._agent.load_actor_weights(weights)
-        camera = plugins.make_renderer(self._robot, supersampling=2)
         frames: list[Image] = []
-        for number, seed in enumerate(seeds, 1):
+        with closing(plugins.make_renderer(self._robot, supersampling=2)) as camera:
+            for number, seed in enumerate(seeds, 1):
 
-            def shoot(record: Record, number: int = number) -> None:
-                if record.key.index % 2 and isinstance(record, Step):
-                    return  # every second step is enough for a film
-                frames.append(_captioned(camera.frame("front", *size), record, number))
+                def shoot(record: Record, number: int = number) -> None:
+                    if record.key.index % 2 and isinstance(record, Step):
+                        return  # every second step is enough for a film
+                    frames.append(_captioned(camera.frame("front", *size), record, number))
 
-            self._trial(seed, shoot)
+                self._trial(seed, shoot)
         return frames
 
     def _trial(self, seed: int, sink: Callable[[Record], None]) -> Trial:

@@ -74,7 +74,7 @@ class Cameras:
 
     def close(self) -> None:
         """Release the renderer."""
-        if isinstance(self._renderer, gl.GLRenderer):
+        if self._renderer is not None:
             self._renderer.close()
 
 

@@ -68,6 +68,9 @@ class RayRenderer:
         self._matt = model.geom_bodyid == 0
         self._layers = Layers(model, data)
 
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
     def frame(self, camera: str, width: int, height: int) -> Image:
         """Return the current view of `camera`.  # (H, W, 3) uint8.
 

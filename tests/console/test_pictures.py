@@ -140,6 +140,7 @@ class Slow:
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s, self.looks, self.looked = cost_s, 0, threading.Event()
+        self.closed = False
 
     def look(self) -> Mapping[str, Image]:
         began_s = time.thread_time()
@@ -148,6 +149,9 @@ class Slow:
         self.looks += 1
         self.looked.set()
         return {"front": np.zeros((8, 8, 3), np.uint8)}
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() -> None:
@@ -163,6 +167,7 @@ def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() 
     assert source.looks - before <= 1.0 / (4 * source.cost_s) + 1
     assert pictures.newest()[0].jpeg.startswith(b"\xff\xd8")
     pictures.close()
+    assert source.closed
 
 
 def row(success: bool, assisted: bool) -> EpisodeRow:

@@ -132,7 +132,8 @@ def read(run: Path) -> Reader:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "pick_cube" / "2026-11-21T09-12-33"
     make_run(folder)
-    make_video(folder / "videos" / "final.webm")
+    make_video(folder / "videos" / "final.mp4")
+    make_video(folder / "videos" / "eval-old.webm")  # as runs have it from before H.264
     return folder
 
 
@@ -196,10 +197,11 @@ def test_text_from_files_is_escaped(run: Path, page: Reader) -> None:
     assert "&lt;b&gt;human" in (run / "report.html").read_text()
 
 
-def test_the_video_is_inside(run: Path, page: Reader) -> None:
-    (film,) = [link for link in page.links if link.startswith("data:video/webm;base64,")]
-    assert len(film) > (run / "videos" / "final.webm").stat().st_size
-    assert any(link.startswith("data:image/jpeg;base64,") for link in page.links)
+def test_the_videos_are_inside(run: Path, page: Reader) -> None:
+    for kind, name in (("mp4", "final.mp4"), ("webm", "eval-old.webm")):
+        (film,) = [link for link in page.links if link.startswith(f"data:video/{kind};base64,")]
+        assert len(film) > (run / "videos" / name).stat().st_size
+    assert sum(link.startswith("data:image/jpeg;base64,") for link in page.links) == 2
 
 
 def test_a_run_that_never_started(tmp_path: Path) -> None:
@@ -235,11 +237,11 @@ def test_a_run_that_stopped_early(tmp_path: Path) -> None:
     path = tmp_path / "pick_cube" / "x" / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind": "epis')
     (tmp_path / "pick_cube" / "x" / "videos").mkdir()
-    (tmp_path / "pick_cube" / "x" / "videos" / "cut.webm").write_bytes(b"\x1a\x45")
+    (tmp_path / "pick_cube" / "x" / "videos" / "cut.mp4").write_bytes(b"\x1a\x45")
     page = read(tmp_path / "pick_cube" / "x")
     assert "pick_cube" in page.text  # from the folder
     assert "Of its last 1 unassisted training episodes, 1 succeeded." in page.text
-    assert "Not a whole video: videos/cut.webm" in page.text
+    assert "Not a whole video: videos/cut.mp4" in page.text
     assert "The run has no config.yaml." in page.text
 
 

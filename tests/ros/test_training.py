@@ -154,7 +154,7 @@ def test_a_training_survives_its_learners_death_and_leaves_a_whole_run(
     assert len(rows(run, "update")) >= 5
     assert all(row["weight_age"] >= 0 for row in rows(run, "episode"))
     assert list((run.path / "tensorboard").iterdir())
-    assert (run.videos / "final.webm").stat().st_size > 1000
+    assert (run.videos / "final.mp4").stat().st_size > 1000
     assert "<html" in run.report.read_text()[:2000]
     assert _online_rows_are_whole(run)
     assert_sound(run)

@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 
+from serl import plugins
 from serl.errors import BadInput
 from serl.sim.arm import SimArm
 from serl.sim.render import ray
@@ -135,12 +136,18 @@ def test_what_rays_cannot_draw_is_refused_for_the_cameras_of_a_policy(
     arm_with(f'{slab} group="3"', extra, observe="pixels")  # nor does gl draw it
 
 
-def test_auto_draws_textures_with_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_textures_are_drawn_with_opengl_by_cameras_and_in_films(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     arm = arm_with('material="wood"', WOOD)
     made = []
     monkeypatch.setattr("serl.sim.render.gl.GLRenderer", lambda *_, **__: made.append("gl"))
     Cameras(arm.model, arm.data, PickCube().config.views, "auto")
     assert made == ["gl"]
+    monkeypatch.setattr("serl.sim.render.gl.renderer", lambda *_: made.append("film"))
+    plugins.make_renderer(arm, supersampling=2)
+    assert made == ["gl", "film"]
+    assert isinstance(plugins.make_renderer(arm_with("", "")), ray.RayRenderer)
 
 
 def test_the_scenes_of_serl_are_drawn_as_they_are() -> None:
