@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
+from socket import AF_INET6, SOCK_STREAM
 from typing import NamedTuple
 
-from serl.errors import BadInput, SerlError
+import psutil
 
-_LISTENING = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-"""Socket state by table: TCP that accepts connections, UDP that accepts datagrams of any sender."""
+from serl.errors import BadInput, SerlError
 
 
 class Socket(NamedTuple):
@@ -36,14 +33,14 @@ class Socket(NamedTuple):
 
 def open_sockets(process: int | None = None) -> list[Socket]:
     """Return the listening TCP and unconnected UDP sockets of a process, by default of this one."""
-    proc = Path("/proc") / str(process or "self")
-    own = set(_inodes(proc / "fd"))
-    found = [
-        Socket(protocol, _address(where.partition(":")[0]), int(where.partition(":")[2], 16))
-        for protocol, state in _LISTENING.items()
-        for where, found_state, inode in _rows(proc / "net" / protocol)
-        if found_state == state and inode in own
-    ]
+    found = []
+    for each in psutil.Process(process).net_connections("inet"):
+        is_tcp = each.type == SOCK_STREAM
+        if each.status == psutil.CONN_LISTEN if is_tcp else not each.raddr:
+            protocol = ("tcp" if is_tcp else "udp") + "6" * (each.family == AF_INET6)
+            address = ip_address(each.laddr.ip)
+            address = getattr(address, "ipv4_mapped", None) or address
+            found.append(Socket(protocol, address, each.laddr.port))
     return sorted(found, key=str)
 
 
@@ -79,28 +76,3 @@ def close_inherited_sockets() -> None:
         with suppress(OSError):  # the descriptor of this listing itself
             if int(entry) > 2 and stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
                 os.close(int(entry))
-
-
-def _inodes(folder: Path) -> Iterator[str]:
-    for entry in os.listdir(folder):
-        with suppress(FileNotFoundError):  # closed since it was listed
-            kind, _, inode = os.readlink(folder / entry).partition(":")
-            if kind == "socket":
-                yield inode[1:-1]
-
-
-def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield local address, state and inode of each row; none if the kernel lacks the table."""
-    with suppress(FileNotFoundError):
-        for line in table.read_text().splitlines()[1:]:
-            words = line.split()
-            yield words[1], words[3], words[9]
-
-
-def _address(text: str) -> IPv4Address | IPv6Address:
-    """Parse an address that the kernel prints as words of 32 bits in the machine's byte order."""
-    raw = bytes.fromhex(text)
-    if sys.byteorder == "little":
-        raw = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))
-    address = ip_address(raw)
-    return getattr(address, "ipv4_mapped", None) or address
