@@ -21,8 +21,7 @@ from serl.loop import EpisodeKey
 from serl.report.curves import assistance, quarters
 from serl.report.display import Display, Summary, print_summary
 from serl.report.progress import ProgressReader, with_waiting
-from serl.report.report import write_report
-from serl.report.stages import write_stages_report
+from serl.report.report import write_report, write_stages_report
 from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, started
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig

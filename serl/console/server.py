@@ -42,7 +42,7 @@ _HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
 _REPORT = "report"
 _REPORT_HEADERS = {
     **HEADERS,
-    "Content-Security-Policy": f"{page.POLICY_HEADER}; frame-ancestors 'self'",
+    "Content-Security-Policy": f"{page.CONTENT_POLICY}; frame-ancestors 'self'",
     "X-Frame-Options": "SAMEORIGIN",
 }
 

@@ -6,11 +6,11 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -79,7 +79,7 @@ def plot(
     scale: Scale = "values",
     size_px: tuple[int, int] = (330, 190),
     from_zero: bool = False,
-) -> str:
+) -> Markup:
     """Return an `<svg>` element as wide as its parent; empty when no trace has a finite point.
 
     Args:
@@ -92,7 +92,7 @@ def plot(
         from_zero: whether the horizontal axis begins at 0 instead of near the first point.
     """
     if not any(np.isfinite(trace.y).any() for trace in traces):
-        return ""
+        return Markup()
     with mpl.rc_context(_STYLE):
         figure = Figure((size_px[0] / 72, size_px[1] / 72), layout="constrained")
         axes = figure.add_subplot()
@@ -103,7 +103,7 @@ def plot(
             axes.set_xlim(left=0.0)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
-    return _inline(buffer.getvalue(), name)
+    return Markup(_inline(buffer.getvalue(), name))
 
 
 def standalone(svg: str, palette: str) -> str:

@@ -1,60 +1,51 @@
-"""`report.html` of a run: one self-contained file."""
+"""`report.html` of a run, or of all stages of a run: one self-contained file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serl.errors import BadInput, SerlError
-from serl.log.metrics import FILE, MetricsRow, read_metrics
+from serl.log.metrics import MetricsRow
 from serl.report import page
 from serl.report.curves import (
     WINDOW,
     Assistance,
     Quarter,
     Values,
-    assistance,
     number,
     quarters,
     running_mean,
     running_ratio,
     series,
     thinned,
+    together,
 )
 from serl.report.plots import Colour, Trace, plot
-from serl.runs.demonstrations import mean_duration_s
+from serl.report.run_data import RunData, read_run
+from serl.runs.folder import STAGES, RunFolder
 from serl.system.files import write_atomic
-from serl.system.settings_file import parse_yaml
-from serl.system.video import VIDEO_TYPES
 from serl.training.evaluation import wilson
 
 STEPS, MINUTES = "online environment steps", "minutes of training"
 MAX_VIDEO_BYTES = 24_000_000
 HERO_PX = (400, 205)
-
-
-@dataclass(frozen=True, eq=False)
-class RunData:
-    """The data of a run's report; `demonstrated_s` is NaN without demonstrations."""
-
-    name: str
-    task: str
-    config: str
-    videos: tuple[Path, ...]
-    demonstrated_s: float
-    help: Assistance
-    episodes: list[MetricsRow]
-    updates: list[MetricsRow]
-    selections: list[MetricsRow]
-    finals: list[MetricsRow]
-    events: list[MetricsRow]
+_LEARNER_PLOTS = (  # title, field of `UpdateRow`, note
+    ("Updates per step", "utd", "critic updates per online step, achieved"),
+    ("Updates per second", "updates_per_s", "each with its critic updates"),
+    ("Lag", "lag", "steps received, not yet trained on"),
+    ("Critic loss", "critic_loss", "mean over the ensemble"),
+    ("Actor loss", "actor_loss", "last batch"),
+    ("Q", "q", "mean value of the batch"),
+    ("Temperature", "temperature", "of the entropy bonus"),
+    ("Entropy", "entropy", "of the policy, in nats"),
+    ("VICE: successes", "vice_good", "mean predicted probability of success"),
+    ("VICE: visits", "vice_visited", "mean predicted probability of success of visited states"),
+    ("VICE: reward", "vice_reward", "mean over the batch"),
+)
 
 
 def write_report(run_path: Path) -> Path:
@@ -67,88 +58,92 @@ def write_report(run_path: Path) -> Path:
         CorruptData: `metrics.jsonl` is damaged before its last line.
     """
     run = read_run(run_path)
-    sections = [
-        _headline(run),
-        _learning(run),
-        _help(run),
-        _robot(run),
-        _learner(run),
-        _checkpoints(run),
-        _events(run),
-        page.folded("Configuration", f"<pre>{escape(run.config)}</pre>")
-        if run.config
-        else page.words("The run has no config.yaml."),
-    ]
+    content = page.render(
+        "report.html",
+        task=run.task,
+        name=run.name,
+        **_result(run),
+        films=page.films(run.videos, MAX_VIDEO_BYTES),
+        tiles=_tiles(run),
+        window=WINDOW,
+        learning=_learning(run),
+        help=[_human_steps(run)],
+        quarters=[_quarter(part) for part in quarters(run.episodes)],
+        episodes=_episodes(run),
+        learner=_learner(run),
+        evaluations=_evaluation_rows(run),
+        events=[
+            (page.clock(row["time_s"]), page.whole(row["steps"]), str(row.get("text", "")))
+            for row in run.events
+        ],
+        config=run.config,
+    )
     path = run_path / "report.html"
-    write_atomic(path, page.document(f"{run.task} · {run.name}", sections).encode())
+    write_atomic(path, content)
     return path
 
 
-def read_run(run_path: Path) -> RunData:
-    """Read the data of a run's report; raise as `write_report` does."""
-    config = run_path / "config.yaml"
-    if not config.is_file() and not (run_path / FILE).is_file():
-        raise BadInput(f"{run_path} is not a run folder: expected config.yaml or {FILE} in it")
-    rows = read_metrics(run_path / FILE)
-    text = config.read_text(errors="replace") if config.is_file() else ""
-    run_path, settings = run_path.resolve(), _settings(text)
-    return RunData(
-        name=run_path.name,
-        task=_task(settings) or run_path.parent.name,
-        config=text,
-        videos=tuple(
-            path for path in sorted((run_path / "videos").glob("*")) if path.suffix in VIDEO_TYPES
-        ),
-        demonstrated_s=_demonstrated_s(run_path, settings),
-        help=assistance(rows),
-        episodes=_of_kind(rows, "episode"),
-        updates=_of_kind(rows, "update"),
-        selections=_evaluations(rows, "selection"),
-        finals=_evaluations(rows, "final"),
-        events=_of_kind(rows, "event"),
+def write_stages_report(run: RunFolder) -> Assistance:
+    """Write the report of a run with stages into its folder, at any time of the run.
+
+    Returns:
+        The human help in all stages together.
+
+    Raises:
+        BadInput: a stage's folder is not a run.
+    """
+    stages = {name: read_run(part.path) for name, part in run.parts().items()}
+    helped = together(stage.help for stage in stages.values())
+    finals = [stage.finals[-1] for stage in stages.values() if stage.finals]
+    result = _score(None, "Not every stage has a final evaluation.")
+    if len(finals) == len(stages):
+        won, trials = (sum(int(row[name]) for row in finals) for name in ("successes", "trials"))
+        text = f"{won} of {trials} unassisted trials of all stages succeeded."
+        result = _score((won, trials), text)
+    content = page.render(
+        "stages.html",
+        task=run.config.task,
+        name=run.name,
+        **result,
+        films=[],
+        tiles=[
+            ("episodes", page.whole(helped.episodes), "of all stages"),
+            ("human steps", page.percent(helped.human_share), "of all steps"),
+            *_help_tiles(helped),
+        ],
+        help=str(helped),
+        rows=[_stage_row(name, stage) for name, stage in stages.items()]
+        + [["all", "", *_help_cells(helped)]],
+        folder=STAGES,
+        stages=list(stages),
+        learning=[_stage_card(name, stage) for name, stage in stages.items()],
     )
+    write_atomic(run.report, content)
+    return helped
 
 
-def _settings(config: str) -> dict[str, Any]:
-    """Return the settings in the text of a `config.yaml`; {} if it cannot be parsed."""
-    try:
-        tree = parse_yaml(config, "config.yaml")
-    except BadInput:
-        return {}
-    settings = tree.get("config", tree) if isinstance(tree, dict) else {}
-    return settings if isinstance(settings, dict) else {}
+def _stage_row(name: str, stage: RunData) -> list[str]:
+    final = stage.finals[-1] if stage.finals else None
+    trials = f"{final['successes']}/{final['trials']}" if final else "-"
+    return [name, trials, *_help_cells(stage.help)]
 
 
-def _task(settings: dict[str, Any]) -> str:
-    """Return the task's name; empty when there is none."""
-    task = settings.get("task")
-    if isinstance(task, dict):
-        task = task.get("name")
-    return task if isinstance(task, str) else ""
-
-
-def _demonstrated_s(run_path: Path, settings: dict[str, Any]) -> float:
-    """Return the mean task time of the demonstrations, s; NaN if there are none or unreadable."""
-    given = settings.get("demo_paths")
-    folders = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
-    with suppress(SerlError):
-        return mean_duration_s([*map(Path, folders), run_path / "demonstrations"])
-    return math.nan
-
-
-def _of_kind(rows: list[MetricsRow], kind: str) -> list[MetricsRow]:
-    return [row for row in rows if row["kind"] == kind]
-
-
-def _evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:
-    """Return the evaluations for a purpose, without rows of impossible counts."""
+def _help_cells(helped: Assistance) -> list[str]:
     return [
-        row
-        for row in _of_kind(rows, "evaluation")
-        if row.get("purpose") == purpose
-        and number(row, "trials") >= 1
-        and 0 <= number(row, "successes") <= number(row, "trials")
+        page.whole(helped.episodes),
+        page.whole(helped.steps),
+        page.percent(helped.human_share, 1),
+        page.whole(helped.takeovers),
+        page.whole(helped.requests),
+        page.decimal(helped.requests_per_100),
     ]
+
+
+def _stage_card(name: str, stage: RunData) -> page.Card:
+    steps, rates = success_alone(stage)
+    trace = Trace("", "policy", steps, rates)
+    figure = plot(f"{name} success", [trace], STEPS, scale="percent", size_px=HERO_PX)
+    return page.Card(name, figure, page.percent(float(rates[-1]) if len(rates) else math.nan))
 
 
 def _interval(row: MetricsRow) -> tuple[float, float]:
@@ -166,39 +161,48 @@ def _trained(run: RunData) -> tuple[int, float]:
     return int(steps), max((row["time_s"] for row in rows), default=0.0)
 
 
-def _headline(run: RunData) -> str:
+def _score(counts: tuple[int, int] | None, text: str) -> dict[str, Any]:
+    """Return the values of a page's headline: the rate of (successes, trials), and a sentence."""
+    if counts is None:
+        return {"rate": None, "result": text}
+    low, high = wilson(*counts)
+    return {"rate": counts[0] / counts[1], "low": low, "high": high, "result": text}
+
+
+def _result(run: RunData) -> dict[str, Any]:
+    if not run.finals:
+        return _score(None, _so_far(run))
+    final = run.finals[-1]
+    text = (
+        f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
+        "that neither training nor the choice of the checkpoint ever saw."
+    )
+    return _score((int(final["successes"]), int(final["trials"])), text)
+
+
+def _tiles(run: RunData) -> list[page.Tile]:
     steps, time_s = _trained(run)
-    if run.finals:
-        final = run.finals[-1]
-        low, high = _interval(final)
-        result = page.result(
-            _rate(final),
-            (low, high),
-            f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
-            "that neither training nor the choice of the checkpoint ever saw.",
-        )
-    else:
-        result = page.no_result(_so_far(run))
-    helped = run.help
     last = quarters(run.episodes)[-1:]
-    tiles = [
+    return [
         ("environment steps", page.whole(steps) if steps else "-", "online, of all actors"),
         ("training time", page.minutes(time_s) if time_s else "-", "all resumes together"),
         _cycle_tile(run),
         (
             "human steps",
-            page.percent(helped.human_share),
+            page.percent(run.help.human_share),
             f"{page.percent(last[0].human_share)} in the last quarter" if last else "",
         ),
-        ("takeovers", page.whole(helped.takeovers), "by a human, in training"),
-        (
-            "requests for a person",
-            page.whole(helped.requests),
-            f"{page.decimal(helped.requests_per_100)} per 100 episodes",
-        ),
+        *_help_tiles(run.help),
         ("updates per step", page.decimal(_last(run.updates, "utd")), "critic updates, achieved"),
     ]
-    return page.headline(run.task, run.name, result, page.film(run.videos, MAX_VIDEO_BYTES), tiles)
+
+
+def _help_tiles(helped: Assistance) -> list[page.Tile]:
+    per_100 = f"{page.decimal(helped.requests_per_100)} per 100 episodes"
+    return [
+        ("takeovers", page.whole(helped.takeovers), "by a human, in training"),
+        ("requests for a person", page.whole(helped.requests), per_100),
+    ]
 
 
 def _so_far(run: RunData) -> str:
@@ -213,7 +217,7 @@ def _so_far(run: RunData) -> str:
     )
 
 
-def _cycle_tile(run: RunData) -> tuple[str, str, str]:
+def _cycle_tile(run: RunData) -> page.Tile:
     if run.finals:
         cycle_s, shown_s = number(run.finals[-1], "cycle_time_s"), run.demonstrated_s
         note = "mean of the successful trials"
@@ -271,55 +275,39 @@ def _return_traces(run: RunData, by_time: bool) -> list[Trace]:
     ]
 
 
-def _learning(run: RunData) -> str:
+def _learning(run: RunData) -> list[page.Card]:
     views = ((False, "steps", STEPS), (True, "time", MINUTES))
     cards = []
     for by_time, axis, label in views:
         traces, title = _success_traces(run, by_time), f"Success against {axis}"
         figure = plot(title, traces, label, scale="percent", size_px=HERO_PX)
-        cards.append(page.card(title, figure, legend=traces))
+        cards.append(page.Card(title, figure, legend=traces))
     for by_time, axis, label in views:
         traces, title = _return_traces(run, by_time), f"Return against {axis}"
         figure = plot(title, traces, label, size_px=HERO_PX)
-        cards.append(page.card(title, figure, page.decimal(_final(traces[-1].y)), legend=traces))
-    note = (
-        f"Training episodes as running means of {WINDOW}, those with and without a human step "
-        "apart; evaluations with their 95 % Wilson intervals. Returns are not discounted."
-    )
-    return page.section("Learning", note, page.grid(cards, wide=True))
+        cards.append(page.Card(title, figure, page.decimal(_final(traces[-1].y)), legend=traces))
+    return cards
 
 
-def _help(run: RunData) -> str:
+def _human_steps(run: RunData) -> page.Card:
     x = series(run.episodes, "steps")
     share = running_ratio(series(run.episodes, "human_steps"), series(run.episodes, "length"))
     trace = Trace("", "human", x, share)
     figure = plot("Human steps", [trace], STEPS, scale="fitted percent", size_px=HERO_PX)
-    cards = [
-        page.card("Human steps", figure, page.percent(_final(share))),
-        page.card("By quarter of the steps", _quarter_table(quarters(run.episodes))),
+    return page.Card("Human steps", figure, page.percent(_final(share)))
+
+
+def _quarter(part: Quarter) -> list[str]:
+    return [
+        page.whole(part.last_step),
+        page.whole(part.episodes),
+        page.percent(part.human_share, 1),
+        page.decimal(part.interventions, 2),
+        *(f"{won}/{all_}" if all_ else "-" for won, all_ in (part.unassisted, part.assisted)),
     ]
-    note = f"Share of the steps that a human drove, over the last {WINDOW} episodes."
-    return page.section("Human help", note, page.grid(cards, wide=True))
 
 
-def _quarter_table(parts: list[Quarter]) -> str:
-    if not parts:
-        return ""
-    heads = ["to step", "episodes", "human steps", "takeovers each", "unassisted", "assisted"]
-    rows = [
-        [
-            page.whole(part.last_step),
-            page.whole(part.episodes),
-            page.percent(part.human_share, 1),
-            page.decimal(part.interventions, 2),
-            *(f"{won}/{all_}" if all_ else "-" for won, all_ in (part.unassisted, part.assisted)),
-        ]
-        for part in parts
-    ]
-    return page.table(heads, rows)
-
-
-def _robot(run: RunData) -> str:
+def _episodes(run: RunData) -> list[page.Card]:
     x, rows = series(run.episodes, "steps"), run.episodes
     solved = [row for row in rows if row.get("success")]
     specs = (
@@ -330,29 +318,15 @@ def _robot(run: RunData) -> str:
     for title, note, at, values in specs:
         mean = running_mean(values)
         traces = [Trace("", "policy", at, values, "dots"), Trace("", "policy", at, mean)]
-        cards.append(
-            page.card(title, plot(title, traces, STEPS), page.decimal(_final(mean)), note=note)
-        )
-    note = f"Dots are episodes, lines their running means of {WINDOW}."
-    return page.section("Episodes", note, page.grid(cards))
+        figure = plot(title, traces, STEPS)
+        cards.append(page.Card(title, figure, page.decimal(_final(mean)), note=note))
+    return cards
 
 
-def _learner(run: RunData) -> str:
+def _learner(run: RunData) -> list[page.Card]:
     x = series(run.updates, "steps")
     cards = []
-    for title, name, note in (
-        ("Updates per step", "utd", "critic updates per online step, achieved"),
-        ("Updates per second", "updates_per_s", "each with its critic updates"),
-        ("Lag", "lag", "steps received, not yet trained on"),
-        ("Critic loss", "critic_loss", "mean over the ensemble"),
-        ("Actor loss", "actor_loss", "last batch"),
-        ("Q", "q", "mean value of the batch"),
-        ("Temperature", "temperature", "of the entropy bonus"),
-        ("Entropy", "entropy", "of the policy, in nats"),
-        ("VICE: successes", "vice_good", "how probable it takes them to be one"),
-        ("VICE: visits", "vice_visited", "how probable it takes what the policy visits to be one"),
-        ("VICE: reward", "vice_reward", "mean over the batch"),
-    ):
+    for title, name, note in _LEARNER_PLOTS:
         values = series(run.updates, name)
         if name.startswith("vice") and not np.isfinite(values).any():
             continue
@@ -361,12 +335,11 @@ def _learner(run: RunData) -> str:
             Trace("", "policy", *thinned(x, values, 60)),
         ]
         figure = plot(title, traces, STEPS)
-        cards.append(page.card(title, figure, page.decimal(_final(values)), note=note))
-    note = "Dots are reports of the learner, lines the means of neighbouring ones."
-    return page.section("Learner", note, page.grid(cards))
+        cards.append(page.Card(title, figure, page.decimal(_final(values)), note=note))
+    return cards
 
 
-def _checkpoints(run: RunData) -> str:
+def _evaluation_rows(run: RunData) -> list[list[str]]:
     chosen = number(run.finals[-1], "checkpoint") if run.finals else math.nan
     rows = []
     for row in run.selections + run.finals:
@@ -382,25 +355,7 @@ def _checkpoints(run: RunData) -> str:
                 page.seconds(number(row, "cycle_time_s")),
             ]
         )
-    heads = ["step", "purpose", "solved", "rate (95 % interval)", "cycle time"]
-    body = page.table(heads, rows) if rows else page.words("No checkpoint was evaluated.")
-    note = "The checkpoint is chosen on starts of its own and then evaluated once on others."
-    return page.section("Evaluations", note, page.panel(body))
-
-
-def _events(run: RunData) -> str:
-    rows = [
-        [page.clock(row["time_s"]), page.whole(row["steps"]), str(row.get("text", ""))]
-        for row in run.events
-    ]
-    if not rows:
-        return page.section("Events", "", page.panel(page.words("Nothing was noted.")))
-    body = page.table(["time", "step", "what happened"], rows, last_is_text=True)
-    return page.section(
-        "Events",
-        "",
-        page.panel(body) if len(rows) <= 12 else page.folded(f"{len(rows)} events", body),
-    )
+    return rows
 
 
 def _final(values: Values) -> float:

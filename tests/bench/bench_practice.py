@@ -20,7 +20,7 @@ from serl.errors import BadInput
 from serl.log.episode_reader import count_records, episode_name, episode_paths
 from serl.log.metrics import MetricsRow
 from serl.report.curves import WINDOW, running_mean, series
-from serl.report.report import RunData, read_run
+from serl.report.run_data import RunData, read_run
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task

@@ -19,9 +19,10 @@ from serl.agents.encoder_weights import with_encoder
 from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import count_records, episode_paths
 from serl.report.curves import together
-from serl.report.page import PALETTE
+from serl.report.page import palette
 from serl.report.plots import Trace, plot, standalone
-from serl.report.report import STEPS, RunData, evaluations, read_run, success_alone
+from serl.report.report import STEPS, evaluations, success_alone
+from serl.report.run_data import RunData, read_run
 from serl.runs.config import InitFrom, TrainConfig, resolve
 from serl.runs.folder import CONFIG, STAGES, RunFolder
 from serl.runs.real_arm import tuned_settings
@@ -316,7 +317,7 @@ def _curve(runs: Sequence[Finished]) -> str:
     name = f"{runs[0].task}: success of unassisted episodes"
     traces = [*lines, *points]
     figure = plot(name, traces, STEPS, scale="percent", size_px=CURVE_PX, from_zero=True)
-    return standalone(figure, PALETTE)
+    return standalone(figure, palette())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

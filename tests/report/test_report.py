@@ -237,11 +237,12 @@ def test_a_run_that_stopped_early(tmp_path: Path) -> None:
     path = tmp_path / "pick_cube" / "x" / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind": "epis')
     (tmp_path / "pick_cube" / "x" / "videos").mkdir()
-    (tmp_path / "pick_cube" / "x" / "videos" / "cut.mp4").write_bytes(b"\x1a\x45")
+    (tmp_path / "pick_cube" / "x" / "videos" / '"><script>.mp4').write_bytes(b"\x1a\x45")
     page = read(tmp_path / "pick_cube" / "x")
+    assert "script" not in page.tags
     assert "pick_cube" in page.text  # from the folder
     assert "Of its last 1 unassisted training episodes, 1 succeeded." in page.text
-    assert "Not a whole video: videos/cut.mp4" in page.text
+    assert 'Not a whole video: videos/"><script>.mp4' in page.text
     assert "The run has no config.yaml." in page.text
 
 

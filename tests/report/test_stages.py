@@ -7,8 +7,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
-from serl.report.report import write_report
-from serl.report.stages import write_stages_report
+from serl.report.report import write_report, write_stages_report
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
