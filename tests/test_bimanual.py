@@ -164,7 +164,7 @@ def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: Pair) 
 def test_who_cannot_be_entered_leaves_the_other_closed() -> None:
     closed: list[str] = []
 
-    class Door(FakeRobot):
+    class ConsoleAddress(FakeRobot):
         def __exit__(self, *failure: object) -> None:
             closed.append("left")
 
@@ -172,7 +172,7 @@ def test_who_cannot_be_entered_leaves_the_other_closed() -> None:
         def __enter__(self) -> Locked:
             raise Silent("no arm")
 
-    with pytest.raises(Silent), Pair(Door(), Locked()):
+    with pytest.raises(Silent), Pair(ConsoleAddress(), Locked()):
         pass
     assert closed == ["left"]
 

@@ -16,11 +16,11 @@ from serl.errors import BadInput
 from serl.system.cameras import (
     CameraSource,
     CaptureConfig,
-    FilmCamera,
-    FilmEnded,
-    Lasting,
     RealSense,
+    ReconnectingCamera,
     UsbCamera,
+    VideoEnded,
+    VideoFileCamera,
 )
 from serl.system.settings_file import checked
 
@@ -59,7 +59,9 @@ def camera(options: argparse.Namespace) -> int:
     if not _NAMESPACE.fullmatch(options.namespace):
         raise BadInput(f"--namespace {options.namespace!r}: expected one such as /sim/arm")
     view = _view(options)
-    source = Lasting(_opener(options), partial(print, f"camera {options.name}:", flush=True))
+    source = ReconnectingCamera(
+        _opener(options), partial(print, f"camera {options.name}:", flush=True)
+    )
     try:
         require_ros()
         from serl.ros.node import RosNode
@@ -82,7 +84,7 @@ def camera(options: argparse.Namespace) -> int:
             domain = os.environ["ROS_DOMAIN_ID"]
             print(f"{base}/{kind}: ROS_DOMAIN_ID={domain}; Ctrl-C ends it", flush=True)  # noqa: T201
             published.run(lambda: node.stopping)
-    except FilmEnded as error:
+    except VideoEnded as error:
         print(f"camera {options.name}: {error}", flush=True)  # noqa: T201
     finally:
         source.close()
@@ -93,7 +95,7 @@ def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     if options.file is not None:
         if options.rate is not None and not 0.0 < options.rate <= 240.0:
             raise BadInput(f"--rate {options.rate:g}: expected above 0, at most 240")
-        return partial(FilmCamera, options.file, options.rate, options.loop)
+        return partial(VideoFileCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")
     width, height = _size(options.size, "--size")

@@ -273,10 +273,10 @@ def stand(
                 clock,
             )
             return
-        from serl.console.access import remove_door
+        from serl.console.access import remove_address
         from serl.ros.processes import console_processes, join_here, started
 
-        remove_door(run.path)
+        remove_address(run.path)
         with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
             join_here(run)
             from serl.ros.people.recorder import attended  # rclpy: only after require_ros
@@ -294,11 +294,11 @@ def _at_the_arm(
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
     """Provide the station at a real arm, with its guard process and questions at the terminal."""
-    from serl.console.access import remove_door
+    from serl.console.access import remove_address
     from serl.datasets.person import ACTOR
     from serl.ros.processes import arm_of, console_processes, guard_process, join_here, started
 
-    remove_door(run.path)
+    remove_address(run.path)
     arm = arm_of(run)
     assert arm is not None, "the settings of such a recording name one"
     page = console_processes(run, ACTOR, options.console_port) if options.console else []

@@ -21,7 +21,7 @@ from serl.errors import BadInput, SerlError
 from serl.ros.setup.checks import Left
 from serl.runs.guard_setup import place_of
 from serl.system.files import check_destination
-from serl.system.terminal import Typed, TypedNoMore
+from serl.system.terminal import TerminalClosed, TerminalInput
 from serl.workspace import SetupResult
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SetupTerminal:
     """Dialogue with the person at this terminal; see `serl.ros.setup.checks.Asker`."""
 
     def __init__(self) -> None:
-        self._typed, self._looked_for = Typed(), ""
+        self._typed, self._looked_for = TerminalInput(), ""
 
     def tell(self, text: str) -> None:
         """Print a text."""
@@ -60,7 +60,7 @@ class SetupTerminal:
     def _line(self, timeout_s: float | None) -> str | None:
         try:
             return self._typed.line(timeout_s)
-        except TypedNoMore:
+        except TerminalClosed:
             raise Left("no more answers") from None
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from serl import plugins
-from serl.console.access import PORT, Door, read_door, remove_door
+from serl.console.access import PORT, ConsoleAddress, read_address, remove_address
 from serl.datasets.recording_session import read_session
 from serl.errors import BadInput, SerlError
 from serl.runs.config import parse_overrides
@@ -78,7 +78,7 @@ def console(options: argparse.Namespace) -> int:
     from serl.ros.processes import console_processes, joined
 
     run = RunFolder.open(options.run).writable()
-    remove_door(run.path)
+    remove_address(run.path)
     with joined(run, console_processes(run, options.actor, options.port)) as supervisor:
         announce(run, supervisor, options.port)
         attend(supervisor)
@@ -91,7 +91,7 @@ def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
     require_console()
     from serl.ros.processes import arm_of, beside, console_processes
 
-    remove_door(run.path)
+    remove_address(run.path)
     with beside(run, console_processes(run, "actor0", port, arm_of(run))) as supervisor:
         announce(run, supervisor, port)
         yield supervisor
@@ -106,7 +106,7 @@ def require_console() -> None:
 def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
     """Wait for the console, then print its address, and a note if its port differs from `port`."""
     deadline_s = time.monotonic() + _OPENS_S
-    while (door := read_door(run.path)) is None:
+    while (door := read_address(run.path)) is None:
         supervisor.check()
         if time.monotonic() > deadline_s:
             raise SerlError(f"the console did not open in {_OPENS_S:g} s; see {run.log}")
@@ -116,7 +116,7 @@ def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
     print(f"console: {door.url}  token: {door.token}", flush=True)
 
 
-def _elsewhere(door: Door, port: int) -> str:
+def _elsewhere(door: ConsoleAddress, port: int) -> str:
     """Return a note on the actual port if the requested one was taken; otherwise empty."""
     opened = urlsplit(door.url).port
     if opened == port:

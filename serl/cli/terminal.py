@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
 from serl.runs.folder import RunFolder
-from serl.system.terminal import Typed, TypedNoMore
+from serl.system.terminal import TerminalClosed, TerminalInput
 
 
 class Countdown:
@@ -90,7 +90,7 @@ class Terminal:
     """
 
     def __init__(self, attendant: Any, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._attendant, self._now_s, self._typed = attendant, now_s, Typed()
+        self._attendant, self._now_s, self._typed = attendant, now_s, TerminalInput()
         self._asked = self._hindrance = self._told = ""
         self._since_s, self._deserted = 0.0, False
 
@@ -124,7 +124,7 @@ class Terminal:
     def _line(self) -> str | None:
         try:
             return self._typed.line()
-        except TypedNoMore:
+        except TerminalClosed:
             self._deserted = True
             _say(f"nobody is at this terminal: it waits for {self._attendant.means()}")
             return None

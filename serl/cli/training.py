@@ -145,7 +145,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
-            progress = [reader.read(supervisor) for reader in readers]
+            progress = [reader.read(supervisor.states()) for reader in readers]
             behind = min(progress, key=lambda each: each.steps or 0)
             display.update(with_waiting(behind, waiting))
             news = [event for reader in readers for event in reader.news()]

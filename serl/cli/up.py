@@ -11,7 +11,7 @@ from pathlib import Path
 from serl.arm_profile import is_real, latch_path
 from serl.cli import teleop as teleop_commands
 from serl.cli.terminal import at_the_terminal
-from serl.console.access import remove_door
+from serl.console.access import remove_address
 from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import TrainConfig
@@ -58,7 +58,7 @@ def bring_up(options: argparse.Namespace) -> int:
     print(f"run: {run.path}", flush=True)  # noqa: T201
     for spec in specs:
         print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
-    remove_door(run.path)
+    remove_address(run.path)
     arms = {
         each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)
         for each in graph.robots

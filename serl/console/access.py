@@ -18,28 +18,28 @@ _MAX_BYTES = 1024
 _FIELDS = {"url": str, "token": str}
 
 
-class Door(NamedTuple):
+class ConsoleAddress(NamedTuple):
     """The URL of a console and its access token."""
 
     url: str
     token: str
 
 
-def write_door(folder: Path, door: Door) -> None:
+def write_address(folder: Path, door: ConsoleAddress) -> None:
     """Write the address and token to a file in the run's folder that only its owner can read."""
     write_atomic(folder / _FILE, dump_object(door._asdict()))
 
 
-def read_door(folder: Path) -> Door | None:
+def read_address(folder: Path) -> ConsoleAddress | None:
     """Read the address and token of the running console; None when none runs."""
     with suppress(OSError, CorruptData):
         fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
         check_fields(fields, _FIELDS, _FILE)
-        return Door(**fields)
+        return ConsoleAddress(**fields)
     return None
 
 
-def remove_door(folder: Path) -> None:
+def remove_address(folder: Path) -> None:
     """Remove the address file of a closed console."""
     (folder / _FILE).unlink(missing_ok=True)
 
@@ -67,7 +67,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
-class Gate:
+class RequestCheck:
     """Checks of HTTP requests: host, origin and token.
 
     Args:
@@ -79,7 +79,9 @@ class Gate:
         self._token = token
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
-    def objection(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> str:
+    def refusal_reason(
+        self, method: str, target: str, headers: Mapping[str, str], upgrade: bool
+    ) -> str:
         """Return the reason to refuse a request before any other processing; empty if acceptable.
 
         Args:
@@ -101,15 +103,15 @@ class Gate:
             return "another site's page"
         return ""
 
-    def knows(self, word: object) -> bool:
+    def is_token(self, word: object) -> bool:
         """Return whether a word is the token, in constant time."""
-        said = word if isinstance(word, str) else ""
-        return hmac.compare_digest(said.encode(errors="replace"), self._token.encode())
+        text = word if isinstance(word, str) else ""
+        return hmac.compare_digest(text.encode(errors="replace"), self._token.encode())
 
-    def bears(self, headers: Mapping[str, str]) -> bool:
+    def has_token(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request carries the token in its `Authorization` header."""
         kind, _, word = headers.get("Authorization", "").partition(" ")
-        return kind == "Bearer" and self.knows(word)
+        return kind == "Bearer" and self.is_token(word)
 
 
 class OperatorLease:
@@ -139,11 +141,11 @@ class OperatorLease:
         self._holder, self._beat_s = page, self._now_s()
         return True
 
-    def beat(self, page: object) -> bool:
+    def renew(self, page: object) -> bool:
         """Renew the lease of the page that holds it; return False for any other page."""
         return self.holder is page and self.take(page)
 
-    def give(self, page: object) -> None:
+    def release(self, page: object) -> None:
         """Release the lease if the page holds it."""
         if self._holder is page:
             self._holder = None

@@ -23,18 +23,18 @@ class Picture(NamedTuple):
     jpeg: bytes
 
 
-class Cockpit(Protocol):
-    """Interface to a run and its robot. No method blocks; `say` and `answer` are awaited."""
+class ConsoleBackend(Protocol):
+    """Interface to a run and its robot. No method blocks; `execute` and `confirm` are awaited."""
 
     def drive(self, wish: Wish) -> None:
         """Apply one heartbeat of the operator with the requested motion."""
         ...
 
-    async def say(self, what: str) -> str:
-        """Execute a command of `messages.SAYINGS`; return its result, or raise `SerlError`."""
+    async def execute(self, command: str) -> str:
+        """Execute a command of `messages.COMMANDS`; return its result, or raise `SerlError`."""
         ...
 
-    async def answer(self, question: str) -> str:
+    async def confirm(self, question: str) -> str:
         """Confirm the guard's current question; raises `SerlError` when it asks a different one."""
         ...
 

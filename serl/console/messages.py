@@ -9,29 +9,29 @@ from serl.system.json_fields import parse_object, short
 from serl.teleop.mapping import AXES, Wish
 
 MAX_BYTES = 64 << 10
-SAYINGS = (
+COMMANDS = (
     *("success", "failure", "discard", "reset", "estop", "release", "pause", "resume"),
     *("reward", "penalty"),  # for the current step
     *("undo", "positive", "negative"),  # during a person's recording
 )
 
 
-class Yes(NamedTuple):
+class Confirmation(NamedTuple):
     """A confirmation of a question of the arm's guard."""
 
     question: str
 
 
-class Take:
+class TakeLease:
     """A request for the operator lease."""
 
 
-class Give:
+class ReleaseLease:
     """A release of the operator lease."""
 
 
-Frame = Wish | str | Yes | Take | Give
-"""A heartbeat with a wish, one of `SAYINGS`, a confirmation, or a message about the lease."""
+Frame = Wish | str | Confirmation | TakeLease | ReleaseLease
+"""A heartbeat with a wish, one of `COMMANDS`, a confirmation, or a message about the lease."""
 
 
 def read_token(text: str) -> object:
@@ -52,14 +52,14 @@ def read_frame(text: str) -> Frame:
     match fields:
         case {"type": "drive", "motion": list(motion), "hands": bool(hands), **rest} if not rest:
             return Wish(_motion(motion), hands, ())
-        case {"type": "say", "what": str(what), **rest} if not rest and what in SAYINGS:
+        case {"type": "say", "what": str(what), **rest} if not rest and what in COMMANDS:
             return what
         case {"type": "yes", "question": str(question), **rest} if not rest:
-            return Yes(question)
+            return Confirmation(question)
         case {"type": "take", **rest} if not rest:
-            return Take()
+            return TakeLease()
         case {"type": "give", **rest} if not rest:
-            return Give()
+            return ReleaseLease()
     raise CorruptData(f"frame: unknown: {short(fields)}")
 
 

@@ -12,9 +12,16 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from serl.console.access import HEADERS, Gate, OperatorLease, RateLimit
-from serl.console.backend import Cockpit
-from serl.console.messages import MAX_BYTES, Give, Take, Yes, read_frame, read_token
+from serl.console.access import HEADERS, OperatorLease, RateLimit, RequestCheck
+from serl.console.backend import ConsoleBackend
+from serl.console.messages import (
+    MAX_BYTES,
+    Confirmation,
+    ReleaseLease,
+    TakeLease,
+    read_frame,
+    read_token,
+)
 from serl.errors import CorruptData, SerlError
 from serl.report import page
 from serl.system.json_fields import dump_object
@@ -29,12 +36,12 @@ FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
-HELLO_S = 5.0
-MOST_PAGES = 8
-MOST_BEATS_HZ, MOST_FRAMES_HZ = 60.0, 120.0
+TOKEN_TIMEOUT_S = 5.0
+MAX_PAGES = 8
+MAX_HEARTBEATS_HZ, MAX_FRAMES_HZ = 60.0, 120.0
 STOP_PERIOD_S = 0.1
 """Period in which stop requests are merged, so that a flood of them does not block the rest."""
-PATIENCE_S = 5.0
+MAX_STALL_S = 5.0
 """Network stall whose delayed frames may arrive at once without exceeding the rate limit."""
 
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
@@ -50,22 +57,25 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Console:
-    """Web application that serves a cockpit to pages with the token.
+    """Web application that serves a backend to pages with the token.
 
     Args:
-        cockpit: interface to the run.
+        backend: interface to the run.
         gate: checks of requests.
         now_s: clock, monotonic seconds.
     """
 
     def __init__(
-        self, cockpit: Cockpit, gate: Gate, now_s: Callable[[], float] = time.monotonic
+        self,
+        backend: ConsoleBackend,
+        gate: RequestCheck,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cockpit, self._gate, self._now_s = cockpit, gate, now_s
+        self._backend, self._gate, self._now_s = backend, gate, now_s
         self._lease = OperatorLease(now_s)
         self._pages: set[web.WebSocketResponse] = set()
-        self._sayings: set[asyncio.Task[None]] = set()
-        self._stop_sayers: set[web.WebSocketResponse] = set()  # since the last stop began
+        self._running: set[asyncio.Task[None]] = set()
+        self._stop_requests: set[web.WebSocketResponse] = set()  # since the last stop began
         self._stops = False  # a stop began within STOP_PERIOD_S
         self._ticket = secrets.token_urlsafe(32)  # for the report alone, in a cookie
         self.app = web.Application(middlewares=[self._guard], client_max_size=1024)
@@ -81,7 +91,7 @@ class Console:
         """Refuse every request from another origin, without a reason in the response."""
         upgrade = request.path == "/socket" or "Upgrade" in request.headers
         twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
-        if twice or self._gate.objection(
+        if twice or self._gate.refusal_reason(
             request.method, request.raw_path, request.headers, upgrade
         ):
             return web.Response(status=_REFUSED, text="refused", headers=HEADERS)
@@ -98,17 +108,17 @@ class Console:
         await socket.prepare(request)
         if not await self._knows_token(socket):
             await socket.close(code=_BAD_TOKEN, message=b"wrong token")
-        elif len(self._pages) >= MOST_PAGES:
+        elif len(self._pages) >= MAX_PAGES:
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many pages")
         else:
             await self._serve(socket)
         return socket
 
     async def _knows_token(self, socket: web.WebSocketResponse) -> bool:
-        """Return whether the first frame has the token and arrives within `HELLO_S`."""
+        """Return whether the first frame has the token and arrives within `TOKEN_TIMEOUT_S`."""
         with suppress(asyncio.TimeoutError, CorruptData):
-            first = await socket.receive(HELLO_S)
-            return first.type is WSMsgType.TEXT and self._gate.knows(read_token(first.data))
+            first = await socket.receive(TOKEN_TIMEOUT_S)
+            return first.type is WSMsgType.TEXT and self._gate.is_token(read_token(first.data))
         return False
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
@@ -124,45 +134,45 @@ class Console:
             await socket.close(code=_BAD_FRAME, message=str(error).encode()[:120])
         finally:
             self._pages.discard(socket)
-            self._lease.give(socket)  # no last heartbeat: the input counts as lost, not released
+            self._lease.release(socket)  # no last heartbeat: the input counts as lost, not released
             for sender in senders:
                 sender.cancel()
 
     async def _listen(self, socket: web.WebSocketResponse) -> None:
-        frames = RateLimit(MOST_FRAMES_HZ, self._now_s, PATIENCE_S)
-        beats = RateLimit(MOST_BEATS_HZ, self._now_s)
+        frames = RateLimit(MAX_FRAMES_HZ, self._now_s, MAX_STALL_S)
+        beats = RateLimit(MAX_HEARTBEATS_HZ, self._now_s)
         async for message in socket:
             if message.type is not WSMsgType.TEXT:
                 raise CorruptData("frame: expected text")
             frame = read_frame(message.data)
             if frame == "estop":  # exempt from the rate limit
-                self._stop_sayers.add(socket)
+                self._stop_requests.add(socket)
                 if not self._stops:
                     self._stops = True
                     self._start(self._stop())
             elif not frames.allows():
-                raise CorruptData(f"frame: more than {MOST_FRAMES_HZ:g} a second")
+                raise CorruptData(f"frame: more than {MAX_FRAMES_HZ:g} a second")
             elif isinstance(frame, Wish):
-                if self._lease.beat(socket) and beats.allows():
-                    self._cockpit.drive(frame)
-            elif isinstance(frame, Take):
+                if self._lease.renew(socket) and beats.allows():
+                    self._backend.drive(frame)
+            elif isinstance(frame, TakeLease):
                 if self._lease.take(socket):
-                    self._cockpit.drive(_HANDS_OFF)  # takeover starts with hands off
-            elif isinstance(frame, Give):
-                if self._lease.beat(socket):
-                    self._cockpit.drive(_HANDS_OFF)
-                self._lease.give(socket)
-            elif self._lease.beat(socket):
-                self._start(self._say({socket}, frame))
+                    self._backend.drive(_HANDS_OFF)  # takeover starts with hands off
+            elif isinstance(frame, ReleaseLease):
+                if self._lease.renew(socket):
+                    self._backend.drive(_HANDS_OFF)
+                self._lease.release(socket)
+            elif self._lease.renew(socket):
+                self._start(self._execute({socket}, frame))
             else:
-                what = "yes" if isinstance(frame, Yes) else frame
+                what = "yes" if isinstance(frame, Confirmation) else frame
                 await _send(socket, {"type": "answer", "what": what, "text": "take over first"})
 
-    def _start(self, saying: Coroutine[Any, Any, None]) -> None:
+    def _start(self, command: Coroutine[Any, Any, None]) -> None:
         """Execute a command as a task, so that heartbeats are still processed meanwhile."""
-        task = asyncio.create_task(saying)
-        self._sayings.add(task)
-        task.add_done_callback(self._sayings.discard)
+        task = asyncio.create_task(command)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _stop(self) -> None:
         """Stop at once, and again after each period with a stop request; answer every request.
@@ -170,18 +180,23 @@ class Console:
         Each request is followed, within a period, by a stop that begins after it: a stop already in
         progress may not cover an actor that was released meanwhile.
         """
-        while self._stop_sayers:
-            sayers, self._stop_sayers = self._stop_sayers, set()
-            self._start(self._say(sayers, "estop"))
+        while self._stop_requests:
+            sockets, self._stop_requests = self._stop_requests, set()
+            self._start(self._execute(sockets, "estop"))
             await asyncio.sleep(STOP_PERIOD_S)
         self._stops = False
 
-    async def _say(self, sockets: set[web.WebSocketResponse], said: str | Yes) -> None:
-        cockpit = self._cockpit
-        what = "yes" if isinstance(said, Yes) else said
+    async def _execute(
+        self, sockets: set[web.WebSocketResponse], command: str | Confirmation
+    ) -> None:
+        """Execute a command and send its result to the pages that gave it."""
+        what = "yes" if isinstance(command, Confirmation) else command
         try:
-            doing = cockpit.answer(said.question) if isinstance(said, Yes) else cockpit.say(said)
-            text, done = await doing, True
+            if isinstance(command, Confirmation):
+                text = await self._backend.confirm(command.question)
+            else:
+                text = await self._backend.execute(command)
+            done = True
         except SerlError as error:
             text, done = str(error), False
         answer = {"type": "answer", "what": what, "text": text, "done": done}
@@ -191,20 +206,20 @@ class Console:
         while not socket.closed:
             holder = self._lease.holder
             lease = "you" if holder is socket else "other" if holder else "free"
-            await _send(socket, {"type": "state", "lease": lease, **self._cockpit.state()})
+            await _send(socket, {"type": "state", "lease": lease, **self._backend.state()})
             await asyncio.sleep(STATE_PERIOD_S)
 
     async def _send_progress(self, socket: web.WebSocketResponse) -> None:
         while not socket.closed:
-            report = self._cockpit.report() is not None
-            await _send(socket, {"type": "progress", "report": report, **self._cockpit.progress()})
+            report = self._backend.report() is not None
+            await _send(socket, {"type": "progress", "report": report, **self._backend.progress()})
             await asyncio.sleep(PROGRESS_PERIOD_S)
 
     async def _send_pictures(self, socket: web.WebSocketResponse) -> None:
         """Send the newest frames only: a slow page receives fewer of them."""
         sent: dict[str, int] = {}
         while not socket.closed:
-            for picture in self._cockpit.pictures():
+            for picture in self._backend.pictures():
                 if sent.get(picture.name) != picture.serial:
                     sent[picture.name] = picture.serial
                     name = picture.name.encode()[:255]
@@ -214,7 +229,7 @@ class Console:
 
     async def _allow_report(self, request: web.Request) -> web.StreamResponse:
         """Give a page with the token a cookie that grants access to the report only."""
-        if not self._gate.bears(request.headers):
+        if not self._gate.has_token(request.headers):
             raise web.HTTPForbidden
         response = web.Response(status=204)
         response.set_cookie(
@@ -226,7 +241,7 @@ class Console:
         ticket = request.cookies.get(_REPORT, "").encode(errors="replace")
         if not secrets.compare_digest(ticket, self._ticket.encode()):
             raise web.HTTPForbidden
-        path = self._cockpit.report()
+        path = self._backend.report()
         if path is None:
             raise web.HTTPNotFound
         body = await asyncio.to_thread(path.read_bytes)

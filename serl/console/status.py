@@ -21,7 +21,7 @@ Health = tuple[bool, str]
 """Whether a part of the run is healthy, and a short description of its state."""
 
 
-class Overview:
+class TrainingStatus:
     """Progress of a training.
 
     Args:
@@ -35,7 +35,7 @@ class Overview:
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers; `states` contains the state of each process."""
-        progress = self._reader.read(_Said(states))
+        progress = self._reader.read(states)
         recent = self._reader.recent
         won = [row["duration_s"] for row in recent if row["success"]][-WINDOW:]
         return {
@@ -91,17 +91,6 @@ class Overview:
         return disk.free >= 2 * least, f"{disk.free / 1e9:.0f} GB free"
 
 
-class _Said:
-    """Reported states of the processes, in place of a supervisor."""
-
-    def __init__(self, states: Mapping[str, str]) -> None:
-        self._states = states
-
-    def states(self) -> Mapping[str, str]:
-        """Return the reported states."""
-        return self._states
-
-
 def _learner(progress: RunProgress, state: str) -> Health:
     if state != "running":
         return state != SILENT, state or "not started"
@@ -124,13 +113,13 @@ def _kind(row: dict[str, Any]) -> str:
 _PATIENCE = 5
 
 
-def overview_of(run: RunFolder, actor: str) -> Overview | SessionOverview:
+def make_status(run: RunFolder, actor: str) -> TrainingStatus | RecordingStatus:
     """Return the overview of a training or of a person's recording."""
     session = read_session(run.path)
-    return Overview(run, actor) if session is None else SessionOverview(run, session)
+    return TrainingStatus(run, actor) if session is None else RecordingStatus(run, session)
 
 
-class SessionOverview:
+class RecordingStatus:
     """Progress of a person's recording.
 
     Args:
@@ -149,19 +138,19 @@ class SessionOverview:
             recorded = Recording(self._run.path, self._run.episodes(ACTOR))
             counts, recent = recorded.counts, recorded.recent
             self._have = {"demonstrations": counts.kept}
-            beside = {"failures": counts.failures, "undone": counts.undone}
+            others = {"failures": counts.failures, "undone": counts.undone}
         else:
             labels = list(read_labels(self._run.path).values())
             positives = sum(label > 0 for label in labels)
             self._have = {"positives": positives, "negatives": len(labels) - positives}
-            beside = {"episodes": len(episode_paths(self._run.path))}
+            others = {"episodes": len(episode_paths(self._run.path))}
         disk = shutil.disk_usage(self._run.path)
         return {
             "task": self._run.config.task,
             "run": self._run.name,
             "session": self._session.purpose,
             "counts": [[n, have, self._session.wanted.get(n)] for n, have in self._have.items()]
-            + [[name, count, None] for name, count in beside.items()],
+            + [[name, count, None] for name, count in others.items()],
             "recent": ["alone" if kept else "failed" for kept in recent[-WINDOW:]],
             "advice": advise_session(self._have, self._session.wanted, recent),
             "disk": [

@@ -50,7 +50,7 @@ def _running_sum(values: Values, window: int) -> Values:
     return last
 
 
-def thinned(x: Values, y: Values, most: int) -> tuple[Values, Values]:
+def thin(x: Values, y: Values, most: int) -> tuple[Values, Values]:
     """Return at most `most` points, as means of neighbours; non-finite points are left out."""
     kept = np.isfinite(x) & np.isfinite(y)
     x, y = x[kept], y[kept]
@@ -158,7 +158,7 @@ def assistance(rows: Sequence[MetricsRow]) -> Assistance:
     )
 
 
-def together(parts: Iterable[Assistance]) -> Assistance:
+def total_assistance(parts: Iterable[Assistance]) -> Assistance:
     """Return the total help in several runs."""
     total = Assistance()
     for part in parts:

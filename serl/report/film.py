@@ -19,7 +19,7 @@ from serl.clock import VirtualClock
 from serl.errors import SerlError
 from serl.loop import EpisodeKey, Result, run
 from serl.report.playback import RecordedHuman, RecordedPolicy
-from serl.report.review import Replayed
+from serl.report.review import ReplayedEpisode
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, RunFolder
@@ -37,7 +37,7 @@ _TOLERANCE = 0.25  # as a share of an array's range in the episode
 _SAME_START = 1e-4
 
 
-class Departed(SerlError):
+class ReplayDiverged(SerlError):
     """An error: the simulation departs from the recording, so its images would be wrong."""
 
 
@@ -54,13 +54,13 @@ def reenact(
         size: width and height of the images.
 
     Raises:
-        Departed: no start of the run gives the first observation, or the simulation departs from
-            the recording later, as it does when the task or the simulation has changed since.
+        ReplayDiverged: no start of the run gives the first observation, or the simulation departs
+            from the recording later, as it does when the task or the simulation has changed since.
         BadInput: the task cannot be loaded.
     """
     task = make_task(config)
     if difference := make_spec(task).difference(spec):
-        raise Departed(f"the task is another one now: {difference}")
+        raise ReplayDiverged(f"the task is another one now: {difference}")
     with plugins.make_simulation(task) as robot:
         _place(robot, task, episode, config.seed, number)
         with closing(plugins.make_renderer(robot, supersampling=2)) as camera:
@@ -70,7 +70,7 @@ def reenact(
 def _place(
     robot: SimulatedRobot, task: SimulatedTask, episode: Episode, seed: int, number: int
 ) -> None:
-    """Reset the scene to the start that gives the first observation, else raise `Departed`."""
+    """Reset the scene to the start that gives the first observation; else `ReplayDiverged`."""
     scripted = episode.count(ActionSource.SCRIPT) > 0
     purpose = Purpose.DEMONSTRATION if scripted else Purpose.TRAINING
     actor, first = episode.steps[0].key.actor, episode.steps[0].observation
@@ -80,7 +80,7 @@ def _place(
         task.begin(reading)
         if max(_apart(task.observation(reading), first).values()) < _SAME_START:
             return
-    raise Departed("no start of its run looks like the first observation")
+    raise ReplayDiverged("no start of its run looks like the first observation")
 
 
 def _film(
@@ -97,7 +97,9 @@ def _film(
     def look(observation: Observation) -> Action:
         apart = _apart(observation, seen[len(pictures)])
         if np.mean([min(1.0, apart[name] / spans[name]) for name in apart]) > _TOLERANCE:
-            raise Departed(f"simulated again, it goes another way from step {len(pictures)} on")
+            raise ReplayDiverged(
+                f"simulated again, it goes another way from step {len(pictures)} on"
+            )
         pictures.append(shoot())
         return policy(observation)
 
@@ -116,7 +118,7 @@ def _film(
         interrupted=lambda: len(pictures) == len(seen),
     )
     if len(pictures) <= len(seen):
-        raise Departed(f"simulated again, it ends at step {len(pictures) - 1}")
+        raise ReplayDiverged(f"simulated again, it ends at step {len(pictures) - 1}")
     return pictures
 
 
@@ -192,7 +194,7 @@ class Film:
         frame = np.asarray(picture.reduce(_SCALE)).copy()
         images = [self._views[index]] if self._views else list(self._seen[index].images.values())
         if images:
-            frame[: VIEW[1], : VIEW[0]] = tiled(images, VIEW)
+            frame[: VIEW[1], : VIEW[0]] = tile(images, VIEW)
         return frame
 
     def _state(self) -> dict[str, tuple[Box, Values]]:
@@ -256,12 +258,12 @@ class Film:
         over = index == count
         step = self._steps[min(index, count - 1)]
         colour = SOURCE_COLOURS[step.source]
-        said = step.source.value
+        label = step.source.value
         if over:
-            colour, said = (GREEN if self._result.success else QUIET), self._result.text
-        width = min(pen.width(said, 15), _RIGHT - _LEFT - 24)
+            colour, label = (GREEN if self._result.success else QUIET), self._result.text
+        width = min(pen.width(label, 15), _RIGHT - _LEFT - 24)
         pen.box((_LEFT, 70, _LEFT + width + 24, 98), colour, radius=14)
-        pen.text((_LEFT + 12, 84), said, 15, _PAPER, fit=width)
+        pen.text((_LEFT + 12, 84), label, 15, _PAPER, fit=width)
         time = f"{index / rate_hz:.1f} s"
         if not over:
             pen.text((_RIGHT, 84), f"step {index} of {count}", 14, INK, "rm")
@@ -290,15 +292,15 @@ class Film:
         middle, half = (left + right) / 2, (right - left) / 2
         for row, name in enumerate(names):
             top, bottom = 126 + row * high, 126 + (row + 1) * high - 6
-            asked, done = float(step.requested[row]), float(step.action[row])
+            requested, executed = float(step.requested[row]), float(step.action[row])
             pen.text((_LEFT, (top + bottom) / 2), name, 13, QUIET, fit=70)
             pen.box((left, top, right, bottom), _CARD)
-            for value, fill, outline in ((done, colour, None), (asked, None, INK)):
+            for value, fill, outline in ((executed, colour, None), (requested, None, INK)):
                 ends = sorted((middle, middle + value * half))
                 pen.box((ends[0], top, ends[1], bottom), fill, outline)
             pen.line([(middle, top - 1), (middle, bottom + 1)], QUIET)
-            pen.text((_RIGHT, (top + bottom) / 2), f"{done:+.2f}", 12, INK, "rm")
-        pen.text((_LEFT, 344), "filled: done    outlined: asked for", 11, QUIET)
+            pen.text((_RIGHT, (top + bottom) / 2), f"{executed:+.2f}", 12, INK, "rm")
+        pen.text((_LEFT, 344), "filled: executed    outlined: requested", 11, QUIET)
 
     def _x(self, index: int) -> float:
         """Return the abscissa of the observation `index` on the timeline."""
@@ -363,7 +365,7 @@ def _draw_curves(pen: _Pen, box: Box, values: Values, until: int | None = None) 
             pen.box((px - 2.5, py - 2.5, px + 3, py + 3), colour, radius=2.5)
 
 
-def tiled(images: Sequence[Image], size: tuple[int, int]) -> Image:
+def tile(images: Sequence[Image], size: tuple[int, int]) -> Image:
     """Return a picture of the images in a grid, each as large as fits; uint8 (H, W, 3)."""
     columns = int(np.ceil(np.sqrt(len(images))))
     rows = -(-len(images) // columns)
@@ -381,7 +383,7 @@ def tiled(images: Sequence[Image], size: tuple[int, int]) -> Image:
     return canvas
 
 
-def write_film(shown: Replayed, path: Path) -> str:
+def write_film(shown: ReplayedEpisode, path: Path) -> str:
     """Write an episode as a film in real time; return a phrase on the origin of its images.
 
     Raises:
@@ -395,7 +397,7 @@ def write_film(shown: Replayed, path: Path) -> str:
     return origin
 
 
-def _views(shown: Replayed) -> tuple[list[Image] | None, str]:
+def _views(shown: ReplayedEpisode) -> tuple[list[Image] | None, str]:
     """Return simulated images of the scene if the recording has none, and their origin in words."""
     if shown.spec.observation.images:
         return None, "with the recorded images"
@@ -403,7 +405,7 @@ def _views(shown: Replayed) -> tuple[list[Image] | None, str]:
     try:
         views = reenact(shown.episode, shown.spec, config, shown.recording.number, VIEW)
     except SerlError as error:
-        return None, f"with plots, for there are no pictures: {error}"
+        return None, f"with plots of the state, as it cannot be simulated again: {error}"
     return views, "simulated again for its pictures"
 
 

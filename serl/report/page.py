@@ -27,8 +27,9 @@ CONTENT_POLICY = (
 )
 """Content security policy with which the browser refuses all requests and scripts."""
 
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+TEMPLATES = Path(__file__).with_name("templates")
+_environment = Environment(
+    loader=FileSystemLoader(TEMPLATES),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -70,13 +71,8 @@ class Film(NamedTuple):
 
 def render(template: str, **values: Any) -> bytes:
     """Return a page as UTF-8; raise `jinja2.UndefinedError` for a missing value."""
-    text = _TEMPLATES.get_template(template).render(policy=CONTENT_POLICY, **values)
+    text = _environment.get_template(template).render(policy=CONTENT_POLICY, **values)
     return text.encode()
-
-
-def palette() -> str:
-    """Return the CSS variables of the colours of pages and plots, in light and dark mode."""
-    return _TEMPLATES.get_template("palette.css").render()
 
 
 def films(paths: Iterable[Path], max_bytes: int) -> list[Film]:

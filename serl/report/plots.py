@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from serl.report.curves import Values, thinned
+from serl.report.curves import Values, thin
 
 Colour = Literal["policy", "human", "evaluation", "quiet"]
 Scale = Literal["values", "percent", "fitted percent"]
@@ -106,20 +106,10 @@ def plot(
     return Markup(_inline(buffer.getvalue(), name))
 
 
-def standalone(svg: str, palette: str) -> str:
-    """Return the element from `plot` as a standalone SVG file, in the colours of a CSS palette."""
-    _, _, width, height = svg.partition('viewBox="')[2].partition('"')[0].split()
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    size = f'width="{width}" height="{height}"'
-    style = f"<style>{palette}svg{{background:var(--card);font-family:sans-serif}}</style>"
-    opening, _, body = svg.partition(">")
-    return f"{opening.replace('<svg', f'<svg {spaces} {size}', 1)}>{style}{body}"
-
-
 def _draw(axes: Axes, trace: Trace) -> None:
     colour = _PLACEHOLDERS[trace.colour]
     if trace.mark == "line":
-        axes.plot(*thinned(trace.x, trace.y, _MOST_POINTS), color=colour, linewidth=1.8)
+        axes.plot(*thin(trace.x, trace.y, _MOST_POINTS), color=colour, linewidth=1.8)
     elif trace.mark == "dots":
         step = len(trace.x) // _MOST_POINTS + 1
         x, y = trace.x[::step], trace.y[::step]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
@@ -15,14 +15,6 @@ from serl.teleop.stop import STOP_FILE, kept_stop
 from serl.training.link import read_control_status, read_status
 
 WINDOW = 20
-
-
-class States(Protocol):
-    """A source of the states of processes, such as a `Supervisor`."""
-
-    def states(self) -> Mapping[str, str]:
-        """Return the state of each process, by name."""
-        ...
 
 
 class ProgressReader:
@@ -64,17 +56,16 @@ class ProgressReader:
         news, self._news = self._news, []
         return news
 
-    def read(self, supervisor: States) -> RunProgress:
-        """Read new rows and return the newest state."""
+    def read(self, states: Mapping[str, str]) -> RunProgress:
+        """Read new rows and return the newest state; `states` are the processes' states by name."""
         self._follow()
-        states = supervisor.states()
         return replace(
             self._progress,
             elapsed_s=time.monotonic() - self._started_s,
             episodes=self._episodes or None,
             unassisted_success=_rate([r for r in self._recent if not r["assisted"]]),
             assisted_success=_rate([r for r in self._recent if r["assisted"]]),
-            human_share=self._human_share(),
+            human_share=human_share(self._recent),
             actors=tuple(
                 self._actor(name, states) for name in sorted(states) if name.startswith(self._link)
             ),
@@ -127,11 +118,6 @@ class ProgressReader:
         left = (self._progress.total_steps or 0) - row["steps"]
         return left * since_s / done if done else None
 
-    def _human_share(self) -> float | None:
-        last = list(self._recent)[-WINDOW:]
-        steps = sum(row["length"] for row in last)
-        return sum(row["human_steps"] for row in last) / steps if steps else None
-
     def _rows(self) -> list[dict[str, Any]]:
         rows, self._offset = read_rows(self._path, self._offset)
         return rows
@@ -159,7 +145,6 @@ ALONE = 10
 ENOUGH = 8  # unassisted successes among them from which on no takeovers are needed
 PATIENCE = 15
 """Episodes without a success after which a demonstration helps more than waiting."""
-_WINDOW = 20
 _MUCH = 0.5
 _LONG_S = 2.0
 """Mean duration of a long takeover: in bench_habits.py brief ones take 1.2 s, long ones 2.5 s."""
@@ -169,7 +154,7 @@ _THIRD = 3
 def advise(episodes: Sequence[dict[str, Any]]) -> str:
     """Return advice to the operator, with its reason, from rows of episodes, oldest first."""
     if not episodes:
-        return "watch: the first episode is on its way"
+        return "watch: the first episode is in progress"
     last = list(episodes)[-PATIENCE:]
     alone = [row["success"] and not row["assisted"] for row in episodes[-ALONE:]]
     won = sum(row["success"] for row in last)
@@ -178,30 +163,30 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
     if len(last) == PATIENCE and not won:
         return f"demonstrate: no success in {PATIENCE} episodes"
     if len(last) == PATIENCE and won * _THIRD < PATIENCE:
-        return f"help to a success: {won} of the last {PATIENCE} episodes had one"
-    if (share := human_share(episodes)) > _MUCH:
-        return f"correct more briefly: hands were on in {share:.0%} of the last steps"
-    if len(last) == PATIENCE and (takeover_s := mean_takeover_s(episodes)) > _LONG_S:
+        return f"help it succeed: {won} of the last {PATIENCE} episodes were successes"
+    if (share := human_share(episodes) or 0.0) > _MUCH:
+        return f"correct more briefly: {share:.0%} of the last steps were human"
+    if len(last) == PATIENCE and (takeover_s := _mean_takeover_s(episodes)) > _LONG_S:
         return f"correct briefly: takeovers of {takeover_s:.1f} s raise over-estimation"
     tried = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
     if not tried:
-        return "let it try: no episode was without help yet"
+        return "let it try: no unassisted episode yet"
     return f"correct briefly: {sum(tried)} of the last {len(tried)} unassisted episodes succeeded"
 
 
-def human_share(episodes: Sequence[dict[str, Any]]) -> float:
-    """Return the share of human steps in the last 20 episodes; 0 without any."""
-    last = list(episodes)[-_WINDOW:]
+def human_share(episodes: Iterable[dict[str, Any]]) -> float | None:
+    """Return the share of human steps in the last 20 episodes; None without any step."""
+    last = list(episodes)[-WINDOW:]
     steps = sum(row["length"] for row in last)
-    return sum(row["human_steps"] for row in last) / steps if steps else 0.0
+    return sum(row["human_steps"] for row in last) / steps if steps else None
 
 
-def mean_takeover_s(episodes: Sequence[dict[str, Any]]) -> float:
+def _mean_takeover_s(episodes: Sequence[dict[str, Any]]) -> float:
     """Return the mean duration of a takeover in the last 20 episodes, s; 0 without any.
 
     A long takeover that ends in a success teaches the value of that success for the state in which
     it began, from which the policy alone cannot succeed.
     """
-    last = [row for row in list(episodes)[-_WINDOW:] if row["interventions"]]
+    last = [row for row in list(episodes)[-WINDOW:] if row["interventions"]]
     hands_s = sum(row["human_steps"] * row["duration_s"] / row["length"] for row in last)
     return hands_s / sum(row["interventions"] for row in last) if last else 0.0

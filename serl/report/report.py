@@ -21,8 +21,8 @@ from serl.report.curves import (
     running_mean,
     running_ratio,
     series,
-    thinned,
-    together,
+    thin,
+    total_assistance,
 )
 from serl.report.plots import Colour, Trace, plot
 from serl.report.run_data import RunData, read_run
@@ -93,7 +93,7 @@ def write_stages_report(run: RunFolder) -> Assistance:
         BadInput: a stage's folder is not a run.
     """
     stages = {name: read_run(part.path) for name, part in run.parts().items()}
-    helped = together(stage.help for stage in stages.values())
+    helped = total_assistance(stage.help for stage in stages.values())
     finals = [stage.finals[-1] for stage in stages.values() if stage.finals]
     result = _score(None, "Not every stage has a final evaluation.")
     if len(finals) == len(stages):
@@ -332,7 +332,7 @@ def _learner(run: RunData) -> list[page.Card]:
             continue
         traces = [
             Trace("", "policy", x, values, "dots"),
-            Trace("", "policy", *thinned(x, values, 60)),
+            Trace("", "policy", *thin(x, values, 60)),
         ]
         figure = plot(title, traces, STEPS)
         cards.append(page.Card(title, figure, page.decimal(_final(values)), note=note))

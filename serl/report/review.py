@@ -52,7 +52,7 @@ class Recording(NamedTuple):
     path: Path
 
 
-class Replayed(NamedTuple):
+class ReplayedEpisode(NamedTuple):
     """An episode that was read in full and replayed."""
 
     recording: Recording
@@ -115,7 +115,7 @@ def pick(found: Sequence[Recording], number: int) -> Recording:
     return chosen[0]
 
 
-def replayed(recording: Recording) -> Replayed | None:
+def replayed(recording: Recording) -> ReplayedEpisode | None:
     """Read an episode and run the control loop on it; return None when it has no step yet.
 
     Raises:
@@ -128,7 +128,9 @@ def replayed(recording: Recording) -> Replayed | None:
     if not episode.steps:
         return None
     clock = VirtualClock(lambda dt_s: None, spec.rate_hz)
-    return Replayed(recording, spec, episode, replay(episode, spec, clock, lambda record: None))
+    return ReplayedEpisode(
+        recording, spec, episode, replay(episode, spec, clock, lambda record: None)
+    )
 
 
 def print_table(console: Console, found: Sequence[Recording]) -> None:
@@ -141,7 +143,7 @@ def print_table(console: Console, found: Sequence[Recording]) -> None:
         console.print(_line([*name, *_cells(replayed(recording))], widths), soft_wrap=True)
 
 
-def _cells(shown: Replayed | None) -> list[tuple[str, str]]:
+def _cells(shown: ReplayedEpisode | None) -> list[tuple[str, str]]:
     """Return texts and styles of the cells of an episode's line."""
     if shown is None:
         return [*[("-", _QUIET)] * 5, ("no step was recorded yet", _QUIET)]
@@ -166,26 +168,26 @@ def _line(cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Text:
     return line
 
 
-def print_summary(console: Console, shown: Replayed) -> None:
+def print_summary(console: Console, shown: ReplayedEpisode) -> None:
     """Print a summary of an episode: ending, labels, action sources, rewards, actions, states."""
     lines = [
         *_headline(shown),
-        *_said(shown),
+        *_labels(shown),
         Text(),
         *_course(shown),
         Text(),
         *_actions(shown),
         Text(),
     ]
-    for line in [*lines, *_seen(shown)]:
+    for line in [*lines, *_observations(shown)]:
         console.print(line, soft_wrap=True)
 
 
-def follow(console: Console, shown: Replayed, clock: Clock) -> None:
+def follow(console: Console, shown: ReplayedEpisode, clock: Clock) -> None:
     """Print the steps of a recording one by one, at the clock's pace."""
     names = shown.spec.action_names
 
-    def tell(record: Record) -> None:
+    def print_step(record: Record) -> None:
         if isinstance(record, Step):
             acted = "  ".join(
                 f"{name} {value:+.2f}" for name, value in zip(names, record.action, strict=True)
@@ -195,10 +197,10 @@ def follow(console: Console, shown: Replayed, clock: Clock) -> None:
             line.append(f" {acted}  reward {record.reward:g}")
             console.print(line, soft_wrap=True)
 
-    replay(shown.episode, shown.spec, clock, tell)
+    replay(shown.episode, shown.spec, clock, print_step)
 
 
-def _headline(shown: Replayed) -> Iterator[Text]:
+def _headline(shown: ReplayedEpisode) -> Iterator[Text]:
     (actor, number, path), result = shown.recording, shown.result
     yield Text.assemble((shown.spec.task, "bold"), f" · {actor} · episode {number}")
     ending = Text.assemble((result.text, _GOOD if result.success else "bold"))
@@ -212,7 +214,7 @@ def _headline(shown: Replayed) -> Iterator[Text]:
     yield Text(str(path), _QUIET)
 
 
-def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
+def _labels(shown: ReplayedEpisode, most: int = 8) -> Iterator[Text]:
     """Yield the labels of the episode's steps in the order they were given; the last one counts."""
     path = shown.recording.path
     here = tuple(episode_name(path))
@@ -221,14 +223,14 @@ def _said(shown: Replayed, most: int = 8) -> Iterator[Text]:
         words, key=lambda word: (word.place.step, word.label, word.by)
     ):
         if (most := most - 1) < 0:
-            yield Text(f"{'':20}... {len(words)} words in all, in {LABELS_FILE}", _QUIET)
+            yield Text(f"{'':20}... {len(words)} labels in total, in {LABELS_FILE}", _QUIET)
             return
-        said_s = list(group)[-1].wall_s
-        when = datetime.fromtimestamp(said_s).strftime("%Y-%m-%d %H:%M:%S")
-        yield _row("said", Text(f"step {step}: {label}"), Text(f"by {by}, {when}"))
+        given_s = list(group)[-1].wall_s
+        when = datetime.fromtimestamp(given_s).strftime("%Y-%m-%d %H:%M:%S")
+        yield _row("label", Text(f"step {step}: {label}"), Text(f"by {by}, {when}"))
 
 
-def _course(shown: Replayed) -> Iterator[Text]:
+def _course(shown: ReplayedEpisode) -> Iterator[Text]:
     """Yield the action sources and the rewards over time."""
     steps = shown.episode.steps
     strip = Text()
@@ -242,7 +244,7 @@ def _course(shown: Replayed) -> Iterator[Text]:
         for source in ActionSource
         if (count := shown.episode.count(source))
     )
-    yield _row("who acted", strip, Text(counts))
+    yield _row("source", strip, Text(counts))
     if takeovers := _takeovers(steps):
         yield Text(f"{'':20}human: steps {takeovers}", STYLES[ActionSource.HUMAN])
     rewards = np.array([step.reward for step in steps])
@@ -260,27 +262,27 @@ def _takeovers(steps: Sequence[Step], most: int = 6) -> str:
     return ", ".join(spans[:most]) + (f" and {left} more" if left > 0 else "")
 
 
-def _actions(shown: Replayed) -> Iterator[Text]:
+def _actions(shown: ReplayedEpisode) -> Iterator[Text]:
     """Yield the executed actions over time, and their mean difference from the requested ones."""
     steps = shown.episode.steps
     executed = np.array([step.action for step in steps], np.float64)  # (N, A)
     apart = np.abs(executed - np.array([step.requested for step in steps]))  # (N, A)
     human = np.array([step.source is ActionSource.HUMAN for step in steps])
-    told = f"{'cut':>5} {'human':>7}" if human.any() else f"{'cut':>5}"
-    yield _row("action", Text("executed, from -1 to 1", _QUIET), Text(told, _QUIET))
+    note = f"{'cut':>5} {'human':>7}" if human.any() else f"{'cut':>5}"
+    yield _row("action", Text("executed, from -1 to 1", _QUIET), Text(note, _QUIET))
     for index, name in enumerate(shown.spec.action_names):
-        told = f"{_mean(apart[~human, index])} "
-        told += f"{_mean(apart[human, index]):>7}" if human.any() else ""
-        yield _row(name, _sparkline(executed[:, index], -1.0, 1.0), Text(told))
+        note = f"{_mean(apart[~human, index])} "
+        note += f"{_mean(apart[human, index]):>7}" if human.any() else ""
+        yield _row(name, _sparkline(executed[:, index], -1.0, 1.0), Text(note))
     apart_from = "by limits, human: from the policy's" if human.any() else "by limits"
     yield Text(f"{'':20}mean change; cut: {apart_from}", _QUIET)
 
 
-def _seen(shown: Replayed) -> Iterator[Text]:
+def _observations(shown: ReplayedEpisode) -> Iterator[Text]:
     """Yield the entry of each state array with the largest range, and the cameras."""
     spec = shown.spec.observation
     if spec.state:
-        yield _row("state", Text("the entry that moved most", _QUIET), Text())
+        yield _row("state", Text("the entry with the largest range", _QUIET), Text())
     for name, array in spec.state.items():
         values = np.array([step.observation.state[name].ravel() for step in shown.episode.steps])
         if not values.shape[1]:
@@ -290,8 +292,8 @@ def _seen(shown: Replayed) -> Iterator[Text]:
         label = f"{name}[{entry}]" if values.shape[1] > 1 else name
         span = float(np.ptp(curve)) or 1.0
         digits = max(0, 2 - math.floor(math.log10(span)))
-        told = f"{curve[0]:z.{digits}f} → {curve[-1]:z.{digits}f} {_unit(array)}"
-        yield _row(label, _sparkline(curve), Text(told))
+        note = f"{curve[0]:z.{digits}f} → {curve[-1]:z.{digits}f} {_unit(array)}"
+        yield _row(label, _sparkline(curve), Text(note))
     for name, image in spec.images.items():
         yield _row(name, Text(f"camera, {image.shape[1]} x {image.shape[0]}", _QUIET), Text())
 
@@ -301,9 +303,9 @@ def _unit(array: ArraySpec) -> str:
     return re.split(r"[ ,]", array.unit)[0]
 
 
-def _row(label: str, strip: Text, told: Text) -> Text:
+def _row(label: str, strip: Text, note: Text) -> Text:
     strip.pad_right(_CELLS - len(strip))
-    row = Text.assemble((f"{label:>18}  ", _QUIET), strip, "  ", told)
+    row = Text.assemble((f"{label:>18}  ", _QUIET), strip, "  ", note)
     row.rstrip()
     return row
 

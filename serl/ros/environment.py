@@ -23,7 +23,7 @@ from serl.errors import BadInput, CorruptData
 from serl.ros.ports import discovery_port
 from serl.runs.network import NetworkConfig, is_up
 from serl.system.files import FileLock, open_regular, write_atomic
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 
 if TYPE_CHECKING:
     from serl.runs.config import TrainConfig
@@ -340,7 +340,7 @@ def wait_until_up(addresses: set[IPv4Address]) -> None:
     """
     if not all(map(is_up, addresses)):
         logger.warning("waiting until the network of %s is up", ", ".join(map(str, addresses)))
-    while not all(map(is_up, addresses)) and not orphaned():
+    while not all(map(is_up, addresses)) and not is_orphaned():
         time.sleep(_RETRY_S)
 
 

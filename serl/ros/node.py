@@ -39,7 +39,7 @@ from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
 from serl.system.authentication import load_key, run_key, topic_key
 from serl.system.sockets import check_reach, close_inherited_sockets
-from serl.system.supervisor import supervised
+from serl.system.supervisor import is_supervised
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _TRIM_BYTES, _MMAP_BYTES = 64 << 20, 32 << 20
@@ -373,10 +373,10 @@ def run_node(run: Callable[[], None]) -> int:
     A supervised process whose body is done exits with 0, even if a signal asks it to end then.
     """
     try:
-        if supervised():
+        if is_supervised():
             close_inherited_sockets()
         run()
-        if supervised():
+        if is_supervised():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
     except BadInput as error:

@@ -20,9 +20,9 @@ from serl.runs import checkpoint
 from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.system.authentication import RUN_KEY, new_key
 from serl.system.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
-from serl.system.git import commit
 from serl.system.json_fields import short
 from serl.system.settings_file import read_yaml
+from serl.version import commit
 
 FORMAT = 1
 CONFIG = "config.yaml"

@@ -28,7 +28,7 @@ class CameraLost(SerlError):
     """The error for a device that delivers no more frames; it may come back."""
 
 
-class FilmEnded(SerlError):
+class VideoEnded(SerlError):
     """The error after the last frame of a video file."""
 
 
@@ -62,7 +62,7 @@ class CameraSource(Protocol):
 
         Raises:
             CameraLost: no frame came.
-            FilmEnded: the video file has no more frames.
+            VideoEnded: the video file has no more frames.
         """
         ...
 
@@ -98,13 +98,13 @@ class UsbCamera:
             self._capture.set(setting, value)
         if not self._capture.isOpened() or not self._capture.read()[0]:
             self.close()
-            raise BadInput(f"camera {path}: gives no frame; does another program use it?")
+            raise BadInput(f"camera {path}: delivers no frame; does another program use it?")
 
     def read(self) -> Image:
         """Return the next frame, see `CameraSource.read`."""
         there, frame = self._capture.read()
         if not there:
-            raise CameraLost(f"{self.name} gives no more frames")
+            raise CameraLost(f"{self.name} delivers no more frames")
         return rgb_of(frame)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class UsbCamera:
         self._capture.release()
 
 
-class FilmCamera:
+class VideoFileCamera:
     """A video file in the place of a camera, played at a fixed rate.
 
     Args:
@@ -152,7 +152,7 @@ class FilmCamera:
             self._capture = self._open()
             there, frame = self._capture.read()
         if not there:
-            raise FilmEnded(f"{self.name} ended")
+            raise VideoEnded(f"{self.name} ended")
         return rgb_of(frame)
 
     def close(self) -> None:
@@ -208,12 +208,12 @@ class RealSense:
             return
 
 
-class Lasting:
+class ReconnectingCamera:
     """A camera source that is reopened after a loss, with a try every `RETRY_S` seconds.
 
     Args:
-        opened: opens the source; raises `BadInput` while this is not possible.
-        tell: called with one line when the source is lost and when it is back.
+        open_source: opens the source; raises `BadInput` while this is not possible.
+        on_change: called with one line when the source is lost and when it is back.
         now_s: monotonic seconds.
 
     Attributes:
@@ -226,13 +226,13 @@ class Lasting:
 
     def __init__(
         self,
-        opened: Callable[[], CameraSource],
-        tell: Callable[[str], None],
+        open_source: Callable[[], CameraSource],
+        on_change: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.losses = 0
-        self._opened, self._tell, self._now_s = opened, tell, now_s
-        self._source: CameraSource | None = (source := opened())
+        self._open_source, self._on_change, self._now_s = open_source, on_change, now_s
+        self._source: CameraSource | None = (source := open_source())
         self.name, self._again_s = source.name, 0.0
 
     @property
@@ -244,16 +244,16 @@ class Lasting:
         """Return the next frame, after reopening a closed source; None while the source is lost.
 
         Raises:
-            FilmEnded: the video file has no more frames.
+            VideoEnded: the video file has no more frames.
         """
-        if self._source is None and not self._returned():
+        if self._source is None and not self._reopen():
             return None
         assert self._source is not None
         try:
             return self._source.read()
         except CameraLost as error:
             self.losses += 1
-            self._tell(f"{error}; it is looked for every {RETRY_S:g} s")
+            self._on_change(f"{error}; retrying every {RETRY_S:g} s")
             self.close()
             self._again_s = self._now_s() + RETRY_S
             return None
@@ -264,15 +264,15 @@ class Lasting:
             self._source.close()
             self._source = None
 
-    def _returned(self) -> bool:
+    def _reopen(self) -> bool:
         if self._now_s() < self._again_s:
             return False
         self._again_s = self._now_s() + RETRY_S
         try:
-            self._source = self._opened()
+            self._source = self._open_source()
         except BadInput:
             return False
-        self._tell(f"{self._source.name} is back")
+        self._on_change(f"{self._source.name} is back")
         return True
 
 

@@ -153,14 +153,14 @@ class Supervisor:
         return printable(lines[-1]) if lines else f"see {path}"
 
 
-def supervised() -> bool:
+def is_supervised() -> bool:
     """Return whether this process was started by a supervisor."""
     return "SERL_PARENT" in os.environ
 
 
-def orphaned() -> bool:
+def is_orphaned() -> bool:
     """Return whether this process was started by a supervisor that is gone."""
-    return supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
+    return is_supervised() and int(os.environ["SERL_PARENT"]) != os.getppid()
 
 
 def _state(code: int | None) -> str:

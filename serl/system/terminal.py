@@ -10,11 +10,11 @@ import termios
 from serl.errors import SerlError
 
 
-class TypedNoMore(SerlError):
+class TerminalClosed(SerlError):
     """The error for a standard input that cannot be read: absent, ended, or in the background."""
 
 
-class Typed:
+class TerminalInput:
     """The lines of standard input, which no other code may read."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Typed:
                 termios.tcflush(descriptor, termios.TCIFLUSH)
             while _is_ready(descriptor, 0.0) and os.read(descriptor, 4096):
                 pass
-        except (OSError, TypedNoMore):
+        except (OSError, TerminalClosed):
             return  # reported by the next call of `line`
 
     def line(self, timeout_s: float | None = 0.0) -> str | None:
@@ -39,7 +39,7 @@ class Typed:
             timeout_s: time to block; None to block without limit.
 
         Raises:
-            TypedNoMore: no further line can come.
+            TerminalClosed: no further line can come.
         """
         descriptor = _keyboard()
         while b"\n" not in self._part:
@@ -48,22 +48,22 @@ class Typed:
                     return None
                 more = os.read(descriptor, 4096)
             except OSError as error:  # a terminal that was hung up
-                raise TypedNoMore(f"standard input: {error.strerror}") from None
+                raise TerminalClosed(f"standard input: {error.strerror}") from None
             if not more:
-                raise TypedNoMore("standard input has ended")
+                raise TerminalClosed("standard input has ended")
             self._part += more
         line, _, self._part = self._part.partition(b"\n")
         return line.decode(errors="replace").strip()
 
 
 def _keyboard() -> int:
-    """Return the descriptor of standard input; raise `TypedNoMore` if it accepts no typing."""
+    """Return the descriptor of standard input; raise `TerminalClosed` if it accepts no typing."""
     try:
         descriptor = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):  # absent, closed, or replaced
-        raise TypedNoMore("there is no standard input") from None
+        raise TerminalClosed("there is no standard input") from None
     if _is_in_background(descriptor):
-        raise TypedNoMore("this process is in the background")
+        raise TerminalClosed("this process is in the background")
     return descriptor
 
 

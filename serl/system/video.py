@@ -1,4 +1,4 @@
-"""Images of episodes: captions, videos, filmstrips. Images are uint8 RGB of shape (H, W, 3)."""
+"""Images of episodes: captions, videos, contact sheets. Images are uint8 RGB of shape (H, W, 3)."""
 
 from __future__ import annotations
 
@@ -172,24 +172,9 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def filmstrip(frames: Sequence[Image], columns: int) -> Image:
-    """Return `columns` evenly spaced frames side by side, the first and the last among them.
-
-    Raises:
-        BadInput: there is no frame, or `columns` is below 1.
-    """
-    if not frames or columns < 1:
-        raise BadInput(f"a filmstrip needs frames and columns, got {len(frames)} and {columns}")
-    chosen = np.linspace(0, len(frames) - 1, min(columns, len(frames))).round().astype(int)
-    height = frames[0].shape[0]
-    gap = np.full((height, max(2, height // 60), 3), 255, np.uint8)
-    parts = [part for index in chosen for part in (gap, frames[index])]
-    return np.concatenate(parts[1:], axis=1)
-
-
-def encode_image(image: Image, ending: str = ".png") -> bytes:
-    """Return the bytes of an image file; `ending` (".png", ".jpg") chooses the format."""
-    return cv2.imencode(ending, cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
+def encode_image(image: Image, suffix: str = ".png") -> bytes:
+    """Return the bytes of an image file; `suffix` (".png", ".jpg") chooses the format."""
+    return cv2.imencode(suffix, cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
 
 
 def write_png(path: Path, image: Image) -> None:

@@ -36,7 +36,7 @@ from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.system.supervisor import Supervisor, orphaned
+from serl.system.supervisor import Supervisor, is_orphaned
 from serl.testing import InProcess
 from serl.training.actor import Actor
 from serl.training.learned_policy import LearnedPolicy
@@ -93,7 +93,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                 NAME,
                 file,
                 log.append,
-                stopping=lambda: node.stopping or orphaned(),
+                stopping=lambda: node.stopping or is_orphaned(),
                 epoch=epoch,
                 admit=log.admit,
                 driven=DrivenArm(robots[1]),

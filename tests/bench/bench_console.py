@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from serl.console.access import Gate, new_token
+from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
 from serl.console.pictures import LoggedCameras, Pictures
 from serl.console.server import Console, listen
@@ -85,7 +85,7 @@ def write(folder: Path) -> None:
 
 
 class Cameras:
-    """A cockpit with nothing but pictures."""
+    """A backend with nothing but pictures."""
 
     def __init__(self, folder: Path) -> None:
         self.made = Pictures(LoggedCameras(folder))
@@ -94,11 +94,11 @@ class Cameras:
     def drive(self, wish: Wish) -> None:
         """Nobody drives."""
 
-    async def say(self, what: str) -> str:
+    async def execute(self, command: str) -> str:
         """Nobody speaks."""
-        return what
+        return command
 
-    async def answer(self, question: str) -> str:
+    async def confirm(self, question: str) -> str:
         """Nothing is asked."""
         return question
 
@@ -126,7 +126,7 @@ async def measure(folder: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     token, cameras = new_token(), Cameras(folder)
-    runner = await listen(Console(cameras, Gate(port, token)), port)
+    runner = await listen(Console(cameras, RequestCheck(port, token)), port)
     page = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "page", str(port), token, stdout=subprocess.PIPE
     )

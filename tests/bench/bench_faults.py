@@ -38,7 +38,7 @@ from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
-from serl.system.supervisor import Supervisor, orphaned
+from serl.system.supervisor import Supervisor, is_orphaned
 from serl.training.link import WeightsFile, announce, read_status
 
 NAME = "actor0"
@@ -126,7 +126,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
             NAME,
             WeightsFile(run.link(NAME) / "weights.safetensors", spec.digest),
             log.append,
-            stopping=lambda: node.stopping or orphaned(),
+            stopping=lambda: node.stopping or is_orphaned(),
             epoch=epoch,
             admit=log.admit,
             driven=DrivenArm(robot),

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import FAILURES
 from serl.log.episode_reader import episode_paths, read_records
@@ -46,7 +46,7 @@ window.addEventListener('keydown', (event) => {
 """
 
 
-async def press(door: Door, folder: Path, presses: int) -> list[tuple[str, float]]:
+async def press(door: ConsoleAddress, folder: Path, presses: int) -> list[tuple[str, float]]:
     """Drive left and right in turns; when each key went down, in wall seconds."""
     async with browser(folder) as page:
         await page.open(door.url)
@@ -104,7 +104,7 @@ def main() -> None:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ))
         try:
             deadline_s = time.monotonic() + START_LIMIT_S
-            while (door := read_door(out)) is None:
+            while (door := read_address(out)) is None:
                 assert process.poll() is None, "serl record ended"
                 assert time.monotonic() < deadline_s, "no console"
                 time.sleep(0.1)

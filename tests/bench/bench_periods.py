@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.console.access import read_door
+from serl.console.access import read_address
 from tests.console.browser import CHROMIUM, browser
 
 _LATE = re.compile(r"([\d,]+) of ([\d,]+) control periods began late")
@@ -78,7 +78,7 @@ async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
 async def _watch(folder: Path) -> None:
     """Look at the page, until cancelled."""
     deadline_s = time.monotonic() + _START_LIMIT_S
-    while not (doors := [d for run in folder.glob("*/*") if (d := read_door(run))]):
+    while not (doors := [d for run in folder.glob("*/*") if (d := read_address(run))]):
         assert time.monotonic() < deadline_s, "no console"
         await asyncio.sleep(0.1)
     with tempfile.TemporaryDirectory() as profile:

@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import Recording
 from serl.errors import SerlError
@@ -109,7 +109,11 @@ class Picker:
 
 
 async def record(
-    door: Door, run: RunFolder, process: subprocess.Popen[bytes], folder: Path, gain: float
+    door: ConsoleAddress,
+    run: RunFolder,
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    gain: float,
 ) -> None:
     """Be the person until the recording is over."""
     config, eyes = make_task(run.config).config, Eyes(run.episodes(ACTOR))
@@ -152,7 +156,7 @@ def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunF
     process = subprocess.Popen([sys.executable, "-m", "serl.cli.main", *words, *settings])
     begin_s = time.monotonic()
     try:
-        while (door := read_door(out)) is None:
+        while (door := read_address(out)) is None:
             assert process.poll() is None, "serl record ended"
             assert time.monotonic() - begin_s < START_LIMIT_S, "no console"
             time.sleep(0.1)

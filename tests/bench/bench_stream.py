@@ -40,7 +40,7 @@ from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.nodes import link as link_node
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.testing.samples import random_step
 from serl.training.link import WeightsFile, announce
 from serl.types import ActionSource, Arrival, End, EndReason, Key, Record, Step
@@ -321,7 +321,7 @@ def learn(run: Path) -> None:
         book.write_text("".join(lines[: sum(index.cursors.values())]))  # what was committed
         transport = LearnerTransport(node, SPEC, run.name, index.cursors, index.claim)
         with book.open("a") as file:
-            while not (node.stopping or orphaned()):
+            while not (node.stopping or is_orphaned()):
                 records = transport.receive()
                 file.writelines(f"{line(record)}\n" for record in records)
                 file.flush()

@@ -25,9 +25,9 @@ from serl.robot import SimulatedRobot
 from serl.runs.config import resolve, stage_configs
 from serl.runs.task_setup import make_task
 from serl.system.files import read_bounded
-from serl.system.git import commit
 from serl.task import SimulatedTask
 from serl.types import Action, ActionSource, Image, Observation
+from serl.version import commit
 
 _DEEP_M = 0.008  # exceeded by an object in a wall, not by one that a hand presses onto the table
 _LONG_S = 1.0

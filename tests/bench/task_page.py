@@ -18,9 +18,9 @@ from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import with_encoder
 from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import count_records, episode_paths
-from serl.report.curves import together
-from serl.report.page import palette
-from serl.report.plots import Trace, plot, standalone
+from serl.report.curves import total_assistance
+from serl.report.page import TEMPLATES
+from serl.report.plots import Trace, plot
 from serl.report.report import STEPS, evaluations, success_alone
 from serl.report.run_data import RunData, read_run
 from serl.runs.config import InitFrom, TrainConfig, resolve
@@ -280,7 +280,7 @@ def _shown_seeds(runs: Sequence[Finished]) -> Shown:
     """Return the joint result of runs that differ in their seeds."""
     first = runs[0]
     finals = [run.data.finals[-1] for run in runs]
-    helped = together(run.data.help for run in runs)
+    helped = total_assistance(run.data.help for run in runs)
     each = [run.run.config.seed for run in runs]
     seeds = "-".join(map(str, each))
     training = Training(
@@ -317,7 +317,18 @@ def _curve(runs: Sequence[Finished]) -> str:
     name = f"{runs[0].task}: success of unassisted episodes"
     traces = [*lines, *points]
     figure = plot(name, traces, STEPS, scale="percent", size_px=CURVE_PX, from_zero=True)
-    return standalone(figure, palette())
+    return standalone(str(figure))  # methods of Markup escape their arguments
+
+
+def standalone(svg: str) -> str:
+    """Return the element from `plot` as a standalone SVG file, in the colours of the report."""
+    _, _, width, height = svg.partition('viewBox="')[2].partition('"')[0].split()
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    size = f'width="{width}" height="{height}"'
+    palette = (TEMPLATES / "palette.css").read_text()
+    style = f"<style>{palette}svg{{background:var(--card);font-family:sans-serif}}</style>"
+    opening, _, body = svg.partition(">")
+    return f"{opening.replace('<svg', f'<svg {spaces} {size}', 1)}>{style}{body}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -9,7 +9,7 @@ from PIL import Image as Picture
 
 from serl import plugins
 from serl.errors import BadInput, CorruptData
-from serl.system.git import commit
+from serl.version import commit
 from tests.bench import bench_tasks, task_bench, task_page
 from tests.bench.task_bench import TaskRecord, Training, Walk
 

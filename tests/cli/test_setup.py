@@ -20,7 +20,7 @@ from serl.cli.main import main
 from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
 from serl.ros.setup.checks import Left, StepFailed, begun
-from serl.system.terminal import TypedNoMore
+from serl.system.terminal import TerminalClosed
 from serl.workspace import SetupResult
 
 SIM: ArmProfile = plugins.load("robot", "sim")
@@ -252,7 +252,7 @@ def test_q_and_the_end_of_input_leave_at_any_question(
         try:
             return next(lines)
         except StopIteration:
-            raise TypedNoMore from None
+            raise TerminalClosed from None
 
     monkeypatch.setattr(terminal._typed, "line", line)
     monkeypatch.setattr(terminal._typed, "drop", lambda: None)

@@ -12,7 +12,7 @@ from rich.console import Console
 from serl.bimanual import Pair
 from serl.cli import main as cli
 from serl.cli import teleop as teleop_commands
-from serl.console.access import Door, write_door
+from serl.console.access import ConsoleAddress, write_address
 from serl.errors import BadInput
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
 ) -> None:
     run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
     nothing = Supervisor((), {}, tmp_path)
-    write_door(run.path, Door("http://127.0.0.1:8766/", "secret"))
+    write_address(run.path, ConsoleAddress("http://127.0.0.1:8766/", "secret"))
     teleop_commands.announce(run, nothing, 8765)
     taken, console = capsys.readouterr().out.splitlines()
     assert taken.startswith("console: port 8765 is taken; it is at 8766 ")

@@ -1,4 +1,4 @@
-"""A console that runs around a cockpit that writes down what it is told, and clients of it."""
+"""A console that runs around a backend that writes down what it is told, and clients of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import WSMsgType
 
-from serl.console.access import Gate, new_token
+from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
 from serl.console.server import Console, listen
 from serl.errors import SerlError
@@ -28,7 +29,7 @@ REST = {"type": "drive", "motion": [0.0] * 7, "hands": False}
 PUSH = {"type": "drive", "motion": [1.0, 0, 0, 0, 0, 0, 0], "hands": True}
 
 
-class FakeCockpit:
+class FakeBackend:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
@@ -44,15 +45,15 @@ class FakeCockpit:
     def drive(self, wish: Wish) -> None:
         self.driven.append(wish)
 
-    async def say(self, what: str) -> str:
-        self.said.append(what)
-        if what in self.slow:
-            await self.slow[what].wait()
-        if what in self.answers:
-            raise self.answers[what]
-        return f"did {what}"
+    async def execute(self, command: str) -> str:
+        self.said.append(command)
+        if command in self.slow:
+            await self.slow[command].wait()
+        if command in self.answers:
+            raise self.answers[command]
+        return f"did {command}"
 
-    async def answer(self, question: str) -> str:
+    async def confirm(self, question: str) -> str:
         if question != self.shown.get("question"):
             raise SerlError("not done: something else is asked by now")
         self.said.append(f"yes: {question}")
@@ -77,7 +78,7 @@ class Site:
 
     def __init__(self, client: aiohttp.ClientSession, port: int, token: str) -> None:
         self.client, self.port, self.token = client, port, token
-        self.cockpit = FakeCockpit()
+        self.backend = FakeBackend()
         self.own = f"http://127.0.0.1:{port}"
 
     async def ask(self, method: str, path: str, **headers: str) -> aiohttp.ClientResponse:
@@ -100,8 +101,8 @@ class Site:
 
     @property
     def untouched(self) -> bool:
-        moved = [wish for wish in self.cockpit.driven if wish.hands]
-        return not moved and not self.cockpit.said
+        moved = [wish for wish in self.backend.driven if wish.hands]
+        return not moved and not self.backend.said
 
 
 @asynccontextmanager
@@ -112,19 +113,27 @@ async def site() -> AsyncIterator[Site]:
     token = new_token()
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
         here = Site(client, port, token)
-        runner = await listen(Console(here.cockpit, Gate(port, token)), port)
+        runner = await listen(Console(here.backend, RequestCheck(port, token)), port)
         try:
             yield here
         finally:
             await runner.cleanup()
 
 
-def served(check: Callable[[Site], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with site() as here, asyncio.timeout(LIMIT_S):
-            await check(here)
+def served(check: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test with a console, made of what happens at it; other arguments come from pytest."""
 
-    asyncio.run(run())
+    def test(**arguments: Any) -> None:
+        async def run() -> None:
+            async with site() as here, asyncio.timeout(LIMIT_S):
+                await check(here, **arguments)
+
+        asyncio.run(run())
+
+    test.__name__, test.__doc__ = check.__name__, check.__doc__
+    _, *others = signature(check).parameters.values()
+    test.__signature__ = Signature(others)  # type: ignore[attr-defined]
+    return test
 
 
 async def heard(page: aiohttp.ClientWebSocketResponse, kind: str) -> dict[str, Any]:

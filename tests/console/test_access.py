@@ -11,12 +11,12 @@ def test_a_lease_expires_in_silence() -> None:
     assert lease.take("a")
     now_s = 2.9
     assert not lease.take("b")
-    assert lease.beat("a")
+    assert lease.renew("a")
     now_s = 6.0
     assert lease.holder is None
-    assert not lease.beat("a")
+    assert not lease.renew("a")
     assert lease.take("b")
-    lease.give("a")
+    lease.release("a")
     assert lease.holder == "b"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
 
 
 def told(here: Site, state: Mapping[str, Any], progress: Mapping[str, Any] = TRAINING) -> None:
-    here.cockpit.shown, here.cockpit.numbers = {**REST, **state}, dict(progress)
+    here.backend.shown, here.backend.numbers = {**REST, **state}, dict(progress)
 
 
 async def enter(page: Page, here: Site) -> None:
@@ -84,24 +84,35 @@ async def reads(page: Page, identifier: str, text: str) -> None:
     await page.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
 
 
+def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[Path], None]:
+    """A test with a console and a browser, made of what happens in them."""
+
+    def test(tmp_path: Path) -> None:
+        async def run() -> None:
+            async with site() as here, browser(tmp_path) as page:
+                await check(page, here)
+
+        asyncio.run(run())
+
+    test.__name__ = check.__name__
+    return test
+
+
 async def take(page: Page) -> None:
     await page.hit("KeyT")
     await reads(page, "lease", "Give the controls back")
 
 
-def test_the_page_says_who_drives_and_why_nobody_does(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {})
-            await enter(page, here)
-            for state, who, why in WORDS:
-                told(here, state)
-                await reads(page, "who", who)
-                await reads(page, "why", why)
-                assert not await page.run("document.getElementById('estop').disabled")
-            assert page.said == [], "the browser has nothing to complain about"
-
-    asyncio.run(check())
+@at_the_page
+async def test_the_page_says_who_drives_and_why_nobody_does(page: Page, here: Site) -> None:
+    told(here, {})
+    await enter(page, here)
+    for state, who, why in WORDS:
+        told(here, state)
+        await reads(page, "who", who)
+        await reads(page, "why", why)
+        assert not await page.run("document.getElementById('estop').disabled")
+    assert page.said == [], "the browser has nothing to complain about"
 
 
 def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(tmp_path: Path) -> None:
@@ -122,79 +133,74 @@ def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(tmp_path: P
             await reads(second, "answer", "take over first")
             await second.key("KeyW", "keyUp")
             await second.hit("Escape")
-            await settled(lambda: here.cockpit.said == ["estop"])
-            assert not any(wish.hands for wish in here.cockpit.driven)
+            await settled(lambda: here.backend.said == ["estop"])
+            assert not any(wish.hands for wish in here.backend.driven)
             await first.hit("KeyT")
             await reads(second, "lease", "Take the controls")
 
     asyncio.run(check())
 
 
-def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
-    tmp_path: Path,
+@at_the_page
+async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
+    page: Page, here: Site
 ) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {})
-            here.cockpit.answers["success"] = SerlError("not heard: no episode runs")
-            await enter(page, here)
-            await take(page)
-            await page.hit("Enter")
-            await reads(page, "answer", "not heard: no episode runs")
-            await page.hit("Digit1")  # is of a collection
-            await page.hit("KeyZ")  # of a recording
-            await page.hit("KeyN")
-            await settled(lambda: here.cockpit.said == ["success", "reset"])
-            told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
-            await page.until("!document.getElementById('marks').hidden")
-            told(here, {"driver": "script"}, COLLECTING)
-            await reads(page, "why", "Hands are off: mark, or drive on.")
-            for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
-                await page.hit(code)
-            await settled(lambda: here.cockpit.said == ["success", "reset", "negative"])
-
-    asyncio.run(check())
+    told(here, {})
+    here.backend.answers["success"] = SerlError("not heard: no episode runs")
+    await enter(page, here)
+    await take(page)
+    await page.hit("Enter")
+    await reads(page, "answer", "not heard: no episode runs")
+    await page.hit("Digit1")  # is of a collection
+    await page.hit("KeyZ")  # of a recording
+    await page.hit("KeyN")
+    await settled(lambda: here.backend.said == ["success", "reset"])
+    told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+    await page.until("!document.getElementById('marks').hidden")
+    told(here, {"driver": "script"}, COLLECTING)
+    await reads(page, "why", "Hands are off: mark, or drive on.")
+    for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
+        await page.hit(code)
+    await settled(lambda: here.backend.said == ["success", "reset", "negative"])
 
 
-def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"stopped": "stopped by the operator"})  # the actor alone heard it
-            here.cockpit.answers["estop"] = SerlError("guard: the guard does not answer")
-            await enter(page, here)
-            await page.hit("Escape")
-            await reads(page, "alarm", "NOT STOPPED")
-            await reads(page, "answer", "Take the controls")  # which says what is next all the time
-            assert "the guard does not answer" in await page.text("alarm")
-            assert not await page.run("document.getElementById('alarm').hidden")
-            await reads(page, "who", "The arm may move")
-            here.cockpit.answers.pop("estop")
-            await page.hit("Escape")
-            await page.until("document.getElementById('alarm').hidden")
-            await reads(page, "who", "Stopped")
+@at_the_page
+async def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(
+    page: Page, here: Site
+) -> None:
+    told(here, {"stopped": "stopped by the operator"})  # the actor alone heard it
+    here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
+    await enter(page, here)
+    await page.hit("Escape")
+    await reads(page, "alarm", "NOT STOPPED")
+    await reads(page, "answer", "Take the controls")  # which says what is next all the time
+    assert "the guard does not answer" in await page.text("alarm")
+    assert not await page.run("document.getElementById('alarm').hidden")
+    await reads(page, "who", "The arm may move")
+    here.backend.answers.pop("estop")
+    await page.hit("Escape")
+    await page.until("document.getElementById('alarm').hidden")
+    await reads(page, "who", "Stopped")
 
-    asyncio.run(check())
 
-
-def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
-            here.cockpit.slow["estop"] = asyncio.Event()
-            await enter(page, here)
-            await reads(page, "who", "Stopped")
-            await page.hit("Escape")
-            await reads(page, "who", "Stopping ...")
-            await page.run("new Promise((done) => setTimeout(done, 300))")  # several states
-            assert await page.text("who") == "Stopping ..."
-            await reads(page, "alarm", "NOT STOPPED")  # the console hangs
-            assert "The console does not answer." in await page.text("alarm")
-            here.cockpit.slow["estop"].set()
-            await reads(page, "who", "Stopped")
-            await page.until("document.getElementById('alarm').hidden")
-            await reads(page, "go", "Release the actor")
-
-    asyncio.run(check())
+@at_the_page
+async def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(
+    page: Page, here: Site
+) -> None:
+    told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
+    here.backend.slow["estop"] = asyncio.Event()
+    await enter(page, here)
+    await reads(page, "who", "Stopped")
+    await page.hit("Escape")
+    await reads(page, "who", "Stopping ...")
+    await page.run("new Promise((done) => setTimeout(done, 300))")  # several states
+    assert await page.text("who") == "Stopping ..."
+    await reads(page, "alarm", "NOT STOPPED")  # the console hangs
+    assert "The console does not answer." in await page.text("alarm")
+    here.backend.slow["estop"].set()
+    await reads(page, "who", "Stopped")
+    await page.until("document.getElementById('alarm').hidden")
+    await reads(page, "go", "Release the actor")
 
 
 def test_a_stop_at_a_page_whose_console_is_gone_says_so(tmp_path: Path) -> None:
@@ -211,49 +217,43 @@ def test_a_stop_at_a_page_whose_console_is_gone_says_so(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
-    tmp_path: Path,
+@at_the_page
+async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
+    page: Page, here: Site
 ) -> None:
-    async def check() -> None:
-        stop = "estop: the service estop: Enter says that you have seen to it"
-        arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"question": stop, "yes": "ack", "not_now": ""})
-            await enter(page, here)
-            await reads(page, "guard-says", "Estop: the service estop.")
-            assert await page.run("document.getElementById('yes').disabled")
-            await take(page)
-            await page.until("!document.getElementById('yes').disabled")
-            await page.click("yes")
-            await settled(lambda: here.cockpit.said == [f"yes: {stop}"])
-            told(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
-            await reads(page, "guard-says", "The guard waits: pose is stale.")
-            await reads(page, "yes", "Arm the guard")
-            await page.until("document.getElementById('yes').disabled")
-            told(here, {})
-            await page.until("document.getElementById('guard').hidden")
-
-    asyncio.run(check())
+    stop = "estop: the service estop: Enter says that you have seen to it"
+    arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
+    told(here, {"question": stop, "yes": "ack", "not_now": ""})
+    await enter(page, here)
+    await reads(page, "guard-says", "Estop: the service estop.")
+    assert await page.run("document.getElementById('yes').disabled")
+    await take(page)
+    await page.until("!document.getElementById('yes').disabled")
+    await page.click("yes")
+    await settled(lambda: here.backend.said == [f"yes: {stop}"])
+    told(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
+    await reads(page, "guard-says", "The guard waits: pose is stale.")
+    await reads(page, "yes", "Arm the guard")
+    await page.until("document.getElementById('yes').disabled")
+    told(here, {})
+    await page.until("document.getElementById('guard').hidden")
 
 
-def test_buttons_that_are_held_mark_again_and_again_and_move(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
-            await enter(page, here)
-            await take(page)
-            await page.press_on("[data-say=positive]")
-            await settled(lambda: len(here.cockpit.said) >= 4)
-            await page.release()
-            await page.press_on("#pad .turn")
-            await settled(lambda: any(wish.motion[5] == 1.0 for wish in here.cockpit.driven))
-            await page.release()
-            await settled(lambda: not here.cockpit.driven[-1].hands)
-            await page.hit("Digit0")
-            await settled(lambda: here.cockpit.said[-1] == "negative")
-            assert set(here.cockpit.said[:-1]) == {"positive"}
-
-    asyncio.run(check())
+@at_the_page
+async def test_buttons_that_are_held_mark_again_and_again_and_move(page: Page, here: Site) -> None:
+    told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+    await enter(page, here)
+    await take(page)
+    await page.press_on("[data-say=positive]")
+    await settled(lambda: len(here.backend.said) >= 4)
+    await page.release()
+    await page.press_on("#pad .turn")
+    await settled(lambda: any(wish.motion[5] == 1.0 for wish in here.backend.driven))
+    await page.release()
+    await settled(lambda: not here.backend.driven[-1].hands)
+    await page.hit("Digit0")
+    await settled(lambda: here.backend.said[-1] == "negative")
+    assert set(here.backend.said[:-1]) == {"positive"}
 
 
 PAD = """
@@ -264,42 +264,39 @@ navigator.getGamepads = () => [window.pad];
 """
 
 
-def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(tmp_path: Path) -> None:
+@at_the_page
+async def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(
+    page: Page, here: Site
+) -> None:
     """The actor hears nothing more, and holds; with hands off it would be the policy's turn."""
-
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"driver": "policy"})
-            await enter(page, here)
-            await take(page)
-            await page.run(PAD)
-            await settled(lambda: any(wish.hands for wish in here.cockpit.driven))
-            since = len(here.cockpit.driven)
-            await page.run("window.pad = null")
-            await reads(page, "answer", "the gamepad is gone: the robot holds")
-            await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
-            assert all(wish.hands for wish in here.cockpit.driven[since:])
-
-    asyncio.run(check())
+    told(here, {"driver": "policy"})
+    await enter(page, here)
+    await take(page)
+    await page.run(PAD)
+    await settled(lambda: any(wish.hands for wish in here.backend.driven))
+    since = len(here.backend.driven)
+    await page.run("window.pad = null")
+    await reads(page, "answer", "the gamepad is gone: the robot holds")
+    await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
+    assert all(wish.hands for wish in here.backend.driven[since:])
 
 
-def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site() as here, browser(tmp_path) as page:
-            told(here, {"driver": "policy"})
-            await enter(page, here)
-            await take(page)
-            await page.key("KeyW")
-            await settled(lambda: any(wish.hands for wish in here.cockpit.driven))
-            since = len(here.cockpit.driven)
-            await page.run("window.dispatchEvent(new Event('blur'))")
-            await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
-            assert all(wish.hands for wish in here.cockpit.driven[since:]), "no beat says: let go"
-            await page.key("KeyW", "keyUp")
-            await page.until("!document.getElementById('lease').textContent.startsWith('Give')")
-            await take(page)
-            await settled(lambda: not here.cockpit.driven[-1].hands)
-            await page.run("window.dispatchEvent(new Event('blur'))")
-            await reads(page, "lease", "Take the controls")
-
-    asyncio.run(check())
+@at_the_page
+async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
+    page: Page, here: Site
+) -> None:
+    told(here, {"driver": "policy"})
+    await enter(page, here)
+    await take(page)
+    await page.key("KeyW")
+    await settled(lambda: any(wish.hands for wish in here.backend.driven))
+    since = len(here.backend.driven)
+    await page.run("window.dispatchEvent(new Event('blur'))")
+    await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
+    assert all(wish.hands for wish in here.backend.driven[since:]), "no beat says: let go"
+    await page.key("KeyW", "keyUp")
+    await page.until("!document.getElementById('lease').textContent.startsWith('Give')")
+    await take(page)
+    await settled(lambda: not here.backend.driven[-1].hands)
+    await page.run("window.dispatchEvent(new Event('blur'))")
+    await reads(page, "lease", "Take the controls")

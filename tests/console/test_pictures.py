@@ -13,7 +13,7 @@ import pytest
 
 from serl.camera import View
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
-from serl.console.status import Overview
+from serl.console.status import TrainingStatus
 from serl.errors import BadInput
 from serl.log.episode_log import EpisodeLog
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
@@ -176,7 +176,7 @@ def row(success: bool, assisted: bool) -> EpisodeRow:
 
 def test_the_overview_tells_numbers_of_the_run_and_what_is_unwell(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, TrainConfig(task="reach", steps=100), datetime(2026, 11, 22))
-    overview = Overview(run, "actor0")
+    overview = TrainingStatus(run, "actor0")
     nothing = overview.read({})
     assert (nothing["steps"], nothing["alone"], nothing["link"][0]) == (None, (0, 0), False)
     with MetricsWriter(run.path) as metrics:

@@ -10,197 +10,174 @@ import pytest
 from aiohttp import WSMsgType
 
 from serl.console import server
-from serl.console.server import MOST_PAGES
+from serl.console.server import MAX_PAGES
 from serl.teleop.mapping import Wish
 
 from .site import PUSH, REST, Site, heard, operator, refused, served, settled
 
 
-def test_whoever_has_the_token_sees_and_drives() -> None:
-    async def check(here: Site) -> None:
-        page = await operator(here)
-        await page.send_json(PUSH)
-        await settled(lambda: len(here.cockpit.driven) == 2)
-        off = Wish((0.0,) * 7, False, ())
-        assert here.cockpit.driven == [off, Wish((1.0, 0, 0, 0, 0, 0, 0), True, ())]
-        await page.send_json({"type": "say", "what": "success"})
-        assert (await heard(page, "answer"))["text"] == "did success"
-        assert (await heard(page, "state"))["driver"] == "policy"
-        assert (await heard(page, "progress"))["advice"] == "watch"
-        while (message := await page.receive()).type is not WSMsgType.BINARY:
-            pass
-        assert message.data == b"\x05frontjpeg"
-
-    served(check)
+@served
+async def test_whoever_has_the_token_sees_and_drives(here: Site) -> None:
+    page = await operator(here)
+    await page.send_json(PUSH)
+    await settled(lambda: len(here.backend.driven) == 2)
+    off = Wish((0.0,) * 7, False, ())
+    assert here.backend.driven == [off, Wish((1.0, 0, 0, 0, 0, 0, 0), True, ())]
+    await page.send_json({"type": "say", "what": "success"})
+    assert (await heard(page, "answer"))["text"] == "did success"
+    assert (await heard(page, "state"))["driver"] == "policy"
+    assert (await heard(page, "progress"))["advice"] == "watch"
+    while (message := await page.receive()).type is not WSMsgType.BINARY:
+        pass
+    assert message.data == b"\x05frontjpeg"
 
 
-def test_what_could_not_be_done_is_said() -> None:
-    async def check(here: Site) -> None:
-        page = await operator(here)
-        await page.send_json({"type": "say", "what": "reset"})
-        answer = await heard(page, "answer")
-        assert (answer["text"], answer["done"]) == ("the actor does not answer", False)
-
-    served(check)
+@served
+async def test_what_could_not_be_done_is_said(here: Site) -> None:
+    page = await operator(here)
+    await page.send_json({"type": "say", "what": "reset"})
+    answer = await heard(page, "answer")
+    assert (answer["text"], answer["done"]) == ("the actor does not answer", False)
 
 
-def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates() -> None:
-    async def check(here: Site) -> None:
-        here.cockpit.shown = {"question": "estop: Enter ends this stop"}
-        page = await operator(here)
-        await page.send_json({"type": "yes", "question": "the guard is disarmed: Enter arms it"})
-        answer = await heard(page, "answer")
-        assert (answer["what"], answer["done"]) == ("yes", False)
-        assert "something else is asked by now" in answer["text"]
-        await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
-        assert (await heard(page, "answer"))["done"]
-        assert here.cockpit.said == ["yes: estop: Enter ends this stop"]
-        await page.send_json({"type": "give"})
-        await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
-        assert (await heard(page, "answer"))["text"] == "take over first"
-
-    served(check)
+@served
+async def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates(here: Site) -> None:
+    here.backend.shown = {"question": "estop: Enter ends this stop"}
+    page = await operator(here)
+    await page.send_json({"type": "yes", "question": "the guard is disarmed: Enter arms it"})
+    answer = await heard(page, "answer")
+    assert (answer["what"], answer["done"]) == ("yes", False)
+    assert "something else is asked by now" in answer["text"]
+    await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
+    assert (await heard(page, "answer"))["done"]
+    assert here.backend.said == ["yes: estop: Enter ends this stop"]
+    await page.send_json({"type": "give"})
+    await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
+    assert (await heard(page, "answer"))["text"] == "take over first"
 
 
-def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whose flood delays nobody: others are shown the state meanwhile, and it is answered once."""
     monkeypatch.setattr(server, "STOP_PERIOD_S", 1e6)
+    other = await operator(here)
+    page = await here.enter()
+    here.backend.slow["estop"] = asyncio.Event()
+    await heard(page, "state")
+    before = len(asyncio.all_tasks())
+    for _ in range(3000):
+        await page.send_json({"type": "say", "what": "estop"})
+    await page.send_json({"type": "say", "what": "success"})
+    assert (await heard(page, "answer"))["text"] == "take over first", "all of it was read"
+    assert here.backend.said == ["estop"]
+    assert len(asyncio.all_tasks()) < before + 10
+    for _ in range(3):
+        await heard(other, "state")
+    here.backend.slow["estop"].set()
+    assert (await heard(page, "answer"))["text"] == "did estop"
 
-    async def check(here: Site) -> None:
-        other = await operator(here)
-        page = await here.enter()
-        here.cockpit.slow["estop"] = asyncio.Event()
-        await heard(page, "state")
-        before = len(asyncio.all_tasks())
-        for _ in range(3000):
-            await page.send_json({"type": "say", "what": "estop"})
-        await page.send_json({"type": "say", "what": "success"})
-        assert (await heard(page, "answer"))["text"] == "take over first", "all of it was read"
-        assert here.cockpit.said == ["estop"]
-        assert len(asyncio.all_tasks()) < before + 10
-        for _ in range(3):
-            await heard(other, "state")
-        here.cockpit.slow["estop"].set()
+
+@served
+async def test_a_stop_that_is_said_while_one_is_under_way_is_another_one(here: Site) -> None:
+    """The first one may be past what somebody has let go on since; each page is answered."""
+    pages = [await here.enter(), await here.enter()]
+    here.backend.slow["estop"] = asyncio.Event()
+    for number, page in enumerate(pages, 1):
+        await page.send_json({"type": "say", "what": "estop"})
+        await settled(partial(lambda most: len(here.backend.said) == most, number))
+    here.backend.slow["estop"].set()
+    for page in pages:
         assert (await heard(page, "answer"))["text"] == "did estop"
 
-    served(check)
+
+@served
+async def test_one_page_operates_and_another_waits_until_it_is_free(here: Site) -> None:
+    first, second = await operator(here), await here.enter()
+
+    async def beat() -> None:
+        for _ in range(15):
+            await first.send_json(REST)
+            await asyncio.sleep(0.05)
+
+    beating = asyncio.create_task(beat())
+    await second.send_json({"type": "take"})
+    await second.send_json(PUSH)
+    await second.send_json({"type": "say", "what": "success"})
+    assert (await heard(second, "answer"))["text"] == "take over first"
+    assert (await heard(second, "state"))["lease"] == "other"
+    await beating
+    await first.send_json({"type": "give"})
+    while (await heard(second, "state"))["lease"] != "free":
+        pass
+    await second.send_json({"type": "take"})
+    while (await heard(second, "state"))["lease"] != "you":
+        pass
+    assert not any(wish.hands for wish in here.backend.driven)
+    assert here.backend.said == []
 
 
-def test_a_stop_that_is_said_while_one_is_under_way_is_another_one() -> None:
-    """The first one may be past what somebody has let go on since; each page is answered."""
-
-    async def check(here: Site) -> None:
-        pages = [await here.enter(), await here.enter()]
-        here.cockpit.slow["estop"] = asyncio.Event()
-        for number, page in enumerate(pages, 1):
-            await page.send_json({"type": "say", "what": "estop"})
-            await settled(partial(lambda most: len(here.cockpit.said) == most, number))
-        here.cockpit.slow["estop"].set()
-        for page in pages:
-            assert (await heard(page, "answer"))["text"] == "did estop"
-
-    served(check)
+@served
+async def test_without_the_lease_nothing_but_a_stop_is_done(here: Site) -> None:
+    page = await here.enter()
+    for what in ("success", "failure", "discard", "reset", "release", "pause", "resume"):
+        await page.send_json({"type": "say", "what": what})
+        assert (await heard(page, "answer"))["text"] == "take over first"
+    await page.send_json(PUSH)
+    await page.send_json({"type": "give"})
+    await heard(page, "state")
+    assert here.untouched
 
 
-def test_one_page_operates_and_another_waits_until_it_is_free() -> None:
-    async def check(here: Site) -> None:
-        first, second = await operator(here), await here.enter()
-
-        async def beat() -> None:
-            for _ in range(15):
-                await first.send_json(REST)
-                await asyncio.sleep(0.05)
-
-        beating = asyncio.create_task(beat())
-        await second.send_json({"type": "take"})
-        await second.send_json(PUSH)
-        await second.send_json({"type": "say", "what": "success"})
-        assert (await heard(second, "answer"))["text"] == "take over first"
-        assert (await heard(second, "state"))["lease"] == "other"
-        await beating
-        await first.send_json({"type": "give"})
-        while (await heard(second, "state"))["lease"] != "free":
-            pass
-        await second.send_json({"type": "take"})
-        while (await heard(second, "state"))["lease"] != "you":
-            pass
-        assert not any(wish.hands for wish in here.cockpit.driven)
-        assert here.cockpit.said == []
-
-    served(check)
-
-
-def test_without_the_lease_nothing_but_a_stop_is_done() -> None:
-    async def check(here: Site) -> None:
-        page = await here.enter()
-        for what in ("success", "failure", "discard", "reset", "release", "pause", "resume"):
-            await page.send_json({"type": "say", "what": what})
-            assert (await heard(page, "answer"))["text"] == "take over first"
-        await page.send_json(PUSH)
-        await page.send_json({"type": "give"})
-        await heard(page, "state")
-        assert here.untouched
-
-    served(check)
-
-
-def test_a_page_that_goes_sends_no_last_beat_and_frees_the_lease() -> None:
+@served
+async def test_a_page_that_goes_sends_no_last_beat_and_frees_the_lease(here: Site) -> None:
     """Hands that were on are out of hearing then: it is the actor who holds."""
-
-    async def check(here: Site) -> None:
-        page = await operator(here)
-        await page.send_json(PUSH)
-        await settled(lambda: len(here.cockpit.driven) == 2)
-        await page.close()
-        other = await here.enter()
-        while (await heard(other, "state"))["lease"] != "free":
-            pass
-        assert [wish.hands for wish in here.cockpit.driven] == [False, True]
-
-    served(check)
+    page = await operator(here)
+    await page.send_json(PUSH)
+    await settled(lambda: len(here.backend.driven) == 2)
+    await page.close()
+    other = await here.enter()
+    while (await heard(other, "state"))["lease"] != "free":
+        pass
+    assert [wish.hands for wish in here.backend.driven] == [False, True]
 
 
-def test_who_gives_the_controls_back_lets_go() -> None:
-    async def check(here: Site) -> None:
-        page = await operator(here)
-        await page.send_json(PUSH)
-        await page.send_json({"type": "give"})
-        await settled(lambda: len(here.cockpit.driven) == 3)
-        assert [wish.hands for wish in here.cockpit.driven] == [False, True, False]
-
-    served(check)
+@served
+async def test_who_gives_the_controls_back_lets_go(here: Site) -> None:
+    page = await operator(here)
+    await page.send_json(PUSH)
+    await page.send_json({"type": "give"})
+    await settled(lambda: len(here.backend.driven) == 3)
+    assert [wish.hands for wish in here.backend.driven] == [False, True, False]
 
 
-def test_only_so_many_pages_are_served() -> None:
-    async def check(here: Site) -> None:
-        pages = [await here.enter() for _ in range(MOST_PAGES)]
-        for page in pages:
-            await heard(page, "state")
-        assert await refused(await here.enter()) == 1013
-        await pages[0].close()
-        await heard(await here.enter(), "state")
-
-    served(check)
+@served
+async def test_only_so_many_pages_are_served(here: Site) -> None:
+    pages = [await here.enter() for _ in range(MAX_PAGES)]
+    for page in pages:
+        await heard(page, "state")
+    assert await refused(await here.enter()) == 1013
+    await pages[0].close()
+    await heard(await here.enter(), "state")
 
 
-def test_the_report_is_for_a_page_with_the_token(tmp_path: Path) -> None:
-    async def check(here: Site) -> None:
-        here.cockpit.page = tmp_path / "report.html"
-        here.cockpit.page.write_text("<p>well done</p>")
-        assert (await here.ask("GET", "/report")).status == 403
-        for word in ("", "Bearer", "Bearer wrong", f"Basic {here.token}", here.token):
-            answer = await here.ask("POST", "/report", Origin=here.own, Authorization=word)
-            assert answer.status == 403
-        own = {"Origin": here.own, "Authorization": f"Bearer {here.token}"}
-        answer = await here.ask("POST", "/report", **own)
-        cookie = answer.cookies["report"]
-        assert (answer.status, cookie["httponly"], cookie["samesite"]) == (204, True, "Strict")
-        assert cookie.value != here.token
-        async with here.client.get(f"{here.own}/report") as report:
-            assert await report.text() == "<p>well done</p>"
-            assert "script-src" not in report.headers["Content-Security-Policy"]
-            assert "default-src 'none'" in report.headers["Content-Security-Policy"]
-        here.cockpit.page = None
-        assert (await here.ask("GET", "/report")).status == 404
-
-    served(check)
+@served
+async def test_the_report_is_for_a_page_with_the_token(here: Site, tmp_path: Path) -> None:
+    here.backend.page = tmp_path / "report.html"
+    here.backend.page.write_text("<p>well done</p>")
+    assert (await here.ask("GET", "/report")).status == 403
+    for word in ("", "Bearer", "Bearer wrong", f"Basic {here.token}", here.token):
+        answer = await here.ask("POST", "/report", Origin=here.own, Authorization=word)
+        assert answer.status == 403
+    own = {"Origin": here.own, "Authorization": f"Bearer {here.token}"}
+    answer = await here.ask("POST", "/report", **own)
+    cookie = answer.cookies["report"]
+    assert (answer.status, cookie["httponly"], cookie["samesite"]) == (204, True, "Strict")
+    assert cookie.value != here.token
+    async with here.client.get(f"{here.own}/report") as report:
+        assert await report.text() == "<p>well done</p>"
+        assert "script-src" not in report.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in report.headers["Content-Security-Policy"]
+    here.backend.page = None
+    assert (await here.ask("GET", "/report")).status == 404

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.console.status import Overview, SessionOverview, advise_session, overview_of
+from serl.console.status import RecordingStatus, TrainingStatus, advise_session, make_status
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import Recording, RecordingSession, write_session
 from serl.log.episode_log import EpisodeLog
@@ -35,10 +35,10 @@ def log(recorded: Recording, good: bool) -> None:
 
 def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "demos", resolve({"task": "reach"}), datetime.now())
-    assert isinstance(overview_of(run, ACTOR), Overview)
+    assert isinstance(make_status(run, ACTOR), TrainingStatus)
     write_session(run.path, RecordingSession(purpose="demonstrations", wanted=WANTED))
-    overview, recorded = overview_of(run, ACTOR), Recording(run.path, run.episodes(ACTOR))
-    assert isinstance(overview, SessionOverview)
+    overview, recorded = make_status(run, ACTOR), Recording(run.path, run.episodes(ACTOR))
+    assert isinstance(overview, RecordingStatus)
     assert overview.read({})["advice"] == "to go: 3 demonstrations"
     for good in (True, False, True, True):
         log(recorded, good)

@@ -11,7 +11,7 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.console.status import SessionOverview, overview_of
+from serl.console.status import RecordingStatus, make_status
 from serl.datasets.person import RecordingStation
 from serl.datasets.recording_session import RecordingSession, write_session
 from serl.datasets.reward_collection import LabelCounts, Marks, collect_person
@@ -92,8 +92,8 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     assert len(lines) == 6, "a mark again says nothing new, a correction is kept beside"
     assert all("the operator" in line for line in lines)
     assert len(episode_paths(run.path)) == 2
-    overview = overview_of(run, "person")
-    assert isinstance(overview, SessionOverview)
+    overview = make_status(run, "person")
+    assert isinstance(overview, RecordingStatus)
     shown = overview.read({})
     assert shown["counts"] == [["positives", 2, 2], ["negatives", 3, 3], ["episodes", 2, None]]
     assert shown["advice"] == "done: everything is recorded"

@@ -15,7 +15,7 @@ from serl.clock import WallClock
 from serl.log.episode_log import EpisodeLog
 from serl.log.recovery import recover
 from serl.specs import Spec
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.training.link import announce
 
 from .books import appended_book, enough_file, lines_of
@@ -35,7 +35,7 @@ def main(run: Path, name: str, rate_hz: float) -> None:
             clock.start()
         for number in count():
             for record in episode(number, STEPS, epoch, spec, run.name, name):
-                if enough_file(run).exists() or orphaned():
+                if enough_file(run).exists() or is_orphaned():
                     return
                 log.append(record)
                 os.write(descriptor, lines_of([record.key]).encode())

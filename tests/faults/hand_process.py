@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import RemoteHand, console_topic
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import AXES, Wish
 
 OFF_BEATS, BEAT_S = 50, 0.02
@@ -24,7 +24,7 @@ def main() -> None:
     with RosNode("hand", folder, local=True) as node:
         hand = RemoteHand(node, console_topic(actor))
         count = 0
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
             # Hands that are on in the first beat that is heard are not believed.
             count += hand.heard

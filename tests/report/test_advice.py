@@ -20,8 +20,8 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
 @pytest.mark.parametrize(
     ("episodes", "line"),
     [
-        ([], "watch: the first episode is on its way"),
-        ([HELPED_WON], "let it try: no episode was without help yet"),
+        ([], "watch: the first episode is in progress"),
+        ([HELPED_WON], "let it try: no unassisted episode yet"),
         ([ALONE_LOST], "correct briefly: 0 of the last 1 unassisted episodes succeeded"),
         (
             [ALONE_LOST, ALONE_WON, HELPED_LOST],
@@ -51,18 +51,18 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
         ([ALONE_LOST] * 14, "correct briefly: 0 of the last 10 unassisted episodes succeeded"),
         (
             [HELPED_LOST] * 11 + [HELPED_WON] * 4,
-            "help to a success: 4 of the last 15 episodes had one",
+            "help it succeed: 4 of the last 15 episodes were successes",
         ),
         (
             [row(True, True, 75)] * 15,
-            "correct more briefly: hands were on in 75% of the last steps",
+            "correct more briefly: 75% of the last steps were human",
         ),
         (
             [row(True, True, 25)] * 15,
             "correct briefly: takeovers of 2.5 s raise over-estimation",
         ),
-        ([row(True, True, 25, 2)] * 15, "let it try: no episode was without help yet"),
-        ([row(True, True, 25)] * 14, "let it try: no episode was without help yet"),
+        ([row(True, True, 25, 2)] * 15, "let it try: no unassisted episode yet"),
+        ([row(True, True, 25)] * 14, "let it try: no unassisted episode yet"),
     ],
 )
 def test_what_to_do_follows_from_the_last_episodes(

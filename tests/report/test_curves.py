@@ -15,7 +15,7 @@ from serl.log.metrics import (
     Row,
     read_metrics,
 )
-from serl.report.curves import Assistance, assistance, together
+from serl.report.curves import Assistance, assistance, total_assistance
 from serl.report.progress import ProgressReader
 from serl.training.learner_stats import EpisodeTracker
 from serl.types import ActionSource, End, Key, Observation, Step, parse_reason
@@ -38,12 +38,12 @@ def test_help_is_counted_over_all_episodes(tmp_path: Path) -> None:
     assert helped.human_share == 0.125
     assert helped.requests_per_100 == 25.0
     assert str(helped) == "requests for a person: 1 in 4 episodes (25 per 100), takeovers: 3"
-    both = together([helped, Assistance(episodes=96)])
+    both = total_assistance([helped, Assistance(episodes=96)])
     assert (both.requests_per_100, both.takeovers) == (1.0, 3)
 
 
 def test_without_an_episode_there_is_no_rate() -> None:
-    assert math.isnan(together([]).requests_per_100)
+    assert math.isnan(total_assistance([]).requests_per_100)
     assert str(Assistance()) == "requests for a person: 0 in 0 episodes, takeovers: 0"
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, Result
-from serl.report.film import SIZE, VIEW, Film, tiled, write_film
-from serl.report.review import Recording, Replayed
+from serl.report.film import SIZE, VIEW, Film, tile, write_film
+from serl.report.review import Recording, ReplayedEpisode
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 from serl.testing import FakeRobot, FakeTask, episode
@@ -120,7 +120,7 @@ def test_given_views_are_shown_instead_of_plots() -> None:
 def test_images_of_any_shape_are_tiled_without_distortion() -> None:
     red = np.full((10, 20, 3), (255, 0, 0), np.uint8)
     blue = np.full((40, 10, 3), (0, 0, 255), np.uint8)
-    tiles = tiled([red, blue, red], (80, 60))
+    tiles = tile([red, blue, red], (80, 60))
     assert tiles.shape == (60, 80, 3)
     assert share(tiles, (255, 0, 0)) == pytest.approx(2 * 40 * 20 / 4800)
     assert share(tiles, (0, 0, 255)) == pytest.approx(30 * 8 / 4800, abs=0.01)
@@ -146,7 +146,7 @@ def test_more_actions_and_states_than_there_is_room_for() -> None:
 
 def test_a_film_is_written_in_real_time_with_whatever_there_is_to_see(tmp_path: Path) -> None:
     item, result = recorded()
-    shown = Replayed(Recording("a", 0, tmp_path / "1-000000.mcap"), SPEC, item, result)
+    shown = ReplayedEpisode(Recording("a", 0, tmp_path / "1-000000.mcap"), SPEC, item, result)
     assert "with plots" in write_film(shown, tmp_path / "plots.mp4")
     assert "unknown task 'fake'" in write_film(shown, tmp_path / "plots.mp4")
     item, spec = with_camera(item, SPEC)

@@ -8,23 +8,10 @@ from typing import Any
 from serl.log.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
 from serl.report.display import ActorProgress, RunProgress
 from serl.report.progress import ProgressReader, with_waiting
-from serl.system.supervisor import Supervisor
 from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.training.link import LinkStatus, write_status
 
-
-class Watched(Supervisor):
-    """A supervisor of processes that need not exist."""
-
-    def __init__(self, **states: str) -> None:
-        super().__init__((), {}, Path())
-        self.told = {name.replace("_", "-"): state for name, state in states.items()}
-
-    def states(self) -> dict[str, str]:
-        return self.told
-
-
-RUNNING = Watched(learner="running", link_actor0="running", actor0="running")
+RUNNING = {"learner": "running", "link-actor0": "running", "actor0": "running"}
 
 
 def update(updates: int, **values: Any) -> UpdateRow:
@@ -134,20 +121,17 @@ def test_each_actor_has_its_link_and_the_age_of_its_weights(tmp_path: Path) -> N
     with MetricsWriter(tmp_path) as writer:
         writer.write(40, played(success=True, human_steps=0, actor="actor1", age=3))
         writer.write(80, played(success=True, human_steps=0, actor="actor0", age=0))
-    dead = Watched(
-        learner="running",
-        link_actor0="was killed by SIGKILL",
-        link_actor1="running",
-        link_actor2="running",
-    )
-    told = LinkStatus(acknowledged=120, waiting=3, connected=True)
+    dead = {**RUNNING, "link-actor0": "was killed by SIGKILL"}
+    dead |= {"link-actor1": "running", "link-actor2": "running"}
+    del dead["actor0"]
+    status = LinkStatus(acknowledged=120, waiting=3, connected=True)
     for actor in ("actor0", "actor1"):
         (tmp_path / "link" / actor).mkdir(parents=True)
-        write_status(tmp_path / "link" / actor, told)
+        write_status(tmp_path / "link" / actor, status)
     progress = ProgressReader("reach", tmp_path, 1000).read(dead)
     assert progress.actors == (
-        ActorProgress("actor0", False, told, 0),
-        ActorProgress("actor1", True, told, 3),
+        ActorProgress("actor0", False, status, 0),
+        ActorProgress("actor1", True, status, 3),
         ActorProgress("actor2", True, None, None),
     )
 

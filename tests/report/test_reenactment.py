@@ -10,7 +10,7 @@ from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, run
 from serl.policy import Random
-from serl.report.film import Departed, reenact
+from serl.report.film import ReplayDiverged, reenact
 from serl.runs.assembly import make_human
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
@@ -72,7 +72,7 @@ def test_demonstrations_are_found_behind_the_experts_failures() -> None:
 
 def test_a_recording_of_another_run_has_no_start_here() -> None:
     episode = train_episode(0)
-    with pytest.raises(Departed, match="no start of its run"):
+    with pytest.raises(ReplayDiverged, match="no start of its run"):
         reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
 
 
@@ -80,20 +80,20 @@ def test_a_simulation_that_goes_another_way_is_noticed() -> None:
     episode = train_episode(0)
     still = np.zeros_like(episode.steps[0].action)
     changed = [replace(step, requested=still, action=still) for step in episode.steps]
-    with pytest.raises(Departed, match=r"goes another way from step \d+ on"):
+    with pytest.raises(ReplayDiverged, match=r"goes another way from step \d+ on"):
         reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
 
 
 def test_a_simulation_that_ends_early_is_noticed() -> None:
     episode = train_episode(0)
     longer = replace(episode, steps=(*episode.steps, episode.steps[-1]))
-    with pytest.raises(Departed, match=f"ends at step {len(episode.steps)}"):
+    with pytest.raises(ReplayDiverged, match=f"ends at step {len(episode.steps)}"):
         reenact(longer, SPEC, CONFIG, 0, SIZE)
 
 
 def test_another_task_is_refused() -> None:
     episode = train_episode(0)
-    with pytest.raises(Departed, match='the task is another one now: task: "reach"'):
+    with pytest.raises(ReplayDiverged, match='the task is another one now: task: "reach"'):
         reenact(episode, SPEC, resolve({"task": "reach"}), 0, SIZE)
     with pytest.raises(BadInput, match="unknown task 'unicorn'"):
         reenact(episode, SPEC, resolve({"task": "unicorn"}), 0, SIZE)

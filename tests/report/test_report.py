@@ -13,7 +13,7 @@ from serl.cli.training import demonstrate
 from serl.errors import BadInput
 from serl.log.episode_reader import count_records, episode_paths
 from serl.log.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter, UpdateRow
-from serl.report.curves import quarters, running_mean, running_ratio, thinned
+from serl.report.curves import quarters, running_mean, running_ratio, thin
 from serl.report.display import Display
 from serl.report.plots import Trace, plot
 from serl.report.report import write_report
@@ -281,11 +281,11 @@ def test_running_values() -> None:
 
 def test_thinning_keeps_the_mean_and_the_order() -> None:
     x = np.arange(1000.0)
-    thin_x, thin_y = thinned(x, 2 * x, 64)
+    thin_x, thin_y = thin(x, 2 * x, 64)
     assert len(thin_x) == 64
     assert (np.diff(thin_x) > 0).all()
     assert thin_y == pytest.approx(2 * thin_x)
-    assert thinned(np.array([1.0, 2.0]), np.array([math.nan, 3.0]), 64)[0].tolist() == [2.0]
+    assert thin(np.array([1.0, 2.0]), np.array([math.nan, 3.0]), 64)[0].tolist() == [2.0]
 
 
 def test_quarters_split_the_steps_and_lose_no_episode() -> None:

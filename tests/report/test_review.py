@@ -130,7 +130,7 @@ def test_a_summary_says_who_acted_and_what_for(tmp_path: Path) -> None:
         "fake · demos · episode 0",
         f"success after {steps} steps, {steps / 10:.1f} s · return 1",
         str(tmp_path / "demos" / "1-000000.mcap"),
-        "who acted  ─█──██" + (steps - 6) * "─",
+        "source  ─█──██" + (steps - 6) * "─",
         f"policy {steps - 3} · human 3",
         "human: steps 1, 4-5",
         "▁█" + " " * (36 - steps) + "  sum 1",
@@ -144,13 +144,13 @@ def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: 
     append_labels(folder, [(StepKey(1, 0, 4), 1)], "the operator", 0.0)
     append_labels(folder, [(StepKey(1, 0, 4), 0), (StepKey(1, 1, 2), 1)], "person", 60.0)
     lines = summary(folder).splitlines()
-    said = [line.split() for line in lines if line.strip().startswith("said")]
+    said = [line.split() for line in lines if line.strip().startswith("label")]
     assert [words[:6] for words in said] == [
-        ["said", "step", "4:", "1", "by", "the"],
-        ["said", "step", "4:", "0", "by", "person,"],
+        ["label", "step", "4:", "1", "by", "the"],
+        ["label", "step", "4:", "0", "by", "person,"],
     ]
     append_labels(folder, [(StepKey(1, 0, step), step % 2) for step in range(20)], "person", 60.0)
-    assert f"... 22 words in all, in {LABELS_FILE}" in summary(folder)
+    assert f"... 22 labels in total, in {LABELS_FILE}" in summary(folder)
 
 
 def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:

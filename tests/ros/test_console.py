@@ -13,7 +13,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import LABELS_FILE, read_labels
 from serl.log.episode_reader import read_records
 from serl.runs.folder import RunFolder
@@ -54,10 +54,10 @@ class Training:
         self.command = Command(folder, "train", task, "--console", **asked | settings)
         eventually(lambda: "run: " in self.command.output, 10 * LIMIT_S)
         self.run = self.command.run_folder()
-        eventually(lambda: read_door(self.run.path), 10 * LIMIT_S)
-        door = read_door(self.run.path)
+        eventually(lambda: read_address(self.run.path), 10 * LIMIT_S)
+        door = read_address(self.run.path)
         assert door is not None
-        self.door: Door = door
+        self.door: ConsoleAddress = door
         self.spec = make_spec(make_task(self.run.config))
 
     @property
@@ -175,7 +175,7 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     assert training.command.process.poll() is None, training.command.output
     training.command.interrupt()
     assert training.command.process.returncode == 130, training.command.output
-    assert read_door(run.path) is None
+    assert read_address(run.path) is None
 
     driven, *_, held = human_segments(log)
     x, y, z = np.array([step.action for step in driven]).T  # after the limits, such as the box's

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.ros.arm.station import RESTORE
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -33,7 +33,7 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
         yield made
 
 
-async def press_stop(door: Door) -> dict[str, Any]:
+async def press_stop(door: ConsoleAddress) -> dict[str, Any]:
     """What the page does when STOP is pressed, without the controls; what it is answered."""
     own = door.url.rstrip("/")
     async with (
@@ -50,10 +50,10 @@ async def press_stop(door: Door) -> dict[str, Any]:
     raise AssertionError("the console hung up")
 
 
-def open_console(cell: Cell) -> Door:
+def open_console(cell: Cell) -> ConsoleAddress:
     cell.start_console()
-    eventually(lambda: read_door(cell.folder))
-    door = read_door(cell.folder)
+    eventually(lambda: read_address(cell.folder))
+    door = read_address(cell.folder)
     assert door is not None
     return door
 
@@ -104,7 +104,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         command.until("token: ")
         answer_until(command, lambda: "Enter arms it" in command.output, (SEEN,))
         (door_file,) = (tmp_path / "runs").rglob("console.json")
-        door = read_door(door_file.parent)
+        door = read_address(door_file.parent)
         assert door is not None
         answers: list[dict[str, Any]] = []
 
@@ -122,7 +122,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
     assert stop in command.output, "and what was to be done before it is to be done still"
 
 
-async def answer_at_the_page(door: Door, cell: Cell) -> list[str]:
+async def answer_at_the_page(door: ConsoleAddress, cell: Cell) -> list[str]:
     """Say yes to what the guard asks until it holds the arm; what was answered, in words."""
     own, said = door.url.rstrip("/"), list[str]()
     async with (

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from serl.console.access import read_door
+from serl.console.access import read_address
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.runs.checkpoint import checkpoint_paths
@@ -166,16 +166,16 @@ def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None
 @pytest.mark.slow
 def test_a_console_has_no_page_while_it_is_not_active(training: Training) -> None:
     tools, folder = training.tools, training.run.path
-    eventually(lambda: read_door(folder), LIMIT_S)
-    door = read_door(folder)
+    eventually(lambda: read_address(folder), LIMIT_S)
+    door = read_address(folder)
     assert door is not None
     assert answers(door.url)
     assert tools.change("console", DEACTIVATE)
     eventually(lambda: waits(tools, "console"), LIMIT_S)
-    eventually(lambda: read_door(folder) is None, LIMIT_S)
+    eventually(lambda: read_address(folder) is None, LIMIT_S)
     eventually(lambda: not answers(door.url), LIMIT_S)
     assert tools.change("console", ACTIVATE)
-    eventually(lambda: read_door(folder) == door, LIMIT_S)
+    eventually(lambda: read_address(folder) == door, LIMIT_S)
     assert answers(door.url)
 
 

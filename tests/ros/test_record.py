@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.datasets.recording_session import FAILURES, UNDONE
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths, read_episode
@@ -33,16 +33,16 @@ SETTINGS = {
 }
 
 
-def recording(folder: Path, demos: int) -> tuple[Command, Door]:
+def recording(folder: Path, demos: int) -> tuple[Command, ConsoleAddress]:
     words = ("record", "reach", "--console", "--demos", demos, "--out", "demos")
     command = Command(folder, *words, **SETTINGS)
-    eventually(lambda: read_door(folder / "demos") or command.process.poll(), 10 * LIMIT_S)
-    door = read_door(folder / "demos")
+    eventually(lambda: read_address(folder / "demos") or command.process.poll(), 10 * LIMIT_S)
+    door = read_address(folder / "demos")
     assert door is not None, command.output
     return command, door
 
 
-async def enter(page: Page, door: Door) -> None:
+async def enter(page: Page, door: ConsoleAddress) -> None:
     await page.open(door.url)
     await page.run(f"document.getElementById('token').value = '{door.token}'")
     await page.run("document.getElementById('door').requestSubmit()")
@@ -80,7 +80,7 @@ async def sleep_while_pushing(page: Page, command: Command) -> None:
     await asleep
 
 
-async def first_session(folder: Path, door: Door, command: Command) -> None:
+async def first_session(folder: Path, door: ConsoleAddress, command: Command) -> None:
     async with browser(folder / "first") as page:
         await enter(page, door)
         await demonstrate(page, "Enter")
@@ -95,7 +95,7 @@ async def first_session(folder: Path, door: Door, command: Command) -> None:
         await sleep_while_pushing(page, command)
 
 
-async def second_session(folder: Path, door: Door) -> None:
+async def second_session(folder: Path, door: ConsoleAddress) -> None:
     async with browser(folder / "second") as page:
         await enter(page, door)
         await counted(page, "demonstrations", 1)

@@ -48,7 +48,7 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
         try:
             assert arrived(transport, 50) == expected("a", 1, 1)
         finally:
-            monkeypatch.setattr(link_node, "orphaned", lambda: True)
+            monkeypatch.setattr(link_node, "is_orphaned", lambda: True)
             thread.join()
     assert len(joined) >= 2
     assert "out of reach: joining the network anew" in caplog.text

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.console.access import Door, read_door
+from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
 from serl.runs.reward_data import read_samples
@@ -30,11 +30,11 @@ LAX = {name: value for name, value in SETTINGS.items() if name != "reward.kind"}
 NUMBER = "Number(document.querySelector('[data-name={}] strong').firstChild.textContent)"
 
 
-def collecting(folder: Path) -> tuple[Command, Door]:
+def collecting(folder: Path) -> tuple[Command, ConsoleAddress]:
     words = ("reward", "collect", "pick_cube", "--console", *WANTED, "--out", "images")
     command = Command(folder, *words, **LAX)
-    eventually(lambda: read_door(folder / "images") or command.process.poll(), 10 * LIMIT_S)
-    door = read_door(folder / "images")
+    eventually(lambda: read_address(folder / "images") or command.process.poll(), 10 * LIMIT_S)
+    door = read_address(folder / "images")
     assert door is not None, command.output
     return command, door
 
@@ -69,7 +69,7 @@ async def marked(page: Page, code: str, name: str) -> None:
     await page.until(f"{NUMBER.format(name)} === {before + 1}")
 
 
-async def first_session(folder: Path, door: Door) -> None:
+async def first_session(folder: Path, door: ConsoleAddress) -> None:
     async with browser(folder / "first") as page:
         await enter(page, door)
         await page.hit("Digit1")
@@ -90,7 +90,7 @@ async def first_session(folder: Path, door: Door) -> None:
         await says(page, "nothing to mark")
 
 
-async def second_session(folder: Path, door: Door, command: Command) -> None:
+async def second_session(folder: Path, door: ConsoleAddress, command: Command) -> None:
     async with browser(folder / "second") as page:
         await enter(page, door)
         await counted(page, "negatives", 2)

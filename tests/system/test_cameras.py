@@ -13,11 +13,11 @@ from serl.system import cameras as usb_camera
 from serl.system.cameras import (
     CameraLost,
     CaptureConfig,
-    FilmCamera,
-    FilmEnded,
-    Lasting,
     RealSense,
+    ReconnectingCamera,
     UsbCamera,
+    VideoEnded,
+    VideoFileCamera,
     device_path,
     rgb_of,
 )
@@ -56,20 +56,20 @@ class Time:
 
 def test_a_film_shows_its_frames_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
     time = Time()
-    film = FilmCamera(write_film(tmp_path / "a.avi", 10), now_s=time, sleep=time.sleep)
+    film = VideoFileCamera(write_film(tmp_path / "a.avi", 10), now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(10)]
     assert {frame.shape for frame in frames} == {SHAPE}
     assert np.abs(frames[0][0, 60].astype(int) - RED).max() < 12, "red comes first"
     assert frames[9][24, 0, 2] > 150, "and blue last"
     assert time.now_s - 100.0 == pytest.approx(9 / 20.0)
-    with pytest.raises(FilmEnded, match=r"a\.avi ended"):
+    with pytest.raises(VideoEnded, match=r"a\.avi ended"):
         film.read()
 
 
 def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
     time = Time()
     path = write_film(tmp_path / "a.avi", 3)
-    film = FilmCamera(path, rate_hz=100.0, loop=True, now_s=time, sleep=time.sleep)
+    film = VideoFileCamera(path, rate_hz=100.0, loop=True, now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(7)]
     assert np.array_equal(frames[0], frames[3])
     assert time.now_s - 100.0 == pytest.approx(0.06)
@@ -82,9 +82,9 @@ def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
 def test_what_is_no_film_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.avi").write_text("no film")
     with pytest.raises(BadInput, match=r"a\.avi: no film that OpenCV can read"):
-        FilmCamera(tmp_path / "a.avi")
+        VideoFileCamera(tmp_path / "a.avi")
     with pytest.raises(BadInput, match=r"b\.avi: no such file"):
-        FilmCamera(tmp_path / "b.avi")
+        VideoFileCamera(tmp_path / "b.avi")
 
 
 class Plug:
@@ -103,7 +103,7 @@ class Plug:
 
     def read(self) -> Image:
         if not self.plugged:
-            raise CameraLost(f"{self.name} gives no more frames")
+            raise CameraLost(f"{self.name} delivers no more frames")
         return np.zeros(SHAPE, np.uint8)
 
     def close(self) -> None:
@@ -112,13 +112,13 @@ class Plug:
 
 def test_a_device_that_vanishes_is_told_and_opened_anew() -> None:
     time, plug, said = Time(), Plug(), list[str]()
-    camera = Lasting(plug.open, said.append, time)
+    camera = ReconnectingCamera(plug.open, said.append, time)
     assert camera.read() is not None
     plug.plugged = False
     for _ in range(50):
         assert camera.read() is None
         time.now_s += 0.1
-    assert said == ["/dev/video7 gives no more frames; it is looked for every 1 s"]
+    assert said == ["/dev/video7 delivers no more frames; retrying every 1 s"]
     plug.plugged = True
     time.now_s += 1.0
     assert camera.read() is not None
@@ -132,7 +132,7 @@ def test_a_camera_that_is_not_there_at_first_is_refused() -> None:
     plug = Plug()
     plug.plugged = False
     with pytest.raises(BadInput, match="no such device"):
-        Lasting(plug.open, print)
+        ReconnectingCamera(plug.open, print)
 
 
 def test_devices_are_named_in_the_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_device_that_is_no_camera_gives_no_frame(
     """The file is there, and no driver is behind it."""
     monkeypatch.setattr(usb_camera, "_DEVICES", tmp_path)
     (tmp_path / "video97").touch()
-    with pytest.raises(BadInput, match="gives no frame; does another program use it"):
+    with pytest.raises(BadInput, match="delivers no frame; does another program use it"):
         UsbCamera("97", CaptureConfig())
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from serl.errors import BadInput, SerlError
-from serl.system.supervisor import ProcessSpec, Supervisor, orphaned
+from serl.system.supervisor import ProcessSpec, Supervisor, is_orphaned
 
 CHILD = """
 import signal, sys, time
@@ -31,8 +31,8 @@ print("ready", flush=True)
 while True:
     time.sleep(0.01)
     if mode == "orphan":
-        from serl.system.supervisor import orphaned
-        if orphaned():
+        from serl.system.supervisor import is_orphaned
+        if is_orphaned():
             sys.exit(0)
 """
 
@@ -174,8 +174,8 @@ def test_an_orphan_notices(stage: Stage) -> None:
 
 def test_a_process_without_a_supervisor_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERL_PARENT", raising=False)
-    assert not orphaned()
+    assert not is_orphaned()
     monkeypatch.setenv("SERL_PARENT", str(os.getppid()))
-    assert not orphaned()
+    assert not is_orphaned()
     monkeypatch.setenv("SERL_PARENT", "1" if os.getppid() != 1 else "2")
-    assert orphaned()
+    assert is_orphaned()

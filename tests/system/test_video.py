@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from serl.errors import BadInput, CorruptData, SerlError
-from serl.system.video import Caption, draw_caption, filmstrip, read_video, write_png, write_video
+from serl.system.video import (
+    Caption,
+    contact_sheet,
+    draw_caption,
+    read_video,
+    write_png,
+    write_video,
+)
 from serl.types import ActionSource, Image
 
 
@@ -110,18 +117,22 @@ def test_a_caption_fits_any_width() -> None:
         assert captioned.shape == (64, width, 3)
 
 
-def test_a_filmstrip_has_first_and_last_and_even_steps(tmp_path: Path) -> None:
-    strip = filmstrip([plain(10 * index) for index in range(9)], columns=3)
-    gap = (strip.shape[1] - 3 * 64) // 2
-    seen = [int(strip[5, 5 + column * (64 + gap), 0]) for column in range(3)]
-    assert seen == [0, 40, 80]
-    write_png(tmp_path / "pictures" / "strip.png", strip)
-    bgr = cv2.imread(str(tmp_path / "pictures" / "strip.png"))
+def test_a_png_holds_the_image_to_the_bit(tmp_path: Path) -> None:
+    image = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)
+    write_png(tmp_path / "pictures" / "a.png", image)
+    bgr = cv2.imread(str(tmp_path / "pictures" / "a.png"))
     assert bgr is not None
-    assert (bgr[..., ::-1] == strip).all()
+    assert (bgr[..., ::-1] == image).all()
 
 
-def test_a_short_film_gives_a_short_strip() -> None:
-    assert filmstrip([plain(1)], columns=5).shape == (48, 64, 3)
-    with pytest.raises(BadInput, match="0 and 5"):
-        filmstrip([], columns=5)
+def test_views_lie_one_above_the_other_and_an_empty_sheet_says_so() -> None:
+    images = {name: np.full((9, 8, 8, 3), 40 * (n + 1), np.uint8) for n, name in enumerate("ab")}
+    sheet = contact_sheet(images, ["0.9  1:2"] * 9, "wrong")
+    empty = contact_sheet({name: frames[:0] for name, frames in images.items()}, [], "wrong")
+    assert sheet.dtype == np.uint8
+    assert sheet.shape[1] == empty.shape[1]
+    for level in (40, 80):
+        assert (sheet == level).all(2).sum() == 9 * 96 * 96
+        assert not (empty == level).all(2).any()
+    top, below = ((sheet == level).all(2).nonzero()[0].min() for level in (40, 80))
+    assert below == top + 96

@@ -27,7 +27,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.files import checked_name
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.teleop.human_input import HumanInput
 from serl.training.actor import Actor
 from serl.training.link import ControlStatus, WeightsFile, announce, write_control_status
@@ -104,7 +104,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         def ending() -> bool:
             return (
                 node.stopping
-                or orphaned()
+                or is_orphaned()
                 or all(a.policy.trained_steps >= parts[s].config.steps for s, a in actors.items())
             )
 

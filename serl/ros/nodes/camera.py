@@ -18,7 +18,7 @@ from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
 from serl.ros.parameters import Described
 from serl.ros.telemetry import WELL, Diagnostics, Health
-from serl.system.cameras import Lasting
+from serl.system.cameras import ReconnectingCamera
 from serl.types import Image
 
 _IDLE_S = 0.1
@@ -67,7 +67,12 @@ class CameraNode:
     """
 
     def __init__(
-        self, node: RosNode, robot: str, camera: str, config: PublishConfig, source: Lasting
+        self,
+        node: RosNode,
+        robot: str,
+        camera: str,
+        config: PublishConfig,
+        source: ReconnectingCamera,
     ) -> None:
         self.frames = 0
         self._node, self._config, self._source = node, config, source
@@ -82,7 +87,7 @@ class CameraNode:
         """Publish frames until `stopping` returns True.
 
         Raises:
-            FilmEnded: the source is a film and has ended.
+            VideoEnded: the source is a film and has ended.
         """
         try:
             while not stopping():

@@ -21,12 +21,19 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
-from serl.console.access import PORT, Door, Gate, new_token, remove_door, write_door
+from serl.console.access import (
+    PORT,
+    ConsoleAddress,
+    RequestCheck,
+    new_token,
+    remove_address,
+    write_address,
+)
 from serl.console.backend import Picture
-from serl.console.messages import SAYINGS
+from serl.console.messages import COMMANDS
 from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, PictureSource, Placement
 from serl.console.server import Console, listen
-from serl.console.status import SILENT, SessionOverview, overview_of
+from serl.console.status import SILENT, RecordingStatus, make_status
 from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -41,7 +48,7 @@ from serl.runs.task_setup import make_task
 from serl.system.files import FileLock, checked_name
 from serl.system.json_fields import printable
 from serl.system.signed_order import key_path
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import Wish
 from serl.teleop.stop import STOP_FILE
 
@@ -54,8 +61,8 @@ _RELEASE = "release"
 _TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
 
 
-class RosCockpit:
-    """A `Cockpit` of an actor, over ROS 2.
+class RosConsoleBackend:
+    """A `ConsoleBackend` of an actor, over ROS 2.
 
     Args:
         node: the process's node.
@@ -69,19 +76,19 @@ class RosCockpit:
         self._control: dict[str, str] = {}
         self._heard_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
-        self._overview = overview_of(run, actor)
+        self._overview = make_status(run, actor)
         self._hand = RemoteHand(node, console_topic(actor))
         self._stats = StatsMonitor(node)
         node.subscribe(control_topic(actor), self._take_control)
         self._clients = {
             name: node.handle.create_client(Trigger, f"{actor}/{name}")
-            for name in SAYINGS
+            for name in COMMANDS
             if name != _RELEASE
         }
         self._remote = Remote(node, lambda: None)
         self._key = key_path(run.link(actor) / STOP_FILE)
         task = make_task(run.config)
-        session = isinstance(self._overview, SessionOverview)
+        session = isinstance(self._overview, RecordingStatus)
         views = task.config.policy_views if session else {}  # a log has none between episodes
         source: PictureSource = LoggedCameras(run.episodes(actor))
         if session or not task.config.all_views:
@@ -99,20 +106,20 @@ class RosCockpit:
         """Send one message of operator input; messages are not repeated automatically."""
         self._hand.send(wish)
 
-    async def say(self, what: str) -> str:
+    async def execute(self, command: str) -> str:
         """Call the actor's service of that name; a stop goes to the arm's guard as well.
 
         Raises:
             SerlError: the order was not carried out, or the arm's guard did not stop it.
         """
-        if what == _RELEASE:
+        if command == _RELEASE:
             order, service = self._remote.order, f"{self._actor}/{_RELEASE}"
             return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
-        if what != "estop" or self._guard is None:
-            return await _call(self._clients[what], "the actor")
+        if command != "estop" or self._guard is None:
+            return await _call(self._clients[command], "the actor")
         guarded, acting = await asyncio.gather(
             _call(self._guard, "the guard"),
-            _call(self._clients[what], "the actor"),
+            _call(self._clients[command], "the actor"),
             return_exceptions=True,
         )
         answers = f"guard: {guarded}; actor: {acting}"
@@ -120,7 +127,7 @@ class RosCockpit:
             raise SerlError(answers)
         return answers
 
-    async def answer(self, question: str) -> str:
+    async def confirm(self, question: str) -> str:
         """Confirm the guard's question.
 
         Raises:
@@ -218,21 +225,21 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
-        cockpit = RosCockpit(node, folder, actor, arm)
-        served = _Served(node, folder.path, cockpit, port)
+        backend = RosConsoleBackend(node, folder, actor, arm)
+        served = _Served(node, folder.path, backend, port)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
         try:
             asyncio.run(served.run())
         finally:
-            cockpit.close()
+            backend.close()
 
 
 class _Served:
     """The page of a console, served while its node is active."""
 
-    def __init__(self, node: RosNode, folder: Path, cockpit: RosCockpit, port: int) -> None:
-        self._node, self._folder, self._cockpit = node, folder, cockpit
+    def __init__(self, node: RosNode, folder: Path, backend: RosConsoleBackend, port: int) -> None:
+        self._node, self._folder, self._backend = node, folder, backend
         self._first, self._port, self._token = port, 0, new_token()
 
     def numbers(self) -> dict[str, Value]:
@@ -250,24 +257,24 @@ class _Served:
         """Serve the page at the first free port until the node is inactive or asked to stop."""
         for port in range(self._first, self._first + _PORTS):
             try:
-                runner = await listen(Console(self._cockpit, Gate(port, self._token)), port)
+                runner = await listen(Console(self._backend, RequestCheck(port, self._token)), port)
             except OSError:
                 continue
             self._port = port
-            write_door(self._folder, Door(f"http://127.0.0.1:{port}/", self._token))
+            write_address(self._folder, ConsoleAddress(f"http://127.0.0.1:{port}/", self._token))
             try:
                 while self._node.handle.active and not self._stopping():
                     await asyncio.sleep(_LOOK_S)
             finally:
                 self._port = 0
-                remove_door(self._folder)
+                remove_address(self._folder)
                 await runner.cleanup()
             return
         last = self._first + _PORTS - 1
         raise BadInput(f"console: no free port from {self._first} to {last} on 127.0.0.1")
 
     def _stopping(self) -> bool:
-        return self._node.stopping or orphaned()
+        return self._node.stopping or is_orphaned()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

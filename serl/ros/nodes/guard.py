@@ -51,7 +51,7 @@ from serl.setpoint import PROFILE_PERIOD_S
 from serl.system.files import FileLock, make_folder
 from serl.system.settings_file import checked, read_yaml
 from serl.system.signed_order import OrderCheck, key_path
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 
 logger = logging.getLogger(__name__)
 
@@ -352,7 +352,7 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
         travel = f"a fault moves the arm by at most {100 * config.worst_travel_m:.1f} cm"
         print(f"limits {config.digest}; {travel} at full speed")  # noqa: T201
         print(f"after a contact: {profile.after_contact}", flush=True)  # noqa: T201
-        guard.run(lambda: node.stopping or orphaned())
+        guard.run(lambda: node.stopping or is_orphaned())
 
 
 def schedule(priority: int) -> None:

@@ -24,7 +24,7 @@ from serl.ros.telemetry import WELL, Health, Stats, Value
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.resume import Continuation
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.training.learner import Learner
 from serl.training.link import read_home
 from serl.training.plain_link import Once, close_end
@@ -112,7 +112,7 @@ class LearnerNode:
         return self._stopping()
 
     def _stopping(self) -> bool:
-        return self._node.stopping or orphaned()
+        return self._node.stopping or is_orphaned()
 
     def _health(self) -> Health:
         loading = self._node.handle.configured and self._learner is None

@@ -38,7 +38,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, LEARNER_LOCK, RunFolder
 from serl.system.files import FileLock, checked_name, is_alive, read_bounded
 from serl.system.json_fields import MAX_JSON_BYTES
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.training.link import (
     HELLO,
     MAX_SNAPSHOT_BYTES,
@@ -315,7 +315,7 @@ def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
         closing(Link(node, run_folder, actor, config.log, config.transport)) as link,
     ):
         node.handle.manage(again=again)
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             if not node.handle.active:
                 link.rest()
                 node.wait(_HELLO_PERIOD_S)

@@ -35,7 +35,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.deployment import FixedWeights, TrialResult, append_tried, load_fitting
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
 from serl.training.actor import Actor
 from serl.training.evaluation import Purpose, start_seed
@@ -204,7 +204,7 @@ class _Deployed:
         return self._people.hold.wait(self._ending)
 
     def _ending(self) -> bool:
-        return self._node.stopping or orphaned()
+        return self._node.stopping or is_orphaned()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

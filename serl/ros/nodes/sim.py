@@ -36,7 +36,7 @@ from serl.ros.topics import Topic
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import check_topics, make_task
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ def run(
             if own_time:  # as do its controllers, whose stamps are compared with its own
                 node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
             if isinstance(driver, RealTimeDriver):
-                driver.run(lambda: node.stopping or orphaned(), speed)
+                driver.run(lambda: node.stopping or is_orphaned(), speed)
                 _tell(driver)
-            while not (node.stopping or orphaned()):
+            while not (node.stopping or is_orphaned()):
                 node.wait(0.1)
 
 

@@ -30,7 +30,7 @@ from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.system.settings_file import read_yaml
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.testing.fakes import FakeArm
 
 START = Pose((0.45, 0.0, 0.2), (1.0, 0.0, 0.0, 0.0))
@@ -122,7 +122,7 @@ def main() -> None:
     with RosNode(f"arm_{robot}", folder, local=True) as node:
         arm = ArmProcess(node, folder, robot, read_yaml(path) if path.exists() else {})
         changed_ns, faults = 0, dict[str, Any]()
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             if path.exists() and (now_ns := path.stat().st_mtime_ns) != changed_ns:
                 changed_ns, faults = now_ns, read_yaml(path)
             arm.tick(faults)

@@ -18,7 +18,7 @@ from serl.clock import WallClock
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 
 RADIUS_M, SPEED_M_S, RATE_HZ = 0.05, 0.1, 10.0
 
@@ -42,7 +42,7 @@ def main() -> None:
             )
 
         clock, step = WallClock(RATE_HZ, beat, 0.015), 0
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             angle = step * SPEED_M_S / RATE_HZ / RADIUS_M
             message = PoseStamped()
             message.header.frame_id, message.header.stamp = "base", clock_now().to_msg()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
 from serl.teleop.stop import STOP_FILE, StopLatch
@@ -23,7 +23,7 @@ def main() -> None:
     desk = HumanInput(TeleopMux([]), StopLatch(link / STOP_FILE), run)
     with RosNode(actor, run, local=True) as node:
         Control(node, actor, desk, lambda: False, None)
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             node.wait(0.1)
 
 

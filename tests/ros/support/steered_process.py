@@ -17,7 +17,7 @@ from serl.errors import Silent
 from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.tasks.reach import ReachConfig
 from serl.teleop.config import TeleopConfig
 from serl.teleop.mux import TeleopMux
@@ -36,7 +36,7 @@ def main() -> None:
         people = TeleopMux(devices.people(arm.action_spec))
         arm.silence_s = lambda: people.silence_s
         clock = WallClock(task.rate_hz, arm.beat)
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             action = people()
             arm.drive_as(ActionSource.POLICY if action is None else ActionSource.HUMAN)
             try:

@@ -16,7 +16,7 @@ from serl.cli.teleop import BEAT_S
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import RemoteHand, device_topics
 from serl.ros.topics import Topic, latest_only
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import AXES, Wish
 
 OFF_BEATS, PAUSE_S, STUCK_S = 50, 0.5, 3.0
@@ -49,7 +49,7 @@ def main() -> None:
         topic = device_topics(robot)[0]
         hand = RemoteHand(node, topic)
         count, sent_s = 0, time.monotonic()
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             last_s, sent_s = sent_s, time.monotonic()
             if sent_s - last_s > PAUSE_S or sent_s - moved_s > STUCK_S:
                 count, moved_s = 0, sent_s  # who was away, or moves nothing, lets go first

@@ -18,7 +18,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
-from serl.system.supervisor import orphaned
+from serl.system.supervisor import is_orphaned
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         node.subscribe(Topic(f"{prefix}/target_pose", PoseStamped, many), follow)
         state = GUARD_STATE._replace(name=f"{prefix}/{GUARD_STATE.name}", qos=many)
         node.subscribe(state, lambda message: write(f"state {message.message}"))
-        while not (node.stopping or orphaned()):
+        while not (node.stopping or is_orphaned()):
             time.sleep(0.05)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from serl import version as module
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.system import git as module
-from serl.system.git import commit
+from serl.version import commit
 
-from ..report.test_stages import make_run
+from .report.test_stages import make_run
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _fresh() -> None:
 
 def place(root: Path, monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     """The module as if it lay there, in a repository with one commit."""
-    path = root.joinpath(*folders, "system", "git.py")
+    path = root.joinpath(*folders, "version.py")
     path.parent.mkdir(parents=True)
     path.write_text("x = 1\n")
     for words in (
@@ -39,7 +39,7 @@ def test_a_checkout_has_a_commit_and_says_when_it_was_changed(
     place(tmp_path, monkeypatch, "serl")
     assert re.fullmatch(r"[0-9a-f]{7,}", clean := commit())
     commit.cache_clear()
-    (tmp_path / "serl/system/git.py").write_text("x = 2\n")
+    (tmp_path / "serl/version.py").write_text("x = 2\n")
     assert commit() == f"{clean}-dirty"
 
 
