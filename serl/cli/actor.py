@@ -16,7 +16,7 @@ from serl.runs.folder import LEARNER_LOCK, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.system.files import checked_name, is_alive
 from serl.system.supervisor import Supervisor
-from serl.training.link import read_status
+from serl.training.link import read_link_status
 
 _LOOK_S = 20.0
 _SILENT = "no learner of this run answers; does `serl learner` run?"
@@ -111,7 +111,7 @@ def attend(
         ask()
         if link is not None and time.monotonic() > look_s:
             look_s = time.monotonic() + _LOOK_S
-            if (status := read_status(link)) is None or not status.connected:
+            if (status := read_link_status(link)) is None or not status.connected:
                 print(_BUSY if learning() else _SILENT, flush=True)  # noqa: T201
         for event in supervisor.events[told:]:
             print(event, flush=True)  # noqa: T201

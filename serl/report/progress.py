@@ -12,7 +12,7 @@ from typing import Any
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
 from serl.teleop.stop import STOP_FILE, kept_stop
-from serl.training.link import read_control_status, read_status
+from serl.training.link import read_control_status, read_link_status
 
 WINDOW = 20
 
@@ -87,7 +87,7 @@ class ProgressReader:
 
     def _actor(self, link: str, states: Mapping[str, str]) -> ActorProgress:
         name = link.removeprefix(self._link)
-        status = read_status(self._links / name)
+        status = read_link_status(self._links / name)
         control = read_control_status(self._links / name)
         running = states[link] == "running"
         stop = kept_stop(self._links / name / STOP_FILE)

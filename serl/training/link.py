@@ -26,9 +26,8 @@ from serl.system.files import read_bounded, write_atomic
 from serl.system.json_fields import check_fields, dump_object, parse_object, short
 from serl.transport import MAX_VERSION, Snapshot, Weights, is_newer
 
-_CONTROL_FILE = "control.json"
 _MAX_BYTES = 4096
-_CONTROL_FIELDS = {"periods": int, "late": int, "delayed": int}
+_FRESH_S = 4.0
 
 
 class ControlStatus(NamedTuple):
@@ -50,29 +49,8 @@ class ControlStatus(NamedTuple):
         return self.late / self.periods if self.periods else 0.0
 
 
-def write_control_status(folder: Path, status: ControlStatus) -> None:
-    """Write the status to the folder shared by actor and link; a full disk keeps the old one."""
-    scratch = folder / f".{_CONTROL_FILE}"
-    with suppress(OSError):
-        scratch.write_bytes(dump_object(status._asdict()))
-        scratch.replace(folder / _CONTROL_FILE)
-
-
-def read_control_status(folder: Path) -> ControlStatus | None:
-    """Read the status; return None when it is absent or damaged."""
-    with suppress(OSError, CorruptData):
-        fields = parse_object(read_bounded(folder / _CONTROL_FILE, _MAX_BYTES), _CONTROL_FILE)
-        check_fields(fields, _CONTROL_FIELDS, _CONTROL_FILE)
-        return ControlStatus(**fields)
-    return None
-
-
 PERIOD_S = 1.0
 """Interval at which the link process writes its status."""
-
-_LINK_FILE = "status.json"
-_FRESH_S = 4.0
-_LINK_FIELDS = {"acknowledged": int, "waiting": int, "connected": bool}
 
 
 class LinkStatus(NamedTuple):
@@ -89,24 +67,44 @@ class LinkStatus(NamedTuple):
     connected: bool
 
 
-def write_status(folder: Path, status: LinkStatus) -> None:
-    """Write the status to the folder shared by actor and link; a full disk keeps the old one.
+_FILES = {ControlStatus: "control.json", LinkStatus: "status.json"}
 
-    Nothing depends on the status, so it need not survive a power cut either.
+
+def write_status(folder: Path, status: ControlStatus | LinkStatus) -> None:
+    """Write a status to the folder shared by actor and link; a full disk keeps the old one.
+
+    Nothing depends on a status, so it need not survive a power cut either.
     """
-    scratch = folder / f".{_LINK_FILE}"
+    path = folder / _FILES[type(status)]
+    scratch = folder / f".{path.name}"
     with suppress(OSError):
         scratch.write_bytes(dump_object(status._asdict()))
-        scratch.replace(folder / _LINK_FILE)
+        scratch.replace(path)
 
 
-def read_status(folder: Path, wall_s: Callable[[], float] = time.time) -> LinkStatus | None:
-    """Read the status; return None when it is absent, out of date or damaged."""
+def read_control_status(folder: Path) -> ControlStatus | None:
+    """Read the status of the control loop; return None when it is absent or damaged."""
+    fields = {"periods": int, "late": int, "delayed": int}
+    values = _read_status(folder / _FILES[ControlStatus], fields)
+    return None if values is None else ControlStatus(**values)
+
+
+def read_link_status(folder: Path, wall_s: Callable[[], float] = time.time) -> LinkStatus | None:
+    """Read the status of the link; return None when it is absent, out of date or damaged."""
+    path = folder / _FILES[LinkStatus]
+    fields = {"acknowledged": int, "waiting": int, "connected": bool}
+    values = _read_status(path, fields)
+    with suppress(OSError):
+        if values is not None and wall_s() - path.stat().st_mtime <= _FRESH_S:
+            return LinkStatus(**values)
+    return None
+
+
+def _read_status(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:
     with suppress(OSError, CorruptData):
-        fields = parse_object(read_bounded(folder / _LINK_FILE, _MAX_BYTES), _LINK_FILE)
-        check_fields(fields, _LINK_FIELDS, _LINK_FILE)
-        if wall_s() - (folder / _LINK_FILE).stat().st_mtime <= _FRESH_S:
-            return LinkStatus(**fields)
+        values = parse_object(read_bounded(path, _MAX_BYTES), path.name)
+        check_fields(values, fields, path.name)
+        return values
     return None
 
 

@@ -39,7 +39,7 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor, is_orphaned
-from serl.training.link import WeightsFile, announce, read_status
+from serl.training.link import WeightsFile, announce, read_link_status
 
 NAME = "actor0"
 QUANTILES = (0.5, 0.99)
@@ -148,7 +148,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
 
 def is_connected(run: RunFolder) -> bool:
     """The learner answers the link."""
-    status = read_status(run.link(NAME))
+    status = read_link_status(run.link(NAME))
     return status is not None and status.connected
 
 

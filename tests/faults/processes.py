@@ -23,7 +23,7 @@ from serl.ros.link.sender import SILENCE_S
 from serl.ros.node import RosNode
 from serl.ros.nodes.link import Link, link_folder
 from serl.system.authentication import RUN_KEY
-from serl.training.link import PERIOD_S, announce, read_status
+from serl.training.link import PERIOD_S, announce, read_link_status
 
 from .registry import REGISTRY, Level
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
@@ -129,7 +129,7 @@ def _hang_learner(folder: Path, duration_s: float) -> None:
 
 def _is_connected(system: System) -> bool:
     """What the link of the first actor says."""
-    status = read_status(link_folder(system.far.path, "actor0"))
+    status = read_link_status(link_folder(system.far.path, "actor0"))
     return status is not None and status.connected
 
 

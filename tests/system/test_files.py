@@ -28,7 +28,7 @@ from serl.system.files import FileLock, disk_full, is_alive, read_bounded, sha25
 from serl.system.json_fields import read_objects
 from serl.system.settings_file import read_yaml
 from serl.testing.samples import SPEC
-from serl.training.link import read_status
+from serl.training.link import read_link_status
 
 
 def fifo(path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_latch_or_a_status_that_is_no_regular_file_counts_as_damaged(
     KINDS[kind](tmp_path / "latch")
     assert LatchFile(tmp_path / "latch").read().state is GuardState.ESTOP
     KINDS[kind](tmp_path / "status.json")
-    assert read_status(tmp_path) is None
+    assert read_link_status(tmp_path) is None
 
 
 def test_lines_are_not_appended_to_a_fifo(tmp_path: Path) -> None:

@@ -4,24 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from serl.training.link import LinkStatus, read_status, write_status
+from serl.training.link import LinkStatus, read_link_status, write_status
 
 STATUS = LinkStatus(acknowledged=1234, waiting=3, connected=True)
 
 
 def test_a_status_is_read_as_it_was_told_last(tmp_path: Path) -> None:
-    assert read_status(tmp_path) is None
+    assert read_link_status(tmp_path) is None
     for status in (STATUS, STATUS._replace(connected=False)):
         write_status(tmp_path, status)
-        assert read_status(tmp_path) == status
+        assert read_link_status(tmp_path) == status
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
 def test_an_old_status_counts_for_nothing(tmp_path: Path) -> None:
     write_status(tmp_path, STATUS)
     told_s = (tmp_path / "status.json").stat().st_mtime
-    assert read_status(tmp_path, lambda: told_s + 3.0) == STATUS
-    assert read_status(tmp_path, lambda: told_s + 5.0) is None
+    assert read_link_status(tmp_path, lambda: told_s + 3.0) == STATUS
+    assert read_link_status(tmp_path, lambda: told_s + 5.0) is None
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_an_old_status_counts_for_nothing(tmp_path: Path) -> None:
 )
 def test_a_damaged_status_counts_for_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "status.json").write_text(text)
-    assert read_status(tmp_path) is None
+    assert read_link_status(tmp_path) is None
 
 
 def test_a_status_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:

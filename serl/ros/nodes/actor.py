@@ -30,7 +30,7 @@ from serl.system.files import checked_name
 from serl.system.supervisor import is_orphaned
 from serl.teleop.human_input import HumanInput
 from serl.training.actor import Actor
-from serl.training.link import ControlStatus, WeightsFile, announce, write_control_status
+from serl.training.link import ControlStatus, WeightsFile, announce, write_status
 from serl.training.stages import take_turns
 from serl.types import End, Record, Step, is_online
 
@@ -133,7 +133,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                     clock = driven.clock
                     status = ControlStatus(clock.periods, clock.overruns, delays.late)
                     numbers |= {key: float(count) for key, count in status._asdict().items()}
-                    write_control_status(folder.link(name), status)
+                    write_status(folder.link(name), status)
                 if attended:
                     people.hold.pause(RESTORE)
 
