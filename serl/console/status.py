@@ -10,7 +10,7 @@ from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import Recording, RecordingSession, read_session
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
-from serl.report.display import RunProgress
+from serl.report.display import ActorProgress, RunProgress
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
 
@@ -37,6 +37,7 @@ class TrainingStatus:
         """Return the newest numbers; `states` contains the state of each process."""
         progress = self._reader.read(states)
         recent = self._reader.recent
+        actor = next((a for a in progress.actors if a.name == self._actor), None)
         won = [row["duration_s"] for row in recent if row["success"]][-WINDOW:]
         return {
             "task": self._run.config.task,
@@ -52,9 +53,9 @@ class TrainingStatus:
             "recent": [_kind(row) for row in recent[-WINDOW:]],
             "advice": self._advice(recent),
             "learner": _learner(progress, states.get("learner", "")),
-            "weights": self._weights(progress),
-            "link": self._link(progress),
-            "disk": self._disk(),
+            "weights": _weights(progress, actor),
+            "link": (True, "closed") if self.over else _link(actor),
+            "disk": _disk(self._run),
         }
 
     @property
@@ -65,37 +66,37 @@ class TrainingStatus:
     def _advice(self, recent: Sequence[dict[str, Any]]) -> str:
         final = self._reader.final
         if final is not None:
-            return f"done: {final['successes']} of {final['trials']} trials succeeded alone"
+            return f"done: {final['successes']} of {final['trials']} unassisted trials succeeded"
         return advise(recent)
 
-    def _weights(self, progress: RunProgress) -> Health:
-        age = next((a.weights_age for a in progress.actors if a.name == self._actor), None)
-        if progress.weights_version is None:
-            return True, "none yet"
-        behind = "" if age is None else ", newest" if not age else f", {age} behind"
-        return True, f"version {progress.weights_version}{behind}"
 
-    def _link(self, progress: RunProgress) -> Health:
-        link = next((a.link for a in progress.actors if a.name == self._actor), None)
-        if self.over:
-            return True, "closed"
-        if link is None:
-            return False, "silent"
-        if not link.connected:
-            return False, f"no learner answers, {link.waiting:,} steps wait"
-        return True, f"{link.acknowledged:,} acknowledged, {link.waiting:,} wait"
+def _weights(progress: RunProgress, actor: ActorProgress | None) -> Health:
+    if progress.weights_version is None:
+        return True, "none yet"
+    age = actor.weights_age if actor else None
+    behind = "" if age is None else ", newest" if not age else f", {age} behind"
+    return True, f"version {progress.weights_version}{behind}"
 
-    def _disk(self) -> Health:
-        disk = shutil.disk_usage(self._run.path)
-        least = self._run.config.log.min_free_bytes
-        return disk.free >= 2 * least, f"{disk.free / 1e9:.0f} GB free"
+
+def _link(actor: ActorProgress | None) -> Health:
+    link = actor.link if actor else None
+    if link is None:
+        return False, "no report"
+    if not link.connected:
+        return False, f"learner not connected, {link.waiting:,} steps waiting"
+    return True, f"{link.acknowledged:,} acknowledged, {link.waiting:,} waiting"
+
+
+def _disk(run: RunFolder) -> Health:
+    free = shutil.disk_usage(run.path).free
+    return free >= 2 * run.config.log.min_free_bytes, f"{free / 1e9:.0f} GB free"
 
 
 def _learner(progress: RunProgress, state: str) -> Health:
     if state != "running":
         return state != SILENT, state or "not started"
     if progress.updates_per_s is None:
-        return True, "waits for steps"
+        return True, "waiting for steps"
     return True, f"{progress.updates_per_s:.0f} updates/s, {progress.utd or 0.0:.1f} per step"
 
 
@@ -144,7 +145,6 @@ class RecordingStatus:
             positives = sum(label > 0 for label in labels)
             self._have = {"positives": positives, "negatives": len(labels) - positives}
             others = {"episodes": len(episode_paths(self._run.path))}
-        disk = shutil.disk_usage(self._run.path)
         return {
             "task": self._run.config.task,
             "run": self._run.name,
@@ -153,10 +153,7 @@ class RecordingStatus:
             + [[name, count, None] for name, count in others.items()],
             "recent": ["alone" if kept else "failed" for kept in recent[-WINDOW:]],
             "advice": advise_session(self._have, self._session.wanted, recent),
-            "disk": [
-                disk.free >= 2 * self._run.config.log.min_free_bytes,
-                f"{disk.free / 1e9:.0f} GB free",
-            ],
+            "disk": _disk(self._run),
         }
 
     @property
@@ -171,7 +168,7 @@ def advise_session(have: Mapping[str, int], wanted: Mapping[str, int], recent: l
     left = {name: most - have.get(name, 0) for name, most in wanted.items()}
     asked = [f"{count} {name}" for name, count in left.items() if count > 0]
     if not asked:
-        return "done: everything is recorded"
+        return "done: all requested samples are recorded"
     if len(recent) >= _PATIENCE and not any(recent[-_PATIENCE:]):
-        return f"slow down: the last {_PATIENCE} were no success; {asked[0]} to go"
+        return f"slow down: the last {_PATIENCE} failed; {asked[0]} to go"
     return f"to go: {' and '.join(asked)}"

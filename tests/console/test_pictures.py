@@ -193,10 +193,10 @@ def test_the_overview_tells_numbers_of_the_run_and_what_is_unwell(tmp_path: Path
         assert told["cycle_time_s"] == 2.0
         assert told["learner"] == (True, "12 updates/s, 3.9 per step")
         assert told["weights"] == (True, "version 4, 1 behind")
-        assert told["link"] == (True, "1,234 acknowledged, 5 wait")
+        assert told["link"] == (True, "1,234 acknowledged, 5 waiting")
         assert told["advice"] == "correct briefly: 1 of the last 2 unassisted episodes succeeded"
         assert overview.read({**states, "learner": "silent"})["learner"] == (False, "silent")
         assert not overview.over
         metrics.write(100, EvaluationRow(100, 50, 49, 1.9, "final"))
-        assert overview.read({})["advice"] == "done: 49 of 50 trials succeeded alone"
+        assert overview.read({})["advice"] == "done: 49 of 50 unassisted trials succeeded"
         assert overview.over

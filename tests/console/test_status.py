@@ -49,7 +49,7 @@ def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
     assert told["disk"][1].endswith("GB free")
     assert not overview.over
     log(recorded, True)
-    assert overview.read({})["advice"] == "done: everything is recorded"
+    assert overview.read({})["advice"] == "done: all requested samples are recorded"
     assert overview.over
 
 
@@ -58,9 +58,13 @@ def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
     [
         (0, [], "to go: 3 demonstrations"),
         (1, [True, *[False] * 4], "to go: 2 demonstrations"),
-        (1, [True, *[False] * 5], "slow down: the last 5 were no success; 2 demonstrations to go"),
-        (3, [False] * 9, "done: everything is recorded"),
-        (4, [], "done: everything is recorded"),
+        (
+            1,
+            [True, *[False] * 5],
+            "slow down: the last 5 failed; 2 demonstrations to go",
+        ),
+        (3, [False] * 9, "done: all requested samples are recorded"),
+        (4, [], "done: all requested samples are recorded"),
     ],
 )
 def test_it_says_what_to_do_now(have: int, recent: list[bool], advice: str) -> None:

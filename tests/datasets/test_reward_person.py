@@ -96,7 +96,7 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     assert isinstance(overview, RecordingStatus)
     shown = overview.read({})
     assert shown["counts"] == [["positives", 2, 2], ["negatives", 3, 3], ["episodes", 2, None]]
-    assert shown["advice"] == "done: everything is recorded"
+    assert shown["advice"] == "done: all requested samples are recorded"
     assert overview.over
 
 

@@ -223,16 +223,16 @@ def two_at_once(folder: Path) -> None:
         first, second = await site.enter(), await site.enter()
         await first.send_json({"type": "take"})
         await first.send_json(REST)
-        await settled(lambda: len(site.cockpit.driven) == 2)
+        await settled(lambda: len(site.backend.driven) == 2)
         await second.send_json({"type": "take"})
         await second.send_json(PUSH)
         await second.send_json({"type": "say", "what": "success"})
         assert (await heard(second, "answer"))["text"] == "take over first"
         await second.send_json({"type": "say", "what": "estop"})
-        await settled(lambda: site.cockpit.said == ["estop"])
-        assert not any(wish.hands for wish in site.cockpit.driven)
+        await settled(lambda: site.backend.said == ["estop"])
+        assert not any(wish.hands for wish in site.backend.driven)
 
-    served(pages)
+    served(pages)()
 
 
 @REGISTRY.fault(
@@ -286,4 +286,4 @@ def browser_attack(folder: Path) -> None:
         await asyncio.sleep(0)
         assert site.untouched
 
-    served(attack)
+    served(attack)()
