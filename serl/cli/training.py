@@ -67,7 +67,7 @@ def train_run(
         learn(run, display, beside)
     good = all([_conclude(stage, part, display) for stage, part in parts.items()])
     if run.config.stages:
-        display.say(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
+        display.print_line(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
     return good
 
 
@@ -107,7 +107,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     config = run.config
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
-    display.say(f"recording {config.demos} demonstrations of the scripted expert")
+    display.print_line(f"recording {config.demos} demonstrations of the scripted expert")
     unjudged = config.reward.kind in ("human", "vice")  # an expert detects its own success
     task = make_task(config) if unjudged else make_judged_task(config)
     key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
@@ -129,9 +129,9 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     learners = [f"{prefix(stage)}learner" for stage in parts]
     told, deserted_s = 0, math.inf
     if run.config.intervention != "none":
-        display.say(_simulated_human(run.config))
+        display.print_line(_simulated_human(run.config))
     if line := asked_where(run.config, make_task(run.config)):
-        display.say(line)
+        display.print_line(line)
     with (
         started(run, all_processes(run)) as supervisor,
         at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
@@ -150,12 +150,12 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
             display.update(with_waiting(behind, waiting))
             news = [event for reader in readers for event in reader.news()]
             for event in (*supervisor.events[told:], *news):
-                display.say(event)
+                display.print_line(event)
             told = len(supervisor.events)
             time.sleep(POLL_S)
     for name in actor_names(run):
         if control := read_control_status(run.link(name)):
-            display.say(
+            display.print_line(
                 f"{name}: {control.late:,} of {control.periods:,} control periods began late by "
                 f"over a tenth of a period ({control.share:.1%}), "
                 f"{control.delayed:,} actions came more than 1.5 periods late"
@@ -181,14 +181,14 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     if not paths:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
     candidates = _sound(paths, display)
-    display.say(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
+    display.print_line(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
     examiner = Examiner(config)
     with run.lock_learner(), MetricsWriter(run.path) as metrics:
 
         def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
             won, trials = evaluation.successes, len(evaluation.trials)
-            display.say(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
+            display.print_line(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
 
         weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
         chosen = choose(config, examiner, weights, told)
@@ -199,7 +199,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     try:
         film(run, examiner, winner, run.videos / "final.mp4")
     except SerlError as error:  # the results of hours must not depend on a film
-        display.say(f"no film of the trials: {error}")
+        display.print_line(f"no film of the trials: {error}")
     return evaluation
 
 
@@ -215,10 +215,10 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     config = run.config
     command = f"serl run {run.path} --robot {config.robot} --namespace {config.namespace}"
     if not config.trials:
-        display.say(f"no trials were asked for; on the arm: {command}")
+        display.print_line(f"no trials were asked for; on the arm: {command}")
         return None
     checkpoint = pick(run.checkpoints)
-    display.say(f"{config.trials} unassisted trials on the arm, as by {command}")
+    display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
     tried_in = deployment(run, config)
     deploy(tried_in, checkpoint, config.trials)
     evaluation = unassisted(read_tried(tried_in.path))
@@ -267,7 +267,7 @@ def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
         try:
             found[int(path.name)] = load(path)
         except CorruptData as error:
-            display.say(f"passed over: {error}")
+            display.print_line(f"passed over: {error}")
             if path == paths[-1] and not found:
                 raise
     return found

@@ -50,13 +50,13 @@ def _running_sum(values: Values, window: int) -> Values:
     return last
 
 
-def thin(x: Values, y: Values, most: int) -> tuple[Values, Values]:
-    """Return at most `most` points, as means of neighbours; non-finite points are left out."""
+def thin(x: Values, y: Values, max_points: int) -> tuple[Values, Values]:
+    """Return at most `max_points` finite points, as means of neighbours."""
     kept = np.isfinite(x) & np.isfinite(y)
     x, y = x[kept], y[kept]
-    if len(x) <= most:
+    if len(x) <= max_points:
         return x, y
-    starts = np.linspace(0, len(x), most, endpoint=False).astype(int)
+    starts = np.linspace(0, len(x), max_points, endpoint=False).astype(int)
     sizes = np.diff(np.append(starts, len(x)))
     return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
 

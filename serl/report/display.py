@@ -135,7 +135,7 @@ class Display:
             self._next_line_s = self._now_s() + LINE_PERIOD_S
             self.console.print(line(progress), markup=False, soft_wrap=True)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line at once, above the panel: a start, a restart, a warning."""
         self.console.print(text, markup=False, soft_wrap=True)
 

@@ -60,7 +60,7 @@ def reenact(
     """
     task = make_task(config)
     if difference := make_spec(task).difference(spec):
-        raise ReplayDiverged(f"the task is another one now: {difference}")
+        raise ReplayDiverged(f"the task has changed: {difference}")
     with plugins.make_simulation(task) as robot:
         _place(robot, task, episode, config.seed, number)
         with closing(plugins.make_renderer(robot, supersampling=2)) as camera:
@@ -78,13 +78,13 @@ def _place(
     for start in range(number, 2 * number + 11):
         reading = robot.reset(start_seed(purpose, seed, actor, start))
         task.begin(reading)
-        if max(_apart(task.observation(reading), first).values()) < _SAME_START:
+        if max(_differences(task.observation(reading), first).values()) < _SAME_START:
             return
-    raise ReplayDiverged("no start of its run looks like the first observation")
+    raise ReplayDiverged("no start of its run gives the first observation")
 
 
 def _film(
-    robot: SimulatedRobot, task: SimulatedTask, episode: Episode, shoot: Callable[[], Image]
+    robot: SimulatedRobot, task: SimulatedTask, episode: Episode, take_image: Callable[[], Image]
 ) -> list[Image]:
     """Run the control loop with the recorded actions; take an image before each step and after."""
     policy, pictures = RecordedPolicy(episode), list[Image]()
@@ -94,23 +94,24 @@ def _film(
         for name in seen[0].state
     }
 
-    def look(observation: Observation) -> Action:
-        apart = _apart(observation, seen[len(pictures)])
-        if np.mean([min(1.0, apart[name] / spans[name]) for name in apart]) > _TOLERANCE:
+    def act(observation: Observation) -> Action:
+        differences = _differences(observation, seen[len(pictures)])
+        shares = [min(1.0, value / spans[name]) for name, value in differences.items()]
+        if np.mean(shares) > _TOLERANCE:
             raise ReplayDiverged(
-                f"simulated again, it goes another way from step {len(pictures)} on"
+                f"the simulation departs from the recording at step {len(pictures)}"
             )
-        pictures.append(shoot())
+        pictures.append(take_image())
         return policy(observation)
 
     def at_end(record: Record) -> None:
         if isinstance(record, End):
-            pictures.append(shoot())
+            pictures.append(take_image())
 
     run(
         robot,
         task,
-        look,
+        act,
         VirtualClock(robot.advance, task.config.rate_hz),
         EpisodeKey("reenactment", "nobody", 0, 0),
         at_end,
@@ -118,11 +119,11 @@ def _film(
         interrupted=lambda: len(pictures) == len(seen),
     )
     if len(pictures) <= len(seen):
-        raise ReplayDiverged(f"simulated again, it ends at step {len(pictures) - 1}")
+        raise ReplayDiverged(f"the simulation ends at step {len(pictures) - 1}")
     return pictures
 
 
-def _apart(observation: Observation, recorded: Observation) -> dict[str, float]:
+def _differences(observation: Observation, recorded: Observation) -> dict[str, float]:
     """Return the largest difference of any entry, by state array."""
     return {
         name: float(np.abs(values - recorded.state[name]).max())
@@ -145,7 +146,7 @@ _CURVES: tuple[Colour, ...] = ((96, 165, 250), (244, 114, 182), (250, 204, 21), 
 _LEFT, _RIGHT = 500, 784  # edges of the panel beside the view
 _TIME = (92, 784)  # left and right end of the timeline
 _LANES = {"acting": (382, 394), "reward": (404, 428), "difference": (438, 462)}
-_MOST = 8  # maximum number of actions and plots that fit
+_MAX_SHOWN = 8  # maximum number of actions and plots that fit
 _LAST_FRAMES = 10
 
 
@@ -199,7 +200,7 @@ class Film:
 
     def _state(self) -> dict[str, tuple[Box, Values]]:
         """Return the box of each state array's plot, and the array's values over time (N, D)."""
-        names = list(self._spec.observation.state)[:_MOST]
+        names = list(self._spec.observation.state)[:_MAX_SHOWN]
         columns = 1 if len(names) <= 2 else 2
         rows = max(1, -(-len(names) // columns))
         wide, high = VIEW[0] / columns, VIEW[1] / rows
@@ -223,8 +224,8 @@ class Film:
             pen.box(span, SOURCE_COLOURS[source])
         rewards = np.array([step.reward for step in self._steps], np.float64)
         self._draw_area(pen, "reward", rewards, GREEN)
-        apart = [np.abs(step.requested - step.action).mean() for step in self._steps]
-        self._draw_area(pen, "difference", np.array(apart, np.float64), _RED, at_least=0.5)
+        differences = [np.abs(step.requested - step.action).mean() for step in self._steps]
+        self._draw_area(pen, "difference", np.array(differences, np.float64), _RED, at_least=0.5)
         for name, (box, values) in self._plots.items():
             unit = self._spec.observation.state[name].unit.split(",")[0]
             pen.text((box[0], box[1] - 10), name, 12, INK)
@@ -286,7 +287,7 @@ class Film:
 
     def _draw_actions(self, pen: _Pen, step: Step, colour: Colour) -> None:
         """Draw the action's entries from -1 to 1: executed filled, requested outlined."""
-        names = self._spec.action_names[:_MOST]
+        names = self._spec.action_names[:_MAX_SHOWN]
         high = min(26.0, 176.0 / len(names))
         left, right = _LEFT + 76, _RIGHT - 48
         middle, half = (left + right) / 2, (right - left) / 2

@@ -46,7 +46,7 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.8,
     "path.simplify": True,
 }
-_MOST_POINTS = 320
+_MAX_POINTS = 320
 _NO_METADATA: dict[str, None] = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
@@ -109,9 +109,9 @@ def plot(
 def _draw(axes: Axes, trace: Trace) -> None:
     colour = _PLACEHOLDERS[trace.colour]
     if trace.mark == "line":
-        axes.plot(*thin(trace.x, trace.y, _MOST_POINTS), color=colour, linewidth=1.8)
+        axes.plot(*thin(trace.x, trace.y, _MAX_POINTS), color=colour, linewidth=1.8)
     elif trace.mark == "dots":
-        step = len(trace.x) // _MOST_POINTS + 1
+        step = len(trace.x) // _MAX_POINTS + 1
         x, y = trace.x[::step], trace.y[::step]
         axes.plot(x, y, ".", color=colour, markersize=4, markeredgewidth=0, alpha=0.35)
     else:

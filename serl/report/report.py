@@ -249,9 +249,9 @@ def success_alone(run: RunData) -> tuple[Values, Values]:
 
 def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
     traces = []
-    looks: list[tuple[str, Colour, bool]]
-    looks = [("assisted", "human", True), ("unassisted", "policy", False)]
-    for label, colour, assisted in looks:
+    kinds: list[tuple[str, Colour, bool]]
+    kinds = [("assisted", "human", True), ("unassisted", "policy", False)]
+    for label, colour, assisted in kinds:
         rows = [row for row in run.episodes if bool(row.get("assisted")) is assisted]
         mean = running_mean(series(rows, "success"))
         traces.append(Trace(label, colour, _abscissae(rows, by_time), mean))

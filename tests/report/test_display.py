@@ -154,7 +154,7 @@ def test_a_pipe_gets_one_whole_line_every_ten_seconds() -> None:
         for tick in range(300):  # 30 s at 10 Hz
             clock.now_s = 100.0 + tick / 10
             display.update(RunProgress(elapsed_s=tick / 10, task="x" * 200))
-        display.say("actor-1 restarted [2]")
+        display.print_line("actor-1 restarted [2]")
     *lines, said = written(to).splitlines()
     assert [text.split(" |")[0] for text in lines] == ["0:00", "0:10", "0:20"]
     assert said == "actor-1 restarted [2]"
@@ -165,7 +165,7 @@ def test_a_terminal_gets_the_panel_and_keeps_the_last_one() -> None:
     to = console(terminal=True)
     with Display(to, Clock()) as display:
         display.update(RunProgress(task="first"))
-        display.say("learner restarted")
+        display.print_line("learner restarted")
         display.update(FULL)
     text = written(to)
     assert text.index("first") < text.index("learner restarted") < text.rindex("pick_cube")

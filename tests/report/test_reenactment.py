@@ -72,7 +72,7 @@ def test_demonstrations_are_found_behind_the_experts_failures() -> None:
 
 def test_a_recording_of_another_run_has_no_start_here() -> None:
     episode = train_episode(0)
-    with pytest.raises(ReplayDiverged, match="no start of its run"):
+    with pytest.raises(ReplayDiverged, match="no start of its run gives"):
         reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
 
 
@@ -80,7 +80,7 @@ def test_a_simulation_that_goes_another_way_is_noticed() -> None:
     episode = train_episode(0)
     still = np.zeros_like(episode.steps[0].action)
     changed = [replace(step, requested=still, action=still) for step in episode.steps]
-    with pytest.raises(ReplayDiverged, match=r"goes another way from step \d+ on"):
+    with pytest.raises(ReplayDiverged, match=r"departs from the recording at step \d+"):
         reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
 
 
@@ -93,7 +93,7 @@ def test_a_simulation_that_ends_early_is_noticed() -> None:
 
 def test_another_task_is_refused() -> None:
     episode = train_episode(0)
-    with pytest.raises(ReplayDiverged, match='the task is another one now: task: "reach"'):
+    with pytest.raises(ReplayDiverged, match='the task has changed: task: "reach"'):
         reenact(episode, SPEC, resolve({"task": "reach"}), 0, SIZE)
     with pytest.raises(BadInput, match="unknown task 'unicorn'"):
         reenact(episode, SPEC, resolve({"task": "unicorn"}), 0, SIZE)
