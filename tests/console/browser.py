@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,50 +146,45 @@ class Page:
         self._reader.cancel()
 
 
+@contextmanager
+def chromium(folder: Path) -> Iterator[str]:
+    """A Chromium with that profile, which ends with the block; its DevTools address."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+    try:
+        port, deadline_s = folder / "DevToolsActivePort", time.monotonic() + LIMIT_S
+        while not (port.exists() and port.read_text()):
+            assert time.monotonic() < deadline_s, "Chromium does not start"
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port.read_text().splitlines()[0]}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@asynccontextmanager
+async def tab(address: str) -> AsyncIterator[Page]:
+    """A new page of a Chromium, which is closed with the block."""
+    async with aiohttp.ClientSession() as session:
+        async with session.put(f"{address}/json/new?about:blank") as answer:
+            target = await answer.json()
+        url = target["webSocketDebuggerUrl"]
+        async with session.ws_connect(url, max_msg_size=1 << 26) as socket:
+            page = Page(socket)
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                await page.call(f"{domain}.enable")
+            await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+            yield page
+            page.close()
+        async with session.get(f"{address}/json/close/{target['id']}"):
+            pass
+
+
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Page]:
     """A page of a new Chromium, which ends with the block."""
-    assert CHROMIUM is not None
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM,
-        *_FLAGS,
-        f"--user-data-dir={folder}",
-        "about:blank",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        async with aiohttp.ClientSession() as session:
-            port = (await _file(folder / "DevToolsActivePort")).splitlines()[0]
-            pages = await _page_list(session, f"http://127.0.0.1:{port}/json")
-            address = next(page for page in pages if page["type"] == "page")
-            async with session.ws_connect(
-                address["webSocketDebuggerUrl"], max_msg_size=1 << 26
-            ) as socket:
-                page = Page(socket)
-                for domain in ("Page", "Runtime", "Log", "Network"):
-                    await page.call(f"{domain}.enable")
-                await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
-                yield page
-                page.close()
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def _file(path: Path) -> str:
-    await _happens(path.exists)
-    return path.read_text()
-
-
-async def _page_list(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
-    async with session.get(url) as answer:
-        pages: list[dict[str, Any]] = await answer.json()
-        return pages
-
-
-async def _happens(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.1)
+    with chromium(folder) as address:
+        async with tab(address) as page:
+            yield page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from serl.errors import SerlError
 from serl.teleop.mux import SIMULATED
 
-from .browser import CHROMIUM, Page, browser
+from .browser import CHROMIUM, Page, browser, chromium, tab
 from .site import Site, settled, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -84,12 +84,19 @@ async def reads(page: Page, identifier: str, text: str) -> None:
     await page.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
 
 
-def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[Path], None]:
-    """A test with a console and a browser, made of what happens in them."""
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The browser of all tests; each has a page of its own."""
+    with chromium(tmp_path_factory.mktemp("profile")) as address:
+        yield address
 
-    def test(tmp_path: Path) -> None:
+
+def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[str], None]:
+    """A test with a console and a page of the browser, made of what happens in them."""
+
+    def test(address: str) -> None:
         async def run() -> None:
-            async with site() as here, browser(tmp_path) as page:
+            async with site() as here, tab(address) as page:
                 await check(page, here)
 
         asyncio.run(run())
@@ -115,13 +122,11 @@ async def test_the_page_says_who_drives_and_why_nobody_does(page: Page, here: Si
     assert page.said == [], "the browser has nothing to complain about"
 
 
-def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(tmp_path: Path) -> None:
+def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(
+    address: str, tmp_path: Path
+) -> None:
     async def check() -> None:
-        async with (
-            site() as here,
-            browser(tmp_path / "first") as first,
-            browser(tmp_path / "second") as second,
-        ):
+        async with site() as here, tab(address) as first, browser(tmp_path) as second:
             told(here, {"driver": "policy"})
             await enter(first, here)
             await enter(second, here)
@@ -203,9 +208,9 @@ async def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(
     await reads(page, "go", "Release the actor")
 
 
-def test_a_stop_at_a_page_whose_console_is_gone_says_so(tmp_path: Path) -> None:
+def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
     async def check() -> None:
-        async with browser(tmp_path) as page:
+        async with tab(address) as page:
             async with site() as here:
                 told(here, {"driver": "policy"})
                 await enter(page, here)
