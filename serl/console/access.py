@@ -5,17 +5,13 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.errors import CorruptData
-from serl.system.files import read_bounded, write_atomic
-from serl.system.json_fields import check_fields, dump_object, parse_object
+from serl.system.files import write_atomic
+from serl.system.json_fields import dump_object, read_fields
 
 _FILE = "console.json"
-_MAX_BYTES = 1024
-_FIELDS = {"url": str, "token": str}
 
 
 class ConsoleAddress(NamedTuple):
@@ -32,11 +28,8 @@ def write_address(folder: Path, door: ConsoleAddress) -> None:
 
 def read_address(folder: Path) -> ConsoleAddress | None:
     """Read the address and token of the running console; None when none runs."""
-    with suppress(OSError, CorruptData):
-        fields = parse_object(read_bounded(folder / _FILE, _MAX_BYTES), _FILE)
-        check_fields(fields, _FIELDS, _FILE)
-        return ConsoleAddress(**fields)
-    return None
+    fields = read_fields(folder / _FILE, {"url": str, "token": str})
+    return ConsoleAddress(**fields) if fields else None
 
 
 def remove_address(folder: Path) -> None:
@@ -79,10 +72,8 @@ class RequestCheck:
         self._token = token
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
-    def refusal_reason(
-        self, method: str, target: str, headers: Mapping[str, str], upgrade: bool
-    ) -> str:
-        """Return the reason to refuse a request before any other processing; empty if acceptable.
+    def accepts(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> bool:
+        """Return whether a request comes from this console's page or from no page.
 
         Args:
             method: method of the request line.
@@ -90,18 +81,11 @@ class RequestCheck:
             headers: headers of the request.
             upgrade: whether the request opens a WebSocket.
         """
-        if not target.startswith("/"):
-            return "not a path"
         host, origin = headers.get("Host", ""), headers.get("Origin")
-        if host not in self._hosts:
-            return "not this console's address"
-        if origin is None and (upgrade or method != "GET"):
-            return "no origin"
-        if origin is not None and origin != f"http://{host}":
-            return "another site's page"
-        if headers.get("Sec-Fetch-Site", "none") not in _OWN:
-            return "another site's page"
-        return ""
+        needs_no_origin = method == "GET" and not upgrade
+        is_own = needs_no_origin if origin is None else origin == f"http://{host}"
+        is_addressed = target.startswith("/") and host in self._hosts
+        return is_addressed and is_own and headers.get("Sec-Fetch-Site", "none") in _OWN
 
     def is_token(self, word: object) -> bool:
         """Return whether a word is the token, in constant time."""

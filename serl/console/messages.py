@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple
 
 from serl.errors import CorruptData
@@ -22,15 +23,14 @@ class Confirmation(NamedTuple):
     question: str
 
 
-class TakeLease:
-    """A request for the operator lease."""
+class LeaseRequest(Enum):
+    """A request for the operator lease, or its release."""
+
+    TAKE = "take"
+    RELEASE = "give"
 
 
-class ReleaseLease:
-    """A release of the operator lease."""
-
-
-Frame = Wish | str | Confirmation | TakeLease | ReleaseLease
+Frame = Wish | str | Confirmation | LeaseRequest
 """A heartbeat with a wish, one of `COMMANDS`, a confirmation, or a message about the lease."""
 
 
@@ -56,10 +56,8 @@ def read_frame(text: str) -> Frame:
             return what
         case {"type": "yes", "question": str(question), **rest} if not rest:
             return Confirmation(question)
-        case {"type": "take", **rest} if not rest:
-            return TakeLease()
-        case {"type": "give", **rest} if not rest:
-            return ReleaseLease()
+        case {"type": "take" | "give" as request, **rest} if not rest:
+            return LeaseRequest(request)
     raise CorruptData(f"frame: unknown: {short(fields)}")
 
 

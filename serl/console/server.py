@@ -14,14 +14,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from serl.console.access import HEADERS, OperatorLease, RateLimit, RequestCheck
 from serl.console.backend import ConsoleBackend
-from serl.console.messages import (
-    MAX_BYTES,
-    Confirmation,
-    ReleaseLease,
-    TakeLease,
-    read_frame,
-    read_token,
-)
+from serl.console.messages import MAX_BYTES, Confirmation, LeaseRequest, read_frame, read_token
 from serl.errors import CorruptData, SerlError
 from serl.report import page
 from serl.system.json_fields import dump_object
@@ -91,7 +84,7 @@ class Console:
         """Refuse every request from another origin, without a reason in the response."""
         upgrade = request.path == "/socket" or "Upgrade" in request.headers
         twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
-        if twice or self._gate.refusal_reason(
+        if twice or not self._gate.accepts(
             request.method, request.raw_path, request.headers, upgrade
         ):
             return web.Response(status=_REFUSED, text="refused", headers=HEADERS)
@@ -155,10 +148,10 @@ class Console:
             elif isinstance(frame, Wish):
                 if self._lease.renew(socket) and beats.allows():
                     self._backend.drive(frame)
-            elif isinstance(frame, TakeLease):
+            elif frame is LeaseRequest.TAKE:
                 if self._lease.take(socket):
                     self._backend.drive(_HANDS_OFF)  # takeover starts with hands off
-            elif isinstance(frame, ReleaseLease):
+            elif frame is LeaseRequest.RELEASE:
                 if self._lease.renew(socket):
                     self._backend.drive(_HANDS_OFF)
                 self._lease.release(socket)

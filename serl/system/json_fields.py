@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from serl.errors import CorruptData
-from serl.system.files import open_regular
+from serl.system.files import open_regular, read_bounded
 
 MAX_JSON_BYTES = 1 << 20
 _MAX_FILE_BYTES = 1 << 30
+_MAX_SMALL_BYTES = 4096
 MAX_TEXT = 4096
 """Largest number of characters in a field, which may be the path of a file."""
 
@@ -78,6 +80,15 @@ def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:
         if type(item) is not kind or (kind in _BOUNDS and not _BOUNDS[kind](item)):
             found = short(item)
             raise CorruptData(f"{what} {short(name)}: expected {kind.__name__}, got {found}")
+
+
+def read_fields(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:
+    """Return the object of exactly these fields in a small file; None if absent or damaged."""
+    with suppress(OSError, CorruptData):
+        value = parse_object(read_bounded(path, _MAX_SMALL_BYTES), path.name)
+        check_fields(value, fields, path.name)
+        return value
+    return None
 
 
 def _is_count(item: int) -> bool:

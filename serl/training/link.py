@@ -23,10 +23,9 @@ from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.wire import Hello, encode_hello
 from serl.specs import Spec
 from serl.system.files import read_bounded, write_atomic
-from serl.system.json_fields import check_fields, dump_object, parse_object, short
+from serl.system.json_fields import check_fields, dump_object, parse_object, read_fields, short
 from serl.transport import MAX_VERSION, Snapshot, Weights, is_newer
 
-_MAX_BYTES = 4096
 _FRESH_S = 4.0
 
 
@@ -85,7 +84,7 @@ def write_status(folder: Path, status: ControlStatus | LinkStatus) -> None:
 def read_control_status(folder: Path) -> ControlStatus | None:
     """Read the status of the control loop; return None when it is absent or damaged."""
     fields = {"periods": int, "late": int, "delayed": int}
-    values = _read_status(folder / _FILES[ControlStatus], fields)
+    values = read_fields(folder / _FILES[ControlStatus], fields)
     return None if values is None else ControlStatus(**values)
 
 
@@ -93,18 +92,10 @@ def read_link_status(folder: Path, wall_s: Callable[[], float] = time.time) -> L
     """Read the status of the link; return None when it is absent, out of date or damaged."""
     path = folder / _FILES[LinkStatus]
     fields = {"acknowledged": int, "waiting": int, "connected": bool}
-    values = _read_status(path, fields)
+    values = read_fields(path, fields)
     with suppress(OSError):
         if values is not None and wall_s() - path.stat().st_mtime <= _FRESH_S:
             return LinkStatus(**values)
-    return None
-
-
-def _read_status(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:
-    with suppress(OSError, CorruptData):
-        values = parse_object(read_bounded(path, _MAX_BYTES), path.name)
-        check_fields(values, fields, path.name)
-        return values
     return None
 
 
