@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -18,6 +17,7 @@ from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import SerlError
 from serl.loop import EpisodeKey, Result, run
+from serl.report.curves import Values
 from serl.report.playback import RecordedHuman, RecordedPolicy
 from serl.report.review import ReplayedEpisode
 from serl.robot import SimulatedRobot
@@ -131,7 +131,6 @@ def _differences(observation: Observation, recorded: Observation) -> dict[str, f
     }
 
 
-Values = np.ndarray[Any, np.dtype[np.float64]]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Colour = tuple[int, int, int]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -19,12 +19,11 @@ from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE, read_words
 from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
 from serl.loop import Result
+from serl.report.curves import Values
 from serl.report.playback import replay
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec, Spec
 from serl.types import ActionSource, Episode, Record, Step
-
-Values = np.ndarray[Any, np.dtype[np.float64]]
 
 STYLES = {
     ActionSource.POLICY: "blue",
