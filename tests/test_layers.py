@@ -39,7 +39,10 @@ ORDER = [
 UP_TO = {"testing": "teleop", "robots": "contracts", "tasks": "contracts", "sim": "contracts"}
 """Rooms beside the order: the highest room of it that they may import. No room imports them."""
 
-HOME = {"torch": "agents", "rclpy": "ros", "mujoco": "sim", "aiohttp": "console"}
+HOME = {
+    **{"torch": "agents", "rclpy": "ros", "mujoco": "sim", "aiohttp": "console"},
+    **{"jinja2": "report", "matplotlib": "report", "av": "system", "psutil": "system"},
+}
 """The one room of each foreign library."""
 
 NOBODY = {"robots", "tasks", "sim"}
