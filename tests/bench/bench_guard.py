@@ -7,7 +7,8 @@ A guard, a fake arm and an actor are processes of their own, the arm on its way 
 or somebody stops the arm; then the arm's own process ends, the publisher of its state; then, with a
 person's device that leads it around, that device's process. Times are from the fault, a signal or a
 service call, to what the arm's process has heard, or a witness beside it, and to a commanded
-velocity of zero. Then what a tick costs, in this process.
+velocity of zero. Then a person drives by the keys of the console's page in Chromium, and the
+browser or the console's process stops. Then what a tick costs, in this process.
 
 They talk over 127.0.0.1, as all do beside a real arm (`--shared-memory`: as in simulation).
 
@@ -18,23 +19,32 @@ velocity is zero after 300 ms only, of an emergency stop after 150 ms.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from serl.console.access import read_door
 from serl.motion import Pose
 from serl.ros.environment import clean_shared_memory, free_domain, meet_others
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
+from tests.console.browser import CHROMIUM, browser
 from tests.ros.support.cell import Cell, Lateness, Stop, eventually
 from tests.support.guarding import DOWN, TICK_S, Loop, armed, numbers
 
@@ -49,6 +59,7 @@ with RosNode("console", Path(sys.argv[1]), local=True) as node:
 """
 
 
+OF_A_PAGE = ("page, SIGSTOP", "console, SIGSTOP")
 P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.300, 0.150
 
 
@@ -73,7 +84,7 @@ def main() -> None:
         {name: fault for name, fault in faults.items() if options.only in name}
         for faults in (FAULTS, OF_THE_ARM, OF_A_HAND)
     ]
-    each = -(-options.trials // sum(map(len, chosen)))
+    each = -(-options.trials // max(1, sum(map(len, chosen))))
     stops: dict[str, list[Stop]] = {}
     gaps = [0.0]
     with free_domain() as domain, burning(options.burners), Lateness() as late:
@@ -88,6 +99,9 @@ def main() -> None:
                         stops |= measure(cell, faults, mode, each)
                     if faults is chosen[0] and not options.only:
                         gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
+        if CHROMIUM and any(options.only in name for name in OF_A_PAGE):
+            with tempfile.TemporaryDirectory() as folder:
+                stops |= measure_page(options.only, options.trials, Path(folder))
     clean_shared_memory()
     late_in = report(stops)
     print(f"\nlongest gap of setpoints while a console dies: {1e3 * max(gaps):.0f} ms")
@@ -197,6 +211,94 @@ OF_A_HAND = {
         lambda cell: cell.start_hand(),
     ),
 }
+
+
+class PageDriver:
+    """A person who drives left and right by the keys of the console's page, in headless Chromium.
+
+    Args:
+        cell: the cell; its console runs.
+        folder: folder for Chromium's profile.
+    """
+
+    KEYS = ("KeyD", "KeyA")
+    HELD_S, RELEASED_S = 0.6, 1.0
+
+    def __init__(self, cell: Cell, folder: Path) -> None:
+        eventually(lambda: read_door(cell.folder))
+        self._door, self._folder = read_door(cell.folder), folder
+        self._over, self._released = threading.Event(), threading.Event()
+        self._released.set()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._drive()), daemon=True)
+        self._thread.start()
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send a signal to all processes of the browser; return its monotonic time."""
+        children = psutil.Process().children(recursive=True)
+        own = [each for each in children if "chrom" in each.name()]
+        begin_s = time.monotonic()
+        for process in own:
+            process.send_signal(number)
+        assert own, "no browser runs"
+        return begin_s
+
+    def resume(self) -> None:
+        """Let the browser go on, and the keys be released before they are pressed again."""
+        self._released.set()
+        self.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the browser."""
+        self._over.set()
+        self._thread.join()
+
+    async def _drive(self) -> None:
+        assert self._door is not None
+        async with browser(self._folder) as page:
+            await page.open(self._door.url)
+            await page.run(f"document.getElementById('token').value = '{self._door.token}'")
+            await page.run("document.getElementById('door').requestSubmit()")
+            await page.until("!document.getElementById('desk').hidden")
+            await page.hit("KeyT")
+            for key, other in cycle((self.KEYS, self.KEYS[::-1])):
+                await page.key(other, "keyUp")
+                if self._released.is_set():
+                    self._released.clear()
+                    await page.key(key, "keyUp")
+                    await asyncio.sleep(self.RELEASED_S)
+                await page.key(key)
+                await asyncio.sleep(self.HELD_S)
+                if self._over.is_set():
+                    return
+
+
+def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
+    """Deal the faults of a page and its console while a person drives by the page's keys."""
+    run = RunFolder.create(folder, resolve({"task": "reach"}), datetime.now())
+    meet_others(run.path)
+    with Cell(run.path) as cell:
+        cell.start_console()
+        cell.start_arm()
+        cell.start_guard()
+        cell.start_steered(hand=False)
+        driver = PageDriver(cell, folder / "chromium")
+        faults = {
+            "page, SIGSTOP": Fault(
+                lambda cell: driver.signal(signal.SIGSTOP),
+                "state hold",
+                lambda cell: driver.resume(),
+            ),
+            "console, SIGSTOP": Fault(
+                lambda cell: cell.signal("console", signal.SIGSTOP),
+                "state hold",
+                lambda cell: (cell.signal("console", signal.SIGCONT), driver.resume())[1],
+            ),
+        }
+        chosen = {name: fault for name, fault in faults.items() if only in name}
+        try:
+            return measure(cell, chosen, "teleop", trials) if chosen else {}
+        finally:
+            driver.close()
 
 
 def void(value: object) -> None:

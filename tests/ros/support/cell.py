@@ -160,10 +160,11 @@ class Cell:
     def start_actor(self, mode: str = "policy") -> None:
         self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
-    def start_steered(self) -> None:
+    def start_steered(self, hand: bool = True) -> None:
         """An actor that a person's device steers, and that device's process."""
         self._start("actor", str(_HERE / "steered_process.py"), str(self.folder), ROBOT)
-        self.start_hand()
+        if hand:
+            self.start_hand()
 
     def start_hand(self) -> None:
         """The process of a person's device, who leads the arm around."""
