@@ -39,7 +39,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from serl.console.access import read_door
+from serl.console.access import read_address
 from serl.motion import Pose
 from serl.ros.environment import clean_shared_memory, free_domain, meet_others
 from serl.runs.config import resolve
@@ -225,8 +225,8 @@ class PageDriver:
     HELD_S, RELEASED_S = 0.6, 1.0
 
     def __init__(self, cell: Cell, folder: Path) -> None:
-        eventually(lambda: read_door(cell.folder))
-        self._door, self._folder = read_door(cell.folder), folder
+        eventually(lambda: read_address(cell.folder))
+        self._address, self._folder = read_address(cell.folder), folder
         self._over, self._released = threading.Event(), threading.Event()
         self._released.set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._drive()), daemon=True)
@@ -253,10 +253,10 @@ class PageDriver:
         self._thread.join()
 
     async def _drive(self) -> None:
-        assert self._door is not None
+        assert self._address is not None
         async with browser(self._folder) as page:
-            await page.open(self._door.url)
-            await page.run(f"document.getElementById('token').value = '{self._door.token}'")
+            await page.open(self._address.url)
+            await page.run(f"document.getElementById('token').value = '{self._address.token}'")
             await page.run("document.getElementById('door').requestSubmit()")
             await page.until("!document.getElementById('desk').hidden")
             await page.hit("KeyT")
@@ -282,6 +282,11 @@ def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
         cell.start_guard()
         cell.start_steered(hand=False)
         driver = PageDriver(cell, folder / "chromium")
+
+        def resume_console(cell: Cell) -> None:
+            cell.signal("console", signal.SIGCONT)
+            driver.resume()
+
         faults = {
             "page, SIGSTOP": Fault(
                 lambda cell: driver.signal(signal.SIGSTOP),
@@ -291,7 +296,7 @@ def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
             "console, SIGSTOP": Fault(
                 lambda cell: cell.signal("console", signal.SIGSTOP),
                 "state hold",
-                lambda cell: (cell.signal("console", signal.SIGCONT), driver.resume())[1],
+                resume_console,
             ),
         }
         chosen = {name: fault for name, fault in faults.items() if only in name}
