@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class SerlError(Exception):
     """A failure at run time; the command ends with exit code 1."""
@@ -46,3 +49,9 @@ class NeedsPerson(SerlError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{NEEDS_PERSON}: {why}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message that suggests the most similar known name, or ""."""
+    similar = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, did_you_mean
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
@@ -171,9 +171,12 @@ def load(kind: Kind, name_or_path: str) -> Any:
         raise BadInput(f"{kind} {name_or_path!r}: the packages {packages} both have one")
     if found:
         return load_installed(kind, found[0])
-    listed = ", ".join(sorted({*known(kind), *(each.name for each in installed(kind))})) or "none"
+    listed = sorted({*known(kind), *(each.name for each in installed(kind))})
     file = "a .py or .yaml file" if kind == "robot" else "a .py file"
-    raise BadInput(f"unknown {kind} {name_or_path!r}: expected one of {listed}, or {file}")
+    raise BadInput(
+        f"unknown {kind} {name_or_path!r}: expected one of {', '.join(listed) or 'none'}, or {file}"
+        + did_you_mean(name_or_path, listed)
+    )
 
 
 def load_installed(kind: Kind, plugin: Installed) -> Any:

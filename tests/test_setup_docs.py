@@ -35,14 +35,14 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_is_understood(words: list[str], tmp_path: Path) -> None:
-    options, rest = cli._parser().parse_known_args(words)
+    options = cli.parse(words)
     if options.command == "train":
         taught = str(tmp_path / "right.yaml")  # by `serl setup`
         write_robot(tmp_path / "right.yaml", load("robot", "franka").model_copy(update=PLACE))
-        settings = {**parse_overrides(rest), "robot": taught}
+        settings = {**parse_overrides(options.overrides), "robot": taught}
         assert run_settings(options.task, {}, settings).robot == taught
     else:
-        assert rest == []
+        assert options.overrides == []
     if options.command == "camera":
         assert _opener(options) is not None
         assert (_view(options) is not None) == (options.resize is not None)

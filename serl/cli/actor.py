@@ -25,7 +25,7 @@ _GRACE_S = 5.0  # for a newly started learner to take its lock
 DONE = 0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def actor_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl actor`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--name", default="actor0", help="unique within the run")
@@ -61,7 +61,7 @@ def actor(options: argparse.Namespace) -> int:
         ):
             return attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))
     except KeyboardInterrupt:
-        print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)  # noqa: T201
+        print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)
         raise
 
 
@@ -84,7 +84,7 @@ def await_learner(
         elif now() > seen_s + _GRACE_S:
             raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
         if not told:
-            print("waits for the learner, which records demonstrations first", flush=True)  # noqa: T201
+            print("waits for the learner, which records demonstrations first", flush=True)
             told = True
         sleep(0.2)
 
@@ -112,9 +112,9 @@ def attend(
         if link is not None and time.monotonic() > look_s:
             look_s = time.monotonic() + _LOOK_S
             if (status := read_link_status(link)) is None or not status.connected:
-                print(_BUSY if learning() else _SILENT, flush=True)  # noqa: T201
+                print(_BUSY if learning() else _SILENT, flush=True)
         for event in supervisor.events[told:]:
-            print(event, flush=True)  # noqa: T201
+            print(event, flush=True)
         told = len(supervisor.events)
         time.sleep(0.2)
     return DONE

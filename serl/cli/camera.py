@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def camera_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl camera`."""
     parser.add_argument("name", help="as views call the camera, such as front")
     source = parser.add_mutually_exclusive_group()
@@ -82,10 +82,10 @@ def camera(options: argparse.Namespace) -> int:
             published = CameraNode(node, "", base, config, source)
             kind = "image_raw" if options.jpeg is None else "image_raw/compressed"
             domain = os.environ["ROS_DOMAIN_ID"]
-            print(f"{base}/{kind}: ROS_DOMAIN_ID={domain}; Ctrl-C ends it", flush=True)  # noqa: T201
+            print(f"{base}/{kind}: ROS_DOMAIN_ID={domain}; Ctrl-C ends it", flush=True)
             published.run(lambda: node.stopping)
     except VideoEnded as error:
-        print(f"camera {options.name}: {error}", flush=True)  # noqa: T201
+        print(f"camera {options.name}: {error}", flush=True)
     finally:
         source.close()
     return 0

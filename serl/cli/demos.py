@@ -6,7 +6,6 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from serl.cli.subcommands import group
 from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
@@ -14,25 +13,16 @@ from serl.system.settings_file import checked, read_yaml
 DONE = 0
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of `serl demos`."""
-    command = group(parser)
-    bring = command(
-        "import",
-        _import,
-        "make a recording of a .pkl of SERL or HIL-SERL",
-        True,
-        "whole episodes until now are kept",
-    )
-    bring.add_argument("file", type=Path, help="a pickled list of transitions")
-    bring.add_argument("--task", required=True, help="name of a task or path of a .py file")
-    bring.add_argument("--map", type=Path, help="YAML: what of the file is what of the task")
-    bring.add_argument("--out", type=Path, help="folder of the recording")
-    undo = command("undo", _undo, "put the newest demonstration of a recording aside")
-    undo.add_argument("folder", type=Path, help="what `serl record` wrote for a person")
+def import_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl demos import`."""
+    parser.add_argument("file", type=Path, help="a pickled list of transitions")
+    parser.add_argument("--task", required=True, help="name of a task or path of a .py file")
+    parser.add_argument("--map", type=Path, help="YAML: what of the file is what of the task")
+    parser.add_argument("--out", type=Path, help="folder of the recording")
 
 
-def _import(options: argparse.Namespace) -> int:
+def import_file(options: argparse.Namespace) -> int:
+    """Convert demonstrations of SERL to a recording."""
     from serl.datasets.serl_import import ImportMap, import_runs, read_transitions, runs
     from serl.runs.task_setup import make_spec, make_task
 
@@ -57,7 +47,13 @@ def _import(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _undo(options: argparse.Namespace) -> int:
+def undo_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl demos undo`."""
+    parser.add_argument("folder", type=Path, help="a recording by a person, from `serl record`")
+
+
+def undo(options: argparse.Namespace) -> int:
+    """Move the newest demonstration of a recording to a separate folder."""
     from serl.datasets.person import ACTOR
     from serl.datasets.recording_session import Recording, read_session
     from serl.runs.folder import RunFolder

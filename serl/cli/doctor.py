@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serl.arm_profile import load_robot
-from serl.cli import doctor_graph as graph_command
 from serl.ros.doctor import Finding, findings, network_findings
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
@@ -53,7 +52,7 @@ def _met_with(domain: str) -> str:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def examine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl doctor`."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
@@ -87,15 +86,15 @@ def examine(options: argparse.Namespace) -> int:
     """
     if options.new_key:
         new_key(options.new_key)
-        print(  # noqa: T201
-            f"a new key is in {options.new_key}; copy it to each host, and to nowhere else"
-        )
+        print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
         return 0
     if options.graph is not None:
-        return 0 if graph_command.examine_graph(options.graph) else 1
+        from serl.cli.doctor_graph import examine_graph  # imports rclpy
+
+        return 0 if examine_graph(options.graph) else 1
     sound = True
     for finding in _findings(options):
-        print(finding, flush=True)  # noqa: T201
+        print(finding, flush=True)
         sound &= finding.sound
     return 0 if sound else 1
 

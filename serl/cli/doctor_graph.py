@@ -51,7 +51,7 @@ def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
     ways = _WAYS if not os.environ.get(SHARED_MEMORY_ALONE) else {"1": _WAYS["1"]}
     verdicts = []
     for setting, way in ways.items():
-        print(f"{way}:", flush=True)  # noqa: T201
+        print(f"{way}:", flush=True)
         environ = {**os.environ, "ROS_DOMAIN_ID": domain, SHARED_MEMORY_ALONE: setting}
         words = [sys.executable, "-m", "serl.cli.doctor_graph", str(seconds)]
         verdicts.append(subprocess.run(words, env=environ, check=False).returncode)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.encoder_weights import views_of
-from serl.cli.subcommands import group
 from serl.cli.terminal import Countdown
 from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
@@ -22,19 +21,14 @@ from serl.system.settings_file import checked
 DONE = 0
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of `serl encoder`."""
-    command = group(parser)
-    source = command("import", _import, "convert SERL's resnet10_params.pkl; nothing in it is run")
-    source.add_argument("file", type=Path, metavar="FILE")
-    source.add_argument("--out", type=Path, metavar="FILE", help="else in the folder of caches")
-    text = "teach the small encoder where things are, on pictures of tasks in simulation"
-    teach = command("pretrain", _pretrain, text, True)
-    teach.add_argument("tasks", metavar="TASK", nargs="+", help="names, or paths of .py files")
-    teach.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
+def import_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl encoder import`."""
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: in the cache folder")
 
 
-def _import(options: argparse.Namespace) -> int:
+def import_file(options: argparse.Namespace) -> int:
+    """Convert the trunk of SERL, and print its summary."""
     from serl.agents import trunk_weights
 
     out = options.out or trunk_weights.default_path()
@@ -42,7 +36,14 @@ def _import(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _pretrain(options: argparse.Namespace) -> int:
+def pretrain_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl encoder pretrain`."""
+    parser.add_argument("tasks", metavar="TASK", nargs="+", help="names, or paths of .py files")
+    parser.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
+
+
+def pretrain(options: argparse.Namespace) -> int:
+    """Train the encoder on simulated images of tasks, and print its errors on held-out images."""
     from serl.agents.config import PretrainingConfig
     from serl.agents.pretraining import pretrain, save_encoder, sights
     from serl.runs.task_setup import make_task

@@ -12,7 +12,7 @@ from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def guard_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl guard`."""
     parser.add_argument("robot", help="name of an arm, or the path of its profile")
     parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
@@ -47,7 +47,7 @@ def guard(options: argparse.Namespace) -> int:
         folder = Path(scratch) / place.cell
         folder.mkdir()
         meet_others(folder)
-        print(  # noqa: T201
+        print(
             f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.prefix}/guard; "
             f"latch {latch}; Ctrl-C ends it",
             flush=True,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import inspect
-import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,18 @@ from pydantic import BaseModel
 
 from serl import plugins
 from serl.arm_profile import load_robot
+from serl.cli.settings import describe
 from serl.cli.teleop import mapping_of
 from serl.errors import SerlError
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.plugin_settings import CHOICES
+from serl.system.settings_file import leaves
 from serl.teleop.config import TeleopConfig
 
 DONE = 0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def show_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl list`."""
     parser.add_argument(
         "task",
@@ -45,11 +45,11 @@ def show(options: argparse.Namespace) -> int:
         return _show_one(options.task)
     for kind in plugins.GROUPS:
         for name in plugins.known(kind):
-            print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())  # noqa: T201
+            print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())
         for plugin in plugins.installed(kind):
-            print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")  # noqa: T201
-    _show(TrainConfig(), "setting", {})
-    print("a task has values of its own for some of these: serl list TASK")  # noqa: T201
+            print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")
+    _show(TrainConfig(), {})
+    print("a task has values of its own for some of these: serl list TASK")
     return DONE
 
 
@@ -77,15 +77,15 @@ def _show_plugin(kind: plugins.Kind, name: str) -> None:
     """Print the summary of a plug-in, and its settings with their defaults."""
     builtin = name in plugins.known(kind)
     line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
-    print(f"{kind:9} {name:29} {line}".rstrip())  # noqa: T201
+    print(f"{kind:9} {name:29} {line}".rstrip())
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
     if choice is not None:
         config = resolve(choice.selecting(name))
-        _show(getattr(config, choice.field), "setting", {}, f"{choice.field}.")
+        _show(getattr(config, choice.field), {}, f"{choice.field}.")
     elif kind == "device" and name not in TeleopConfig.model_fields:
-        _show(mapping_of(TeleopConfig(), name), "setting", {}, "teleop.device.")
+        _show(mapping_of(TeleopConfig(), name), {}, "teleop.device.")
     elif kind == "device":
-        _show(mapping_of(TeleopConfig(), name), "setting", {}, f"teleop.{name}.")
+        _show(mapping_of(TeleopConfig(), name), {}, f"teleop.{name}.")
 
 
 def _load(kind: plugins.Kind, name: str) -> Any:
@@ -138,51 +138,18 @@ def _show_tuned(task: str) -> int:
 
     made = make_task(resolve({"task": task}))
     config = resolve(made.training_defaults(), {"task": task})
-    defaults = dict(leaves(TrainConfig().model_dump(mode="json")))
-    _show(config, "setting", defaults)
-    _show(made.config, "setting", {}, "task_config.")
-    print(f"*: {task}'s own value; without one it is the same for every task")  # noqa: T201
+    defaults = {setting.name: setting.value for setting in describe(TrainConfig())}
+    _show(config, defaults)
+    _show(made.config, {}, "task_config.")
+    print(f"*: {task}'s own value; without one it is the same for every task")
     return DONE
 
 
-def _show(config: BaseModel, kind: str, defaults: Mapping[str, Any], prefix: str = "") -> None:
-    told = meanings(type(config), prefix)
-    for name in type(config).model_fields:
-        if isinstance(value := getattr(config, name), BaseModel):
-            told |= meanings(type(value), f"{prefix}{name}.")
-    for name, value in leaves(config.model_dump(mode="json"), prefix):
-        mark = "*" if name in defaults and defaults[name] != value else " "
-        shown = textwrap.shorten(str(value), 60, placeholder=" ...]")
-        said = told.get(name, "")
-        print(f"{kind:7}{mark} {name:30} {shown:12} {said}".rstrip())  # noqa: T201
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each setting by its dotted name."""
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def meanings(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Return each setting's description from the docstrings of a model, its bases and submodels."""
-    said: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if issubclass(each, BaseModel) and each is not BaseModel:
-            said |= {f"{prefix}{name}": text for name, text in _attributes(each.__doc__ or "")}
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            said |= meanings(field.annotation, f"{prefix}{name}.")
-    return said
-
-
-def _attributes(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the entries of "Attributes:" in a docstring, each as one line."""
-    _, _, listed = inspect.cleandoc(text).partition("Attributes:\n")
-    entries, *_ = listed.split("\n\n")
-    for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):
-        name, colon, said = entry.partition(": ")
-        if colon and name.isidentifier():
-            yield name, " ".join(said.split())
+def _show(config: BaseModel, defaults: Mapping[str, Any], prefix: str = "") -> None:
+    for setting in describe(config, prefix):
+        mark = "*" if defaults.get(setting.name, setting.value) != setting.value else " "
+        values = dict(leaves({setting.name: setting.value}))
+        for name, value in values.items():
+            shown = textwrap.shorten(str(value), 60, placeholder=" ...]")
+            kind = f"({setting.kind})"
+            print(f"setting{mark} {name:30} {shown:12} {kind} {setting.meaning}".rstrip())

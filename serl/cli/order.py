@@ -15,7 +15,7 @@ _LIMIT_S = 20.0
 _SERVICE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){2,}")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def order_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl order`."""
     parser.add_argument(
         "services", nargs="+", metavar="SERVICE", help="such as /cell/left/guard/ack; in turn"
@@ -48,5 +48,5 @@ def order(options: argparse.Namespace) -> int:
             remote = Remote(node, lambda: None)
             for service in options.services:
                 answer = remote.order(service, options.key, _LIMIT_S)
-                print(f"{service}: {answer}", flush=True)  # noqa: T201
+                print(f"{service}: {answer}", flush=True)
     return 0

@@ -246,7 +246,7 @@ def _updates_per_s(
     return updates / took_s
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def plan_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl plan`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--config", type=Path, help="YAML file of settings")

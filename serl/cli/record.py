@@ -24,7 +24,7 @@ from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.real_arm import NO_JUDGE, is_judged_apart
-from serl.system.settings_file import checked
+from serl.system.settings_file import checked, leaves
 from serl.teleop.config import TeleopConfig
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ PERSONS_TIME_S = 60.0
 DONE = 0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def record_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl record`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--demos", type=int, default=20, help="successes to record")
@@ -197,7 +197,7 @@ def persons_folder(
 
 
 def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
-    old, new = (_leaves(config.model_dump(mode="json")) for config in (before, now))
+    old, new = (dict(leaves(config.model_dump(mode="json"))) for config in (before, now))
     lines = [
         f"{name}: {old.get(name, 'absent')} != {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
@@ -205,16 +205,6 @@ def _check_same(folder: Path, before: TrainConfig, now: TrainConfig) -> None:
     ]
     if lines:
         raise BadInput(f"{folder}: was recorded with other settings: {'; '.join(lines)}")
-
-
-def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        name: leaf
-        for key, value in tree.items()
-        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
-    }
 
 
 def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:

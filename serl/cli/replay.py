@@ -11,7 +11,7 @@ from serl.clock import WallClock
 from serl.errors import BadInput
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def replay_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl replay`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
     parser.add_argument("--actor", help="only what this actor recorded")
@@ -42,7 +42,7 @@ def replay(options: argparse.Namespace) -> int:
 
         with console.status("drawing the film"):
             origin = write_film(shown, options.video)
-        print(f"video: {options.video} ({origin})")  # noqa: T201
+        print(f"video: {options.video} ({origin})")
     elif options.follow:
         review.follow(console, shown, WallClock(shown.spec.rate_hz))
     else:

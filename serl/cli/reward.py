@@ -14,7 +14,6 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli.subcommands import group
 from serl.cli.terminal import Countdown
 from serl.datasets.reward_audit import (
     UNKNOWN,
@@ -32,7 +31,6 @@ from serl.runs.config import parse_overrides, resolve
 from serl.runs.reward_data import episode_folders, read_images, read_sight, task_of
 from serl.system.files import check_destination
 from serl.system.settings_file import checked, merge
-from serl.system.video import PER_ROW, contact_sheet
 from serl.types import Image
 
 _TRUTHS = {
@@ -41,10 +39,10 @@ _TRUTHS = {
     "outcome": "how the task itself judged",
 }
 _LISTED = 5
-_SHOWN = 4 * PER_ROW
+_SHOWN = 32  # four rows of a contact sheet
 
 
-def add_audit_options(parser: argparse.ArgumentParser) -> None:
+def audit_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward audit`."""
     parser.add_argument("model", type=Path, help="file that `serl reward train` wrote")
     parser.add_argument(
@@ -56,7 +54,7 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sheet", type=Path, help="write the worst mistakes to this .png file")
 
 
-def execute_audit(options: argparse.Namespace) -> int:
+def audit_model(options: argparse.Namespace) -> int:
     """Print the errors of a model, used as in the reward of a training.
 
     Raises:
@@ -134,6 +132,8 @@ class _Mistakes:
         return np.concatenate(halves)
 
     def _half(self, rows: Sequence[int], views: Sequence[str], title: str) -> Image:
+        from serl.system.video import contact_sheet
+
         shown = [(self._sureness[row], self._origins[row]) for row in rows[:_SHOWN]]
         captions = [
             f"{_sure(sureness)}  {place.episode}:{place.step}" for sureness, (_, place) in shown
@@ -218,33 +218,18 @@ _BY_WORDS = (
 )
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of `serl reward`."""
-    command = group(parser)
-    text = "record images of success and of anything else"
-    collect = command("collect", _collect, text, True, "whole episodes until now are kept")
-    collect.add_argument("task", help="name of a task or path of a .py file")
-    collect.add_argument("--positives", type=int, default=200, help="steps of success")
-    collect.add_argument("--negatives", type=int, default=1000, help="other steps")
-    collect.add_argument("--seed", type=int, default=0)
-    collect.add_argument("--out", type=Path, help="folder of the collection")
-    record_command.add_person(collect)
-    label = command("label", _label, "say of recorded steps what they are; the last word counts")
-    label.add_argument("folder", type=Path, help="a collection, a run, or RUN/episodes/ACTOR")
-    label.add_argument("--episode", type=int, required=True, help="its number, as in the file name")
-    label.add_argument("--epoch", type=int, help="start of the actor; the newest if not given")
-    label.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
-    label.add_argument("--label", type=int, required=True, help="0: nothing, 1: success (or stage)")
-    train = command("train", _train, "train a model of success on labelled images", True)
-    train.add_argument(
-        "folders", type=Path, nargs="+", help="labelled: collections, runs, or RUN/episodes/ACTOR"
-    )
-    train.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
-    text = "count a model's mistakes in a run or a collection, and show the worst"
-    add_audit_options(command("audit", execute_audit, text, True))
+def collect_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl reward collect`."""
+    parser.add_argument("task", help="name of a task or path of a .py file")
+    parser.add_argument("--positives", type=int, default=200, help="steps of success")
+    parser.add_argument("--negatives", type=int, default=1000, help="other steps")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder of the collection")
+    record_command.add_person(parser)
 
 
-def _collect(options: argparse.Namespace) -> int:
+def collect(options: argparse.Namespace) -> int:
+    """Collect labelled images in a simulation or from a person."""
     from serl.datasets.reward_collection import LabelCounts, collect
     from serl.runs.task_setup import make_task
 
@@ -311,7 +296,21 @@ def _tell(counts: tuple[int, int]) -> None:
         print(f"\r{counts[0]} positives, {counts[1]} negatives", end="", file=sys.stderr)
 
 
-def _label(options: argparse.Namespace) -> int:
+def label_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl reward label`."""
+    parser.add_argument("folder", type=Path, help="a collection, a run, or RUN/episodes/ACTOR")
+    parser.add_argument(
+        "--episode", type=int, required=True, help="its number, as in the file name"
+    )
+    parser.add_argument("--epoch", type=int, help="start of the actor; default: the newest")
+    parser.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
+    parser.add_argument(
+        "--label", type=int, required=True, help="0: no success, 1: success (or stage)"
+    )
+
+
+def label(options: argparse.Namespace) -> int:
+    """Label steps of an episode."""
     from serl.runs.reward_data import episode_folders
 
     first, _, last = options.steps.partition(":")
@@ -349,7 +348,16 @@ def _length(path: Path) -> int:
     return len(episode.steps) + (episode.end is not None)
 
 
-def _train(options: argparse.Namespace) -> int:
+def train_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl reward train`."""
+    parser.add_argument(
+        "folders", type=Path, nargs="+", help="labelled: collections, runs, or RUN/episodes/ACTOR"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train a model of success, and print its errors on held-out episodes."""
     from serl.agents.classifier import Card
     from serl.agents.classifier_training import train_classifier
     from serl.agents.config import ClassifierConfig

@@ -28,7 +28,7 @@ ACTOR = "actor0"
 _POLL_S = 0.1
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def execute_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl run`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run that was trained")
     parser.add_argument(
@@ -68,13 +68,13 @@ def execute(options: argparse.Namespace) -> int:
     config = _deployed(trained.config, options.robot, options.namespace)
     load_fitting(checkpoint, config)
     run = deployment(trained, config, options.out)
-    print(f"deployment: {run.path}", flush=True)  # noqa: T201
+    print(f"deployment: {run.path}", flush=True)
     try:
         with _beside(run, options):
             deploy(run, checkpoint, options.episodes)
     finally:
         if tried := read_tried(run.path):
-            print(summary(tried), flush=True)  # noqa: T201
+            print(summary(tried), flush=True)
     return 0
 
 
@@ -87,13 +87,13 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
     """
     from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, started
 
-    print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)  # noqa: T201
+    print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
     arm = arm_of(run)
     apart = arm is not None and is_judged_apart(make_task(run.config))
     if apart and run.config.reward.kind == "task":
-        print(NO_JUDGE, flush=True)  # noqa: T201
+        print(NO_JUDGE, flush=True)
     if line := asked_where(run.config, make_task(run.config)):
-        print(line, flush=True)  # noqa: T201
+        print(line, flush=True)
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
     with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
@@ -141,10 +141,10 @@ def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]
         if not over:
             supervisor.check()
         for tried in read_tried(run.path)[told:]:
-            print(tried, flush=True)  # noqa: T201
+            print(tried, flush=True)
             told += 1
         for event in supervisor.events[events:]:
-            print(event, flush=True)  # noqa: T201
+            print(event, flush=True)
             events += 1
         attend()
         time.sleep(_POLL_S)

@@ -39,13 +39,13 @@ class SetupTerminal:
 
     def tell(self, text: str) -> None:
         """Print a text."""
-        print(text, flush=True)  # noqa: T201
+        print(text, flush=True)
 
     def ask(self, key: str, question: str) -> str:
         """Ask a question and wait for a line; raises `Left` at `q` and at the end of input."""
         self._looked_for = ""
         self._typed.drop()
-        print(question, end=" ", flush=True)  # noqa: T201
+        print(question, end=" ", flush=True)
         if (answer := self._line(None) or "") == "q":
             raise Left("by choice")
         return answer
@@ -64,7 +64,7 @@ class SetupTerminal:
             raise Left("no more answers") from None
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def setup_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl setup`."""
     parser.add_argument("robot", help="name of an arm, or the path of a profile to go on with")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")

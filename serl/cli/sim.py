@@ -15,7 +15,7 @@ ROBOT = "arm"
 _FASTEST = 100.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def simulate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl sim`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--config", type=Path, help="YAML file of settings")
@@ -47,7 +47,7 @@ def simulate(options: argparse.Namespace) -> int:
         folder.mkdir()
         meet_others(folder)
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
-        print(  # noqa: T201
+        print(
             f"{config.task}: ROS_DOMAIN_ID={domain.id}, topics and services under /sim/{ROBOT}; "
             "Ctrl-C ends it",
             flush=True,

@@ -35,14 +35,14 @@ BEAT_S = 0.02
 _OPENS_S = 30.0
 
 
-def add_console(parser: argparse.ArgumentParser) -> None:
+def console_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl console`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="the actor beside it")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
 
 
-def add_teleop(parser: argparse.ArgumentParser) -> None:
+def teleop_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl teleop`."""
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
     add_device(parser, default="gamepad")

@@ -24,7 +24,7 @@ def _configured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
 
 
-def add_train_options(parser: argparse.ArgumentParser) -> None:
+def train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl train`."""
     parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
     _configured(parser)
@@ -33,7 +33,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--console-port", type=int, default=access.PORT)
 
 
-def add_learner_options(parser: argparse.ArgumentParser) -> None:
+def learner_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl learner`."""
     parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
     _configured(parser)
@@ -45,12 +45,13 @@ def settings(options: argparse.Namespace) -> TrainConfig:
     Raises:
         BadInput: the task or file does not exist, or a setting is invalid.
     """
-    from serl.runs.settings import (
-        run_settings,  # imports mujoco and the parts of a run, which `serl list` does not need
-    )
+    from serl.runs.settings import run_settings
 
     file = read_yaml(options.config) if options.config else {}
-    return run_settings(options.task, file, parse_overrides(options.overrides))
+    overrides = parse_overrides(options.overrides)
+    if not (options.task or "task" in file or "task" in overrides):
+        options.error("expected TASK, a --config file with a task, or --resume RUN")
+    return run_settings(options.task, file, overrides)
 
 
 def train(options: argparse.Namespace) -> int:
@@ -63,13 +64,14 @@ def train(options: argparse.Namespace) -> int:
     from serl.cli.training import train_run
     from serl.ros.processes import check_one_arm, require_ros
 
-    require_ros()
     if options.resume:
         if options.overrides or options.task or options.config:
             raise BadInput("--resume goes on with the run's own settings: give no others")
+        require_ros()
         run = RunFolder.open(options.resume).writable()
     else:
         config = settings(options)
+        require_ros()
         check_one_arm(config)
         run = RunFolder.create(options.runs, config, datetime.now())
     print(f"run: {run.path}", flush=True)

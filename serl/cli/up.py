@@ -24,7 +24,7 @@ from serl.system.supervisor import Supervisor
 _POLL_S = 0.2
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def bring_up_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl up`."""
     parser.add_argument("file", type=Path, help="YAML file: task, robots, learner, console")
 
@@ -55,9 +55,9 @@ def bring_up(options: argparse.Namespace) -> int:
     specs = described_processes(run, graph)
     if graph.learner:
         demonstrate(run, Display())
-    print(f"run: {run.path}", flush=True)  # noqa: T201
+    print(f"run: {run.path}", flush=True)
     for spec in specs:
-        print(f"starts {spec.name} ({spec.module})", flush=True)  # noqa: T201
+        print(f"starts {spec.name} ({spec.module})", flush=True)
     remove_address(run.path)
     arms = {
         each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)
@@ -71,7 +71,7 @@ def bring_up(options: argparse.Namespace) -> int:
         if graph.console is not None:
             teleop_commands.announce(run, supervisor, graph.console.port)
         _attend(supervisor, ends_with(graph), ask)
-    print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)  # noqa: T201
+    print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)
     return 0
 
 
@@ -126,6 +126,6 @@ def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], obje
         supervisor.check()
         ask()
         for event in supervisor.events[told:]:
-            print(event, flush=True)  # noqa: T201
+            print(event, flush=True)
             told += 1
         time.sleep(_POLL_S)

@@ -133,7 +133,8 @@ def _validated(given: Any, model: type[BaseModel]) -> Any:
 def _detail(model: type[BaseModel], error: Any) -> InitErrorDetails:
     kind: str | PydanticCustomError = error["type"]
     if kind == "extra_forbidden" and len(error["loc"]) == 1:
-        kind = PydanticCustomError("value_error", "{error}", {"error": unknown_setting(model)})
+        text = unknown_setting(model, str(error["loc"][0]))
+        kind = PydanticCustomError("value_error", "{error}", {"error": text})
     elif error["type"] not in _KNOWN_ERRORS:  # pydantic's own Python code has more, as of paths
         kind = PydanticCustomError(error["type"], "{message}", {"message": error["msg"]})
     detail = InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -13,7 +13,7 @@ from pydantic import (
     ValidationError,
 )
 
-from serl.errors import BadInput, CorruptData
+from serl.errors import BadInput, CorruptData, did_you_mean
 from serl.system.files import read_bounded
 from serl.system.json_fields import short
 
@@ -28,9 +28,19 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def unknown_setting(model: type[BaseModel]) -> str:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by their dotted names."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def unknown_setting(model: type[BaseModel], name: str) -> str:
     """Return the error text for a setting that a model does not have."""
-    return f"unknown setting; known ones: {', '.join(sorted(model.model_fields))}"
+    known = sorted(model.model_fields)
+    return f"unknown setting; known ones: {', '.join(known)}{did_you_mean(name, known)}"
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -128,7 +138,7 @@ def _first_line(model: type[BaseModel], error: ValidationError) -> str:
         for part in first["loc"][:-1]:
             if part in owner.model_fields:  # otherwise the part names one of several models
                 owner = _model_in(owner.model_fields[str(part)].annotation) or owner
-        return f"{where}: {unknown_setting(owner)}"
+        return f"{where}: {unknown_setting(owner, str(first['loc'][-1]))}"
     if first["type"] == "value_error":  # a check over several settings, whose text names them
         return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
     if not where:

@@ -29,6 +29,7 @@ from serl.runs.real_arm import tuned_settings
 from serl.runs.task_setup import make_task
 from serl.specs import ArraySpec
 from serl.system.files import write_atomic
+from serl.system.settings_file import leaves
 from serl.training.evaluation import wilson
 from serl.types import Image
 from tests.bench.task_bench import DATA, TaskRecord, Training, Walk
@@ -358,15 +359,8 @@ def overrides(config: TrainConfig) -> str:
 def _settled(config: TrainConfig, cameras: Mapping[str, ArraySpec]) -> dict[str, Any]:
     """Return the settings by name, with the encoder that they resolve to for these cameras."""
     agent = with_encoder(config.agent, [cameras], config.init_from.loads("encoder"))
-    return dict(_leaves(config.model_copy(update={"agent": agent}).model_dump(mode="json")))
+    settled = config.model_copy(update={"agent": agent}).model_dump(mode="json")
+    return {name: value for name, value in leaves(settled) if value != {}}
 
 
 _ABSENT = object()
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        elif value != {}:
-            yield f"{prefix}{name}", value

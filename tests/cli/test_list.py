@@ -4,8 +4,9 @@ import pytest
 
 from serl.agents.config import SACConfig
 from serl.cli import main as cli
-from serl.cli.list import leaves, meanings
+from serl.cli.settings import meanings
 from serl.runs.config import TrainConfig
+from serl.system.settings_file import leaves
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, list[str]]:
@@ -19,16 +20,16 @@ def test_settings_are_listed_with_their_defaults_and_meanings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = shown(capsys)
-    assert settings["steps"][2:5] == ["15000", "online", "environment"]
-    assert settings["agent.utd"][2:5] == ["4", "critic", "steps"]
+    assert settings["steps"][2:8] == ["15000", "(integer", ">=", "1)", "online", "environment"]
+    assert settings["agent.utd"][2:9] == ["4", "(integer", ">=", "1", "<=", "1000)", "critic"]
     assert settings.keys() == dict(leaves(TrainConfig().model_dump(mode="json"))).keys()
 
 
 def test_a_task_is_listed_with_its_own_values(capsys: pytest.CaptureFixture[str]) -> None:
     settings = shown(capsys, "pick_cube")
-    assert settings["steps"][:4] == ["setting*", "steps", "6000", "online"]
+    assert settings["steps"][:4] == ["setting*", "steps", "6000", "(integer"]
     assert settings["agent.utd"][0] == "setting"
-    assert settings["task_config.rate_hz"][2:] == ["10.0", "control", "rate."]
+    assert settings["task_config.rate_hz"][-3:] == ["Hz)", "control", "rate."]
 
 
 def test_an_unknown_task_is_named(capsys: pytest.CaptureFixture[str]) -> None:

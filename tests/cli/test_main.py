@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from serl.cli import actor as actor_command
 from serl.cli import main as cli
 from serl.cli import train as train_command
+from serl.cli.settings import describe
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
@@ -98,7 +102,7 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
     [
         (["train", "unicorn"], ["unknown task 'unicorn'", "pick_cube", "reach"]),
         (["train", "absent.py"], ["absent.py: no such file"]),
-        (["train", "reach", "--agent.udt", "8"], ["agent.udt: unknown setting", "utd"]),
+        (["train", "reach", "--agent.udt", "8"], ["agent.udt: unknown", "did you mean 'utd'?"]),
         (["train", "reach", "--agent.utd", "x"], ["agent.utd: ", "integer", "'x'"]),
         (["train", "reach", "--agent.utd"], ["--agent.utd: expected a value"]),
         (["train", "reach", "--task_config.tol", "1"], ["tol: unknown setting", "tolerance_m"]),
@@ -114,7 +118,12 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         (["replay", "."], ["expected the folder of a run", "found nothing"]),
         (["eval", ".", "--sed", "1"], ["unexpected argument '--sed'"]),
         (["encoder", "import", "no.pkl"], ["no.pkl: cannot be read: No such file"]),
-        (["encoder", "import", "no.pkl", "--seed", "1"], ["unexpected argument '--seed=1'"]),
+        (["encoder", "import", "no.pkl", "--seed", "1"], ["unexpected argument '--seed'"]),
+        (["trayn", "reach"], ["unknown command 'trayn'", "did you mean 'train'?"]),
+        (
+            ["train", "reach", "--sead", "1"],
+            ["unexpected argument '--sead'", "did you mean '--seed'?"],
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_one_line_and_changes_nothing(
@@ -153,14 +162,94 @@ def test_no_arm_behind_topics_is_driven_by_wrenches(
 
 
 def test_a_setting_may_come_before_the_task() -> None:
-    assert cli._joined(["train", "--agent.utd", "8", "reach", "--seed", "3", "--runs", "x"]) == [
-        "train",
-        "--agent.utd=8",
-        "reach",
-        "--seed=3",
-        "--runs",
-        "x",
-    ]
+    words = ["--agent.utd", "8", "--init-from", "-x", "reach", "--seed=3", "--runs", "x"]
+    options = cli.parse(["train", *words])
+    assert (options.task, str(options.runs)) == ("reach", "x")
+    assert options.overrides == ["--agent.utd", "8", "--init-from", "-x", "--seed=3"]
+    options = cli.parse(["record", "reach", "--seed", "3", "--log.fsync", "step"])
+    assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), "its own --seed"
+
+
+def test_without_a_task_training_prints_its_usage(
+    serl: Serl, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        serl("train", "--seed", 3)
+    assert ended.value.code == cli.BAD_INPUT
+    assert "usage: serl train" in (errors := capfd.readouterr().err)
+    assert "expected TASK" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    person = Path(__file__).parents[1] / "outside/lazy_person.py"
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--intervention", str(person), "--help"])
+    entries = re.findall(
+        r"^  --(\S+)((?:.(?!\n  --|\n\n))*.)", capsys.readouterr().out, re.M | re.S
+    )
+    shown = {name: " ".join(text.split()) for name, text in entries}
+    assert shown["agent.tau"].startswith("number > 0 <= 1 ")
+    assert shown["log.images"].startswith("{raw,png,jpeg} encoding of images")
+    assert shown["reward.tolerance_rad"].startswith("number > 0 <= 3.14159, rad largest angle")
+    assert shown["agent.utd"].endswith("Default: 4")
+    assert "human.every" in shown, "a setting of this person"
+    described = {setting.name for setting in describe(TrainConfig())}
+    assert {name for name in described if not name.startswith("human.")} <= shown.keys()
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("serl tra", ["train "]),
+        ("serl reward tr", ["train "]),
+        ("serl train --agent.ut", ["--agent.utd "]),
+        ("serl train --log.fsync ", ["interval", "step"]),
+    ],
+)
+def test_a_shell_completes_commands_settings_and_choices(
+    typed: str, completed: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "completions"
+    given = {"_ARGCOMPLETE": "1", "COMP_LINE": typed, "COMP_POINT": str(len(typed))}
+    more = {"_ARGCOMPLETE_STDOUT_FILENAME": str(path), "_ARGCOMPLETE_IFS": "|"}
+    command = [sys.executable, "-m", "serl.cli.main"]
+    subprocess.run(command, env={**os.environ, **given, **more}, check=True)
+    assert path.read_text().split("|") == completed
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["reward", "train", "labelled", "--out", "m"], "nothing was written"),
+        (["train", "reach"], "everything is stopped and saved"),
+        (["record", "reach"], "whole episodes until now are kept"),
+    ],
+)
+def test_an_interrupted_command_names_what_remains(
+    words: list[str], kept: str, serl: Serl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    module, function = ("reward", "train") if words[0] == "reward" else (words[0], words[0])
+    monkeypatch.setattr(f"serl.cli.{module}.{function}", interrupted)
+    assert serl(*words) == (cli.INTERRUPTED, "", f"serl: interrupted; {kept}\n")
+
+
+def test_help_imports_no_framework() -> None:
+    program = (
+        "import sys\nfrom serl.cli import main\n"
+        "try: main.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'rclpy', 'mujoco', 'matplotlib', 'cv2', 'aiohttp'} & {*sys.modules}\n"
+        "print(*heavy, 'numpy' in sys.modules, file=sys.stderr)"
+    )
+    for words, loaded in ((["--help"], "False\n"), (["train", "--help"], "True\n")):
+        command = [sys.executable, "-c", program, *words]
+        assert subprocess.run(command, capture_output=True, text=True).stderr == loaded
 
 
 def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
@@ -360,9 +449,7 @@ def test_settings_keep_paths_that_work_from_anywhere(
     assert TrainConfig().demo_paths == ()
     monkeypatch.chdir(tmp_path)
     assert cli.main(["record", "reach", "--demos", "1", "--out", "demos"]) == 0
-    parser = cli._parser()
-    options, rest = parser.parse_known_args(["train", "reach", "--demo_paths=[demos]"])
-    options.overrides = rest
+    options = cli.parse(["train", "reach", "--demo_paths=[demos]"])
     assert train_command.settings(options).demo_paths == (Path("demos").resolve(),)
 
 
@@ -377,7 +464,7 @@ LONG = "a" * 300
         ("run", LONG),
         ("replay", LONG),
         ("actor", LONG),
-        ("learner", "--resume", LONG),
+        ("learner", LONG),
         ("train", "--resume", LONG),
         ("train", f"{LONG}.py"),
         ("train", "reach", "--config", LONG),

@@ -265,7 +265,7 @@ def test_the_command_records_where_the_car_was(
 
 def test_a_person_at_a_pad_drives_the_lap(tmp_path: Path) -> None:
     """As by `serl record racing_car --device gamepad --demos 1`, in simulated time."""
-    options = cli._parser().parse_args(["record", "racing_car", "--out", str(tmp_path / "mine")])
+    options = cli.parse(["record", "racing_car", "--out", str(tmp_path / "mine")])
     options.overrides = []
     run = persons_folder(options, {"task_config": {"time_limit_s": 60.0}})
     task = make_judged_task(run.config)

@@ -1,0 +1,48 @@
+"""`serl eval` and `serl verify`: trials of a trained policy, and the integrity of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from serl.errors import SerlError
+from serl.runs.folder import RunFolder
+
+
+def verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl verify`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Print a report on each part of a run; return exit code 1 if any part is damaged."""
+    from serl.runs.verify import verify
+
+    sound = True
+    for part in RunFolder.open(options.run, data_only=True).parts().values():
+        report = verify(part.path)
+        print(report)
+        sound &= report.sound
+    return 0 if sound else 1
+
+
+def evaluate_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl eval`."""
+    verify_options(parser)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; default: the best")
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Run trials of each part of a run, and film some of them."""
+    from serl.cli.main import print_error
+    from serl.cli.training import evaluate
+
+    for stage, run in RunFolder.open(options.run).parts().items():
+        evaluation, film = evaluate(run, options.trials, options.checkpoint)
+        print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
+        try:
+            print(f"video: {film()}")
+        except SerlError as error:  # the result is valid without it
+            print_error(f"no video: {error}")
+    return 0
