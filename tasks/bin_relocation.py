@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.geometry import from_rotation_vector
-from serl.motion import Limits, Motion
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.cube import Cube, PutDown, Starts, State, restore
+from serl.tasks.parts.arm_task import (
+    POSITION,
+    TOOL_SPEC,
+    ArmTask,
+    Specs,
+    State,
+    gripper_motion,
+    tool_state,
+)
+from serl.tasks.parts.cube import Cube, PutDown, Starts, restore
 from serl.tasks.parts.steering import DOWN, rng_at, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
-from serl.types import Action, Observation, Outcome
+from serl.types import Action, Array, Observation
 
 _PART = Cube("part", half_m=0.02, grasp_m=0.012)  # above the walls, even if it touches one
 _INSIDE_M = (0.09, 0.075)  # half the inside of a bin
@@ -44,17 +52,7 @@ class BinRelocationConfig(TaskConfig):
     """
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
-    motion: Motion = Motion(
-        axes=("x", "y", "z", "yaw"),
-        translation_m=0.015,
-        rotation_rad=0.1,
-        box_low_m=(0.33, -0.24, 0.030),
-        box_high_m=(0.61, 0.24, 0.30),
-        max_rotation_rad=0.9,
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
+    motion: Motion = gripper_motion((0.33, -0.24, 0.030), (0.61, 0.24, 0.30), 0.9)
     views: dict[ViewName, View] = _VIEWS
     can_reset: ClassVar[bool] = True
     direction: Literal["forward", "backward"] = "forward"
@@ -62,7 +60,7 @@ class BinRelocationConfig(TaskConfig):
     up_m: float = Field(0.09, gt=0, le=1)
 
 
-class BinRelocation:
+class BinRelocation(ArmTask):
     """Take the part out of one bin, put it into the other, let go and go up.
 
     Each episode draws a goal spot in the bin, which the policy observes: demonstrations put the
@@ -73,34 +71,30 @@ class BinRelocation:
     that lies elsewhere into the start bin of this direction, and moves the tool to a random start.
     """
 
+    config: BinRelocationConfig
+
     def __init__(self, config: BinRelocationConfig | None = None) -> None:
-        self.config = config or BinRelocationConfig()
+        made = config or BinRelocationConfig()
+        super().__init__(made, made.hold_steps)
         self.name = f"bin_relocation_{self.config.direction}"
         forward = self.config.direction == "forward"
         self._source, self._goal = (_FROM_M, _TO_M) if forward else (_TO_M, _FROM_M)
-        self._held, self._spot = 0, np.array(self._goal)
+        self._spot = np.array(self._goal)
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Eleven numbers of the arm, and five of the part or images."""
-        position = ArraySpec(shape=(3,), unit="m, base frame")
+    def _specs(self) -> tuple[Specs, Specs]:
         arm = {
             "goal_from_tcp": ArraySpec(
                 shape=(3,), unit="m, base frame; the spot that is asked for"
             ),
             "yaw": ArraySpec(shape=(1,), unit="rad"),
-            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-            "lead": position,
+            **TOOL_SPEC,
         }
         part = {
-            "part_from_tcp": position,
+            "part_from_tcp": POSITION,
             "part_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
             "part_height": ArraySpec(shape=(1,), unit="m above the table"),
         }
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arm | part)
+        return arm, part
 
     @property
     def scene(self) -> Scene:
@@ -109,34 +103,25 @@ class BinRelocation:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: reset the count of steps in the bin, and draw a goal spot."""
-        self._held, self._spot = 0, _spot(self._goal, rng_at(reading.state["tcp_pose"]))
+        super().begin(reading)
+        self._spot = _spot(self._goal, rng_at(reading.state["tcp_pose"]))
 
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        state = reading.state
+    def _arm_state(self, state: State) -> dict[str, Array]:
         tcp = state["tcp_pose"]
         goal = np.array((*self._spot, _PART.half_m), np.float32)
-        arm = {
+        return {
             "goal_from_tcp": goal - tcp[:3],
             "yaw": scalar(yaw(tcp)),
-            "tcp_velocity": state["tcp_twist"][:3],
-            "gripper": state["gripper"],
-            "lead": state["target_pose"][:3] - tcp[:3],
+            **tool_state(state),
         }
-        if self.config.observe == "pixels":
-            return Observation(arm, self.config.policy_images(reading), reading.stamps)
+
+    def _scene_state(self, state: State) -> dict[str, Array]:
         part = _PART.position(state)
-        seen = {
-            "part_from_tcp": part - tcp[:3],
+        return {
+            "part_from_tcp": part - state["tcp_pose"][:3],
             "part_yaw": scalar(_PART.turn(state)),
             "part_height": scalar(float(part[2]) - _PART.half_m),
         }
-        return Observation(arm | seen, stamps=reading.stamps)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the part is left in the bin; truncated at the limit."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
 
     def reset(self, reading: Observation) -> Policy | None:
         """Return the part to its bin, and the tool to a start; see `restore`."""

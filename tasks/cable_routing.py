@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.geometry import from_rotation_vector, rotate, wrapped
-from serl.motion import Limits, Motion
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Length, Placement, Scene, TaskConfig, Turns, ViewName
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.arm_task import (
+    FORCE,
+    POSITION,
+    TOOL_SPEC,
+    ArmExpert,
+    ArmTask,
+    Specs,
+    State,
+    gripper_motion,
+    tool_state,
+)
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
-from serl.types import Action, Array, Observation, Outcome
+from serl.types import Action, Array
 
 _LINKS = 16
 _LINK_M = 0.025
@@ -48,17 +58,7 @@ class CableRoutingConfig(TaskConfig):
     """
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
-    motion: Motion = Motion(
-        axes=("x", "y", "z", "yaw"),
-        translation_m=0.015,
-        rotation_rad=0.1,
-        box_low_m=(0.38, -0.32, 0.013),
-        box_high_m=(0.70, 0.32, 0.25),
-        max_rotation_rad=0.9,
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
+    motion: Motion = gripper_motion((0.38, -0.32, 0.013), (0.70, 0.32, 0.25), 0.9)
     views: dict[ViewName, View] = _VIEWS
     fixed_m: tuple[float, float] = (0.28, 0.0)
     spread_m: tuple[Length, Length] = (0.01, 0.04)
@@ -67,37 +67,27 @@ class CableRoutingConfig(TaskConfig):
     up_m: float = Field(0.08, gt=0, le=1)
 
 
-class CableRouting:
+class CableRouting(ArmTask):
     """Grasp the cable near its free end, lay it into the slot of the clip, let go, go up."""
 
     name = "cable_routing"
+    config: CableRoutingConfig
 
     def __init__(self, config: CableRoutingConfig | None = None) -> None:
-        self.config = config or CableRoutingConfig()
-        self._held = 0
+        made = config or CableRoutingConfig()
+        super().__init__(made, made.hold_steps)
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Fourteen numbers of the arm and the clip, and seven of the cable or images."""
-        position = ArraySpec(shape=(3,), unit="m, base frame")
-        arm = {
-            "clip_from_tcp": position,
-            "yaw": ArraySpec(shape=(1,), unit="rad"),
-            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-            "lead": position,
-            "force": ArraySpec(shape=(3,), unit="N, base frame"),
-        }
+    def _specs(self) -> tuple[Specs, Specs]:
+        yaw_spec = ArraySpec(shape=(1,), unit="rad")
+        arm = {"clip_from_tcp": POSITION, "yaw": yaw_spec, **TOOL_SPEC, "force": FORCE}
         cable = {
-            "end_from_tcp": position,
+            "end_from_tcp": POSITION,
             "end_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 180 degrees"),
             "cable_from_clip": ArraySpec(
                 shape=(3,), unit="m, from the slot's foot to what of the cable belongs into it"
             ),
         }
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arm | cable)
+        return arm, cable
 
     @property
     def scene(self) -> Scene:
@@ -105,39 +95,21 @@ class CableRouting:
         tracked = ("clip", *(f"cable{index}" for index in range(_LINKS)))
         return Scene(bodies=_BODIES, place=self._place, tracked=tracked)
 
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: reset the count of steps in the clip."""
-        self._held = 0
-
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        state = reading.state
+    def _arm_state(self, state: State) -> dict[str, Array]:
         tcp = state["tcp_pose"]
-        arm = {
+        return {
             "clip_from_tcp": state["clip_pose"][:3] - tcp[:3],
             "yaw": scalar(yaw(tcp)),
-            "tcp_velocity": state["tcp_twist"][:3],
-            "gripper": state["gripper"],
-            "lead": state["target_pose"][:3] - tcp[:3],
+            **tool_state(state),
             "force": state["wrench"][:3],
         }
-        if self.config.observe == "pixels":
-            return Observation(arm, self.config.policy_images(reading), reading.stamps)
-        cable = {
-            "end_from_tcp": grip_point(state) - tcp[:3],
+
+    def _scene_state(self, state: State) -> dict[str, Array]:
+        return {
+            "end_from_tcp": grip_point(state) - state["tcp_pose"][:3],
             "end_yaw": scalar(_turn(state)),
             "cable_from_clip": from_clip(state),
         }
-        return Observation(arm | cable, stamps=reading.stamps)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the released cable has stayed in the clip."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """Return None: the simulation takes the cable out."""
-        return None
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the cable is in the slot, and the hand is open and above it."""
@@ -184,7 +156,7 @@ class CableRouting:
         )
 
 
-def passage(state: Mapping[str, Array]) -> Array:
+def passage(state: State) -> Array:
     """Return where the cable crosses the clip's plane, relative to the foot of the slot.  # (3,).
 
     Of several crossings, the nearest is returned; without any, the nearest joint of the cable,
@@ -203,7 +175,7 @@ def passage(state: Mapping[str, Array]) -> Array:
     return nearest.astype(np.float32)
 
 
-def from_clip(state: Mapping[str, Array]) -> Array:
+def from_clip(state: State) -> Array:
     """Return the position of the cable's slot link, relative to the foot of the slot.  # (3,).
 
     This link would be in the slot if the cable were taut. Unlike `passage`, its position never
@@ -213,27 +185,26 @@ def from_clip(state: Mapping[str, Array]) -> Array:
     return place
 
 
-def is_routed(state: Mapping[str, Array]) -> bool:
+def is_routed(state: State) -> bool:
     """Return whether the cable passes through the slot, below the tops of the posts."""
     x, y, z = passage(state).tolist()
     return bool(x == 0.0 and abs(y) < _SLOT_M and z < 2.0 * _POST_M[2])
 
 
-def grip_point(state: Mapping[str, Array]) -> Array:
+def grip_point(state: State) -> Array:
     """Return the middle of the link that scripts grasp.  # (3,)."""
-    x, y, z, *quaternion = state[f"cable{_GRIP}_pose"].tolist()
-    qx, qy, qz, qw = quaternion
-    along = rotate((qx, qy, qz, qw), (0.5 * _LINK_M, 0.0, 0.0))
-    return np.array((x, y, z), np.float32) + np.array(along, np.float32)
+    pose = state[f"cable{_GRIP}_pose"]
+    along = rotate(quaternion_of(pose), (0.5 * _LINK_M, 0.0, 0.0))
+    return pose[:3] + np.array(along, np.float32)
 
 
-def _turn(state: Mapping[str, Array]) -> float:
+def _turn(state: State) -> float:
     """Return the angle from the tool's yaw to that of the grasped link, rad, modulo pi."""
     return wrapped(yaw(state[f"cable{_GRIP}_pose"]) - yaw(state["tcp_pose"]), math.pi)
 
 
-class _Expert:
-    """Script that acts on the truth alone, so that it can continue from any state.
+class _Expert(ArmExpert):
+    """Script without memory for one arm.
 
     It grasps the cable crosswise, lifts it, and lowers it into the slot on an arc about the
     fixture, on which the cable is always taut: with two centimetres of slack the cable stays beside
@@ -244,13 +215,7 @@ class _Expert:
     HOVER_M, GRASP_M, TRAVEL_M, LAID_M = 0.05, 0.014, 0.13, 0.022
     TAUT_M = 0.003
 
-    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
-        self._truth, self._motion = truth, motion
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, observation: Observation) -> Action:
-        """Return the next action, from the truth alone."""
-        truth = self._truth()
+    def _act(self, truth: Truth) -> Action:
         tcp = truth["tcp_pose"][:3].astype(np.float64)
         held = max(float(truth[f"cable{index}_grasped"][0]) for index in range(_GRIP, _LINKS)) > 0.5
         held = held or float(truth[f"cable{_GRIP - 1}_grasped"][0]) > 0.5
@@ -282,8 +247,7 @@ class _Expert:
 
     def _length(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> float:
         """Return the length of cable from the fixture to the fingers, m."""
-        x, y, z, w = truth[f"cable{_GRIP}_pose"][3:].tolist()
-        along = np.array(rotate((x, y, z, w), (1.0, 0.0, 0.0)))
+        along = np.array(rotate(quaternion_of(truth[f"cable{_GRIP}_pose"]), (1.0, 0.0, 0.0)))
         beyond = float(along @ (tcp - truth[f"cable{_GRIP}_pose"][:3]))
         return _GRIP * _LINK_M + min(1.5 * _LINK_M, max(-_LINK_M, beyond))
 
@@ -304,8 +268,7 @@ class _Expert:
     def _steer(
         self, truth: Truth, goal: np.ndarray[Any, Any], gripper: float, turn_rad: float = 0.0
     ) -> Action:
-        shift, noise = goal - truth["target_pose"][:3], self._rng.normal(0.0, self.NOISE, 4)
-        return steer(self._motion, shift, turn_rad, gripper, noise)
+        return self._move(goal - truth["target_pose"][:3], gripper, turn_rad)
 
 
 def _cable() -> str:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.geometry import Vector
-from serl.motion import Limits, Motion
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Length, Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer
+from serl.tasks.parts.arm_task import (
+    FORCE,
+    POSITION,
+    TOOL_SPEC,
+    ArmExpert,
+    ArmTask,
+    Specs,
+    State,
+    gripper_motion,
+    tool_state,
+)
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar
 from serl.tasks.parts.training_defaults import from_pixels, from_state
-from serl.types import Action, Array, Observation, Outcome
+from serl.types import Action, Array, Observation
 
 _TRAVEL_M = 0.16
 _FACE_M = 0.06  # from the middle of the handle to the front, with room for the hand between
@@ -43,15 +53,7 @@ class DrawerConfig(TaskConfig):
     """
 
     time_limit_s: float = Field(8.0, gt=0, le=86_400)
-    motion: Motion = Motion(
-        axes=("x", "y", "z"),
-        translation_m=0.015,
-        box_low_m=(0.32, -0.20, 0.10),
-        box_high_m=(0.62, 0.20, 0.32),
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
+    motion: Motion = gripper_motion((0.32, -0.20, 0.10), (0.62, 0.20, 0.32))
     views: dict[ViewName, View] = _VIEWS
     middle_m: Vector = (0.55, 0.0, 0.16)
     spread_m: tuple[Length, Length, Length] = (0.03, 0.06, 0.03)
@@ -59,34 +61,21 @@ class DrawerConfig(TaskConfig):
     hold_steps: int = Field(3, ge=1, le=1000)
 
 
-class Drawer:
+class Drawer(ArmTask):
     """Grasp the handle of a drawer and pull the drawer out by more than 10 cm."""
 
     name = "drawer"
+    config: DrawerConfig
 
     def __init__(self, config: DrawerConfig | None = None) -> None:
-        self.config = config or DrawerConfig()
+        made = config or DrawerConfig()
+        super().__init__(made, made.hold_steps)
         self._start = np.zeros(3, np.float32)
-        self._held = 0
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Thirteen numbers of the arm, and four of the drawer or images."""
-        position = ArraySpec(shape=(3,), unit="m, base frame")
-        arm = {
-            "tcp_from_start": position,
-            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-            "lead": position,
-            "force": ArraySpec(shape=(3,), unit="N, base frame"),
-        }
-        drawer = {
-            "handle_from_tcp": position,
-            "opening": ArraySpec(shape=(1,), unit="m that the drawer is out"),
-        }
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arm | drawer)
+    def _specs(self) -> tuple[Specs, Specs]:
+        arm = {"tcp_from_start": POSITION, **TOOL_SPEC, "force": FORCE}
+        opening = ArraySpec(shape=(1,), unit="m that the drawer is out")
+        return arm, {"handle_from_tcp": POSITION, "opening": opening}
 
     @property
     def scene(self) -> Scene:
@@ -96,36 +85,16 @@ class Drawer:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the start pose of the tool."""
+        super().begin(reading)
         self._start = reading.state["tcp_pose"][:3].copy()
-        self._held = 0
 
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        state = reading.state
-        tcp = state["tcp_pose"][:3]
-        arm = {
-            "tcp_from_start": tcp - self._start,
-            "tcp_velocity": state["tcp_twist"][:3],
-            "gripper": state["gripper"],
-            "lead": state["target_pose"][:3] - tcp,
-            "force": state["wrench"][:3],
-        }
-        if self.config.observe == "pixels":
-            return Observation(arm, self.config.policy_images(reading), reading.stamps)
-        drawer = {
-            "handle_from_tcp": state["handle_pose"][:3] - tcp,
-            "opening": scalar(opening_m(state)),
-        }
-        return Observation(arm | drawer, stamps=reading.stamps)
+    def _arm_state(self, state: State) -> dict[str, Array]:
+        start = state["tcp_pose"][:3] - self._start
+        return {"tcp_from_start": start, **tool_state(state), "force": state["wrench"][:3]}
 
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the drawer stays open; truncated at the time limit."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """Return None: the simulation closes the drawer."""
-        return None
+    def _scene_state(self, state: State) -> dict[str, Array]:
+        handle = state["handle_pose"][:3] - state["tcp_pose"][:3]
+        return {"handle_from_tcp": handle, "opening": scalar(opening_m(state))}
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the drawer is open, relative to its cabinet."""
@@ -156,30 +125,23 @@ class Drawer:
         return Placement(tcp=np.array((*tool, *DOWN)), bodies={"cabinet": cabinet})
 
 
-def opening_m(state: Mapping[str, Array]) -> float:
+def opening_m(state: State) -> float:
     """Return the opening of the drawer, m; the handle is at the cabinet's frame when closed."""
     return float(state["cabinet_pose"][0] - state["handle_pose"][0])
 
 
-class _Expert:
-    """Script that acts on the truth alone, so that it can continue from any state.
+class _Expert(ArmExpert):
+    """Script without memory for one arm.
 
     It goes above the handle, descends, closes the gripper, and pulls; if the gripper has closed on
     nothing or has lost the handle, the script opens it and tries again.
     """
 
-    NOISE = 0.05
     HOVER_M = 0.055  # the handle ends 32 mm above its middle, the pads 12 mm below the tool point
     GRASP_M = 0.004  # the hand is 39 mm above the tool point
     AHEAD_M = 0.025
 
-    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
-        self._truth, self._motion = truth, motion
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, observation: Observation) -> Action:
-        """Return the next action, from the truth alone."""
-        truth = self._truth()
+    def _act(self, truth: Truth) -> Action:
         tcp, target, handle = (truth[f"{name}_pose"][:3] for name in ("tcp", "target", "handle"))
         goal = handle.astype(np.float64)
         goal[2] += self.GRASP_M
@@ -187,21 +149,16 @@ class _Expert:
         opening = float(truth["gripper"][0])
         if truth["handle_grasped"][0] > 0.5 and abs(offset[2]) < 0.02:
             goal[0] = tcp[0] - self.AHEAD_M
-            return self._steer(goal - target, CLOSE)
+            return self._move(goal - target, CLOSE)
         off = math.hypot(offset[0], offset[1])
         if off < 0.008 and abs(offset[2]) < 0.012 and opening > 0.3:
-            return self._steer(goal - target, CLOSE)
+            return self._move(goal - target, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.010)) if opening > 0.9 else 1.0
         if opening <= 0.9 and off < 0.02:  # first release a wrong grasp
             goal[2] = tcp[2]
         else:
             goal[2] += self.HOVER_M * clear
-        return self._steer(goal - target, OPEN)
-
-    def _steer(self, shift_m: np.ndarray[Any, Any], gripper: float) -> Action:
-        return steer(
-            self._motion, shift_m, gripper=gripper, noise=self._rng.normal(0.0, self.NOISE, 3)
-        )
+        return self._move(goal - target, OPEN)
 
 
 def _box(low: Vector, high: Vector, colour: str, more: str = "") -> str:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
-from serl.camera import View, image_specs
-from serl.geometry import Quaternion, conjugate, from_rotation_vector, rotate, wrapped
-from serl.motion import Limits, Motion
+from serl.camera import View
+from serl.geometry import conjugate, from_rotation_vector, rotate, wrapped
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Placement, Scene, ViewName
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.arm_task import ArmTask, Specs, State, gripper_motion
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.tasks.parts.two_arms import (
     BASES,
     SIDES,
     TOWARDS_LEFT,
     VIEWS,
-    State,
     Vector64,
-    arm_seen,
     arm_spec,
+    arm_state,
     target,
 )
 from serl.types import Action, Array, Observation, Outcome
@@ -51,22 +50,6 @@ _BODIES = f"""
 _FRONT = 'pos="0.55 -1.55 0.84" xyaxes="1 0 0 0 0.371 0.928"'
 
 
-def _motion(
-    box_low_m: tuple[float, float, float], box_high_m: tuple[float, float, float]
-) -> Motion:
-    return Motion(
-        axes=("x", "y", "z", "yaw"),
-        translation_m=0.015,
-        rotation_rad=0.1,
-        box_low_m=box_low_m,
-        box_high_m=box_high_m,
-        max_rotation_rad=0.8,
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
-
-
 class HandoverConfig(PairConfig):
     """Settings of the handover task.
 
@@ -81,8 +64,8 @@ class HandoverConfig(PairConfig):
     """
 
     time_limit_s: float = Field(15.0, gt=0, le=86_400)
-    motion: Motion = _motion((0.30, -0.20, 0.015), (0.56, 0.20, 0.35))
-    right_motion: Motion = _motion((0.58, -0.20, 0.015), (0.80, 0.20, 0.35))
+    motion: Motion = gripper_motion((0.30, -0.20, 0.015), (0.56, 0.20, 0.35), 0.8)
+    right_motion: Motion = gripper_motion((0.58, -0.20, 0.015), (0.80, 0.20, 0.35), 0.8)
     views: dict[ViewName, View] = VIEWS
     field_low_m: tuple[float, float] = (0.40, -0.08)
     field_high_m: tuple[float, float] = (0.45, 0.08)
@@ -100,7 +83,7 @@ class HandoverConfig(PairConfig):
         return self
 
 
-class Handover:
+class Handover(ArmTask):
     """Pick up a bar with the left arm, pass it to the right one, and let go.
 
     Both arms face each other. The right one cannot reach the bar at its start. The bar counts as
@@ -109,24 +92,22 @@ class Handover:
     """
 
     name = "handover"
+    config: HandoverConfig
 
     def __init__(self, config: HandoverConfig | None = None) -> None:
-        self.config = config or HandoverConfig()
-        self._held, self._passed = 0, False
+        made = config or HandoverConfig()
+        super().__init__(made, made.hold_steps)
+        self._passed = False
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Ten numbers of each arm; four of the bar per hand and one of the episode, or images."""
+    def _specs(self) -> tuple[Specs, Specs]:
         position = ArraySpec(shape=(3,), unit="m, frame of both")
-        arms: dict[str, ArraySpec] = {}
+        arms: Specs = {}
         bar = {"passed": ArraySpec(shape=(1,), unit="1 once both have held the bar")}
         for side in SIDES:
             arms |= arm_spec(side, "meeting")
             bar[f"{side}to_bar"] = position
             bar[f"{side}bar_yaw"] = ArraySpec(shape=(1,), unit="rad from the tool's, modulo pi")
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arms, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arms | bar)
+        return arms, bar
 
     @property
     def scene(self) -> Scene:
@@ -142,21 +123,22 @@ class Handover:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: the bar has not been handed over."""
-        self._held, self._passed = 0, False
+        super().begin(reading)
+        self._passed = False
 
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        state = reading.state
+    def _arm_state(self, state: State) -> dict[str, Array]:
         arms: dict[str, Array] = {}
+        for side in SIDES:
+            arms |= arm_state(state, side, "meeting", np.array(_MEETING_M[side]))
+        return arms
+
+    def _scene_state(self, state: State) -> dict[str, Array]:
         bar = {"passed": scalar(float(self._passed))}
         for side in SIDES:
-            arms |= arm_seen(state, side, "meeting", np.array(_MEETING_M[side]))
             tcp = state[f"{side}tcp_pose"][:3]
             bar[f"{side}to_bar"] = (_end(state["bar_pose"], side) - tcp).astype(np.float32)
             bar[f"{side}bar_yaw"] = scalar(_turn(state, side))
-        if self.config.observe == "pixels":
-            return Observation(arms, self.config.policy_images(reading), reading.stamps)
-        return Observation(arms | bar, stamps=reading.stamps)
+        return bar
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward 1 and the end once the right arm alone holds the bar.
@@ -166,12 +148,7 @@ class Handover:
         state = reading.state
         both = _holds(state, RIGHT) and _holds(state, LEFT)
         self._passed |= both and self._is_up(state)
-        self._held = self._held + 1 if self._is_over(state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """Return None: the simulation places everything."""
-        return None
+        return self._outcome(self._is_over(state), index)
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the bar was handed over and is up, in the right hand alone.
@@ -301,7 +278,7 @@ class _Expert:
 
         If the gripper has closed on nothing, open it and start again.
         """
-        tcp, told = truth[f"{side}tcp_pose"], target(truth, side)
+        tcp, current = truth[f"{side}tcp_pose"], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
         goal = _end(truth["bar_pose"], side)
         goal[2] = max(goal[2], self._motions[side].box_low_m[2])
@@ -309,20 +286,15 @@ class _Expert:
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
         turned = wrapped(yaw(truth["bar_pose"]) - yaw(truth[f"{side}target_pose"]), math.pi)
         if off < 0.010 and abs(offset[2]) < 0.010 and opening > 0.4:
-            return _Goal(goal - told, turned, CLOSE)
+            return _Goal(goal - current, turned, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        return _Goal(goal - told, turned, OPEN)
-
-
-def _quaternion(pose: Array) -> Quaternion:
-    x, y, z, w = pose[3:].tolist()
-    return x, y, z, w
+        return _Goal(goal - current, turned, OPEN)
 
 
 def _end(pose: Array, side: str) -> Vector64:
     """Return the grasp point of the arm on this side.  # (3,)."""
-    along = np.array(rotate(_quaternion(pose), (_GRIP_M, 0.0, 0.0)))
+    along = np.array(rotate(quaternion_of(pose), (_GRIP_M, 0.0, 0.0)))
     outward = math.copysign(1.0, along[0]) * (-1.0 if side == LEFT else 1.0)
     place: Vector64 = pose[:3] + outward * along
     return place
@@ -342,7 +314,7 @@ def _in_bar(state: State, side: str) -> tuple[float, float, float]:
     """Return the position of a tool in the bar's frame: along the bar, across it, and up."""
     bar = state["bar_pose"]
     x, y, z = (state[f"{side}tcp_pose"][:3] - bar[:3]).tolist()
-    return rotate(conjugate(_quaternion(bar)), (x, y, z))
+    return rotate(conjugate(quaternion_of(bar)), (x, y, z))
 
 
 def _gap_m(state: State) -> float:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.errors import NeedsPerson
-from serl.geometry import Quaternion, Vector, conjugate, multiply, rotate
+from serl.geometry import Vector, conjugate, multiply, rotate
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.steering import DOWN, rng_at, scalar
+from serl.tasks.parts.arm_task import ArmTask, Specs, State
+from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, scalar
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
 
@@ -58,19 +58,19 @@ class ObjectFlipConfig(TaskConfig):
     hold_steps: int = Field(10, ge=1, le=1000)
 
 
-class ObjectFlip:
+class ObjectFlip(ArmTask):
     """Turn a patty in a pan over, by swinging the pan, and let it come to rest there."""
 
     name = "object_flip"
+    config: ObjectFlipConfig
 
     def __init__(self, config: ObjectFlipConfig | None = None) -> None:
-        self.config = config or ObjectFlipConfig()
-        self._held, self._side = 0, 1.0
+        made = config or ObjectFlipConfig()
+        super().__init__(made, made.hold_steps)
+        self._side = 1.0
         self._seen_s, self._seen_m, self._speed_m_s = math.inf, np.zeros(3), 0.0  # of the patty
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Six numbers of the pan, and five of the patty or images."""
+    def _specs(self) -> tuple[Specs, Specs]:
         pan = {
             "pan_from_start": ArraySpec(shape=(2,), unit="m, base frame, x and z"),
             "tilt": ArraySpec(shape=(1,), unit="rad, about the base's y"),
@@ -80,9 +80,7 @@ class ObjectFlip:
             "patty_in_pan": ArraySpec(shape=(3,), unit="m, tool frame"),
             "turned": ArraySpec(shape=(2,), unit="cosine and sine, since the start"),
         }
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=pan, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=pan | patty)
+        return pan, patty
 
     @property
     def scene(self) -> Scene:
@@ -97,33 +95,33 @@ class ObjectFlip:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember which side of the patty is up."""
-        self._held = 0
+        super().begin(reading)
         self._side = 1.0 if _up(reading.state)[2] >= 0.0 else -1.0
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the policy for a reading."""
-        state = reading.state
         self._watch(reading)
-        twist, view = state["tcp_twist"], _View.of(state, self._side)
-        pan = {
+        return super().observation(reading)
+
+    def _arm_state(self, state: State) -> dict[str, Array]:
+        return {
             "pan_from_start": state["tcp_pose"][[0, 2]] - np.array(_START_M, np.float32)[[0, 2]],
-            "tilt": scalar(view.tilt_rad),
-            "pan_velocity": twist[[0, 2, 4]],
+            "tilt": scalar(_View.of(state, self._side).tilt_rad),
+            "pan_velocity": state["tcp_twist"][[0, 2, 4]],
         }
-        if self.config.observe == "pixels":
-            return Observation(pan, self.config.policy_images(reading), reading.stamps)
+
+    def _scene_state(self, state: State) -> dict[str, Array]:
+        view = _View.of(state, self._side)
         turned = math.cos(view.turned_rad), math.sin(view.turned_rad)
-        patty = {
+        return {
             "patty_in_pan": np.array(view.place_m, np.float32),
             "turned": np.array(turned, np.float32),
         }
-        return Observation(pan | patty, stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward 1 and the end once the patty lies flipped; reward 0 and the end if lost."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        lost = is_lost(reading.state)
-        return self.config.outcome(self._held >= self.config.hold_steps, index, lost)
+        state = reading.state
+        return self._outcome(self.is_success(state), index, lost=is_lost(state))
 
     def reset(self, reading: Observation) -> Policy | None:
         """Return a policy that levels the pan, or None if the pan is level and the patty rests.
@@ -209,9 +207,9 @@ class _View(NamedTuple):
     turned_rad: float
 
     @classmethod
-    def of(cls, state: Mapping[str, Array], side: float) -> _View:
+    def of(cls, state: State, side: float) -> _View:
         """Return the view for a reading's state or the truth; `side` is the initial upper side."""
-        tool = _quaternion(state["tcp_pose"])
+        tool = quaternion_of(state["tcp_pose"])
         _, y, _, w = multiply(tool, conjugate(DOWN))
         back = conjugate(tool)
         dx, dy, dz = (state["patty_pose"][:3] - state["tcp_pose"][:3]).tolist()
@@ -227,7 +225,7 @@ class _View(NamedTuple):
         return _NEAR_M < x < _FAR_M and abs(y) < _HALF_M and -0.003 < height < 0.004
 
 
-def is_lost(state: Mapping[str, Array]) -> bool:
+def is_lost(state: State) -> bool:
     """Return whether the patty is out of the pan.
 
     A patty in the pan is within a pan's length of the hand, and not below the pan.
@@ -236,20 +234,15 @@ def is_lost(state: Mapping[str, Array]) -> bool:
     return bool(np.linalg.norm(away) > 0.28 or state["patty_pose"][2] < 0.05)
 
 
-def _is_ready(state: Mapping[str, Array]) -> bool:
+def _is_ready(state: State) -> bool:
     view = _View.of(state, 1.0)
     off = np.abs(state["tcp_pose"][:3] - np.array(_START_M)).max()
     return view.lies and abs(view.tilt_rad) < 0.1 and bool(off < 0.05)
 
 
-def _up(state: Mapping[str, Array]) -> Vector:
+def _up(state: State) -> Vector:
     """Return the direction of the patty's z axis in the base frame."""
-    return rotate(_quaternion(state["patty_pose"]), (0.0, 0.0, 1.0))
-
-
-def _quaternion(pose: Array) -> Quaternion:
-    x, y, z, w = pose[3:].tolist()
-    return x, y, z, w
+    return rotate(quaternion_of(state["patty_pose"]), (0.0, 0.0, 1.0))
 
 
 class _Flipper:
@@ -269,7 +262,7 @@ class _Flipper:
         self._scale = np.array([motion.wrench.force_n] * 2 + [motion.wrench.torque_nm])
         self._rng = rng
 
-    def flip(self, state: Mapping[str, Array], side: float) -> Action:
+    def flip(self, state: State, side: float) -> Action:
         """Return the next action of a flip, from the state alone."""
         view = _View.of(state, side)
         turned = abs(view.turned_rad)
@@ -281,16 +274,14 @@ class _Flipper:
             goal = self.SWING_RAD
         return self._push(state, view.tilt_rad, goal, self.MIDDLE_M)
 
-    def level(self, state: Mapping[str, Array]) -> Action:
+    def level(self, state: State) -> Action:
         """Return the next action towards the start; tilts first if the patty leans on a wall."""
         view = _View.of(state, 1.0)
         flat = abs(math.sin(view.turned_rad)) < 0.2
         goal = 0.0 if flat else self.BACK_RAD
         return self._push(state, view.tilt_rad, goal, (_START_M[0], _START_M[2]))
 
-    def _push(
-        self, state: Mapping[str, Array], tilt: float, goal: float, middle: tuple[float, float]
-    ) -> Action:
+    def _push(self, state: State, tilt: float, goal: float, middle: tuple[float, float]) -> Action:
         x, _, z = state["tcp_pose"][:3].tolist()
         vx, _, vz, _, turning, _ = state["tcp_twist"].tolist()
         speed = min(self.BACK_RAD_S, max(-self.SWING_RAD_S, self.TURN_S * (goal - tilt)))

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.geometry import from_rotation_vector, wrapped
-from serl.motion import Limits, Motion
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.cube import Cube, Starts, State, restore
-from serl.tasks.parts.steering import DOWN, scalar, yaw
+from serl.tasks.parts.arm_task import (
+    POSITION,
+    TOOL_SPEC,
+    ArmExpert,
+    ArmTask,
+    Specs,
+    State,
+    gripper_motion,
+    tool_state,
+)
+from serl.tasks.parts.cube import Cube, Starts, restore
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
-from serl.types import Action, Array, Observation, Outcome
+from serl.types import Action, Array, Observation
 
 _HALF_M = 0.02
 _HANG_M = 0.03  # at most, below the tool, of a cube held at its upper edge
@@ -55,17 +64,7 @@ class PickCubeConfig(TaskConfig):
         hold_steps: number of consecutive steps for which the cube must be lifted.
     """
 
-    motion: Motion = Motion(
-        axes=("x", "y", "z", "yaw"),
-        translation_m=0.015,
-        rotation_rad=0.1,
-        box_low_m=(0.30, -0.25, 0.015),
-        box_high_m=(0.65, 0.25, 0.35),
-        max_rotation_rad=0.8,
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
+    motion: Motion = gripper_motion((0.30, -0.25, 0.015), (0.65, 0.25, 0.35), 0.8)
     views: dict[ViewName, View] = _VIEWS
     can_reset: ClassVar[bool] = True
     field_low_m: tuple[float, float] = (0.35, -0.20)
@@ -83,7 +82,7 @@ class PickCubeConfig(TaskConfig):
         return self
 
 
-class PickCube:
+class PickCube(ArmTask):
     """Grasp the cube, lift it by more than 10 cm and hold it there for half a second.
 
     All observations are relative, the tool to its start and the cube to the tool, so that a policy
@@ -91,32 +90,22 @@ class PickCube:
     """
 
     name = "pick_cube"
+    config: PickCubeConfig
 
     def __init__(self, config: PickCubeConfig | None = None) -> None:
-        self.config = config or PickCubeConfig()
-        self._start = np.zeros(3, np.float32)
-        self._start_yaw = 0.0
-        self._held = 0
+        made = config or PickCubeConfig()
+        super().__init__(made, made.hold_steps)
+        self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Eleven numbers of the arm, and five of the cube or images."""
-        position = ArraySpec(shape=(3,), unit="m, base frame")
-        arm = {
-            "tcp_from_start": position,
-            "yaw_from_start": ArraySpec(shape=(1,), unit="rad"),
-            "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-            "gripper": ArraySpec(shape=(1,), unit="opening, 0 to 1"),
-            "lead": position,
-        }
+    def _specs(self) -> tuple[Specs, Specs]:
+        turned = ArraySpec(shape=(1,), unit="rad")
+        arm = {"tcp_from_start": POSITION, "yaw_from_start": turned, **TOOL_SPEC}
         cube = {
-            "cube_from_tcp": position,
+            "cube_from_tcp": POSITION,
             "cube_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 90 degrees"),
             "cube_height": ArraySpec(shape=(1,), unit="m above the table"),
         }
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arm, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arm | cube)
+        return arm, cube
 
     @property
     def scene(self) -> Scene:
@@ -125,35 +114,24 @@ class PickCube:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the start pose of the tool."""
+        super().begin(reading)
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(pose)
-        self._held = 0
 
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        tcp = reading.state["tcp_pose"]
-        tool_yaw = yaw(tcp)
-        arm = {
+    def _arm_state(self, state: State) -> dict[str, Array]:
+        tcp = state["tcp_pose"]
+        return {
             "tcp_from_start": tcp[:3] - self._start,
-            "yaw_from_start": scalar(wrapped(tool_yaw - self._start_yaw, 2.0 * math.pi)),
-            "tcp_velocity": reading.state["tcp_twist"][:3],
-            "gripper": reading.state["gripper"],
-            "lead": reading.state["target_pose"][:3] - tcp[:3],
+            "yaw_from_start": scalar(wrapped(yaw(tcp) - self._start_yaw, 2.0 * math.pi)),
+            **tool_state(state),
         }
-        if self.config.observe == "pixels":
-            return Observation(arm, self.config.policy_images(reading), reading.stamps)
-        cube = reading.state["cube_pose"]
-        seen = {
-            "cube_from_tcp": cube[:3] - tcp[:3],
-            "cube_yaw": scalar(wrapped(yaw(cube) - tool_yaw, 0.5 * math.pi)),
-            "cube_height": scalar(float(cube[2]) - _HALF_M),
-        }
-        return Observation(arm | seen, stamps=reading.stamps)
 
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the cube was held up; truncated at the time limit."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
+    def _scene_state(self, state: State) -> dict[str, Array]:
+        return {
+            "cube_from_tcp": state["cube_pose"][:3] - state["tcp_pose"][:3],
+            "cube_yaw": scalar(_CUBE.turn(state)),
+            "cube_height": scalar(_height(state["cube_pose"])),
+        }
 
     def reset(self, reading: Observation) -> Policy | None:
         """Put the cube down at a random place on the field and go to a start; see `restore`.
@@ -174,7 +152,10 @@ class PickCube:
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the cube is lifted, in the hand."""
-        return self._is_up(truth)
+        cube = truth["cube_pose"]
+        if _height(cube) <= self.config.lift_m:
+            return False
+        return bool(np.linalg.norm(cube[:3] - truth["tcp_pose"][:3]) < 2.0 * _HALF_M)
 
     def progress(self, truth: Truth) -> float:
         """Return progress: 0.3 approaching, 0.1 aligning, 0.2 grasping, 0.4 lifting."""
@@ -219,12 +200,6 @@ class PickCube:
         (x_low, y_low), (x_high, y_high) = self.config.field_low_m, self.config.field_high_m
         return bool(x_low - 0.01 < x < x_high + 0.01 and y_low - 0.01 < y < y_high + 0.01)
 
-    def _is_up(self, state: Mapping[str, Array]) -> bool:
-        cube = state["cube_pose"]
-        if _height(cube) <= self.config.lift_m:
-            return False
-        return bool(np.linalg.norm(cube[:3] - state["tcp_pose"][:3]) < 2.0 * _HALF_M)
-
     def _place(self, rng: np.random.Generator) -> Placement:
         low, high = self.config.field_low_m, self.config.field_high_m
         turned = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
@@ -234,49 +209,34 @@ class PickCube:
         return Placement(tcp=np.array((*start, *DOWN)), bodies={"cube": cube})
 
 
-class _Expert:
-    """Script that acts on the truth alone, so that it can continue from any state.
+class _Expert(ArmExpert):
+    """Script without memory for one arm.
 
     It goes over the cube, turns, descends as it gets aligned, closes, lifts; it opens and starts
     again when the gripper has closed on nothing. Motions have a little noise from the seed.
     """
 
-    NOISE = 0.05
     HOVER_M = 0.065  # the pads reach 12 mm below the tool point, the cube 20 mm above its centre
     LIFT_M = 0.13
 
-    def __init__(self, truth: Callable[[], Truth], motion: Motion, seed: int) -> None:
-        self._truth, self._motion = truth, motion
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, observation: Observation) -> Action:
-        """Return the next action, from the truth alone."""
-        truth = self._truth()
+    def _act(self, truth: Truth) -> Action:
         tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
         opening = float(truth["gripper"][0])
         offset = (cube[:3] - tcp[:3]).astype(np.float64)
         turn = wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi)
         if truth["cube_grasped"][0] > 0.5:
             height = max(0.0, self.LIFT_M - _height(cube))
-            return self._action(np.array((0.0, 0.0, height)), 0.0, -1.0)
+            return self._move(np.array((0.0, 0.0, height)), CLOSE)
         # The misalignment of the tool, in metres: if it is too large, the tool must stay above.
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
         goal = cube[:3].astype(np.float64)
         goal[2] = max(goal[2], self._motion.box_low_m[2])
         if off < 0.008 and abs(offset[2]) < 0.010 and opening > 0.4:
-            return self._action(goal - target[:3], 0.0, -1.0)
+            return self._move(goal - target[:3], CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
         turned_target = wrapped(yaw(cube) - yaw(target), 0.5 * math.pi)
-        return self._action(goal - target[:3], turned_target, 1.0)
-
-    def _action(self, shift_m: np.ndarray[Any, Any], turn_rad: float, gripper: float) -> Action:
-        """Return an action straight towards the goal at the highest allowed speed, with noise."""
-        shift = shift_m / self._motion.translation_m
-        shift /= max(1.0, float(np.abs(shift).max()))
-        turn = turn_rad / self._motion.rotation_rad
-        motion = np.array((*shift, turn)) + self._rng.normal(0.0, self.NOISE, 4)
-        return np.array((*motion.clip(-1.0, 1.0), gripper), np.float32)
+        return self._move(goal - target[:3], OPEN, turned_target)
 
 
 def _height(pose: Array) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ from pydantic import Field
 from serl.motion import Limits, Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
-from serl.types import Action, Observation, Outcome
-
-_DOWN = (1.0, 0.0, 0.0, 0.0)
+from serl.tasks.parts.arm_task import POSITION, TOOL_SPEC, ArmTask, Specs, State, tool_state
+from serl.tasks.parts.steering import DOWN
+from serl.types import Action, Array, Observation
 
 _BODIES = """
 <body name="goal" mocap="true">
@@ -47,28 +45,21 @@ class ReachConfig(TaskConfig):
     hold_steps: int = Field(2, ge=1, le=1000)
 
 
-class Reach:
+class Reach(ArmTask):
     """Hold the tool within a centimetre of the goal for two steps."""
 
     name = "reach"
+    config: ReachConfig
 
     def __init__(self, config: ReachConfig | None = None) -> None:
-        self.config = config or ReachConfig()
+        made = config or ReachConfig()
+        super().__init__(made, made.hold_steps)
         self._start = np.zeros(3, np.float32)
-        self._held = 0
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Twelve numbers of the tool and the goal."""
-        position = ArraySpec(shape=(3,), unit="m, base frame")
-        return ObservationSpec(
-            state={
-                "tcp_from_start": position,
-                "tcp_velocity": ArraySpec(shape=(3,), unit="m/s, base frame"),
-                "lead": position,
-                "goal_from_tcp": position,
-            }
-        )
+    def _specs(self) -> tuple[Specs, Specs]:
+        speed = TOOL_SPEC["tcp_velocity"]
+        arm = {"tcp_from_start": POSITION, "tcp_velocity": speed, "lead": POSITION}
+        return arm, {"goal_from_tcp": POSITION}
 
     @property
     def scene(self) -> Scene:
@@ -77,28 +68,16 @@ class Reach:
 
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the start pose of the tool."""
+        super().begin(reading)
         self._start = reading.state["tcp_pose"][:3].copy()
-        self._held = 0
 
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        tcp = reading.state["tcp_pose"][:3]
-        state = {
-            "tcp_from_start": tcp - self._start,
-            "tcp_velocity": reading.state["tcp_twist"][:3],
-            "lead": reading.state["target_pose"][:3] - tcp,
-            "goal_from_tcp": reading.state["goal_pose"][:3] - tcp,
-        }
-        return Observation(state=state, stamps=reading.stamps)
+    def _arm_state(self, state: State) -> dict[str, Array]:
+        tool = tool_state(state)
+        del tool["gripper"]
+        return {"tcp_from_start": state["tcp_pose"][:3] - self._start, **tool}
 
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the tool has stayed at the goal."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """Return None: there is nothing to restore."""
-        return None
+    def _scene_state(self, state: State) -> dict[str, Array]:
+        return {"goal_from_tcp": state["goal_pose"][:3] - state["tcp_pose"][:3]}
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the tool is at the goal."""
@@ -129,7 +108,7 @@ class Reach:
         start = rng.uniform((0.42, -0.05, 0.20), (0.52, 0.05, 0.28))
         goal = start + rng.uniform(-self.config.reach_m, self.config.reach_m, 3)
         return Placement(
-            tcp=np.array((*start, *_DOWN)),
+            tcp=np.array((*start, *DOWN)),
             bodies={"goal": np.array((*goal, 0.0, 0.0, 0.0, 1.0))},
         )
 

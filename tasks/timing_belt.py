@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
-from serl.camera import View, image_specs
+from serl.camera import View
 from serl.geometry import from_rotation_vector
-from serl.motion import Limits, Motion
+from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ArraySpec
 from serl.task import Lengths, Placement, Scene, ViewName
+from serl.tasks.parts.arm_task import ArmTask, Specs, State, gripper_motion
 from serl.tasks.parts.belt import (
     FIRST,
     HALF_THICK_M,
@@ -36,13 +36,12 @@ from serl.tasks.parts.two_arms import (
     SIDES,
     TOWARDS_LEFT,
     VIEWS,
-    State,
     Vector64,
-    arm_seen,
     arm_spec,
+    arm_state,
     target,
 )
-from serl.types import Action, Array, Observation, Outcome
+from serl.types import Action, Array, Observation
 
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
 
@@ -54,18 +53,6 @@ _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
 _BELOW_M = 0.002  # least distance of the belt's lower edge below the rim
 
 _FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
-
-
-def _motion(y_low_m: float, y_high_m: float) -> Motion:
-    return Motion(
-        axes=("x", "y", "z"),
-        translation_m=0.015,
-        box_low_m=(0.45, y_low_m, 0.015),
-        box_high_m=(0.65, y_high_m, 0.22),
-        gripper=True,
-        gripper_interval_s=0.3,
-        limits=Limits(lead_m=0.020),
-    )
 
 
 class TimingBeltConfig(PairConfig):
@@ -82,8 +69,8 @@ class TimingBeltConfig(PairConfig):
     """
 
     time_limit_s: float = Field(10.0, gt=0, le=86_400)
-    motion: Motion = _motion(0.06, 0.20)
-    right_motion: Motion = _motion(-0.20, -0.06)
+    motion: Motion = gripper_motion((0.45, 0.06, 0.015), (0.65, 0.20, 0.22))
+    right_motion: Motion = gripper_motion((0.45, -0.20, 0.015), (0.65, -0.06, 0.22))
     views: dict[ViewName, View] = VIEWS
     spread_m: float = Field(0.02, ge=0, le=0.03)
     turned_rad: float = Field(0.08, ge=0, le=0.2)
@@ -93,7 +80,7 @@ class TimingBeltConfig(PairConfig):
     hold_steps: int = Field(3, ge=1, le=1000)
 
 
-class TimingBelt:
+class TimingBelt(ArmTask):
     """Two arms hold a belt: lay it around both pulleys, let go, and go up.
 
     The relaxed belt is round, and too short for both pulleys: it must be stretched. A belt on top
@@ -101,25 +88,22 @@ class TimingBelt:
     """
 
     name = "timing_belt"
+    config: TimingBeltConfig
 
     def __init__(self, config: TimingBeltConfig | None = None) -> None:
-        self.config = config or TimingBeltConfig()
-        self._held = 0
+        made = config or TimingBeltConfig()
+        super().__init__(made, made.hold_steps)
 
-    @cached_property
-    def observation_spec(self) -> ObservationSpec:
-        """Ten numbers of each arm, and seven of the belt per side or images."""
+    def _specs(self) -> tuple[Specs, Specs]:
         position = ArraySpec(shape=(3,), unit="m, frame of both")
-        arms: dict[str, ArraySpec] = {}
+        arms: Specs = {}
         belt = {}
         for side in SIDES:
             arms |= arm_spec(side, "pulley")
             belt[f"{side}end_from_tcp"] = position
             belt[f"{side}end_from_pulley"] = position
             belt[f"{side}around"] = ArraySpec(shape=(1,), unit="turns about the pulley's axis")
-        if self.config.observe == "pixels":
-            return ObservationSpec(state=arms, images=image_specs(self.config.policy_views))
-        return ObservationSpec(state=arms | belt)
+        return arms, belt
 
     @property
     def scene(self) -> Scene:
@@ -134,34 +118,21 @@ class TimingBelt:
             bases=BASES,
         )
 
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: reset the count of steps with the belt on the pulleys."""
-        self._held = 0
-
-    def observation(self, reading: Observation) -> Observation:
-        """Return the observation of the policy for a reading."""
-        state = reading.state
+    def _arm_state(self, state: State) -> dict[str, Array]:
         arms: dict[str, Array] = {}
+        for side in SIDES:
+            arms |= arm_state(state, side, "pulley", pulley(state, side))
+        return arms
+
+    def _scene_state(self, state: State) -> dict[str, Array]:
         belt, begins = {}, links(state)
         for side in SIDES:
             tcp, axis = state[f"{side}tcp_pose"][:3], pulley(state, side)
-            arms |= arm_seen(state, side, "pulley", axis)
             place = end(begins, _OUTWARD[side])
             belt[f"{side}end_from_tcp"] = (place - tcp).astype(np.float32)
             belt[f"{side}end_from_pulley"] = (place - axis).astype(np.float32)
             belt[f"{side}around"] = scalar(turns(begins, axis))
-        if self.config.observe == "pixels":
-            return Observation(arms, self.config.policy_images(reading), reading.stamps)
-        return Observation(arms | belt, stamps=reading.stamps)
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return reward 1 and the end once the released belt stays around both pulleys."""
-        self._held = self._held + 1 if self.is_success(reading.state) else 0
-        return self.config.outcome(self._held >= self.config.hold_steps, index)
-
-    def reset(self, reading: Observation) -> Policy | None:
-        """Return None: the simulation places everything."""
-        return None
+        return belt
 
     def is_success(self, truth: Truth) -> bool:
         """Return whether the belt is around both pulleys, and both hands are open and above."""
@@ -322,7 +293,7 @@ class _Expert:
 
     def _grasp(self, truth: Truth, side: str) -> _Goal:
         """Approach the end of the belt from outside, as hands are large; descend once aligned."""
-        tcp, told = truth[f"{side}tcp_pose"][:3], target(truth, side)
+        tcp, current = truth[f"{side}tcp_pose"][:3], target(truth, side)
         opening = float(truth[f"{side}gripper"][0])
         goal = end(links(truth), _OUTWARD[side])
         goal[2] = max(goal[2] + _GRIP_M, self._motions[side].box_low_m[2])
@@ -330,10 +301,10 @@ class _Expert:
         goal[1] += _OUTWARD[side] * self.ASIDE_M * min(1.0, max(0.0, (above - 0.02) / 0.03))
         off = math.hypot(*(goal - tcp)[:2])
         if off < 0.010 and abs(above) < 0.008 and opening > 0.2:
-            return _Goal(goal - told, CLOSE)
+            return _Goal(goal - current, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        return _Goal(goal - told, OPEN)
+        return _Goal(goal - current, OPEN)
 
 
 def _holds(truth: Truth, side: str) -> bool:

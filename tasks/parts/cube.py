@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,9 @@ from serl.errors import NeedsPerson
 from serl.geometry import Vector, wrapped
 from serl.motion import Motion
 from serl.policy import Policy
+from serl.tasks.parts.arm_task import State
 from serl.tasks.parts.steering import CLOSE, OPEN, rng_at, steer, yaw
 from serl.types import Action, Array, Observation
-
-State = Mapping[str, Array]
-"""State common to readings and the truth: poses of tool, target and cube, `gripper`."""
 
 _MAX_FINGERS_M = 0.08
 _LYING_M = 0.006

@@ -23,7 +23,7 @@ from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.peg_and_hole import Fit, hole_mjcf, peg_mjcf
-from serl.tasks.parts.steering import rng_at, steer
+from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 
@@ -32,7 +32,6 @@ _CLEAR_M = 0.010  # height above the rim from which the peg moves freely
 # classifier is queried, since a pressed peg slips in the hand.
 _DEEPER = 0.4
 _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
-_DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 
 
 # Crops of a hand camera's picture: the field coming into sight, and the surroundings of the peg's
@@ -165,7 +164,7 @@ class Insertion:
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the tool's start, and draw the start of the next episode."""
         pose = reading.state["tcp_pose"]
-        self._start, self._start_yaw = pose[:3].copy(), yaw(_rotation(pose))
+        self._start, self._start_yaw = pose[:3].copy(), yaw(quaternion_of(pose))
         self._next = self._draw_start(rng_at(pose))
 
     def observation(self, reading: Observation) -> Observation:
@@ -178,7 +177,7 @@ class Insertion:
             "force": values["wrench"][:3],
         }
         if self.config.observe == "pixels":
-            turned = wrapped(yaw(_rotation(tcp)) - self._start_yaw, 2.0 * math.pi)
+            turned = wrapped(yaw(quaternion_of(tcp)) - self._start_yaw, 2.0 * math.pi)
             start = {
                 "tcp_from_start": tcp[:3] - self._start,
                 "yaw_from_start": np.array([turned], np.float32),
@@ -265,13 +264,13 @@ class Insertion:
         Its z is the depth of the tip.
         """
         peg, hole = state["peg_pose"].tolist(), state["hole_pose"].tolist()
-        tip = rotate(_rotation(state["peg_pose"]), (0.0, 0.0, -self.fit.peg_m[2]))
+        tip = rotate(quaternion_of(state["peg_pose"]), (0.0, 0.0, -self.fit.peg_m[2]))
         x, y, z = (hole[axis] - peg[axis] - tip[axis] for axis in range(3))
         return x, y, z + self.fit.rim_m
 
     def turn(self, state: Mapping[str, Array]) -> float:
         """Return the angle from the peg's yaw to the hole's, rad."""
-        peg, hole = (yaw(_rotation(state[name])) for name in ("peg_pose", "hole_pose"))
+        peg, hole = (yaw(quaternion_of(state[name])) for name in ("peg_pose", "hole_pose"))
         return wrapped(hole - peg, self.fit.symmetry_rad)
 
     def _away(self, state: Mapping[str, Array]) -> tuple[Vector, float]:
@@ -288,7 +287,7 @@ class Insertion:
         if place[2] < _CLEAR_M:
             shift = np.array((0.0, 0.0, 2.0 * _CLEAR_M - place[2]))
         lead = state["target_pose"][:3] - state["tcp_pose"][:3]
-        led = yaw(_rotation(state["target_pose"])) - yaw(_rotation(state["tcp_pose"]))
+        led = yaw(quaternion_of(state["target_pose"])) - yaw(quaternion_of(state["tcp_pose"]))
         turn = wrapped(self._next.yaw_rad - turned - led, 2.0 * math.pi)
         return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
 
@@ -314,7 +313,7 @@ class Insertion:
         upright = _about_z(hole_yaw + start.yaw_rad)
         centre = fit.rim_m + start.place_m[2] + fit.peg_m[2]
         return Placement(
-            tcp=np.array((x, y, centre + fit.below_tcp_m, *multiply(upright, _DOWN))),
+            tcp=np.array((x, y, centre + fit.below_tcp_m, *multiply(upright, DOWN))),
             bodies={
                 "hole": np.array((*hole, 0.0, *_about_z(hole_yaw))),
                 "peg": np.array((x, y, centre, *upright)),
@@ -367,7 +366,7 @@ class _Expert:
         else:
             goal[2] += self.HOVER_M + max(0.0, lateral - 0.005)
         shift = goal - target[:3]
-        turned = wrapped(turn + yaw(_rotation(tcp)) - yaw(_rotation(target)), 2.0 * math.pi)
+        turned = wrapped(turn + yaw(quaternion_of(tcp)) - yaw(quaternion_of(target)), 2.0 * math.pi)
         if slow and near:  # an arm at rest off its target gets no nearer
             shift[:2], turned = 0.6 * offset[:2], turn
             shift[2] = -self.FEED_M if inside else shift[2]
@@ -376,11 +375,6 @@ class _Expert:
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)
-
-
-def _rotation(pose: Array) -> Quaternion:
-    x, y, z, w = pose[3:].tolist()
-    return x, y, z, w
 
 
 def _about_z(angle_rad: float) -> Quaternion:

@@ -42,10 +42,15 @@ def steer(
     return np.array((*moved, *((gripper,) if motion.gripper else ())), np.float32)
 
 
+def quaternion_of(pose: Array) -> Quaternion:
+    """Return the orientation in a pose of seven numbers."""
+    x, y, z, w = pose[3:].tolist()
+    return x, y, z, w
+
+
 def yaw(pose: Array) -> float:
     """Return the yaw of the x axis, rad; of the y axis if x is steep, as for a tipped cube."""
-    x, y, z, w = pose[3:].tolist()
-    quaternion: Quaternion = (x, y, z, w)
+    quaternion = quaternion_of(pose)
     axis = rotate(quaternion, (1.0, 0.0, 0.0))
     if abs(axis[2]) > 0.8:
         axis = rotate(quaternion, (0.0, 1.0, 0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from serl.camera import View
 from serl.geometry import Quaternion
 from serl.specs import ArraySpec
 from serl.task import ViewName
+from serl.tasks.parts.arm_task import State
 from serl.types import Array
 
 SIDES = (LEFT, RIGHT)
@@ -30,12 +30,11 @@ VIEWS: dict[ViewName, View] = {
 }
 """Views of a camera at each wrist, and of the task's camera `field`."""
 
-State = Mapping[str, Array]
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def arm_spec(side: str, origin: str) -> dict[str, ArraySpec]:
-    """Return the specification of the ten numbers of `arm_seen`."""
+    """Return the specification of the ten numbers of `arm_state`."""
     position = ArraySpec(shape=(3,), unit="m, frame of both")
     return {
         f"{side}from_{origin}": position,
@@ -45,7 +44,7 @@ def arm_spec(side: str, origin: str) -> dict[str, ArraySpec]:
     }
 
 
-def arm_seen(state: State, side: str, origin: str, origin_m: Vector64) -> dict[str, Array]:
+def arm_state(state: State, side: str, origin: str, origin_m: Vector64) -> dict[str, Array]:
     """Return the observation of an arm: tool relative to a place, velocity, gripper and lead."""
     tcp = state[f"{side}tcp_pose"][:3]
     return {

@@ -5,7 +5,6 @@ from serl.sim.arm import SimArm
 from serl.tasks.bin_relocation import BinRelocation, BinRelocationConfig
 from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
-from serl.types import End
 
 LEFT, RIGHT = (0.47, 0.12), (0.47, -0.12)
 
@@ -124,12 +123,3 @@ def test_parts_in_the_corners_can_be_taken_out() -> None:
             if outcome.terminated:
                 break
         assert outcome.success, (dx, dy)
-
-
-def test_the_expert_moves_the_part() -> None:
-    arm, task = make()
-    for seed in range(5):
-        end = episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1]
-        assert isinstance(end, End)
-        assert end.success, f"seed {seed}"
-        assert end.key.index < 100

@@ -5,7 +5,7 @@ from serl.sim.arm import SimArm
 from serl.tasks.cable_routing import CableRouting, from_clip, grip_point, is_routed, passage
 from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
-from serl.types import Array, End
+from serl.types import Array
 
 
 def make() -> tuple[SimArm, CableRouting]:
@@ -107,12 +107,3 @@ def test_pressing_the_cable_onto_the_posts_is_no_success() -> None:
         arm.act(action)
         arm.advance(0.1)
         assert not task.is_success(arm.truth())
-
-
-def test_the_expert_routes_the_cable() -> None:
-    arm, task = make()
-    for seed in range(4):
-        end = episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1]
-        assert isinstance(end, End)
-        assert end.success, f"seed {seed}"
-        assert end.key.index < 120

@@ -32,8 +32,8 @@ def wander(name: str, steps: int, randomize: str = "none") -> Walk:
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_some_thousand_random_steps(name: str) -> None:
-    assert wander(name, 500 if name in SLOW else 2_000).faults == 0
+def test_a_thousand_random_steps(name: str) -> None:
+    assert wander(name, 500 if name in SLOW else 1_000).faults == 0
 
 
 @pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])

@@ -1,4 +1,4 @@
-"""Experts in random worlds: what shows how to do it can do it where nothing is as it was."""
+"""Experts in the worlds of their tasks and in random ones."""
 
 from __future__ import annotations
 
@@ -28,6 +28,29 @@ def successes(name: str, direction: str, level: str, trials: int) -> int:
             assert isinstance(end, End)
             won += end.success and task.is_success(robot.truth())
     return won
+
+
+@pytest.mark.parametrize(
+    ("name", "trials", "mean_steps"),
+    [
+        ("bin_relocation", 5, 100),
+        ("cable_routing", 4, 120),
+        ("drawer", 8, 55),
+        ("handover", 6, 80),
+        ("reach", 20, 50),
+        ("timing_belt", 6, 30),
+    ],
+)
+def test_experts_are_sure_and_quick(name: str, trials: int, mean_steps: int) -> None:
+    task = make_task(resolve({"task": name}))
+    lengths = []
+    with plugins.make_simulation(task) as robot:
+        for seed in range(trials):
+            end = episode(robot, task, task.expert(robot.truth, seed), 1000 + seed)[-1]
+            assert isinstance(end, End)
+            assert end.success, f"seed {seed}: {end.text}"
+            lengths.append(end.key.index)
+    assert sum(lengths) / trials < mean_steps
 
 
 @pytest.mark.parametrize("level", LEVELS)
