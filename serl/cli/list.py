@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import textwrap
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from serl.system.settings_file import leaves
 from serl.teleop.config import TeleopConfig
 
 DONE = 0
+_IMPORT_S = 20.0
+"""Time for the import of a package's plug-in, after which the list goes on without it."""
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
@@ -121,10 +124,22 @@ def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
     if plugin.name in plugins.known(kind):
         article = "an" if kind == "agent" else "a"
         return f"{of} not used: serl has {article} {kind} of that name"
-    try:
-        return f"{of} {_summary(plugins.load(kind, plugin.name), '')}".rstrip()
-    except SerlError as error:
-        return f"{of} cannot be used: {error}"
+    results: list[str] = []
+
+    def load() -> None:
+        try:
+            results.append(_summary(plugins.load(kind, plugin.name), ""))
+        except SerlError as error:
+            results.append(f"cannot be used: {error}")
+        except BaseException as error:  # foreign code raises anything, even KeyboardInterrupt
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            results.append(f"cannot be used: {cause}")
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(_IMPORT_S)
+    result = results[0] if results else f"cannot be used: not loaded within {_IMPORT_S:g} s"
+    return f"{of} {result}".rstrip()
 
 
 def _summary(made: Any, default: str) -> str:

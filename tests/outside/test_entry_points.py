@@ -113,6 +113,25 @@ def test_a_broken_one_is_one_line_that_names_its_package(
     assert plugins.load("agent", "sac"), "the others are as they were"
 
 
+def test_plugins_that_hang_or_interrupt_leave_the_list_whole(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("serl.cli.list._IMPORT_S", 1.0)
+    modules = {"hanging": "import time\ntime.sleep(30)\n", "rude": "raise KeyboardInterrupt\n"}
+    for name in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    install(lab, "faulty", "[serl.agents]\nhanging = hanging\nrude = rude\n", **modules)
+    assert cli.main(["list"]) == cli.DONE
+    lines = capsys.readouterr().out.splitlines()
+    faulty = [" ".join(line.split()) for line in lines if "[faulty]" in line]
+    assert faulty == [
+        "agent hanging [faulty] cannot be used: not loaded within 1 s",
+        "agent rude [faulty] cannot be used: KeyboardInterrupt:",
+    ]
+    assert sum("[labrobots]" in line for line in lines) == len(KINDS)
+    assert lines[-1].startswith("a task has values of its own"), "the settings follow"
+
+
 def test_a_name_of_serls_own_wins_and_that_is_said(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
