@@ -20,7 +20,7 @@ from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.trunk_weights import default_path, load_trunk
-from serl.agents.weights import copy_into, said_by, to_arrays
+from serl.agents.weights import copy_into, metadata_of, to_arrays
 from serl.camera import View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.reward import RewardConfig, StageReward, ToolPlace
@@ -112,8 +112,8 @@ class Classifier:
         """Return the class probabilities of images by view, (B, H, W, 3).  # (B, classes)."""
         tensors = {name: torch.from_numpy(images[name]) for name in self.card.views}
         scaled = self.logits(tensors) / self.card.temperature
-        told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
-        return told
+        shares: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
+        return shares
 
     def save(self, path: Path) -> None:
         """Write the classifier to a safetensors file; raises `BadInput` when writing fails."""
@@ -274,8 +274,8 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
 
     def probabilities(reading: Observation) -> np.ndarray[Any, np.dtype[np.float32]]:
         images = {name: reading.images[name][None] for name in model.card.views}
-        told: np.ndarray[Any, np.dtype[np.float32]] = model.probabilities(images)[0]
-        return told
+        shares: np.ndarray[Any, np.dtype[np.float32]] = model.probabilities(images)[0]
+        return shares
 
     threshold = config.threshold or model.card.threshold
     return StageReward(probabilities, len(model.card.classes) - 1, config, threshold)
@@ -284,7 +284,7 @@ def make_reward(config: RewardConfig, task: Task, renderer: str | None = None) -
 def _card(data: bytes) -> Card:
     """Parse the card in a safetensors file's bytes."""
     try:
-        return Card.model_validate_json(said_by(data, FORMAT)["card"])
+        return Card.model_validate_json(metadata_of(data, FORMAT)["card"])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

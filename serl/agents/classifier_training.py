@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from serl.agents.classifier import Card, Classifier, imported_trunk, networks
 from serl.agents.config import ClassifierConfig
-from serl.agents.networks import Group, descend
+from serl.agents.networks import Group, cosine, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.log.annotations import Samples
@@ -71,7 +71,7 @@ def train_classifier(
     look = _copies(training, config, rng, trunk) if trunk else partial(_look, training, config, rng)
     for epoch in range(config.epochs):
         for group in groups:
-            group.learning_rate = config.learning_rate * _falling(epoch / config.epochs)
+            group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
         for rows in _batches(training, config, rng):
             labels = torch.from_numpy(training.labels[rows])
             loss = _loss(card, groups, look(rows), labels, config, generator)
@@ -83,7 +83,7 @@ def train_classifier(
     sureness = _probabilities(trained, calibration, temperature, config)
     threshold = _threshold(sureness, calibration.labels, config.false_positives)
     probabilities = _probabilities(trained, held_out, temperature, config)
-    told = np.where(probabilities.max(1) >= threshold, probabilities.argmax(1), 0)
+    predicted = np.where(probabilities.max(1) >= threshold, probabilities.argmax(1), 0)
     settled = card.model_copy(
         update={
             "temperature": temperature,
@@ -91,7 +91,7 @@ def train_classifier(
             "place": ToolPlace(tool_low_m=config.tool_low_m, tool_high_m=config.tool_high_m),
             "positives": int((training.labels > 0).sum()),
             "negatives": int((training.labels == 0).sum()),
-            "accuracy": float((told == held_out.labels).mean()),
+            "accuracy": float((predicted == held_out.labels).mean()),
             "seed": config.seed,
         }
     )
@@ -187,10 +187,6 @@ def _loss(
     return functional.cross_entropy(logits, labels, label_smoothing=config.smoothing)
 
 
-def _falling(done: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * done))
-
-
 @torch.inference_mode()
 def _logits(classifier: Classifier, samples: Samples) -> np.ndarray[Any, np.dtype[np.float32]]:
     parts = []
@@ -206,10 +202,10 @@ def _probabilities(
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the reward's probabilities: class 0 if the tool is out of place.  # (N, classes)."""
     scaled = torch.from_numpy(_logits(classifier, samples)) / temperature
-    told: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
+    shares: np.ndarray[Any, np.dtype[np.float32]] = scaled.softmax(-1).numpy()
     there = may_be_there(samples.tools_m, config.tool_low_m, config.tool_high_m)
-    told[~there] = np.eye(told.shape[1])[0]
-    return told
+    shares[~there] = np.eye(shares.shape[1])[0]
+    return shares
 
 
 def _temperature(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
@@ -231,9 +227,9 @@ def _threshold(
     samples, so that a rare stage counts as the others do. If no threshold satisfies the limit, a
     warning is logged.
     """
-    told, sureness, highest = probabilities.argmax(1), probabilities.max(1), 0.0
+    predicted, sureness, highest = probabilities.argmax(1), probabilities.max(1), 0.0
     for label in range(probabilities.shape[1] - 1):
-        mistaken = np.sort((sureness * (told > label))[labels == label])
+        mistaken = np.sort((sureness * (predicted > label))[labels == label])
         allowed = int(false_positives * len(mistaken))
         highest = max(highest, float(mistaken[len(mistaken) - 1 - allowed]))
         if (passing := int((mistaken >= _SUREST).sum())) > allowed:

@@ -59,8 +59,8 @@ class SACConfig(AgentConfig):
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
-class ClassifierConfig(BaseModel):
-    """Hyper-parameters of classifier training.
+class SupervisedConfig(BaseModel):
+    """Hyper-parameters of supervised training on images.
 
     Attributes:
         epochs: number of passes over the samples.
@@ -68,6 +68,25 @@ class ClassifierConfig(BaseModel):
         learning_rate: learning rate of Adam; falls to zero along half a cosine.
         crop_px: largest random shift of images, in pixels.
         brightness: largest random change of an image's brightness, as a share.
+        seed: seed of all randomness.
+        threads: threads of torch; None leaves them unchanged.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(60, ge=1, le=100_000)
+    batch_size: int = Field(64, ge=2, le=65_536)
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    crop_px: int = Field(2, ge=0, le=7)
+    brightness: float = Field(0.15, ge=0, lt=1)
+    seed: int = Field(0, ge=0, lt=2**32)
+    threads: int | None = Field(None, ge=1, le=1024)
+
+
+class ClassifierConfig(SupervisedConfig):
+    """Hyper-parameters of classifier training.
+
+    Attributes:
         dropout: share of an image's features that is dropped per step.
         smoothing: label smoothing: share of each label that is spread over the other classes.
         calibration: share of the episodes on which temperature and threshold are chosen.
@@ -81,17 +100,8 @@ class ClassifierConfig(BaseModel):
         tool_low_m: lowest corner of the tool's positions at a success, base frame; positions
             outside are no success, whatever the image, so that the threshold need not exclude them.
         tool_high_m: highest corner of the tool's positions at a success; None for anywhere.
-        seed: seed of all randomness.
-        threads: threads of torch; None leaves them unchanged.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    epochs: int = Field(60, ge=1, le=100_000)
-    batch_size: int = Field(64, ge=2, le=65_536)
-    learning_rate: float = Field(1e-3, gt=0, le=1)
-    crop_px: int = Field(2, ge=0, le=7)
-    brightness: float = Field(0.15, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1)
     smoothing: float = Field(0.02, ge=0, lt=1)
     calibration: float = Field(0.2, gt=0, lt=0.5)
@@ -101,8 +111,6 @@ class ClassifierConfig(BaseModel):
     copies: int = Field(4, ge=1, le=64)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
-    seed: int = Field(0, ge=0, lt=2**32)
-    threads: int | None = Field(None, ge=1, le=1024)
 
 
 class VICEConfig(BaseModel):
@@ -141,34 +149,20 @@ class VICEConfig(BaseModel):
     hidden: int = Field(128, ge=1, le=4096)
 
 
-class PretrainingConfig(BaseModel):
+class PretrainingConfig(SupervisedConfig):
     """Hyper-parameters of encoder pretraining.
 
     Attributes:
         samples: images of each camera.
         epochs: number of passes over the images.
-        batch_size: samples per step.
-        learning_rate: learning rate of Adam; falls to zero along half a cosine.
-        crop_px: largest random shift of images, in pixels.
-        brightness: largest random change of an image's brightness, as a share.
         noise: largest standard deviation of the disturbance of the driving expert; each of its
             trajectories has its own, from none to this.
         channels: channels of the encoder's convolutions.
         latent: features of each camera.
-        seed: seed of all randomness.
-        threads: threads of torch; None leaves them unchanged.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     samples: int = Field(4000, ge=100, le=1_000_000)
     epochs: int = Field(20, ge=1, le=100_000)
-    batch_size: int = Field(64, ge=2, le=65_536)
-    learning_rate: float = Field(1e-3, gt=0, le=1)
-    crop_px: int = Field(2, ge=0, le=7)
-    brightness: float = Field(0.15, ge=0, lt=1)
     noise: float = Field(0.5, ge=0, le=10)
     channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
     latent: int = Field(64, ge=1, le=4096)
-    seed: int = Field(0, ge=0, lt=2**32)
-    threads: int | None = Field(None, ge=1, le=1024)

@@ -20,9 +20,15 @@ import torch
 from torch import Tensor
 
 from serl.agents.config import SACConfig
-from serl.agents.device import moved
 from serl.agents.losses import Tensors
-from serl.agents.networks import EnsembleMLP, Group, descend, named_views
+from serl.agents.networks import (
+    EnsembleMLP,
+    Group,
+    adam_tensors,
+    descend,
+    moved,
+    named_views,
+)
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, Spec
 from serl.types import Action, Batch, Observation
@@ -190,13 +196,10 @@ class HybridSAC(SAC):
         return {**super()._actor_tensors(), **grasp}
 
     def _all_tensors(self) -> dict[str, Tensor]:
-        network = self.grasp_network
         return {
             **super()._all_tensors(),
-            **named_views("grasp_target", network, self.grasp_target),
-            **named_views("adam.grasp.moment", network, self.grasp.moment),
-            **named_views("adam.grasp.square", network, self.grasp.square),
-            "adam.grasp.steps": self.grasp.steps,
+            **named_views("grasp_target", self.grasp_network, self.grasp_target),
+            **adam_tensors("", "grasp", self.grasp_network, self.grasp),
         }
 
 

@@ -1,4 +1,4 @@
-"""Networks as pure functions of one flat parameter matrix, and the optimiser of that matrix.
+"""Networks as pure functions of one flat parameter matrix, its optimiser, and the device.
 
 One tensor per group makes Adam one fused kernel, the target update one `lerp_`, and every loss a
 function of tensors.
@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.adam import adam
+
+from serl.errors import BadInput
 
 LOG_STD = (-10.0, 2.0)
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -179,16 +183,8 @@ class Group:
         self.square = torch.zeros_like(self.flat.detach())
         self.steps = torch.zeros((), device=self.flat.device)
 
-    def step(self, loss: Tensor) -> Tensor:
-        """Take one step of Adam (Kingma & Ba 2015, algorithm 1) down the gradient of `loss`.
-
-        Returns:
-            Scalar: 1 when the step was skipped, else 0.
-        """
-        return descend(loss, self)
-
     def move(self, gradient: Tensor, skipped: Tensor) -> None:
-        """Take one step of Adam along a gradient, unless `skipped` is 1."""
+        """Take one step of Adam (Kingma & Ba 2015, algorithm 1), unless `skipped` is 1."""
         with torch.no_grad():
             adam(
                 [self.flat],
@@ -209,6 +205,22 @@ class Group:
             )
 
 
+def adam_tensors(
+    prefix: str, name: str, network: FlatParameters, group: Group
+) -> dict[str, Tensor]:
+    """Return the optimiser's state of a group by name, as views."""
+    return {
+        **named_views(f"{prefix}adam.{name}.moment", network, group.moment),
+        **named_views(f"{prefix}adam.{name}.square", network, group.square),
+        f"{prefix}adam.{name}.steps": group.steps,
+    }
+
+
+def cosine(done: float) -> float:
+    """Return the factor of a learning rate that falls to zero along half a cosine."""
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
 def descend(loss: Tensor, *groups: Group) -> Tensor:
     """Step each group down the gradient of `loss`; skip all when a gradient is not finite.
 
@@ -227,3 +239,42 @@ def descend(loss: Tensor, *groups: Group) -> Tensor:
     for group, gradient in zip(groups, gradients, strict=True):
         group.move(gradient, skipped)
     return skipped
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device, "auto" for CUDA if available; raises `BadInput` if unusable."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device {name!r} cannot be used here: {error}") from None
+
+
+def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on the device; on a CPU it shares the array's memory.
+
+    A GPU copies it asynchronously from pinned memory, and the array may be changed at once. The
+    pinned memory belongs to torch, which does not reuse it before the GPU has read it.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def set_matmul(mode: str, device: torch.device) -> torch.dtype:
+    """Set the precision of float32 products and convolutions, for the whole process.
+
+    Returns:
+        dtype of convolutions, and of networks that are never trained; trained weights stay
+        float32, because bfloat16 loses small steps.
+    """
+    units = torch.cpu.get_capabilities()
+    fast = device.type == "cuda" or units.get("avx512_bf16") or units.get("amx_bf16")
+    low = mode == "bfloat16" or (mode == "auto" and fast)
+    reduced = "high" if device.type == "cuda" else "medium"
+    torch.set_float32_matmul_precision(reduced if low else "highest")
+    convolutions: Any = torch.backends.mkldnn
+    convolutions.conv.fp32_precision = "bf16" if low else "ieee"
+    return torch.bfloat16 if low else torch.float32

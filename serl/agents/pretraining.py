@@ -7,7 +7,6 @@ images before the first episode of a training. The result is a file from which a
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from serl.agents.config import PretrainingConfig
 from serl.agents.encoders import Encoder
-from serl.agents.networks import EnsembleMLP, Group, descend
+from serl.agents.networks import EnsembleMLP, Group, cosine, descend
 from serl.agents.trunk_weights import digest_of_arrays
-from serl.agents.weights import said_by, to_arrays
+from serl.agents.weights import metadata_of, to_arrays
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.robot import SimulatedRobot
 from serl.system.files import read_bounded, write_atomic
@@ -174,8 +173,7 @@ def pretrain(
     training = lessons[0].training
     for epoch in range(config.epochs):
         for group in groups:
-            done = epoch / config.epochs
-            group.learning_rate = 0.5 * config.learning_rate * (1.0 + math.cos(math.pi * done))
+            group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
         order = rng.permutation(training)
         for start in range(0, training, config.batch_size):
             rows = order[start : start + config.batch_size]
@@ -229,15 +227,15 @@ class _Lesson:
             name: torch.from_numpy(brightened(shifted(frames, rows, crop_px, rng), share, rng))
             for name, frames in self._images.items()
         }
-        told: Tensor = self.head(head, self._encoder(looking, torch.empty(0), images))[0]
-        return told - self._scaled[rows]
+        predicted: Tensor = self.head(head, self._encoder(looking, torch.empty(0), images))[0]
+        return predicted - self._scaled[rows]
 
     @torch.no_grad()
     def errors(self, looking: Tensor, head: Tensor) -> dict[str, float]:
         """Return the median distance of prediction and truth on the held-out images."""
         rows = np.arange(self.training, len(self._scaled))
-        told = (self.misses(looking, head, rows) + self._scaled[rows]).numpy()
-        off = self._near * np.sinh(told) - self._targets[rows]
+        predicted = (self.misses(looking, head, rows) + self._scaled[rows]).numpy()
+        off = self._near * np.sinh(predicted) - self._targets[rows]
         ends = np.cumsum([*self._widths.values()])[:-1]
         parts = zip(self._widths, np.split(off, ends, axis=1), strict=True)
         return {name: float(np.median(np.linalg.norm(part, axis=1))) for name, part in parts}
@@ -257,13 +255,13 @@ def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
     return cameras
 
 
-def save_encoder(path: Path, pretrained: Pretrained, said: Mapping[str, Any]) -> None:
-    """Write an encoder to a safetensors file; `said` is added to its card.
+def save_encoder(path: Path, pretrained: Pretrained, details: Mapping[str, Any]) -> None:
+    """Write an encoder to a safetensors file; `details` are added to its card.
 
     Raises:
         BadInput: writing failed.
     """
-    card = {**said, "errors": pretrained.errors, "sizes": pretrained.sizes}
+    card = {**details, "errors": pretrained.errors, "sizes": pretrained.sizes}
     metadata = {
         "format": FORMAT,
         "card": json.dumps(card),
@@ -288,10 +286,10 @@ def load_encoder(path: Path, encoder: Encoder, flat: Tensor) -> None:
     """
     try:
         data = read_bounded(path, MAX_BYTES)
-        said = said_by(data, FORMAT)
-        card = parse_object(said["card"].encode(), "card")
+        metadata = metadata_of(data, FORMAT)
+        card = parse_object(metadata["card"].encode(), "card")
         arrays = safetensors.numpy.load(data)
-        if said.get("sha256", digest := digest_of_arrays(arrays)) != digest:
+        if metadata.get("sha256", digest := digest_of_arrays(arrays)) != digest:
             raise CorruptData("the sha256 does not match")
     except OSError as error:
         raise BadInput(f"encoder {path}: {error.strerror}") from error

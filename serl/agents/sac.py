@@ -17,7 +17,6 @@ from torch import Tensor
 
 from serl.agent import State
 from serl.agents.config import SACConfig
-from serl.agents.device import choose_device, moved, set_matmul
 from serl.agents.encoder_weights import starting_file
 from serl.agents.encoders import Encoder
 from serl.agents.losses import (
@@ -28,7 +27,17 @@ from serl.agents.losses import (
     critic_target,
     temperature_loss,
 )
-from serl.agents.networks import EnsembleMLP, Group, descend, named_views, split_head
+from serl.agents.networks import (
+    EnsembleMLP,
+    Group,
+    adam_tensors,
+    choose_device,
+    descend,
+    moved,
+    named_views,
+    set_matmul,
+    split_head,
+)
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.trunk_weights import trunk_file
@@ -223,9 +232,9 @@ class SAC:
             temperature,
             weights,
         )
-        skipped = skipped + self.actor.step(objective)
+        skipped = skipped + descend(objective, self.actor)
         error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
-        skipped = skipped + self.temperature.step(weights[0] * error)
+        skipped = skipped + descend(weights[0] * error, self.temperature)
         self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1
         if self.updates % config.metrics_every:
@@ -328,36 +337,26 @@ class SAC:
         return noise.to(self.device), subsets.to(self.device)
 
     def _actor_tensors(self) -> dict[str, Tensor]:
+        encoder = self.networks.encoder
         return {
             **named_views("actor", self.networks.actor, self.actor.flat),
-            **self._encoder_tensors("encoder", self.encoder.flat),
+            **(named_views("encoder", encoder, self.encoder.flat) if encoder.cameras else {}),
             "normaliser.mean": self.mean,
             "normaliser.std": self.std,
         }
 
-    def _encoder_tensors(self, prefix: str, flat: Tensor) -> dict[str, Tensor]:
-        """Return the encoder's tensors; empty without cameras."""
-        encoder = self.networks.encoder
-        return named_views(prefix, encoder, flat) if encoder.cameras else {}
-
     def _all_tensors(self) -> dict[str, Tensor]:
-        actor, critic = self.networks.actor, self.networks.critic
+        actor, critic, encoder = self.networks.actor, self.networks.critic, self.networks.encoder
         return {
             **self._actor_tensors(),
             **named_views("critic", critic, self.critic.flat),
             **named_views("target", critic, self.target),
             "temperature.log": self.temperature.flat.detach(),
-            **named_views("adam.actor.moment", actor, self.actor.moment),
-            **named_views("adam.actor.square", actor, self.actor.square),
-            **named_views("adam.critic.moment", critic, self.critic.moment),
-            **named_views("adam.critic.square", critic, self.critic.square),
-            **self._encoder_tensors("adam.encoder.moment", self.encoder.moment),
-            **self._encoder_tensors("adam.encoder.square", self.encoder.square),
-            **({"adam.encoder.steps": self.encoder.steps} if self.networks.encoder.cameras else {}),
+            **adam_tensors("", "actor", actor, self.actor),
+            **adam_tensors("", "critic", critic, self.critic),
+            **(adam_tensors("", "encoder", encoder, self.encoder) if encoder.cameras else {}),
             "adam.temperature.moment": self.temperature.moment,
             "adam.temperature.square": self.temperature.square,
-            "adam.actor.steps": self.actor.steps,
-            "adam.critic.steps": self.critic.steps,
             "adam.temperature.steps": self.temperature.steps,
             "updates": torch.tensor(self.updates),
             "skipped": self.skipped,

@@ -20,9 +20,15 @@ from torch.nn import functional
 
 from serl.agent import Agent, State
 from serl.agents.config import VICEConfig
-from serl.agents.device import moved
 from serl.agents.encoders import Encoder
-from serl.agents.networks import EnsembleMLP, Group, descend, named_views
+from serl.agents.networks import (
+    EnsembleMLP,
+    Group,
+    adam_tensors,
+    descend,
+    moved,
+    named_views,
+)
 from serl.agents.sac import SAC
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
@@ -207,9 +213,7 @@ class VICE:
         }
         for part, (network, group) in parts.items():
             tensors |= named_views(f"{_PREFIX}{part}", network, group.flat)
-            tensors |= named_views(f"{_PREFIX}adam.{part}.moment", network, group.moment)
-            tensors |= named_views(f"{_PREFIX}adam.{part}.square", network, group.square)
-            tensors[f"{_PREFIX}adam.{part}.steps"] = group.steps
+            tensors |= adam_tensors(_PREFIX, part, network, group)
         return tensors
 
 

@@ -18,7 +18,7 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> State:
     return {name: np.array(tensor.numpy(force=True)) for name, tensor in tensors.items()}
 
 
-def said_by(data: bytes, format_name: str) -> dict[str, str]:
+def metadata_of(data: bytes, format_name: str) -> dict[str, str]:
     """Return the metadata of a safetensors file's bytes in the given format.
 
     Raises:

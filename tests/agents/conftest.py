@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from serl.agents.config import SACConfig
-from serl.agents.device import set_matmul
 from serl.agents.losses import Tensors
+from serl.agents.networks import set_matmul
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation

@@ -11,8 +11,8 @@ import torch
 
 from serl.agents.bc import BC
 from serl.agents.config import SACConfig, VICEConfig
-from serl.agents.device import choose_device, moved
 from serl.agents.hybrid import HybridSAC
+from serl.agents.networks import choose_device, moved
 from serl.agents.sac import SAC
 from serl.agents.vice import VICE
 from serl.runs.config import resolve

@@ -19,7 +19,7 @@ from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import PACKAGED, misfit, told, weights_file, with_encoder
 from serl.agents.sac import SAC
 from serl.agents.trunk_weights import digest_of_arrays
-from serl.agents.weights import said_by
+from serl.agents.weights import metadata_of
 from serl.cli.main import main
 from serl.errors import BadInput, SpecMismatch
 from serl.log.metrics import MetricsWriter, read_metrics
@@ -77,7 +77,7 @@ def test_a_file_is_small_and_says_how_it_was_made(
     path = weights_file(name)
     data = path.read_bytes()
     assert len(data) < 5_000_000
-    said = said_by(data, "serl encoder 1")
+    said = metadata_of(data, "serl encoder 1")
     assert said["sha256"] == digest_of_arrays(load_file(path))
     card = json.loads(said["card"])
     words = shlex.split(card["command"])
@@ -229,13 +229,13 @@ def test_the_command_in_a_file_makes_the_same_file(
     worlds = ["--task_config.views", views, "--task_config.randomize", "light"]
     words = ["encoder", "pretrain", "pick_cube", "bin_relocation", *quick, *worlds, "--seed", "3"]
     assert main([*words, "--out", "a.safetensors"]) == 0
-    made = said_by(Path("a.safetensors").read_bytes(), "serl encoder 1")
+    made = metadata_of(Path("a.safetensors").read_bytes(), "serl encoder 1")
     card = json.loads(made["card"])
     assert card["task_config"]["randomize"] == "light"
     assert set(card["errors"]) == {"pick_cube", "bin_relocation"}
     Path("a.safetensors").unlink()
     assert main(shlex.split(card["command"])[1:]) == 0
-    assert said_by(Path("a.safetensors").read_bytes(), "serl encoder 1") == made
+    assert metadata_of(Path("a.safetensors").read_bytes(), "serl encoder 1") == made
 
 
 @pytest.mark.parametrize(
@@ -360,10 +360,10 @@ def test_the_command_in_a_packaged_file_makes_it_again(
 ) -> None:
     """About as good: to the bit only on an equal processor."""
     monkeypatch.chdir(tmp_path)
-    card = json.loads(said_by(weights_file(name).read_bytes(), "serl encoder 1")["card"])
+    card = json.loads(metadata_of(weights_file(name).read_bytes(), "serl encoder 1")["card"])
     assert main(shlex.split(card["command"])[1:]) == 0
     (made,) = tmp_path.glob("*.safetensors")
-    again = json.loads(said_by(made.read_bytes(), "serl encoder 1")["card"])
+    again = json.loads(metadata_of(made.read_bytes(), "serl encoder 1")["card"])
     for task, errors in card["errors"].items():
         for target, error in errors.items():
             assert again["errors"][task][target] < 1.2 * error

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from serl.agents.losses import actor_loss, critic_loss, critic_target, temperature_loss
-from serl.agents.networks import LOG_STD, EnsembleMLP, Group, split_head, squash
+from serl.agents.networks import LOG_STD, EnsembleMLP, Group, descend, split_head, squash
 
 from .conftest import ACTION, ROWS, SMALL, make, make_tensors
 
@@ -119,7 +119,7 @@ def test_log_probability_and_gradient_stay_finite_at_the_bounds(
 
 def test_first_step_of_adam_is_the_learning_rate_times_the_sign() -> None:
     group = Group(torch.zeros(3), learning_rate=0.1)
-    group.step((group.flat * torch.tensor([2.0, -5.0, 1e-3])).sum())
+    descend((group.flat * torch.tensor([2.0, -5.0, 1e-3])).sum(), group)
     torch.testing.assert_close(
         group.flat.detach(), torch.tensor([-0.1, 0.1, -0.1]), rtol=1e-3, atol=0
     )
@@ -129,7 +129,7 @@ def test_first_step_of_adam_is_the_learning_rate_times_the_sign() -> None:
 def test_temperature_rises_below_the_target_entropy(offset: float, rises: bool) -> None:
     group = Group(torch.tensor([math.log(0.1)]), learning_rate=0.01)
     before = group.flat.item()
-    group.step(temperature_loss(group.flat, torch.tensor(-1.5 + offset), -1.5))
+    descend(temperature_loss(group.flat, torch.tensor(-1.5 + offset), -1.5), group)
     assert (group.flat.item() > before) is rises
 
 

@@ -51,7 +51,7 @@ def test_features_are_those_of_jax(trunk: Trunk, name: str) -> None:
 
 
 def test_features_are_those_of_jax_also_in_a_batch(trunk: Trunk) -> None:
-    """Which takes another way through the convolutions, in parts of a size that does not divide."""
+    """A batch is processed in parts; their size does not divide that of the batch."""
     features = trunk(stand_in_images("as it is").expand(67, -1, -1, -1))
     assert features.shape == (67, 4, 4, 512)
     expected = np.broadcast_to(EXPECTED["as it is"], features.shape)

@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from serl import plugins
 from serl.agents.config import SACConfig
-from serl.agents.device import set_matmul
+from serl.agents.networks import set_matmul
 from serl.agents.resnet import CHANNELS, GRID, Trunk
 from serl.agents.sac import SAC
 from serl.agents.trunk_weights import SHAPES, TrunkWeights, encode_trunk
