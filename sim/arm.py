@@ -169,7 +169,7 @@ class ArmWorld(World):
         delayed, time_s = self._delayed or (self._numbers(), self.data.time)
         numbers = list(delayed)
         for disturbance in self.randomizer.disturbances:
-            numbers = disturbance.sensed(numbers, self._parts, time_s)
+            numbers = disturbance.add_sensor_errors(numbers, self._parts, time_s)
         return numbers
 
     def _numbers(self) -> list[float]:

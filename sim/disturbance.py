@@ -19,7 +19,7 @@ from serl.types import Image
 
 _TICK_S, _STEP_S = 0.01, 0.002
 _PUSHED = 0.1  # share of the control periods
-_TOLD = ("tcp_pose", "target_pose", "wrench")
+_DISTURBED = ("tcp_pose", "target_pose", "wrench")
 _FILTER = 0.443  # a mean over T seconds passes half the power at _FILTER / T
 
 
@@ -98,12 +98,12 @@ class Disturbance:
         error: np.ndarray[Any, Any] = self._ranges.pose_noise_m * noise
         return error
 
-    def sensed(
+    def add_sensor_errors(
         self, numbers: list[float], parts: Mapping[str, slice], time_s: float
     ) -> list[float]:
         """Add the sensor errors at `time_s` to the numbers of a reading, in place; return them."""
         rng, ranges = self._noise(time_s, 4), self._ranges
-        tool, target, felt = (f"{self._prefix}{name}" for name in _TOLD)
+        tool, target, wrench_name = (f"{self._prefix}{name}" for name in _DISTURBED)
         for name in (tool, target):  # the same error for both
             x, y, z, *quaternion = numbers[parts[name]]
             place, turned = (x, y, z), _quaternion(quaternion)
@@ -113,7 +113,7 @@ class Disturbance:
         for axis, error in enumerate((ranges.pose_noise_m * rng.standard_normal(3)).tolist()):
             numbers[first + axis] += error
         wrench = self._bias + _six(rng.standard_normal(6), ranges.wrench_noise)
-        numbers[parts[felt]] = (wrench + numbers[parts[felt]]).tolist()
+        numbers[parts[wrench_name]] = (wrench + numbers[parts[wrench_name]]).tolist()
         for name, (dx, dy) in self.goal_errors_m.items():
             numbers[parts[name].start] += float(dx)
             numbers[parts[name].start + 1] += float(dy)

@@ -83,7 +83,7 @@ class Randomizer:
         self._joints = model.jnt_dofadr[np.flatnonzero(joints)]
         placed = (name for name in scene.tracked if model.body(name).mocapid[0] >= 0)
         self._placed = tuple(placed)
-        self._lenses: dict[str, CameraNoise] = {}
+        self._camera_noise: dict[str, CameraNoise] = {}
         self.draw(0)
 
     def draw(self, seed: int) -> None:
@@ -96,7 +96,7 @@ class Randomizer:
         ]
         groups = (
             self._draw_cameras, self._draw_light, self._draw_colors, self._draw_distractors,
-            self._draw_arm, self._draw_objects, self._draw_lenses,
+            self._draw_arm, self._draw_objects, self._draw_camera_noise,
         )  # fmt: skip
         for number, group in enumerate(groups, 10):
             group(np.random.default_rng((seed, number)))
@@ -124,11 +124,11 @@ class Randomizer:
 
     def picture(self, camera: str, picture: Image, time_s: float) -> Image:
         """Return a picture with the noise of its camera at `time_s`."""
-        if camera not in self._lenses:
+        if camera not in self._camera_noise:
             return picture
-        number = list(self._lenses).index(camera)
+        number = list(self._camera_noise).index(camera)
         tick = max(0, round(time_s / 0.002))
-        return self._lenses[camera].picture(
+        return self._camera_noise[camera].picture(
             picture, np.random.default_rng((self.seed, 6, number, tick))
         )
 
@@ -209,9 +209,9 @@ class Randomizer:
             elif fit_m is None and _is_free(model, body):
                 self._grow(body, size)
 
-    def _draw_lenses(self, rng: np.random.Generator) -> None:
+    def _draw_camera_noise(self, rng: np.random.Generator) -> None:
         names = (self._model.camera(index).name for index in self._cameras)
-        self._lenses = {name: CameraNoise(self._ranges, rng) for name in names}
+        self._camera_noise = {name: CameraNoise(self._ranges, rng) for name in names}
 
     def _grow(self, body: int, factor: float) -> None:
         """Scale a body by a factor about its origin."""

@@ -31,12 +31,12 @@ from serl.sim.render.projection import (
     Outline,
     Pinhole,
     Values,
-    cast,
     eye_of,
     for_rays,
     pixel_directions,
     pixel_slopes,
     pixels_inside,
+    ray_cast,
 )
 from serl.types import Image
 
@@ -44,7 +44,7 @@ _PLANE, _BOX = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)
 _OTHERS = ((1, 2), (2, 0), (0, 1))
 
 
-def is_flat(kind: int) -> bool:
+def is_planar(kind: int) -> bool:
     """Return whether the surface of a kind of geom consists of flat faces."""
     return kind in (_PLANE, _BOX)
 
@@ -56,7 +56,7 @@ class Face(NamedTuple):
     normal: Values  # (3,)
 
 
-class Flats:
+class PlanarFaces:
     """The flat faces seen from an eye, by pixel.
 
     Attributes:
@@ -201,28 +201,28 @@ class Layers:
     def _draw_still(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
         """Draw the still geoms in front of the sky."""
         kinds = self._model.geom_type
-        flat = {geom: outline for geom, outline in outlines.items() if is_flat(kinds[geom])}
-        layer = self._draw_flat(eye, flat)
+        flat = {geom: outline for geom, outline in outlines.items() if is_planar(kinds[geom])}
+        layer = self._draw_planar(eye, flat)
         self._cast(layer, eye, {g: outline for g, outline in outlines.items() if g not in flat})
         return layer
 
-    def _draw_flat(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
-        flats = Flats(eye)
-        flats.add(self._model, self._data, outlines)
-        geoms = [face.geom for face in flats.faces]
-        normals = np.array([face.normal for face in flats.faces]).reshape(-1, 3)
+    def _draw_planar(self, eye: Eye, outlines: Mapping[int, Outline]) -> _Layer:
+        planar = PlanarFaces(eye)
+        planar.add(self._model, self._data, outlines)
+        geoms = [face.geom for face in planar.faces]
+        normals = np.array([face.normal for face in planar.faces]).reshape(-1, 3)
         bright = brightness(normals, self._looks)
         colors = np.concatenate([SKY[None], self._colors[geoms] * bright])
-        image = to_bytes(colors).take(flats.numbers.ravel(), axis=0)
+        image = to_bytes(colors).take(planar.numbers.ravel(), axis=0)
         if self._floor in geoms:
             number = geoms.index(self._floor)
-            self._draw_floor(image, flats, number + 1, bright[number])
-        return _Layer(image, flats.depths_m.ravel())
+            self._draw_floor(image, planar, number + 1, bright[number])
+        return _Layer(image, planar.depths_m.ravel())
 
-    def _draw_floor(self, image: Image, flats: Flats, number: int, bright: Colors) -> None:
+    def _draw_floor(self, image: Image, planar: PlanarFaces, number: int, bright: Colors) -> None:
         """Draw the tiles of the floor, and its fading into the background."""
-        pixels = np.flatnonzero(flats.numbers == number)
-        x_m, y_m = flats.places(pixels)
+        pixels = np.flatnonzero(planar.numbers == number)
+        x_m, y_m = planar.places(pixels)
         tiles, share = floor_tiles(x_m, y_m, self._looks.tiles_m), fading(x_m, y_m)
         colors = self._looks.floor * bright
         image[pixels] = to_bytes(colors.copy()).take(tiles, axis=0)
@@ -239,7 +239,7 @@ class Layers:
         directions = pixel_directions(eye.pinhole).take(pixels, axis=0)
         self._shown.geom_rgba[:, 3] = 0.0
         self._shown.geom_rgba[list(outlines), 3] = 1.0
-        hits = cast(self._shown, self._data, eye.origin, eye.rays(directions))
+        hits = ray_cast(self._shown, self._data, eye.origin, eye.rays(directions))
         depths_m = hits.distances * -directions[:, 2]
         nearer = np.flatnonzero((hits.geoms >= 0) & (depths_m < layer.depths_m.take(pixels)))
         pixels = pixels[nearer]

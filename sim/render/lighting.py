@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-from serl.sim.render.projection import Hits, Integers, Rays, Values
+from serl.sim.render.projection import Integers, Rays, Values
 from serl.types import Image
 
 Colors = np.ndarray[Any, np.dtype[np.float32]]  # (N, 3), 0 to 1
@@ -69,28 +69,6 @@ def fading(x_m: Values, y_m: Values) -> Colors:
     share = ((away - _FADE_M[0]) / (_FADE_M[1] - _FADE_M[0])).clip(0.0, 1.0)
     result: Colors = share[:, None].astype(np.float32)
     return result
-
-
-def shade_plainly(
-    origin: Values,
-    rays: Rays,
-    hits: Hits,
-    geom_colors: Colors,
-    floor: int,
-    looks: Looks = PLAIN,
-) -> Colors:
-    """Return the colours that rays meet, under directional light and without shadows.
-
-    Positions are computed only for the floor.
-    """
-    colors: Colors = geom_colors[hits.geoms]
-    tiles = np.flatnonzero(hits.geoms == floor)
-    x_m, y_m = (origin[:2] + rays[tiles, :2] * hits.distances[tiles, None]).T
-    colors[tiles] = looks.floor[floor_tiles(x_m, y_m, looks.tiles_m)]
-    colors *= brightness(hits.normals, looks)
-    colors[tiles] += fading(x_m, y_m) * (SKY - colors[tiles])
-    colors[hits.geoms < 0] = SKY
-    return colors
 
 
 def to_bytes(colors: Colors) -> Image:

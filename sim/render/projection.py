@@ -136,7 +136,7 @@ def for_rays(model: mujoco.MjModel) -> mujoco.MjModel:
     return copied
 
 
-def cast(model: mujoco.MjModel, data: mujoco.MjData, origin: Values, rays: Rays) -> Hits:
+def ray_cast(model: mujoco.MjModel, data: mujoco.MjData, origin: Values, rays: Rays) -> Hits:
     """Return the first hit of each ray from `origin` in a model `for_rays`; 20 m for a miss."""
     count = len(rays)
     hits = Hits(np.empty(count, np.int32), np.empty(count), np.zeros((count, 3)))

@@ -17,7 +17,6 @@ from serl.sim.render.lighting import (
     floor_of,
     floor_tiles,
     looks_of,
-    shade_plainly,
     sky_light,
     to_bytes,
 )  # fmt: skip
@@ -25,13 +24,12 @@ from serl.sim.render.projection import (
     Eye,
     Pinhole,
     Rays,
-    Values,
     camera_index,
-    cast,
     colors_of,
     eye_of,
     for_rays,
     pixel_directions,
+    ray_cast,
 )
 from serl.types import Image
 
@@ -50,9 +48,9 @@ class RayRenderer:
     Args:
         model: model of the scene.
         data: live state of the model.
-        supersampling: rays per pixel along each axis, at edges; 1 for policies, 3 for people.
-        shadows: draw shadows and highlights; without them and without supersampling, a picture
-            takes a tenth of the time: rays are cast only at moving geoms.
+        supersampling: rays per pixel along each axis, at edges, in pictures with shadows.
+        shadows: draw shadows and highlights; without them a picture takes a tenth of the time:
+            rays are cast only at moving geoms.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class RayRenderer:
         """
         index = camera_index(self._model, camera)
         pinhole = Pinhole(width, height, math.radians(self._model.cam_fovy[index]))
-        if self._shadows or self._supersampling > 1:
+        if self._shadows:
             self._seen, self._looks = for_rays(self._model), looks_of(self._model)
             moved = np.subtract(self._looks.towards_light, TOWARDS_LIGHT)
             self._light_m = _LIGHT_M + _AWAY_M * moved
@@ -108,18 +106,12 @@ class RayRenderer:
         colors[edges] = total / self._supersampling**2
 
     def _colors_along(self, eye: Eye, directions: Rays) -> Colors:
-        """Return the colours, from 0 to 1, seen along directions in the frame of the camera."""
-        rays = eye.rays(directions)
-        if self._shadows:
-            return self._shade(eye.origin, rays)
-        hits = cast(self._seen, self._data, eye.origin, rays)
-        colors = self._seen.geom_rgba[:, :3]
-        shaded = shade_plainly(eye.origin, rays, hits, colors, self._floor, self._looks)
-        return shaded.clip(0.0, 1.0)
+        """Return the colours, from 0 to 1, seen along directions in the frame of the camera.
 
-    def _shade(self, origin: Values, rays: Rays) -> Colors:
-        """Return the colours that rays meet, under a point light, with shadows and highlights."""
-        geoms, distances, normals = cast(self._seen, self._data, origin, rays)
+        The light is a point, with shadows and highlights.
+        """
+        origin, rays = eye.origin, eye.rays(directions)
+        geoms, distances, normals = ray_cast(self._seen, self._data, origin, rays)
         hit = geoms >= 0
         points = origin + rays * distances[:, None]
         colors: Colors = self._seen.geom_rgba[geoms, :3]
@@ -142,7 +134,8 @@ class RayRenderer:
 
     def _lit(self, to_light: Rays, distances: Any) -> Any:
         """Return whether nothing stands between the light and the points."""
-        return cast(self._seen, self._data, self._light_m, -to_light).distances > distances - 2e-3
+        hits = ray_cast(self._seen, self._data, self._light_m, -to_light)
+        return hits.distances > distances - 2e-3
 
     def _highlights(self, rays: Rays, normals: Rays, to_light: Rays, key: Any, matt: Any) -> Any:
         half = to_light - rays

@@ -20,8 +20,6 @@ from serl.sim.disturbance import CameraNoise
 from serl.sim.randomization_ranges import LEVELS, Ranges
 from serl.sim.render import gl, ray
 from serl.tasks.pick_cube import PickCubeConfig
-from serl.testing.samples import episode
-from serl.types import End
 
 FULL = LEVELS["full"]
 STILL = np.array((0.0, 0.0, 0.0, 0.0, 1.0), np.float32)
@@ -313,7 +311,7 @@ def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
         pytest.skip(f"NOT TESTED on this machine: {error}")
     rays = ray.RayRenderer(arm.model, arm.data, shadows=False)
     means = []
-    for seed in range(6):
+    for seed in range(4):
         arm.reset(seed)
         means.append([r.frame("field", 48, 48).mean(axis=(0, 1)) for r in (drawer, rays)])
     drawer.close()
@@ -342,15 +340,3 @@ def test_a_picture_elsewhere_is_of_the_same_world() -> None:
         for each in (arm, shown)
     )
     assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "level"), [("pick_cube", "full"), ("drawer", "full"), ("peg_insertion", "light")]
-)
-def test_the_expert_still_solves_it(name: str, level: str) -> None:
-    task = make_task(resolve({"task": name, "task_config": {"randomize": level}}))
-    arm: SimArm = plugins.make_simulation(task)  # type: ignore[assignment]
-    for seed in range(3):
-        end = episode(arm, task, task.expert(arm.truth, seed), seed)[-1]
-        assert isinstance(end, End)
-        assert end.success, f"seed {seed}: {end.text}"
