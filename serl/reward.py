@@ -48,8 +48,8 @@ class ToolPlace(BaseModel):
 
     def __str__(self) -> str:
         sides = ("above", self.tool_low_m), ("below", self.tool_high_m)
-        told = [f"{side} x, y, z of {list(at)} m" for side, at in sides if at is not None]
-        return " and ".join(told) or "anywhere"
+        limits = [f"{side} x, y, z of {list(at)} m" for side, at in sides if at is not None]
+        return " and ".join(limits) or "anywhere"
 
 
 class RewardConfig(BaseModel):
@@ -331,13 +331,13 @@ class RewardedTask:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward and success by `reward`, failure and time limit by the task."""
         outcome = self._own(reading, index)
-        self.solved, judged = outcome.success, self._reward(reading)
+        self.solved, rated = outcome.success, self._reward(reading)
         failed = outcome.terminated and not outcome.success
-        success = judged.success and not failed
+        success = rated.success and not failed
         late = index + 1 >= self.config.max_steps or outcome.truncated
         return replace(
             outcome,
-            reward=0.0 if failed else judged.reward,
+            reward=0.0 if failed else rated.reward,
             terminated=failed or success,
             truncated=late and not (failed or success),
             success=success,

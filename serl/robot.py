@@ -137,22 +137,21 @@ class ServedRobot(SimulatedRobot, Protocol):
 POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
 
 
-def reading_spec(joints: int, tracked: Iterable[str], views: Mapping[str, View]) -> ObservationSpec:
-    """Return the spec of an arm's readings.
+def reading_spec(
+    joints: int,
+    tracked: Iterable[str],
+    views: Mapping[str, View],
+    prefixes: Iterable[str] = ("",),
+) -> ObservationSpec:
+    """Return the spec of readings.
 
     Args:
-        joints: number of joints of the arm.
+        joints: number of joints of each arm.
         tracked: names of bodies whose pose a reading contains as `<name>_pose`.
         views: views of the task, by name; each gives an image.
+        prefixes: prefix of the names of each arm.
     """
-    state = state_spec(joints)
-    state.update({f"{name}_pose": POSE for name in tracked})
-    return ObservationSpec(state=state, images=image_specs(views))
-
-
-def state_spec(joints: int) -> dict[str, ArraySpec]:
-    """Return the state specs of an arm with this number of joints."""
-    return {
+    arm = {
         "tcp_pose": POSE,
         "tcp_twist": ArraySpec(shape=(6,), unit="m/s rad/s, base frame"),
         "wrench": ArraySpec(shape=(6,), unit="N Nm, base frame"),
@@ -161,6 +160,9 @@ def state_spec(joints: int) -> dict[str, ArraySpec]:
         "dq": ArraySpec(shape=(joints,), unit="rad/s"),
         "target_pose": POSE,
     }
+    state = {f"{prefix}{name}": spec for prefix in prefixes for name, spec in arm.items()}
+    state.update({f"{name}_pose": POSE for name in tracked})
+    return ObservationSpec(state=state, images=image_specs(views))
 
 
 def reading_parts(spec: ObservationSpec) -> dict[str, slice]:

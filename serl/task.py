@@ -278,7 +278,7 @@ class Demonstrated(Protocol):
         """
         ...
 
-    def retold(self, demonstration: Episode) -> Episode:
+    def relabel(self, demonstration: Episode) -> Episode:
         """Return a recorded success with the observations and rewards of this task.
 
         The recording was made with `recording_defaults`.

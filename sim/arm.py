@@ -10,10 +10,9 @@ import mujoco
 import numpy as np
 
 from serl.bimanual import PairConfig
-from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.motion import Pose, check_action, pose_from
-from serl.robot import POSE, reading_parts, state_spec
+from serl.robot import reading_parts, reading_spec
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
 from serl.sim.physics.kinematics import body_frame, to_wxyz
@@ -65,11 +64,7 @@ class ArmWorld(World):
         self.action_spec = config.action_spec
         ends = np.cumsum([motion.action_spec.shape[0] for motion in self._motions]).tolist()
         self._entries = [slice(*limits) for limits in pairwise([0, *ends])]  # of each arm's action
-        specs = state_spec(JOINTS)
-        state = {f"{arm.prefix}{name}": spec for arm in self.arms for name, spec in specs.items()}
-        state.update({f"{name}_pose": POSE for name in scene.tracked})
-        images = image_specs(config.all_views)
-        self._observation_spec = ObservationSpec(state=state, images=images)
+        self._observation_spec = reading_spec(JOINTS, scene.tracked, config.all_views, scene.bases)
         self._parts = reading_parts(self._observation_spec)
         self._delayed: tuple[list[float], float] | None = None  # numbers of a reading, their time
         self.reset(0)

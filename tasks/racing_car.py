@@ -194,25 +194,26 @@ class RacingCar:
         lap = forwards(driven, self._track, _HALF_WIDTH_M)
         return {"checkpoints": [list(point) for point in checkpoints_of(lap)]}
 
-    def retold(self, demonstration: Episode) -> Episode:
+    def relabel(self, demonstration: Episode) -> Episode:
         """Return the demonstration with observations and rewards recomputed for this course."""
         assert demonstration.end is not None, "a success has an end"
         places = self.course.along(_driven(demonstration))
-        told = [
-            self._retold(seen, place)
+        observations = [
+            self._relabel(seen, place)
             for seen, place in zip(_observations(demonstration), places, strict=True)
         ]
         metres = self.course.ahead(places[:-1], places[1:])
         rewards = (self.config.metre_reward * metres).tolist()
+        *before, last = observations
         steps = tuple(
             replace(
                 step,
                 observation=seen,
                 reward=reward if step.reward_provenance == "truth" else step.reward,
             )
-            for step, seen, reward in zip(demonstration.steps, told[:-1], rewards, strict=True)
+            for step, seen, reward in zip(demonstration.steps, before, rewards, strict=True)
         )
-        return Episode(steps, replace(demonstration.end, observation=told[-1]))
+        return Episode(steps, replace(demonstration.end, observation=last))
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Return settings for learning from one demonstrated lap, without interventions.
@@ -235,7 +236,7 @@ class RacingCar:
             "learner": {"warm_up": 400},
         }
 
-    def _retold(self, seen: Observation, place_m: float) -> Observation:
+    def _relabel(self, seen: Observation, place_m: float) -> Observation:
         """Return an observation with the course ahead recomputed from the car's place."""
         state = {**seen.state, "course": self._course_seen(seen.state, place_m)}
         return replace(seen, state={name: state[name] for name in self.observation_spec.state})

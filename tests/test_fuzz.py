@@ -174,11 +174,13 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     made = Classifier.create(card, torch.Generator().manual_seed(0))
     made.save(model)
     network = networks(card)[0]
-    parts = {name: part[0].numpy() for name, part in network.views(made.seeing).items()}
+    parts = {name: part[0].numpy() for name, part in network.views(made.encoder_flat).items()}
     save_encoder(encoder, Pretrained(parts, {}, dict(network.cameras)), {})
     return {
         "reward model": _file(model, Classifier.load),
-        "encoder": _file(encoder, lambda path: load_encoder(path, network, made.seeing.clone())),
+        "encoder": _file(
+            encoder, lambda path: load_encoder(path, network, made.encoder_flat.clone())
+        ),
         "views": _file(folder / VIEWS, lambda path: read_sight(path.parent)),
         "labels": _file(folder / LABELS, lambda path: read_labels(path.parent)),
     }

@@ -44,7 +44,7 @@ class BC(SAC):
         """
         config, size = self.config, self.config.batch_size
         tensors = self._tensors(batch)
-        groups = [self.actor, *self._seeing[1:]]
+        groups = [self.actor, *self._critic_groups[1:]]
         skipped = torch.zeros((), device=self.device)
         for start in range(0, self._rows(batch), size):
             part = tensors.rows(slice(start, start + size))

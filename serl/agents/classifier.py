@@ -81,14 +81,14 @@ class Classifier:
 
     Attributes:
         card: see `Card`.
-        seeing: flat parameters of the encoder.  # (1, P)
-        judging: flat parameters of the head.  # (1, P)
+        encoder_flat: flat parameters of the encoder.  # (1, P)
+        head_flat: flat parameters of the head.  # (1, P)
         trunk: the ResNet-10 of the card.
     """
 
     card: Card
-    seeing: Tensor
-    judging: Tensor
+    encoder_flat: Tensor
+    head_flat: Tensor
     trunk: Trunk | None = None
 
     @classmethod
@@ -104,8 +104,8 @@ class Classifier:
         encoder, head = networks(self.card)
         if self.trunk is not None:
             images = {name: self.trunk(image) for name, image in images.items()}
-        seen = encoder(self.seeing, torch.empty(0), images)
-        return head(self.judging, seen)[0]
+        seen = encoder(self.encoder_flat, torch.empty(0), images)
+        return head(self.head_flat, seen)[0]
 
     @torch.inference_mode()
     def probabilities(self, images: Mapping[str, Image]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -158,8 +158,8 @@ class Classifier:
     def _tensors(self) -> dict[str, Tensor]:
         encoder, head = networks(self.card)
         return {
-            **{f"encoder.{name}": part for name, part in encoder.views(self.seeing).items()},
-            **{f"head.{name}": part for name, part in head.views(self.judging).items()},
+            **{f"encoder.{name}": part for name, part in encoder.views(self.encoder_flat).items()},
+            **{f"head.{name}": part for name, part in head.views(self.head_flat).items()},
         }
 
 
@@ -226,15 +226,15 @@ def check_place(path: Path, card: Card, config: RewardConfig) -> None:
         )
 
 
-def imported_trunk(who: str) -> tuple[Trunk, str]:
-    """Return the ResNet-10 that this user has imported, and the sha256 of its weights.
+def imported_trunk(user: str) -> tuple[Trunk, str]:
+    """Return the imported ResNet-10 and the sha256 of its weights; `user` begins an error.
 
     Raises:
         BadInput: no trunk was imported.
         CorruptData: its file is damaged.
     """
     if not default_path().exists():
-        raise BadInput(f"{who}: needs a ResNet-10: serl encoder import FILE ({default_path()})")
+        raise BadInput(f"{user}: needs a ResNet-10: serl encoder import FILE ({default_path()})")
     weights = load_trunk(default_path())
     return Trunk(weights.tensors), weights.sha256
 

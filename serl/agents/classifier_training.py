@@ -66,7 +66,7 @@ def train_classifier(
         trunk, sha256 = imported_trunk("reward train: encoder resnet10")
         card = card.model_copy(update={"trunk": sha256})
     fresh = Classifier.create(card, generator, trunk)
-    groups = [Group(flat, config.learning_rate) for flat in (fresh.seeing, fresh.judging)]
+    groups = [Group(flat, config.learning_rate) for flat in (fresh.encoder_flat, fresh.head_flat)]
     rng = np.random.default_rng(config.seed)
     look = _copies(training, config, rng, trunk) if trunk else partial(_look, training, config, rng)
     for epoch in range(config.epochs):
@@ -77,8 +77,8 @@ def train_classifier(
             loss = _loss(card, groups, look(rows), labels, config, generator)
             descend(loss, *groups)
         progress(epoch + 1, loss.item())
-    seeing, judging = (group.flat.detach() for group in groups)
-    trained = Classifier(card, seeing, judging, trunk)
+    encoder_flat, head_flat = (group.flat.detach() for group in groups)
+    trained = Classifier(card, encoder_flat, head_flat, trunk)
     temperature = _temperature(_logits(trained, calibration), calibration.labels)
     sureness = _probabilities(trained, calibration, temperature, config)
     threshold = _threshold(sureness, calibration.labels, config.false_positives)
@@ -95,7 +95,7 @@ def train_classifier(
             "seed": config.seed,
         }
     )
-    return Trained(Classifier(settled, seeing, judging, trunk), held_out, probabilities)
+    return Trained(Classifier(settled, encoder_flat, head_flat, trunk), held_out, probabilities)
 
 
 def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:

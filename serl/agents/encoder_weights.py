@@ -135,7 +135,7 @@ def with_encoder(
     return config.model_copy(update=found)
 
 
-def told(config: AgentConfig, cameras: Cameras) -> str:
+def describe_encoder(config: AgentConfig, cameras: Cameras) -> str:
     """Describe the initial encoder weights of a resolved configuration in one line, if any.
 
     With a frozen ResNet-10 and cached features, it names the drawback of caching.

@@ -174,7 +174,7 @@ class HybridSAC(SAC):
         arm = np.ascontiguousarray(batch.action[:, list(self.grippers.arm)])
         return super().update(replace(batch, action=arm))
 
-    def learn_beside(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
+    def additional_step(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
         """Take a step of the grasp critic on a part of the batch; return 1 if it was skipped."""
         with torch.no_grad():
             target = grasp_target(

@@ -83,7 +83,7 @@ def sights(
     names = from_state.observation_spec.state.keys() - task.observation_spec.state.keys()
     if not task.config.policy_views or not names:
         raise BadInput(
-            f"{task.name}: needs cameras (--observe pixels), and a state that only they tell"
+            f"{task.name}: needs cameras (--observe pixels), and a state entry that only they show"
         )
     images: dict[str, list[Image]] = {name: [] for name in task.config.policy_views}
     targets: list[dict[str, Array]] = []

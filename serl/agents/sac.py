@@ -112,7 +112,7 @@ class SAC:
         if path := starting_file(config, spec.observation.images):
             load_encoder(path, encoder, flat)
         self.encoder = Group(flat.to(self.device), rate)
-        self._seeing = (self.critic, self.encoder) if cameras else (self.critic,)
+        self._critic_groups = (self.critic, self.encoder) if cameras else (self.critic,)
         for network in config.frozen:
             group = self.actor if network == "actor" else self.encoder
             group.flat.requires_grad_(False)
@@ -218,10 +218,10 @@ class SAC:
             loss, seen = self._critic_loss(
                 self.networks, self.critic.flat, self.encoder.flat, last, target
             )
-            skipped = skipped + (skip := descend(loss, *self._seeing))
+            skipped = skipped + (skip := descend(loss, *self._critic_groups))
             with torch.no_grad():
                 self.target.lerp_(self.critic.flat, config.tau * (1.0 - skip))
-            skipped = skipped + self.learn_beside(last, seen, part)
+            skipped = skipped + self.additional_step(last, seen, part)
         weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
         objective, entropy = self._actor_loss(
             self.networks,
@@ -248,7 +248,7 @@ class SAC:
             "q": target.mean().item(),
         }
 
-    def learn_beside(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
+    def additional_step(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
         """Take an additional step on the same part of the batch; for subclasses with more to learn.
 
         Args:

@@ -76,7 +76,7 @@ class VICE:
         self._head = EnsembleMLP(1, sizes, layer_norm=True)
         self._generator = torch.Generator().manual_seed(seed)
         init = torch.Generator().manual_seed(seed + 1)
-        self._seeing, self._judging = (
+        self._encoder_group, self._head_group = (
             Group(network.init(init).to(agent.device), config.learning_rate)
             for network in (self._encoder, self._head)
         )
@@ -111,7 +111,7 @@ class VICE:
     def rewards(self, batch: Batch) -> Array:
         """Return the classifier's rewards of transitions.  # (B,)."""
         seen = self._see(batch.next_state, _newest(batch))
-        sure: Array = self._head(self._judging.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
+        sure: Array = self._head(self._head_group.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
         if self._config.binary:
             sure = (sure >= 0.5).astype(np.float32)
         return (1.0 - batch.discount) * sure
@@ -144,7 +144,7 @@ class VICE:
     @torch.inference_mode()
     def _mean(self, seen: Tensor) -> float:
         """Return the mean probability of success, over features of observations."""
-        return self._head(self._judging.flat, seen).sigmoid().mean().item()
+        return self._head(self._head_group.flat, seen).sigmoid().mean().item()
 
     def _learn(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step on equally many successes and visited observations; return their features."""
@@ -166,7 +166,7 @@ class VICE:
         shares = torch.rand(3 * size, 1, generator=generator).to(good.device)
         partners = torch.randperm(2 * size, generator=generator)
         loss = self._loss(good, visited, shares, partners)
-        descend(loss, self._seeing, self._judging)
+        descend(loss, self._encoder_group, self._head_group)
         return good.detach(), visited.detach()
 
     def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
@@ -176,7 +176,7 @@ class VICE:
         states = torch.empty(0)
         if not self._encoder.cameras:
             states = self._agent.normalise(moved(state, device))
-        return self._encoder(self._seeing.flat, states, tensors)
+        return self._encoder(self._encoder_group.flat, states, tensors)
 
     def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:
         """Return cross-entropy on mixed features, plus the penalty of slopes other than 1.
@@ -195,12 +195,12 @@ class VICE:
             share = shares[: 2 * size]
             features = torch.lerp(features[partners], features, share)
             targets = torch.lerp(targets[partners], targets, share)
-        logits = self._head(self._judging.flat, features)[0]
+        logits = self._head(self._head_group.flat, features)[0]
         loss = functional.binary_cross_entropy_with_logits(logits, targets)
         if not config.slope_weight:
             return loss
         between = torch.lerp(visited, good, shares[2 * size :]).detach().requires_grad_()
-        total = self._head(self._judging.flat, between).sum()
+        total = self._head(self._head_group.flat, between).sum()
         (slope,) = torch.autograd.grad(total, between, create_graph=True)
         off: Tensor = slope.norm(dim=-1) - 1.0
         return loss + config.slope_weight * off.square().mean()
@@ -208,8 +208,8 @@ class VICE:
     def _tensors(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {_GENERATOR: self._generator.get_state()}
         parts: dict[str, tuple[Any, Group]] = {
-            "encoder": (self._encoder, self._seeing),
-            "head": (self._head, self._judging),
+            "encoder": (self._encoder, self._encoder_group),
+            "head": (self._head, self._head_group),
         }
         for part, (network, group) in parts.items():
             tensors |= named_views(f"{_PREFIX}{part}", network, group.flat)

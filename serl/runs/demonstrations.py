@@ -90,7 +90,7 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
         if _is_reset(episode):
             continue
         if isinstance(task, Demonstrated) and episode.success and _is_wider(path, specs):
-            episode = task.retold(episode)
+            episode = task.relabel(episode)
         yield episode
 
 
@@ -108,7 +108,7 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
     defined: Mapping[str, Any] | None = None
     for path in (path for folder in config.demo_paths for path in episode_paths(folder)):
         if defined is not None and _is_wider(path, specs):
-            continue  # can be converted by `Demonstrated.retold`
+            continue  # can be converted by `Demonstrated.relabel`
         episode = _read(path, specs)
         if episode.success and not _is_reset(episode):
             try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.agent import State
-from serl.agents.encoder_weights import told
+from serl.agents.encoder_weights import describe_encoder
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_reader import episode_paths
 from serl.log.index import Cursors, Index, Span, Stream
@@ -307,7 +307,7 @@ class Continuation:
 
     def _tell_encoder(self) -> None:
         """Report the weights that a fresh encoder starts from."""
-        if line := told(self._folder.config.agent, self.spec.observation.images):
+        if line := describe_encoder(self._folder.config.agent, self.spec.observation.images):
             self._tell(line)
 
     def _inherited(self) -> State | None:

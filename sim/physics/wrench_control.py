@@ -63,20 +63,20 @@ class WrenchControl:
                 "action_mode wrench: expected a start with the tool's y along the base's"
             )
         self._start, self._sign = start, math.copysign(1.0, along)
-        self._wish: tuple[float, ...] = (0.0, 0.0, 0.0)
-        self._asked_s = -math.inf
-        self._coming: tuple[float, ...] | None = None
+        self._requested: tuple[float, ...] = (0.0, 0.0, 0.0)
+        self._requested_s = -math.inf
+        self._pending: tuple[float, ...] | None = None
         self._x.begin(start.position[0])
         self._z.begin(start.position[2])
         self._pitch.begin(0.0)
 
     def push(self, action: Action) -> None:
         """Exert `action` from its arrival until the watchdog times out; zeros brake and hold."""
-        self._coming = tuple(action.tolist())
+        self._pending = tuple(action.tolist())
 
     def rest(self) -> None:
         """Brake and hold until the next `push`."""
-        self._coming, self._asked_s = None, -math.inf
+        self._pending, self._requested_s = None, -math.inf
 
     def tick(self, pose: Pose, twist: Sequence[float], now_s: float, late: bool = False) -> None:
         """Set the controls for the next 10 ms.
@@ -87,11 +87,11 @@ class WrenchControl:
             now_s: simulated time.
             late: the last action pushed has not arrived yet.
         """
-        if self._coming is not None and not late:
-            self._wish, self._coming = self._coming, None
-            self._asked_s = now_s if any(self._wish) else -math.inf
-        driven = now_s - self._asked_s < self._wrench.timeout_s - 1e-9
-        fx, fz, torque = self._wish if driven else (None, None, None)
+        if self._pending is not None and not late:
+            self._requested, self._pending = self._pending, None
+            self._requested_s = now_s if any(self._requested) else -math.inf
+        driven = now_s - self._requested_s < self._wrench.timeout_s - 1e-9
+        fx, fz, torque = self._requested if driven else (None, None, None)
         pitch = self._pitch_of(pose)
         self._x.drive(fx, pose.position[0], twist[0])
         self._z.drive(fz, pose.position[2], twist[2])
@@ -140,33 +140,33 @@ class _Axis:
     def hold(self, goal: float) -> None:
         """Become a spring to `goal`."""
         self._held = goal
-        self._be(self._spring, goal, self._braking)
+        self._set_law(self._spring, goal, self._braking)
 
     def drive(
-        self, wish: float | None, value: float, speed: float, sign: float = 1.0
+        self, request: float | None, value: float, speed: float, sign: float = 1.0
     ) -> float | None:
-        """Set the axis to a wish from -1 to 1, within its limits; None brakes and holds.
+        """Set the axis to a request from -1 to 1, within its limits; None brakes and holds.
 
         Returns:
             The position held, or None while the axis is not held.
         """
         inside = min(self._high, max(self._low, value))
-        outward = (wish or 0.0) * (value - inside) >= 0.0
-        if inside != value and (wish is None or outward):
+        outward = (request or 0.0) * (value - inside) >= 0.0
+        if inside != value and (request is None or outward):
             self.hold(inside)
-        elif wish is None:
+        elif request is None:
             if self._held is None and abs(speed) > _STILL:
-                self._be((1.0, 0.0), 0.0, self._braking)
+                self._set_law((1.0, 0.0), 0.0, self._braking)
             else:
                 self.hold(value if self._held is None else self._held)
         else:
             self._held = None
             fast = abs(speed) > self._top_speed
-            force = 0.0 if fast else sign * wish * self._scale
-            self._be((1.0, 0.0), force, self._braking if fast else self._free)
+            force = 0.0 if fast else sign * request * self._scale
+            self._set_law((1.0, 0.0), force, self._braking if fast else self._free)
         return self._held
 
-    def _be(self, law: tuple[float, float], control: float, damper: float) -> None:
+    def _set_law(self, law: tuple[float, float], control: float, damper: float) -> None:
         self._gain[0], self._bias[1] = law
         self._control[0], self._damper[2] = control, damper
         self._written = law[1], damper

@@ -71,7 +71,7 @@ def test_it_learns_and_says_how_well(trained: Trained) -> None:
 
 def test_equal_seeds_give_equal_parameters(trained: Trained) -> None:
     again = train_classifier(make_samples(), CARD, QUICK)
-    assert torch.equal(again.classifier.seeing, trained.classifier.seeing)
+    assert torch.equal(again.classifier.encoder_flat, trained.classifier.encoder_flat)
     assert again.classifier.card == trained.classifier.card
 
 
@@ -95,7 +95,7 @@ def test_what_is_measured_on_changes_nothing_of_the_model(trained: Trained) -> N
     held_out = np.isin(samples.episodes, trained.held_out.episodes)
     wrong = samples._replace(labels=np.where(held_out, 1 - samples.labels, samples.labels))
     other = train_classifier(wrong, CARD, QUICK)
-    assert torch.equal(other.classifier.judging, trained.classifier.judging)
+    assert torch.equal(other.classifier.head_flat, trained.classifier.head_flat)
     assert other.classifier.card.temperature == trained.classifier.card.temperature
     assert other.classifier.card.threshold == trained.classifier.card.threshold
     assert other.classifier.card.accuracy < 0.1
@@ -264,7 +264,7 @@ def test_another_model_than_that_of_the_run_is_refused(trained: Trained, tmp_pat
     config = RewardConfig(kind="classifier", model=path, sha256=digest_of(path))
     make_reward(config, task)
     card = trained.classifier.card.model_copy(update={"threshold": 0.7})
-    Classifier(card, trained.classifier.seeing, trained.classifier.judging).save(path)
+    Classifier(card, trained.classifier.encoder_flat, trained.classifier.head_flat).save(path)
     with pytest.raises(SpecMismatch, match="is another one than when the run was made"):
         make_reward(config, task)
 
@@ -290,7 +290,7 @@ def test_other_cameras_are_refused(
 def saved(trained: Trained, path: Path, **said: Any) -> RewardConfig:
     """A reward of this model, with other things said of it."""
     card = trained.classifier.card.model_copy(update=said)
-    Classifier(card, trained.classifier.seeing, trained.classifier.judging).save(path)
+    Classifier(card, trained.classifier.encoder_flat, trained.classifier.head_flat).save(path)
     return RewardConfig(kind="classifier", model=path)
 
 

@@ -50,7 +50,7 @@ def test_it_learns_and_its_trunk_stays(trained: Trained) -> None:
     assert card.trunk == load_trunk(default_path()).sha256
     assert trained.classifier.trunk is not None
     assert not any(part.requires_grad for part in trained.classifier.trunk.parameters())
-    assert trained.classifier.seeing.shape[1] < 512 * 8 * (8 + 16) + 100, "no convolutions"
+    assert trained.classifier.encoder_flat.shape[1] < 512 * 8 * (8 + 16) + 100, "no convolutions"
 
 
 def test_its_file_leads_to_the_same_trunk(trained: Trained, tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_without_its_trunk_it_is_refused(
 
 def test_equal_seeds_give_equal_parameters(trained: Trained) -> None:
     again = train_classifier(make_samples(), CARD, QUICK)
-    assert torch.equal(again.classifier.judging, trained.classifier.judging)
+    assert torch.equal(again.classifier.head_flat, trained.classifier.head_flat)

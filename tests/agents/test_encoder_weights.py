@@ -16,7 +16,13 @@ from safetensors.numpy import load_file
 
 from serl.agent import Packaged, State
 from serl.agents.config import SACConfig
-from serl.agents.encoder_weights import PACKAGED, misfit, told, weights_file, with_encoder
+from serl.agents.encoder_weights import (
+    PACKAGED,
+    describe_encoder,
+    misfit,
+    weights_file,
+    with_encoder,
+)
 from serl.agents.sac import SAC
 from serl.agents.trunk_weights import digest_of_arrays
 from serl.agents.weights import metadata_of
@@ -95,7 +101,7 @@ def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> 
     config = settings(task)
     assert config.agent.encoder_weights == "insertion"
     assert is_packaged(config, "insertion")
-    line = told(config.agent, _cameras(config))
+    line = describe_encoder(config.agent, _cameras(config))
     assert line.startswith("the encoder is insertion, which comes with serl, and stays so (")
 
 
@@ -117,14 +123,16 @@ def test_it_is_the_default_where_it_fits() -> None:
     config = settings("pick_cube")
     assert config.agent.encoder_weights == TABLETOP
     assert is_packaged(config)
-    assert "the encoder is tabletop, " in told(config.agent, _cameras(config))
+    assert "the encoder is tabletop, " in describe_encoder(config.agent, _cameras(config))
     along = settings("pick_cube", agent={"cached_features": False})
     assert is_packaged(along)
-    assert "--agent.encoder_weights none" in told(along.agent, _cameras(along))
+    assert "--agent.encoder_weights none" in describe_encoder(along.agent, _cameras(along))
     without = settings("pick_cube", agent={"encoder_weights": "none"})
     assert (without.agent.encoder_weights, without.agent.encoder_sha256) == (None, None)
     assert not is_packaged(without)
-    assert told(without.agent, _cameras(without)).endswith("as agent.encoder_weights says")
+    assert describe_encoder(without.agent, _cameras(without)).endswith(
+        "as agent.encoder_weights says"
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ def test_it_is_the_default_where_it_fits() -> None:
 def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reason: str) -> None:
     config = settings(**overrides)
     assert config.agent.encoder_weights is None
-    line = told(config.agent, _cameras(config))
+    line = describe_encoder(config.agent, _cameras(config))
     assert line.startswith("the encoder starts untrained: tabletop ")
     assert re.search(reason, line)
     with pytest.raises(SpecMismatch, match=r"encoder .*tabletop\.safetensors"):
@@ -153,13 +161,13 @@ def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reas
 def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
     blind = run_settings("pick_cube", FAST, {})
     assert blind.agent.encoder_weights is None
-    assert told(blind.agent, {}) == ""
+    assert describe_encoder(blind.agent, {}) == ""
     trunk = blind.agent.model_copy(update={"encoder": "resnet10", "encoder_weights": "auto"})
     cameras = _cameras(settings())
     assert misfit(TABLETOP, trunk, cameras) == "there is no small encoder"
     assert with_encoder(trunk, [cameras]).encoder_weights is None
-    assert told(trunk, cameras) == ""
-    cached = told(trunk.model_copy(update={"cached_features": True}), cameras)
+    assert describe_encoder(trunk, cameras) == ""
+    cached = describe_encoder(trunk.model_copy(update={"cached_features": True}), cameras)
     assert "batches are not shifted at random" in cached
     with pytest.raises(BadInput, match="the task has no cameras"):
         run_settings("pick_cube", FAST, {"agent": {"encoder_weights": TABLETOP}})
@@ -179,7 +187,7 @@ def test_a_file_that_changed_since_the_run_was_made_is_refused(tmp_path: Path) -
     path.write_bytes(weights_file(TABLETOP).read_bytes())
     config = settings(agent={"encoder_weights": path})
     assert config.agent.encoder_weights == path
-    assert told(config.agent, _cameras(config)) == f"the encoder starts from {path}"
+    assert describe_encoder(config.agent, _cameras(config)) == f"the encoder starts from {path}"
     assert is_packaged(config)
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(BadInput, match="holds another encoder than when the run was made"):

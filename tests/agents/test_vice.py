@@ -108,7 +108,7 @@ def test_the_agent_learns_from_these_rewards_and_from_no_others() -> None:
 @pytest.mark.parametrize("change", [{"mixup": False}, {"slope_weight": 0.0}, {"smoothing": 0.0}])
 def test_each_regulariser_changes_what_is_learned(change: dict[str, Any]) -> None:
     with_it, without = trained(make_vice(), 0.0, 2), trained(make_vice(**change), 0.0, 2)
-    assert not torch.equal(with_it._judging.flat, without._judging.flat)
+    assert not torch.equal(with_it._head_group.flat, without._head_group.flat)
 
 
 def test_the_slope_is_held_near_1() -> None:
@@ -117,7 +117,7 @@ def test_the_slope_is_held_near_1() -> None:
     def steepness(vice: VICE) -> float:
         good, visited = (vice._see(near(64, centre), {}).detach() for centre in (GOAL, 0.0))
         between = torch.lerp(visited, good, torch.rand(64, 1)).requires_grad_()
-        total = vice._head(vice._judging.flat, between).sum()
+        total = vice._head(vice._head_group.flat, between).sum()
         return float(torch.autograd.grad(total, between)[0].norm(dim=-1).mean())
 
     held = steepness(trained(make_vice(slope_weight=10.0), 0.0))
