@@ -17,19 +17,22 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Placement, Scene, ViewName
-from serl.tasks.parts.arm_task import ArmTask, Specs, State, gripper_motion
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
-from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
-from serl.tasks.parts.two_arms import (
+from serl.tasks.parts.arm_task import (
     BASES,
+    PAIR_VIEWS,
     SIDES,
     TOWARDS_LEFT,
-    VIEWS,
+    ArmTask,
+    Specs,
+    State,
     Vector64,
     arm_spec,
     arm_state,
+    gripper_motion,
     target,
 )
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
+from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
 _HALF_M = (0.10, 0.02, 0.02)  # of the bar
@@ -66,7 +69,7 @@ class HandoverConfig(PairConfig):
     time_limit_s: float = Field(15.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.30, -0.20, 0.015), (0.56, 0.20, 0.35), 0.8)
     right_motion: Motion = gripper_motion((0.58, -0.20, 0.015), (0.80, 0.20, 0.35), 0.8)
-    views: dict[ViewName, View] = VIEWS
+    views: dict[ViewName, View] = PAIR_VIEWS
     field_low_m: tuple[float, float] = (0.40, -0.08)
     field_high_m: tuple[float, float] = (0.45, 0.08)
     max_yaw_rad: float = Field(0.3, ge=0, le=math.pi)

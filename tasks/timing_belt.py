@@ -17,7 +17,20 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Lengths, Placement, Scene, ViewName
-from serl.tasks.parts.arm_task import ArmTask, Specs, State, gripper_motion
+from serl.tasks.parts.arm_task import (
+    BASES,
+    PAIR_VIEWS,
+    SIDES,
+    TOWARDS_LEFT,
+    ArmTask,
+    Specs,
+    State,
+    Vector64,
+    arm_spec,
+    arm_state,
+    gripper_motion,
+    target,
+)
 from serl.tasks.parts.belt import (
     FIRST,
     HALF_THICK_M,
@@ -31,16 +44,6 @@ from serl.tasks.parts.belt import (
 )
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
-from serl.tasks.parts.two_arms import (
-    BASES,
-    SIDES,
-    TOWARDS_LEFT,
-    VIEWS,
-    Vector64,
-    arm_spec,
-    arm_state,
-    target,
-)
 from serl.types import Action, Array, Observation
 
 _OUTWARD = {LEFT: 1.0, RIGHT: -1.0}  # along y of the pulleys
@@ -71,7 +74,7 @@ class TimingBeltConfig(PairConfig):
     time_limit_s: float = Field(10.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.45, 0.06, 0.015), (0.65, 0.20, 0.22))
     right_motion: Motion = gripper_motion((0.45, -0.20, 0.015), (0.65, -0.06, 0.22))
-    views: dict[ViewName, View] = VIEWS
+    views: dict[ViewName, View] = PAIR_VIEWS
     spread_m: float = Field(0.02, ge=0, le=0.03)
     turned_rad: float = Field(0.08, ge=0, le=0.2)
     aside_m: float = Field(0.02, ge=0, le=0.03)
