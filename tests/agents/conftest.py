@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ from serl.agents.config import SACConfig
 from serl.agents.losses import Tensors
 from serl.agents.networks import set_matmul
 from serl.agents.sac import SAC
+from serl.agents.trunk_weights import import_trunk
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation
+
+from ..support.pickled import pickled
+from .resnet10_reference import stand_in
 
 STATE, ACTION, ROWS = 6, 3, 8
 SPEC = Spec(
@@ -45,6 +50,16 @@ def _exact_before_fixtures() -> None:
 def _precisely() -> None:
     """Whatever an agent of an earlier test wanted: a processor with units for it rounds more."""
     set_matmul("float32", torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for the weights of SERL's trunk, imported from SERL's format beside it."""
+    folder = tmp_path_factory.mktemp("trunk")
+    source = folder / "resnet10_params.pkl"
+    source.write_bytes(pickled(stand_in()))
+    import_trunk(source, folder / "resnet10.safetensors")
+    return folder / "resnet10.safetensors"
 
 
 def config(**changes: Any) -> SACConfig:

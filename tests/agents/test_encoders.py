@@ -12,14 +12,11 @@ from serl.agents.losses import critic_loss
 from serl.agents.networks import Group
 from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
-from serl.agents.trunk_weights import import_trunk
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation
 
-from ..support.pickled import pickled
 from .conftest import ACTION, ROWS, config, equal
-from .resnet10_reference import stand_in
 
 PX = (12, 10)
 CAMERAS = {"front": PX, "wrist": (8, 8)}
@@ -215,20 +212,10 @@ def test_groups_that_share_a_loss_move_together() -> None:
     assert one.steps.item() == 1
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stand-in for the weights of SERL's trunk."""
-    folder = tmp_path_factory.mktemp("trunk")
-    source = folder / "resnet10_params.pkl"
-    source.write_bytes(pickled(stand_in()))
-    import_trunk(source, folder / "resnet10.safetensors")
-    return folder / "resnet10.safetensors"
-
-
 def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
-    weights: Path, monkeypatch: pytest.MonkeyPatch
+    trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = make(encoder="resnet10", trunk=weights, utd=2, batch_size=4)
+    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4)
     assert agent.trunk is not None
     before = {name: tensor.clone() for name, tensor in agent.trunk.state_dict().items()}
     seen: list[int] = []
@@ -250,11 +237,11 @@ def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
 
 
 def test_behind_the_trunk_are_serls_bottlenecks(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trunk_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """256 of each camera and 64 of the state; of the small encoder 64 of each, as it was tuned."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    serl = config(encoder="resnet10", trunk=weights)
+    serl = config(encoder="resnet10", trunk=trunk_file)
     for settings, camera, state in (
         (serl, 256, 64),
         (config(), 64, 64),
@@ -269,9 +256,9 @@ def test_behind_the_trunk_are_serls_bottlenecks(
         assert agent.see(observation()).shape == (1, 2 * camera + state)
 
 
-def test_a_camera_has_as_many_parameters_as_serls(weights: Path) -> None:
+def test_a_camera_has_as_many_parameters_as_serls(trunk_file: Path) -> None:
     """1,114,880 there (Flax, counted), with a bias of 256 that LayerNorm's shift stands for."""
-    network = SAC.create(SPEC, config(encoder="resnet10", trunk=weights), 0).networks.encoder
+    network = SAC.create(SPEC, config(encoder="resnet10", trunk=trunk_file), 0).networks.encoder
     numbers = dict(zip(network.shapes, network.lengths, strict=True))
     for camera in CAMERAS:
         own = sum(n for name, n in numbers.items() if name.startswith(f"{camera}."))
@@ -281,9 +268,9 @@ def test_a_camera_has_as_many_parameters_as_serls(weights: Path) -> None:
 
 
 def test_cached_features_are_what_is_acted_on(
-    weights: Path, monkeypatch: pytest.MonkeyPatch
+    trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = make(encoder="resnet10", trunk=weights, utd=2, batch_size=4, cached_features=True)
+    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4, cached_features=True)
     encoder = agent.frame_encoder()
     assert encoder is not None
     batch, looked = make_batch(8), observation()
@@ -303,10 +290,10 @@ def test_cached_features_are_what_is_acted_on(
 
 
 def test_features_cannot_be_cached_of_what_is_not_there(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trunk_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert make(encoder="resnet10", trunk=weights).frame_encoder() is None
+    assert make(encoder="resnet10", trunk=trunk_file).frame_encoder() is None
     assert make().frame_encoder() is None
     with pytest.raises(BadInput, match=r"agent\.cached_features: needs the ResNet-10"):
         make(encoder="resnet10", cached_features=True)
@@ -390,17 +377,17 @@ def test_weights_that_were_named_and_are_not_there_are_refused(tmp_path: Path) -
         make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
 
 
-def test_damaged_weights_are_refused(weights: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_refused(trunk_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
-    path.write_bytes(weights.read_bytes()[:-100])
+    path.write_bytes(trunk_file.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"cut\.safetensors"):
         make(encoder="resnet10", trunk=path)
 
 
 @pytest.mark.parametrize("trunk", [False, True])
-def test_frames_behind_each_other_are_seen_in_their_order(weights: Path, trunk: bool) -> None:
+def test_frames_behind_each_other_are_seen_in_their_order(trunk_file: Path, trunk: bool) -> None:
     encoder = "resnet10" if trunk else "small"
-    agent = make(frames=2, utd=2, batch_size=4, encoder=encoder, trunk=weights)
+    agent = make(frames=2, utd=2, batch_size=4, encoder=encoder, trunk=trunk_file)
     batch = make_batch(8)
     stacked = {name: np.concatenate([i, i[::-1]], -1) for name, i in batch.images.items()}
     agent.update(replace(batch, images=stacked, next_images=stacked))

@@ -12,29 +12,17 @@ import torch
 from serl.agents.config import SACConfig
 from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
-from serl.agents.trunk_weights import import_trunk
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec, Spec
 
-from ..support.pickled import pickled
-from .resnet10_reference import FEATURES, SIZES, stand_in, stand_in_image
+from .resnet10_reference import FEATURES, SIZES, stand_in_image
 
 EXPECTED = safetensors.numpy.load_file(FEATURES)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stand-in for SERL's weights, imported as theirs are."""
-    folder = tmp_path_factory.mktemp("trunk")
-    source = folder / "resnet10_params.pkl"
-    source.write_bytes(pickled(stand_in()))
-    import_trunk(source, folder / "resnet10.safetensors")
-    return folder / "resnet10.safetensors"
-
-
-@pytest.fixture(scope="module")
-def trunk(path: Path) -> Trunk:
-    return Trunk.load(path)
+def trunk(trunk_file: Path) -> Trunk:
+    return Trunk.load(trunk_file)
 
 
 def stand_in_images(name: str) -> torch.Tensor:
@@ -62,8 +50,8 @@ def test_no_images_have_no_features(trunk: Trunk) -> None:
     assert trunk(torch.zeros(0, 128, 128, 3, dtype=torch.uint8)).shape == (0, 4, 4, 512)
 
 
-def test_bfloat16_is_close(path: Path) -> None:
-    features = Trunk.load(path, torch.bfloat16)(stand_in_images("as it is"))
+def test_bfloat16_is_close(trunk_file: Path) -> None:
+    features = Trunk.load(trunk_file, torch.bfloat16)(stand_in_images("as it is"))
     assert features.dtype == torch.float32
     error = features.numpy() - EXPECTED["as it is"]
     assert 0 < np.sqrt(np.square(error).mean()) < 0.02
@@ -82,9 +70,9 @@ def test_images_of_a_batch_do_not_mix(trunk: Trunk) -> None:
     assert not torch.allclose(together[0], together[1], atol=0.1)
 
 
-def test_loading_draws_no_random_numbers(path: Path) -> None:
+def test_loading_draws_no_random_numbers(trunk_file: Path) -> None:
     before = torch.get_rng_state()
-    Trunk.load(path)
+    Trunk.load(trunk_file)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -107,11 +95,11 @@ def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
-def test_an_agents_trunk_computes_as_its_configuration_says(path: Path, matmul: str) -> None:
+def test_an_agents_trunk_computes_as_its_configuration_says(trunk_file: Path, matmul: str) -> None:
     image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
     observation = ObservationSpec(state={"q": ArraySpec(shape=(3,))}, images={"front": image})
     action = ArraySpec(shape=(2,), low=-1.0, high=1.0)
     spec = Spec(task="t", observation=observation, action=action, rate_hz=10.0)
-    agent = SAC.create(spec, SACConfig(encoder="resnet10", trunk=path, matmul=matmul), 0)
+    agent = SAC.create(spec, SACConfig(encoder="resnet10", trunk=trunk_file, matmul=matmul), 0)
     assert agent.trunk is not None
     assert agent.trunk.stem.weight.dtype is getattr(torch, matmul)

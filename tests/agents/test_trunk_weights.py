@@ -31,19 +31,14 @@ TREE = stand_in()
 HEAD = {"kernel": np.zeros((512, 10), np.float32), "bias": np.zeros(10, np.float32)}
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("source") / "resnet10_params.pkl"
-    path.write_bytes(pickled(TREE))
-    return path
+@pytest.fixture
+def trunk(trunk_file: Path) -> Path:
+    return trunk_file
 
 
-@pytest.fixture(scope="module")
-def trunk(source: Path) -> Path:
-    """Of that source, as we have it."""
-    path = source.with_name("resnet10.safetensors")
-    import_trunk(source, path)
-    return path
+@pytest.fixture
+def source(trunk_file: Path) -> Path:
+    return trunk_file.with_name("resnet10_params.pkl")
 
 
 def written(path: Path, tree: Any) -> Path:
