@@ -34,7 +34,7 @@ def successes(name: str, direction: str, level: str, trials: int) -> int:
     ("name", "trials", "mean_steps"),
     [
         ("bin_relocation", 5, 100),
-        ("cable_routing", 4, 120),
+        ("cable_routing", 2, 120),
         ("drawer", 8, 55),
         ("handover", 6, 80),
         ("reach", 20, 50),
