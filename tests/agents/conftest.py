@@ -37,6 +37,7 @@ SMALL = SACConfig(
     device="cpu",
     matmul="float32",
     metrics_every=1,
+    threads=1,
 )
 
 

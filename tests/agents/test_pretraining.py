@@ -129,9 +129,11 @@ def test_sights_are_of_the_scene_with_what_a_policy_would_see_from_state(randomi
 def test_ways_come_near_to_what_the_task_is_about() -> None:
     """An expert whose disturbance is another one at each step hardly ever comes near."""
     config = QUICK.model_copy(update={"samples": 400, "noise": 0.5})
+    tiny = {"width": 8, "height": 8, "crop": [0, 0, 1, 1], "capture": None}
+    views = dict.fromkeys(("wrist", "wrist_tip", "behind", "behind_tip"), tiny)
     task, from_state = (
-        make_task(resolve({"task": "peg_insertion", "observe": observe}))
-        for observe in ("pixels", "state")
+        make_task(resolve({"task": "peg_insertion", "observe": observe}, settings))
+        for observe, settings in (("pixels", {"task_config": {"views": views}}), ("state", {}))
     )
     with plugins.make_simulation(task) as robot:
         targets = sights(robot, task, from_state, config).targets

@@ -81,35 +81,35 @@ def test_settings_of_an_installed_algorithm_are_settings_of_the_agent(lab: Path)
         resolve({"agent": {"algorithm": "lab_td3", "wide": 8}})
 
 
-@pytest.mark.parametrize(
-    ("entry", "module", "why"),
-    [
-        ("broken", "import not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
-        ("broken", "raise SystemExit('bye')\n", "SystemExit: bye"),
-        ("broken", "x = 1\n", "expected a module with the attribute 'agent'"),
-        ("broken:Missing", "x = 1\n", "AttributeError: "),
-        ("broken:x", "x = 1\n", "expected 'agent' with the method 'create'"),
-        ("absent", "", "ModuleNotFoundError: No module named 'absent'"),
-    ],
-)
+BROKEN = {
+    "unmet": ("unmet", "import not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
+    "leaves": ("leaves", "raise SystemExit('bye')\n", "SystemExit: bye"),
+    "empty": ("empty", "x = 1\n", "expected a module with the attribute 'agent'"),
+    "missing": ("empty:Missing", "", "AttributeError: "),
+    "wrong": ("empty:x", "", "expected 'agent' with the method 'create'"),
+    "absent": ("absent", "", "ModuleNotFoundError: No module named 'absent'"),
+}
+
+
 def test_a_broken_one_is_one_line_that_names_its_package(
-    entry: str,
-    module: str,
-    why: str,
-    site: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "broken", raising=False)
-    install(site, "faulty", f"[serl.agents]\nwrong = {entry}\n", broken=module)
+    modules = {entry: text for entry, text, _ in BROKEN.values() if text}
+    for name in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    entries = "".join(f"{name} = {entry}\n" for name, (entry, _, _) in BROKEN.items())
+    install(site, "faulty", f"[serl.agents]\n{entries}", **modules)
     assert cli.main(["list"]) == cli.DONE
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[faulty]" in line]
-    assert "cannot be used: agent 'wrong' of the package faulty" in line
-    assert why in line
-    assert cli.main(["train", "reach", "--agent.algorithm=wrong"]) == cli.BAD_INPUT
-    error = capsys.readouterr().err
-    assert "package faulty" in error
-    assert error.count("\n") == 1
+    listed = [line for line in capsys.readouterr().out.splitlines() if "[faulty]" in line]
+    assert len(listed) == len(BROKEN)
+    for name, (_, _, why) in BROKEN.items():
+        (line,) = [line for line in listed if line.split()[1] == name]
+        assert f"cannot be used: agent '{name}' of the package faulty" in line
+        assert why in line
+        assert cli.main(["train", "reach", f"--agent.algorithm={name}"]) == cli.BAD_INPUT
+        error = capsys.readouterr().err
+        assert "package faulty" in error
+        assert error.count("\n") == 1
     assert plugins.load("agent", "sac"), "the others are as they were"
 
 
