@@ -61,9 +61,3 @@ def test_supersampling_softens_edges_only() -> None:
 def test_an_unknown_camera_is_refused() -> None:
     with pytest.raises(BadInput, match=r"'back'.*front, field, wrist"):
         plugins.make_renderer(make_arm()).frame("back", 8, 8)
-
-
-def test_a_renderer_is_made_by_name() -> None:
-    task = plugins.load("task", "reach")()
-    robot = plugins.make_simulation(task)
-    assert plugins.make_renderer(robot).frame("front", 16, 16).shape == (16, 16, 3)
