@@ -83,24 +83,12 @@ class SAC:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features:
             _check_cached(config, bool(cameras), self.trunk)
-        encoder = Encoder(
-            cameras,
-            state_size,
-            config.encoder_channels,
-            *config.latents(self.trunk is not None),
-            (GRID, GRID, CHANNELS) if self.trunk else None,
-            config.frames,
-            dtype,
-        )
-        seen = encoder.size if cameras else state_size
         self.target_entropy = (
             -0.5 * action_size if config.target_entropy is None else config.target_entropy
         )
-        self.networks = Networks(
-            EnsembleMLP(1, (seen, *config.hidden, 2 * action_size), config.layer_norm),
-            EnsembleMLP(config.critics, (seen + action_size, *config.hidden, 1), config.layer_norm),
-            encoder,
-        )
+        trunk_shape = (GRID, GRID, CHANNELS) if self.trunk else None
+        self.networks = _networks(config, cameras, (state_size, action_size), trunk_shape, dtype)
+        encoder = self.networks.encoder
         self._acting = torch.Generator().manual_seed(seed)
         self._learning = torch.Generator().manual_seed(seed + 1)
         init = torch.Generator().manual_seed(seed + 2)
@@ -222,19 +210,10 @@ class SAC:
             with torch.no_grad():
                 self.target.lerp_(self.critic.flat, config.tau * (1.0 - skip))
             skipped = skipped + self.additional_step(last, seen, part)
-        weights = torch.tensor(actor_terms(config, self.updates), device=self.device)
-        objective, entropy = self._actor_loss(
-            self.networks,
-            self.actor.flat,
-            self.critic.flat.detach(),
-            last._replace(state=seen),
-            noise[rows:],
-            temperature,
-            weights,
+        objective, entropy, skip = self._update_actor(
+            last._replace(state=seen), noise[rows:], temperature
         )
-        skipped = skipped + descend(objective, self.actor)
-        error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
-        skipped = skipped + descend(weights[0] * error, self.temperature)
+        skipped = skipped + skip
         self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1
         if self.updates % config.metrics_every:
@@ -247,6 +226,19 @@ class SAC:
             "temperature": temperature.item(),
             "q": target.mean().item(),
         }
+
+    def _update_actor(
+        self, part: Tensors, noise: Tensor, temperature: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Take a step of actor and temperature; return loss, entropy, and the skipped steps."""
+        weights = torch.tensor(actor_terms(self.config, self.updates), device=self.device)
+        critic = self.critic.flat.detach()
+        objective, entropy = self._actor_loss(
+            self.networks, self.actor.flat, critic, part, noise, temperature, weights
+        )
+        skipped = descend(objective, self.actor)
+        error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
+        return objective, entropy, skipped + descend(weights[0] * error, self.temperature)
 
     def additional_step(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
         """Take an additional step on the same part of the batch; for subclasses with more to learn.
@@ -363,6 +355,26 @@ class SAC:
             "generator.acting": self._acting.get_state(),
             "generator.learning": self._learning.get_state(),
         }
+
+
+def _networks(
+    config: SACConfig,
+    cameras: Mapping[str, tuple[int, int]],
+    sizes: tuple[int, int],
+    trunk_shape: tuple[int, int, int] | None,
+    dtype: torch.dtype,
+) -> Networks:
+    """Build actor, critics and encoder for `sizes` of state and action."""
+    state_size, action_size = sizes
+    latents = config.latents(trunk_shape is not None)
+    channels = config.encoder_channels
+    encoder = Encoder(cameras, state_size, channels, *latents, trunk_shape, config.frames, dtype)
+    seen = encoder.size if cameras else state_size
+    return Networks(
+        EnsembleMLP(1, (seen, *config.hidden, 2 * action_size), config.layer_norm),
+        EnsembleMLP(config.critics, (seen + action_size, *config.hidden, 1), config.layer_norm),
+        encoder,
+    )
 
 
 def _check_cached(config: SACConfig, has_cameras: bool, trunk: Trunk | None) -> None:
