@@ -1,18 +1,23 @@
-"""Algorithms, the scripted human and an arm without a gripper keep their contracts.
+"""Tasks, algorithms, the scripted human and an arm without a gripper keep their contracts.
 
-Tasks, devices and other robots do so in the tests of their folders.
+Devices and other robots do so in the tests of their folders.
 """
 
 from __future__ import annotations
 
+import pytest
+
+from serl import plugins
 from serl.agent import Agent
 from serl.agents.bc import BC
 from serl.agents.config import SACConfig
 from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
 from serl.intervention import Teleop
+from serl.robot import SimulatedRobot
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, Spec
+from serl.task import SimulatedTask
 from serl.tasks.reach import Reach
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.testing import (
@@ -20,6 +25,7 @@ from serl.testing import (
     FakeRobot,
     FakeTask,
     SimulatedRobotSuite,
+    SimulatedTaskSuite,
     TeleopSuite,
 )
 
@@ -28,6 +34,19 @@ class TestSimArmWithReach(SimulatedRobotSuite):
     def make(self) -> SimArm:
         task = Reach()
         return SimArm(task.scene, task.config)
+
+
+class TestTasks(SimulatedTaskSuite):
+    """The tasks of serl, each with its default settings."""
+
+    @pytest.fixture(autouse=True, params=plugins.names("task"))
+    def _choose(self, request: pytest.FixtureRequest) -> None:
+        self.name = request.param
+        self.seeds = (0, 1) if self.name in ("cable_routing", "timing_belt") else (0, 1, 2)
+
+    def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
+        task: SimulatedTask = plugins.load("task", self.name)()
+        return plugins.make_simulation(task), task
 
 
 SMALL_AGENT = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu", threads=1)

@@ -14,11 +14,6 @@ def make(direction: str = "forward") -> tuple[SimArm, BinRelocation]:
     return SimArm(task.scene, task.config), task
 
 
-class TestForward(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, BinRelocation]:
-        return make()
-
-
 class TestBackward(SimulatedTaskSuite):
     seeds = (3, 4)
 

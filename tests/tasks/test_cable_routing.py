@@ -3,7 +3,6 @@ import pytest
 
 from serl.sim.arm import SimArm
 from serl.tasks.cable_routing import CableRouting, from_clip, grip_point, is_routed, passage
-from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
 from serl.types import Array
 
@@ -11,13 +10,6 @@ from serl.types import Array
 def make() -> tuple[SimArm, CableRouting]:
     task = CableRouting()
     return SimArm(task.scene, task.config), task
-
-
-class TestCableRouting(SimulatedTaskSuite):
-    seeds = (0, 1)
-
-    def make(self) -> tuple[SimArm, CableRouting]:
-        return make()
 
 
 def straight(aside: float = 0.0, height: float = 0.02, **state: float) -> dict[str, Array]:

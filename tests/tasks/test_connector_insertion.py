@@ -5,7 +5,6 @@ import pytest
 
 from serl.sim.arm import SimArm
 from serl.tasks.connector_insertion import ConnectorInsertion
-from serl.testing import SimulatedTaskSuite
 
 from ..support.pushing import hold_out, mistaken
 
@@ -13,11 +12,6 @@ from ..support.pushing import hold_out, mistaken
 def make() -> tuple[SimArm, ConnectorInsertion]:
     task = ConnectorInsertion()
     return SimArm(task.scene, task.config), task
-
-
-class TestConnectorInsertion(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, ConnectorInsertion]:
-        return make()
 
 
 def test_the_expert_feels_the_latch_give_way() -> None:

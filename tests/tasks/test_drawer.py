@@ -3,18 +3,12 @@ import pytest
 
 from serl.sim.arm import SimArm
 from serl.tasks.drawer import Drawer, DrawerConfig, opening_m
-from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
 
 
 def make(config: DrawerConfig | None = None) -> tuple[SimArm, Drawer]:
     task = Drawer(config)
     return SimArm(task.scene, task.config), task
-
-
-class TestDrawer(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, Drawer]:
-        return make()
 
 
 def test_the_expert_goes_on_from_a_closed_hand_beside_the_handle() -> None:

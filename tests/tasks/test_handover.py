@@ -11,7 +11,6 @@ from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
 from serl.tasks.handover import Handover, HandoverConfig
-from serl.testing import SimulatedTaskSuite
 from serl.types import Action, Observation, Outcome
 
 CARRY_STEPS = 120
@@ -76,11 +75,6 @@ class RightAlone:
         action[5:8] = (goal.shift_m / 0.015).clip(-1.0, 1.0)
         action[9] = goal.gripper
         return action
-
-
-class TestHandover(SimulatedTaskSuite):
-    def make(self) -> tuple[SimPair, Handover]:
-        return make()
 
 
 def test_the_expert_goes_on_from_a_mess() -> None:

@@ -7,7 +7,6 @@ from serl.errors import NeedsPerson
 from serl.policy import Policy
 from serl.sim.arm import SimArm
 from serl.tasks.object_flip import ObjectFlip, ObjectFlipConfig, is_lost
-from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
 from serl.types import End
 
@@ -30,11 +29,6 @@ def successes(seeds: range) -> int:
     arm, task = make()
     ends = [episode(arm, task, task.expert(arm.truth, seed), 1000 + seed)[-1] for seed in seeds]
     return sum(isinstance(end, End) and end.success for end in ends)
-
-
-class TestObjectFlip(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, ObjectFlip]:
-        return make()
 
 
 def test_the_expert_flips_it() -> None:

@@ -9,7 +9,6 @@ from serl.sim.arm import SimArm
 from serl.tasks.connector_insertion import ConnectorInsertion
 from serl.tasks.parts.insertion import Insertion
 from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
-from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome
 
 from ..support.pushing import hold_out, mistaken
@@ -29,11 +28,6 @@ def play(arm: SimArm, task: PegInsertion, policy: Policy, steps: int) -> tuple[O
         if outcome.terminated or outcome.truncated:
             break
     return outcome, index + 1
-
-
-class TestPegInsertion(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, PegInsertion]:
-        return make()
 
 
 @pytest.mark.parametrize("clearance_m", [0.0005, 0.001])

@@ -4,7 +4,6 @@ import pytest
 from serl.policy import Policy
 from serl.sim.arm import SimArm
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
-from serl.testing import SimulatedTaskSuite
 from serl.types import Outcome
 
 
@@ -27,11 +26,6 @@ def play(arm: SimArm, task: PickCube, policy: Policy, steps: int) -> tuple[Outco
         if outcome.terminated or outcome.truncated:
             break
     return outcome, progress
-
-
-class TestPickCube(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, PickCube]:
-        return make()
 
 
 def test_the_expert_picks_the_cube() -> None:

@@ -9,7 +9,6 @@ from serl.camera import View
 from serl.sim.car import SimCar
 from serl.tasks.parts.track import checkpoints_of
 from serl.tasks.racing_car import RacingCar, RacingCarConfig
-from serl.testing import SimulatedTaskSuite
 from serl.testing.samples import episode
 from serl.types import End, Observation, Step
 
@@ -29,11 +28,6 @@ def laps(pace: float, seeds: range) -> list[int]:
         assert end.success, f"seed {seed}: {end.text}"
         steps.append(end.key.index)
     return steps
-
-
-class TestRacingCar(SimulatedTaskSuite):
-    def make(self) -> tuple[SimCar, RacingCar]:
-        return make()
 
 
 def test_the_scene_says_that_it_is_of_a_car() -> None:

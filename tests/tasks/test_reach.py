@@ -2,17 +2,11 @@ import numpy as np
 
 from serl.sim.arm import SimArm
 from serl.tasks.reach import Reach
-from serl.testing import SimulatedTaskSuite
 
 
 def make() -> tuple[SimArm, Reach]:
     task = Reach()
     return SimArm(task.scene, task.config), task
-
-
-class TestReach(SimulatedTaskSuite):
-    def make(self) -> tuple[SimArm, Reach]:
-        return make()
 
 
 def test_goals_lie_around_the_start() -> None:

@@ -11,7 +11,6 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
 from serl.tasks.parts.belt import LINKS, links, turns
 from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley
-from serl.testing import SimulatedTaskSuite
 from serl.types import Array, Outcome
 
 OPEN_LEFT = np.array((0, 0, 0, 1, 0, 0, 0, 0), np.float32)
@@ -38,13 +37,6 @@ def play(pair: SimPair, task: TimingBelt, policy: Policy, steps: int) -> list[Ou
 
 def always(action: np.ndarray[Any, Any]) -> Policy:
     return lambda observation: action
-
-
-class TestTimingBelt(SimulatedTaskSuite):
-    seeds = (0, 1)
-
-    def make(self) -> tuple[SimPair, TimingBelt]:
-        return make()
 
 
 def laid(height_m: float = 0.010, up_m: float = 0.15, **changes: float) -> dict[str, Array]:
