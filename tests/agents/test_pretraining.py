@@ -162,7 +162,9 @@ def test_a_task_without_cameras_or_with_nothing_to_tell_is_refused() -> None:
     with pytest.raises(BadInput, match="fake: needs cameras"):
         sights(FakeRobot(), FakeTask(), FakeTask(), QUICK)
     task = make_task(RUN)
-    with pytest.raises(BadInput, match=r"pick_cube: needs cameras .*, and a state that only they"):
+    with pytest.raises(
+        BadInput, match=r"pick_cube: needs cameras .*, and a state entry that only they"
+    ):
         sights(FakeRobot(), task, task, QUICK)
 
 
