@@ -147,6 +147,7 @@ def test_every_folder_is_a_room() -> None:
         ("serl/report/page.py", "import aiohttp"),
         ("serl/teleop/keyboard.py", "import rclpy"),
         ("serl/testing/task.py", "from serl.training.replay import Replay"),
+        ("serl/testing/task.py", "from serl.ros.testing.laws import Law"),
         ("robots/franka.py", "from serl.agents import sac"),
         ("robots/franka.py", "from serl.robots import ur5e\nfrom serl import tasks"),
         ("tasks/reach.py", "from serl.sim.arm import SimArm"),

@@ -1,4 +1,4 @@
-"""Profiles of arms against what the drivers' sources say: `tests/ros/data` cites each of them."""
+"""Profiles of arms: what their drivers' sources say beyond `ProfileSuite`, and their limits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import ArmProfile
 from serl.guard.config import limits_of
 from serl.motion import Limits
 from serl.runs.config import resolve
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task
 
-from .support.upstream import FAMILIES, facts, joint_names
+from .support.upstream import FAMILIES
 
 
 def profile(name: str) -> ArmProfile:
@@ -25,55 +25,6 @@ def profile(name: str) -> ArmProfile:
 
 def test_every_arm_but_the_simulated_one_has_its_facts() -> None:
     assert {*plugins.names("robot")} == {*FAMILIES, "sim"}
-
-
-@pytest.mark.parametrize("robot", FAMILIES)
-def test_topics_and_types_are_those_of_the_sources(robot: str) -> None:
-    driver, ours = facts(FAMILIES[robot]), profile(robot)
-    for role in ("target", "pose", "twist", "joint_states", "wrench", "fault", "recover"):
-        row, channel = driver["channels"].get(role), getattr(ours, role)
-        if row is None or "unused" in row:
-            assert channel is None, f"{role}: {row['unused'] if row else 'the sources have none'}"
-            continue
-        assert channel is not None, row["source"]
-        assert (channel.name, channel.type) == (row["name"], row["type"]), row["source"]
-    gripper, row = ours.gripper, driver["gripper"]
-    assert gripper is not None
-    for kind in ("command", "state"):
-        channel = getattr(gripper, kind)
-        assert isinstance(channel, Channel)
-        told = row[kind]
-        assert (channel.name, channel.type) == (told["name"], told["type"]), told["source"]
-    assert (gripper.closed, gripper.open) == (row["closed"], row["open"])
-    assert gripper.joint in (None, row["joint"])
-
-
-@pytest.mark.parametrize("robot", FAMILIES)
-def test_frames_joints_and_parameters_are_those_of_the_sources(robot: str) -> None:
-    driver, ours = facts(FAMILIES[robot]), profile(robot)
-    assert ours.base_frame == driver["frame"]["name"], driver["frame"]["source"]
-    for role, frames in (("twist", ours.twist_headers), ("wrench", ours.wrench_headers)):
-        if row := driver["channels"].get(role):
-            assert row.get("frame", driver["frame"]["name"]) in frames, row["source"]
-    assert list(ours.joints) == joint_names(driver), driver["joints"]["source"]
-    assert ours.controller.node == driver["node"]["name"], driver["node"]["source"]
-    known = driver["parameters"]["values"]
-    controller = ours.controller
-    used = {**controller.parameters, **controller.expected}
-    for mode in controller.modes.values():
-        used |= mode.parameters
-    for name, value in used.items():
-        assert name in known, f"{name}: {driver['parameters']['source']}"
-        counted = name in controller.expected and type(known[name]) is int
-        assert counted or type(known[name]) is type(value), name
-
-
-@pytest.mark.parametrize("robot", FAMILIES)
-def test_every_fact_says_where_it_is_from(robot: str) -> None:
-    driver = facts(FAMILIES[robot])
-    rows = [driver["node"], driver["frame"], driver["joints"], driver["parameters"]]
-    rows += [*driver["channels"].values(), driver["gripper"]["command"], driver["gripper"]["state"]]
-    assert all(row["source"] for row in rows)
 
 
 def test_the_franka_is_what_crisp_py_calls_one() -> None:

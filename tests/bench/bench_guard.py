@@ -42,10 +42,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from serl.console.access import read_address
 from serl.motion import Pose
 from serl.ros.environment import clean_shared_memory, free_domain, meet_others
+from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from tests.console.browser import CHROMIUM, browser
-from tests.ros.support.cell import Cell, Lateness, Stop, eventually
+from tests.ros.support.cell import Cell, Stop
 from tests.support.guarding import DOWN, TICK_S, Loop, armed, numbers
 
 WATCH = """

@@ -19,10 +19,12 @@ from serl.ros.arm.camera import RosCamera, picture_topic
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.testing import ProfileBench
+from serl.ros.testing.processes import ROBOT, eventually
 from serl.types import Observation
 
-from ..ros.support.bay import Bay
-from ..ros.support.cell import ROBOT, Cell, eventually
+from ..ros.support.cell import Cell
+from ..support.upstream import file_of
 from .registry import REGISTRY, Level
 
 CAMERA = "front"
@@ -33,16 +35,16 @@ TRIES = 5
 
 
 @contextmanager
-def driven(folder: Path) -> Iterator[Bay]:
+def driven(folder: Path) -> Iterator[ProfileBench]:
     """An FR3 as crisp_controllers have it, whose guard has taken it."""
     with (
         free_domain() as domain,
         patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
-        Bay(folder, "franka") as bay,
+        ProfileBench(folder, "franka", file_of("franka")) as bench,
     ):
-        bay.take()
-        bay.arm.observe_when_fresh(60.0)
-        yield bay
+        bench.take()
+        bench.arm.observe_when_fresh(60.0)
+        yield bench
 
 
 def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
@@ -68,19 +70,19 @@ def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
     level=Level.PROCESSES,
 )
 def idle_gripper(folder: Path) -> None:
-    with driven(folder) as bay:
-        bay.misbehave("numb")
-        bay.drive(0.0, 0.0, 0.0, 1.0, until=lambda: bay.cell.state.startswith("policy"))
-        bay.drive(0.0, 0.0, 0.0, -1.0, until=lambda: bay.arm.aim.closed)
+    with driven(folder) as bench:
+        bench.misbehave("numb")
+        bench.drive(until=lambda: bench.state.startswith("policy"), gripper=1.0)
+        bench.drive(until=lambda: bench.arm.aim.closed, gripper=-1.0)
         told_s = time.monotonic()
-        bay.cell.lateness.worst_s = 0.0
-        noticed_s, why = _complaint(bay.arm.observe, "gripper: commanded to close")
-        assert noticed_s - told_s <= 1.0 + NOTICED_S + 3.0 * bay.cell.lateness.worst_s
-        bay.arm.stop(why)  # as the control loop does
-        bay.cell.until("hold: the actor holds")
-        bay.misbehave("")
-        bay.recover()
-        bay.drive(0.0, 0.0, 0.0, 0.0, until=lambda: bay.opening() < 0.1)
+        bench.lateness.worst_s = 0.0
+        noticed_s, why = _complaint(bench.arm.observe, "gripper: commanded to close")
+        assert noticed_s - told_s <= 1.0 + NOTICED_S + 3.0 * bench.lateness.worst_s
+        bench.arm.stop(why)  # as the control loop does
+        bench.until("hold: the actor holds")
+        bench.misbehave()
+        bench.recover()
+        bench.drive(until=lambda: bench.opening() < 0.1)
 
 
 class Eyes:

@@ -11,8 +11,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from serl.ros.environment import free_domain
+from serl.ros.testing.processes import eventually
 
-from ..ros.support.cell import Cell, eventually
+from ..ros.support.cell import Cell
 from .registry import REGISTRY, Level, Recipe
 
 _SOURCE = Path(__file__).with_name("clock_step.c")

@@ -22,8 +22,9 @@ from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import pose_message
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import ROBOT, eventually
 
-from ..ros.support.cell import ROBOT, Cell, eventually
+from ..ros.support.cell import Cell
 from .registry import REGISTRY, Level
 
 HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"

@@ -24,6 +24,7 @@ from serl.loop import EpisodeKey, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
+from serl.ros.testing.processes import Lateness
 from serl.teleop.config import TeleopConfig
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -34,7 +35,6 @@ from serl.types import Action, ActionSource, Observation, Record, Step
 
 from ..console.site import PUSH, REST, Site, heard, refused, served, settled
 from ..ros.conftest import eventually
-from ..ros.support.cell import Lateness
 from ..teleop.pad import BY_MOTION, Bench, Two, moved
 from .registry import REGISTRY, Level
 

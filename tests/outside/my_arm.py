@@ -1,7 +1,25 @@
-"""A UR10e, as its maker's UR5e but for the name."""
+"""An arm from outside: six joints, position-controlled, without sensor and gripper."""
 
 from __future__ import annotations
 
-from serl import plugins
+from serl.arm_profile import POSE, ArmProfile, Channel, ControllerProfile, Payload
 
-robot = plugins.load("robot", "ur5e").model_copy(update={"summary": "UR10e from outside"})
+robot = ArmProfile(
+    name="my_arm",
+    summary="an arm from outside",
+    base_frame="base_link",
+    tool_frame="flange",
+    joints=tuple(f"axis_{number}" for number in range(1, 7)),
+    joint_low_rad=(-3.0,) * 6,
+    joint_high_rad=(3.0,) * 6,
+    home_rad=(0.0, 0.5, 0.5, 0.0, 0.5, 0.0),
+    pose=Channel(name="tool_pose", type=POSE),
+    twist=None,
+    wrench=None,
+    target=Channel(name="tracker/goal", type=POSE),
+    gripper=None,
+    controller=ControllerProfile(
+        node="tracker", parameters={"time_constant_s": 0.05}, expected={"timeout_s": 0.5}
+    ),
+    payload=Payload(mass_kg=0.2),
+)

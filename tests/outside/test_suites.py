@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from serl.agent import Agent
 from serl.intervention import PersonContext, Teleop
 from serl.specs import ArraySpec, Spec
-from serl.testing import AgentSuite, FakeRobot, FakeTask, TeleopSuite, TransportSuite
+from serl.testing import (
+    AgentSuite,
+    FakeRobot,
+    FakeTask,
+    RewardSuite,
+    TeleopSuite,
+    TransportSuite,
+)
 from serl.transport import Meeting
+from serl.types import Observation
 
+from .high_reward import High
 from .lazy_person import Lazy, LazyConfig
 from .spool import Spool, SpoolConfig
 from .td3 import TD3, TD3Config
@@ -50,3 +60,12 @@ class TestSpool(TransportSuite):
         meeting = Meeting(self.folder, "run", whole)
         config = SpoolConfig()
         return Spool.actor_end(config, meeting, "actor"), Spool.learner_end(config, meeting)
+
+
+class TestHigh(RewardSuite):
+    def make(self) -> High:
+        return High(0.25)
+
+    def readings(self) -> list[Observation]:
+        poses = [(0.4, 0.0, z_m, 1.0, 0.0, 0.0, 0.0) for z_m in (0.1, 0.2, 0.3)]
+        return [Observation({"tcp_pose": np.array(pose, np.float32)}) for pose in poses]

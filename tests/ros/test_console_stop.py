@@ -14,10 +14,11 @@ import pytest
 
 from serl.console.access import ConsoleAddress, read_address
 from serl.ros.arm.station import RESTORE
+from serl.ros.testing.processes import LIMIT_S, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from .support.cell import LIMIT_S, Cell, eventually
+from .support.cell import Cell
 from .support.terminal import Terminal
 from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 

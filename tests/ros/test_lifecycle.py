@@ -20,12 +20,12 @@ from serl.ros.names import guard_name
 from serl.ros.node import RosNode
 from serl.ros.people.control import control_topic
 from serl.ros.services import Remote
+from serl.ros.testing.processes import ROBOT as GUARDED
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 
 from .conftest import Run, eventually
-from .support.cell import ROBOT as GUARDED
 from .support.cell import Cell
 from .support.tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
 

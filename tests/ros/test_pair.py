@@ -17,10 +17,11 @@ from serl.errors import SerlError
 from serl.robot import Robot
 from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
+from serl.ros.testing.bench import SPAWN
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 
-from ..support.upstream import FAMILIES
+from ..support.upstream import file_of
 from .conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
@@ -37,10 +38,9 @@ class Two:
 
     def __enter__(self) -> Two:
         self.node.__enter__()
-        script = str(Path(__file__).parent / "support/fake_arm.py")
         for side in ("left", "right"):
             place = self.node.absolute(side)
-            self.drivers[side] = self.processes.start(script, FAMILIES["franka"], place)
+            self.drivers[side] = self.processes.start(*SPAWN, str(file_of("franka")), place)
         self.arms = [self._arm(side) for side in self.drivers]
         return self
 

@@ -19,9 +19,11 @@ from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.session import SetupSession
 from serl.ros.setup.steps import STEPS
+from serl.ros.testing.bench import SPAWN
 from serl.runs.guard_setup import ArmNamespace
 from serl.workspace import Workspace
 
+from ..support.upstream import file_of
 from .conftest import Run
 from .support.person import Person
 
@@ -47,8 +49,7 @@ class Cell:
     def __enter__(self) -> Cell:
         for node in self.nodes:
             node.__enter__()
-        script = Path(__file__).parent / "support/fake_arm.py"
-        self.processes.start(str(script), "crisp_controllers", PLACE.namespace)
+        self.processes.start(*SPAWN, str(file_of("franka")), PLACE.namespace)
         self.person = Person(self.nodes[1], PLACE, PROFILE)
         profile = PROFILE.within(PLACE.namespace)
         latch = self.folder / "arm.latch"

@@ -1,13 +1,12 @@
-"""Names, types and defaults of the drivers of arms, each with the upstream file that says so."""
+"""Drivers of the shipped arms, each as its upstream sources describe it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import yaml
+from serl.ros.testing.driver import Driver
 
-_FOLDER = Path(__file__).parents[1] / "ros" / "data"
+DATA = Path(__file__).parents[1] / "ros" / "data"
 
 FAMILIES = {
     "franka": "crisp_controllers",
@@ -15,17 +14,13 @@ FAMILIES = {
     "xarm7": "cartesian_motion_xarm",
     "ur5e_servo": "moveit_servo",
 }
-"""The file of facts behind each profile of ours."""
+"""The file behind each profile of a real arm."""
 
 
-def facts(family: str) -> dict[str, Any]:
-    """What a family's driver is called and has; not from our profile of it."""
-    found: dict[str, Any] = yaml.safe_load((_FOLDER / f"{family}.yaml").read_text())
-    return found
+def file_of(robot: str) -> Path:
+    """The description of a robot's driver."""
+    return DATA / f"{FAMILIES[robot]}.yaml"
 
 
-def joint_names(driver: dict[str, Any]) -> list[str]:
-    """Of the arm, in their order."""
-    joints = driver["joints"]
-    count = joints.get("count", 0)
-    return joints.get("names") or [f"{joints['prefix']}{n}" for n in range(1, count + 1)]
+def driver_of(robot: str) -> Driver:
+    return Driver.read(file_of(robot))

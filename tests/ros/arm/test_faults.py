@@ -17,8 +17,9 @@ from serl.arm_profile import FRANKA_STATE, RUNNING, ArmProfile, Channel
 from serl.ros.arm.faults import FaultWatch, fault_words
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
+from serl.system.settings_file import read_yaml
 
-from ...support.upstream import FAMILIES, facts
+from ...support.upstream import DATA, FAMILIES
 
 pytestmark = pytest.mark.ros
 
@@ -149,6 +150,11 @@ def test_who_cannot_be_heard_is_named_while_it_is_there(
     assert watch.look() == ""
 
 
+def fault_message(robot: str, state: str) -> dict[str, Any]:
+    rows: dict[str, Any] = read_yaml(DATA / "fault_messages.yaml")[FAMILIES[robot]][state]
+    return rows
+
+
 def words(robot: str, message: Any) -> str:
     profile: ArmProfile = plugins.load("robot", robot)
     assert profile.fault is not None
@@ -176,7 +182,7 @@ def test_a_franka_says_in_which_mode_it_is_and_which_errors_it_has(
     state: str, expected: str
 ) -> None:
     """A message of the shape that the fixture cites: franka_msgs is in no wheel."""
-    row = facts(FAMILIES["franka"])["fault_message"][state]
+    row = fault_message("franka", state)
     names = ["joint_reflex", "cartesian_reflex", "communication_constraints_violation"]
     told = {name: name in row["current_errors"] for name in sorted(names)}
     errors = SimpleNamespace(**told, get_fields_and_field_types=lambda: told)
@@ -197,5 +203,5 @@ def test_a_franka_says_in_which_mode_it_is_and_which_errors_it_has(
 )
 def test_an_xarm_says_that_it_is_stopped_and_by_which_error(state: str, expected: str) -> None:
     """A message of the shape that the fixture cites: xarm_msgs is in no wheel."""
-    row = facts(FAMILIES["xarm7"])["fault_message"][state]
+    row = fault_message("xarm7", state)
     assert words("xarm7", SimpleNamespace(**row)) == expected

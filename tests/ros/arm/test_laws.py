@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,59 +13,18 @@ from serl.arm_profile import ArmProfile
 from serl.geometry import between, from_rotation_vector, multiply
 from serl.guard.config import limits_of
 from serl.motion import Limits, Pose
+from serl.ros.testing.laws import LawRunner, Tool
 
 from ...support.guarding import DOWN, Loop
 from ...support.guarding import START as START_POSE
 from ...support.servoing import STILL, ServoedArm
-from ...support.upstream import FAMILIES, facts
-from ..support.laws import LAWS, Array, Law, Tool
-
-START = Tool(np.array([0.4, 0.0, 0.3]), np.array([1.0, 0.0, 0.0, 0.0]))
-NOTHING = np.zeros(6)
+from ...support.upstream import FAMILIES, driver_of
 
 
-class Controller:
-    """The law of a family with the parameters of its file, which a test may change."""
-
-    def __init__(self, name: str, **parameters: Any) -> None:
-        self.driver = facts(FAMILIES[name])
-        self.parameters: dict[str, Any] = {**self.driver["parameters"]["values"]} | parameters
-        self.frame: str = self.driver["frame"]["name"]
-        law = LAWS[self.driver["law"]["name"]]
-        self.law: Law = law(self.parameters.__getitem__, START, self.frame)
-        self.tool, self.now_s = START, 100.0
-
-    def go_to(self, step: Array, frame: str | None = None, publishers: int = 1) -> None:
-        """Command the pose that is a step away from the start."""
-        target = START.moved(step)
-        places = dict(zip("xyz", target.place, strict=True))
-        turn = dict(zip("xyzw", target.turn, strict=True))
-        pose = SimpleNamespace(position=SimpleNamespace(**places), orientation=_named(turn))
-        self._tell(SimpleNamespace(pose=pose), frame, publishers)
-
-    def go_at(self, velocity: Array, frame: str | None = None, old_s: float = 0.0) -> None:
-        """Command a velocity, with a stamp that is so old."""
-        linear, angular = (dict(zip("xyz", each, strict=True)) for each in velocity.reshape(2, 3))
-        twist = SimpleNamespace(linear=_named(linear), angular=_named(angular))
-        self._tell(SimpleNamespace(twist=twist), frame, 1, old_s)
-
-    def run(self, seconds: float, wrench: Array = NOTHING) -> Array:
-        """Let time pass; the step from the start that the tool has made."""
-        for _ in range(round(seconds / 0.01)):
-            self.now_s += 0.01
-            self.tool = self.law.step(self.tool, wrench, self.now_s)
-        return START.to(self.tool)
-
-    def _tell(self, message: Any, frame: str | None, publishers: int, old_s: float = 0.0) -> None:
-        stamp_s = self.now_s - old_s
-        stamp = SimpleNamespace(sec=int(stamp_s), nanosec=round(1e9 * (stamp_s % 1.0)))
-        frame_id = self.frame if frame is None else frame
-        message.header = SimpleNamespace(frame_id=frame_id, stamp=stamp)
-        self.law.hear(message, publishers)
-
-
-def _named(values: dict[str, Any]) -> Any:
-    return SimpleNamespace(**values)
+def controller_of(name: str, **parameters: Any) -> LawRunner:
+    """The law of a robot's controller with the parameters of its file, and changes."""
+    driver = driver_of(name)
+    return LawRunner(driver.law_kind, {**driver.parameters.values, **parameters}, driver.frame.name)
 
 
 FORWARD = np.array([0.02, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -75,7 +33,7 @@ TURN = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.2])
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "ur5e_servo"])
 def test_a_target_is_kept_when_commands_end(name: str) -> None:
-    controller = Controller(name)
+    controller = controller_of(name)
     if name == "xarm7":
         controller.parameters |= {f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"}
     controller.go_to(FORWARD)
@@ -86,15 +44,15 @@ def test_a_target_is_kept_when_commands_end(name: str) -> None:
 @pytest.mark.parametrize("name", ["ur5e", "xarm7"])
 def test_a_target_of_another_frame_or_with_a_nan_is_refused(name: str) -> None:
     """cartesian_motion_controller.cpp:181-199."""
-    controller = Controller(name)
+    controller = controller_of(name)
     controller.go_to(FORWARD, frame="world")
-    controller.go_to(np.full(6, math.nan))
+    controller.go_to(np.array([math.nan, 0.0, 0.0, 0.0, 0.0, 0.0]))
     assert not controller.run(2.0).any()
 
 
 def test_crisp_ignores_all_targets_while_two_nodes_publish_them() -> None:
     """cartesian_controller.cpp:339, 641-659."""
-    controller = Controller("franka")
+    controller = controller_of("franka")
     controller.go_to(FORWARD, publishers=2)
     assert not controller.run(2.0).any()
     controller.go_to(FORWARD, frame="world")  # which is not looked at
@@ -106,7 +64,7 @@ def test_the_gains_of_crisp_are_live_and_its_clip_bounds_the_speed() -> None:
     soft = {f"task.k_pos_{axis}": 200.0 for axis in "xyz"}
     steps = []
     for changes in ({}, soft, {"task.error_clip.x": 0.005}):
-        controller = Controller("franka")
+        controller = controller_of("franka")
         controller.parameters |= changes  # while it runs
         controller.go_to(FORWARD)
         steps.append(controller.run(0.05)[0])
@@ -118,7 +76,7 @@ def test_crisp_turns_about_the_base_unless_its_jacobian_is_local() -> None:
     """cartesian_controller.cpp:103-127: the default is the frame WORLD."""
     strayed = []
     for local in (False, True):
-        controller = Controller("franka", use_local_jacobian=local)
+        controller = controller_of("franka", use_local_jacobian=local)
         controller.go_to(TURN)
         strayed.append(max(np.linalg.norm(controller.run(0.01)[:3]) for _ in range(50)))
     assert strayed[0] > 0.01
@@ -127,7 +85,7 @@ def test_crisp_turns_about_the_base_unless_its_jacobian_is_local() -> None:
 
 def test_an_admittance_yields_to_the_force_that_it_hears_by_its_stiffness_which_is_live() -> None:
     """cartesian_compliance_controller.cpp:159-180."""
-    controller = Controller("ur5e")
+    controller = controller_of("ur5e")
     push = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     assert controller.run(3.0, push)[0] == pytest.approx(5.0 / 500.0, rel=0.01)
     controller.parameters |= {f"stiffness.trans_{axis}": 200.0 for axis in "xyz"}
@@ -138,35 +96,24 @@ def test_an_admittance_yields_to_the_force_that_it_hears_by_its_stiffness_which_
 def test_iterations_are_read_once_and_the_twist_is_that_of_the_internal_model() -> None:
     """cartesian_controller_base.cpp:216, 473-507; ForwardDynamicsSolver.cpp:92-95."""
     gains = {f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"}
-    controller, other = Controller("xarm7", **gains), Controller("xarm7", **gains)
+    controller, other = controller_of("xarm7", **gains), controller_of("xarm7", **gains)
     other.parameters["solver.iterations"] = 10
     for each in (controller, other):
         each.go_to(FORWARD)
         before = each.run(0.10)[0]
         shown_m_s, real_m_s = each.law.twist[0], (each.run(0.01)[0] - before) / 0.01
         assert real_m_s == pytest.approx(2.0 * shown_m_s)  # 0.02 s of the model in 0.01 s
-    assert controller.tool.place[0] == other.tool.place[0]
+    assert controller.tool.position[0] == other.tool.position[0]
     assert not controller.law.publishes("pose")  # before publish_state_feedback is set
     controller.parameters["solver.publish_state_feedback"] = True
     assert controller.law.publishes("pose")
 
 
-@pytest.mark.parametrize(("part", "scale"), [(slice(0, 3), 0.4), (slice(3, 6), 0.8)])
-def test_servo_scales_a_fast_command_down_by_its_norm(part: slice, scale: float) -> None:
-    """moveit_servo src/utils/command.cpp:181-199."""
-    controller, velocity = Controller("ur5e_servo"), np.zeros(6)
-    velocity[part] = [3.0, 4.0, 0.0]
-    for _ in range(50):
-        controller.go_at(velocity)
-        controller.run(0.01)
-    assert np.linalg.norm(controller.law.twist[part]) == pytest.approx(scale, rel=1e-3)
-
-
 def test_servo_halts_by_the_age_of_the_stamp_and_copies_its_timeout_at_the_start() -> None:
     """moveit_servo src/servo_node.cpp:98, 261-284."""
     velocity = np.array([0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
-    controller = Controller("ur5e_servo")
-    controller.go_at(velocity, old_s=1.0)
+    controller = controller_of("ur5e_servo")
+    controller.go_at(velocity, age_s=1.0)
     assert not controller.run(0.5).any()
     controller.parameters["moveit_servo.incoming_command_timeout"] = 5.0
     controller.go_at(velocity)
@@ -180,7 +127,7 @@ def test_servo_refuses_what_it_cannot_place_or_is_not_finite(
     frame: str | None, speed: float
 ) -> None:
     """moveit_servo src/utils/common.cpp:105-108, src/servo.cpp:575-588."""
-    controller = Controller("ur5e_servo")
+    controller = controller_of("ur5e_servo")
     controller.go_at(np.array([speed, 0.0, 0.0, 0.0, 0.0, 0.0]), frame=frame)
     assert not controller.run(0.5).any()
 
@@ -190,15 +137,15 @@ class Servoed(ServoedArm):
 
     def __init__(self, loop: Loop, parameters: dict[str, float]) -> None:
         super().__init__(loop, lag_s=0.05, dead_s=0.0)
-        self._servo = Controller("ur5e_servo", **parameters)
+        self._servo = controller_of("ur5e_servo", **parameters)
         self._servo.tool = Tool(np.array(self.pose.position), np.array(self.pose.quaternion))
 
     def tick(self, now_s: float) -> Pose:
         """Let 10 ms pass."""
         self._servo.go_at(np.array(self.sent[-1] if self.sent else STILL).reshape(6))
         self._servo.run(0.01)
-        x, y, z = self._servo.tool.place
-        a, b, c, d = self._servo.tool.turn
+        x, y, z = self._servo.tool.position
+        a, b, c, d = self._servo.tool.quaternion
         self.pose = Pose((x, y, z), (a, b, c, d))
         return self.pose
 

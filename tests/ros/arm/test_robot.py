@@ -26,13 +26,14 @@ from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.testing.bench import SPAWN
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 from serl.types import ActionSource
 
-from ...support.upstream import FAMILIES
+from ...support.upstream import file_of
 from ..conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
@@ -56,8 +57,8 @@ class Bench:
 
     def __enter__(self) -> Bench:
         self.node.__enter__()
-        script = str(Path(__file__).parents[1] / "support/fake_arm.py")
-        self.process = self.processes.start(script, FAMILIES[ROBOT], self.node.absolute(ROBOT))
+        place = self.node.absolute(ROBOT)
+        self.process = self.processes.start(*SPAWN, str(file_of(ROBOT)), place)
         self._target = self.node.publisher(topic_of(PROFILE.target, ROBOT, 1))
         self.node.subscribe(of_robot(COMMAND_POSE, ROBOT), self._on_command)
         self.node.subscribe(of_robot(HEARTBEAT, ROBOT), self._on_beat)

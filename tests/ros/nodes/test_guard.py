@@ -21,11 +21,12 @@ from serl.ros.arm.topics import COMMAND, of_robot
 from serl.ros.conversions import opening_message
 from serl.ros.node import RosNode, namespace
 from serl.ros.nodes.guard import GuardNode
+from serl.ros.testing.processes import ROBOT, eventually
 from serl.ros.topics import Topic
 from serl.system.signed_order import OrderCheck, key_path
 
 from ...support.guarding import config
-from ..support.cell import PROFILE, ROBOT, Cell, eventually
+from ..support.cell import PROFILE, Cell
 from ..support.tools import Tools
 
 pytestmark = pytest.mark.ros
@@ -202,7 +203,7 @@ def test_it_refuses_an_arm_that_speaks_of_another_frame(cell: Cell) -> None:
     cell.start_arm(frame="world")
     line = _refusal(cell)
     assert "pose is in the frame 'world', expected 'base' (" in line
-    assert line.endswith("/panda/current_pose)")
+    assert line.endswith("/arm/current_pose)")
 
 
 def test_it_names_the_topic_of_joints_that_are_too_few(cell: Cell) -> None:
@@ -211,7 +212,7 @@ def test_it_names_the_topic_of_joints_that_are_too_few(cell: Cell) -> None:
     cell.until("disarmed")
     line = "not now: joints: 6 numbers, expected 7 ("
     eventually(lambda: cell.call("arm")[1].startswith(line))
-    assert cell.call("arm")[1].endswith("/panda/joint_states)")
+    assert cell.call("arm")[1].endswith("/arm/joint_states)")
 
 
 def test_an_arm_that_is_elsewhere_is_refused_by_key_and_topic_before_it_moves(cell: Cell) -> None:
@@ -224,7 +225,7 @@ def test_an_arm_that_is_elsewhere_is_refused_by_key_and_topic_before_it_moves(ce
     eventually(lambda: cell.call("arm")[1].startswith(begun))
     armed, said = cell.call("arm")
     assert not armed
-    assert said.endswith("/panda/current_pose)")
+    assert said.endswith("/arm/current_pose)")
     assert not any(line.words[0] == "setpoint" for line in cell.lines(0.0))
 
 
@@ -289,7 +290,7 @@ def test_an_arm_that_is_stopped_is_told_nothing_of_its_gripper(cell: Cell) -> No
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_it_refuses_to_start_where_no_latch_can_be_kept(cell: Cell) -> None:
     cell.latch.parent.chmod(0o500)
-    assert "panda.latch" in _refusal(cell)
+    assert "arm.latch" in _refusal(cell)
 
 
 def _refusal(cell: Cell, *arguments: str) -> str:

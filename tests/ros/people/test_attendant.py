@@ -13,10 +13,11 @@ from serl.guard.latch import GuardedArm
 from serl.ros.people import attendant as attendant_module
 from serl.ros.people.attendant import Attendant
 from serl.ros.ports import read_ports
+from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from ..support.cell import Cell, eventually
+from ..support.cell import Cell
 
 pytestmark = pytest.mark.ros
 

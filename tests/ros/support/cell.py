@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from diagnostic_msgs.srv import AddDiagnostics
 from std_msgs.msg import Bool
-from std_srvs.srv import Trigger
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.ros.arm.guard_topics import ESTOP, GUARD_STATE, NOT_NOW
+from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.arm.topics import COMMAND, topic_of
-from serl.ros.environment import environment
-from serl.ros.node import RosNode, namespace
-from serl.ros.topics import Topic
-from serl.system.signed_order import key_path, load_order_key, sign_order
+from serl.ros.node import RosNode
+from serl.ros.testing.processes import ROBOT, GuardProcesses, eventually
 
 from ...support.guarding import config
 
-ROBOT = "panda"
 PROFILE: ArmProfile = plugins.load("robot", "sim")
-LIMIT_S = 120.0
-SIGNED = ("ack", "reset", "arm")
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
 _STANDS = 20
@@ -66,121 +53,40 @@ class Stop:
     travel_m: float
 
 
-class Lateness:
-    """How late this machine wakes up who sleeps: what no process of ours can make up for."""
-
-    def __init__(self) -> None:
-        self.worst_s = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._measure, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _measure(self) -> None:
-        while not self._over.is_set():
-            begin_s = time.monotonic()
-            time.sleep(0.005)
-            self.worst_s = max(self.worst_s, time.monotonic() - begin_s - 0.005)
-
-
-class Cell:
-    """Made of a folder; its processes are ended when it is left."""
+class Cell(GuardProcesses):
+    """The simulated arm's process, an actor, and further processes beside the guard."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.latch = folder / "panda.latch"
-        self.latch.write_text("serl latch: disarmed\n")
-        (folder / "guard.yaml").write_text(json.dumps(config().model_dump(mode="json")))
-        self.processes: dict[str, subprocess.Popen[str]] = {}
-        self._started: list[subprocess.Popen[str]] = []  # one name may have been given twice
-        self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
+        super().__init__(folder, config())
         self.environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
         )
-        self._node = RosNode("operator", folder, local=True)
-        self.lateness = Lateness()
-        self._clients: dict[str, Any] = {}
-        self.states: list[tuple[float, str]] = []
-        self.counts: dict[str, float] = {}
-        self.not_now = ""  # why the guard would refuse `ack`
-
-    def __enter__(self) -> Self:
-        self._node.__enter__()
-        self.lateness.__enter__()
-        name = f"{self.prefix}/{GUARD_STATE.name}"
-        self._node.subscribe(GUARD_STATE._replace(name=name), self._on_state)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for process in self._started:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.communicate()
-        self.lateness.__exit__(None, None, None)
-        self._node.__exit__(None, None, None)
-
-    @property
-    def prefix(self) -> str:
-        return f"{namespace(self.folder)}/{ROBOT}"
-
-    @property
-    def state(self) -> str:
-        """What the guard said last."""
-        return self.states[-1][1] if self.states else ""
 
     def start_arm(self, **faults: Any) -> None:
         self.break_arm(**faults)
-        self._start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
-
-    def start_fake(self, family: str) -> None:
-        """The driver of a family, as its sources say it is."""
-        self._start("arm", str(_HERE / "fake_arm.py"), family, self.prefix)
+        self.start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
 
     def start_camera(self, camera: str) -> None:
         """A camera with a sensor's noise."""
-        self._start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera)
+        self.start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera)
 
     def start_actor(self, mode: str = "policy") -> None:
-        self._start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
+        self.start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
     def start_steered(self, hand: bool = True) -> None:
         """An actor that a person's device steers, and that device's process."""
-        self._start("actor", str(_HERE / "steered_process.py"), str(self.folder), ROBOT)
+        self.start("actor", str(_HERE / "steered_process.py"), str(self.folder), ROBOT)
         if hand:
             self.start_hand()
 
     def start_hand(self) -> None:
         """The process of a person's device, who leads the arm around."""
-        self._start("hand", str(_HERE / "steering_process.py"), str(self.folder), ROBOT)
-
-    def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
-        settings, latch = str(self.folder / "guard.yaml"), str(self.latch)
-        return self._start(
-            *("guard", "-m", "serl.ros.nodes.guard", "--run", str(self.folder), "--robot", ROBOT),
-            *("--config", settings, "--latch", latch, *arguments),
-        )
+        self.start("hand", str(_HERE / "steering_process.py"), str(self.folder), ROBOT)
 
     def start_console(self) -> None:
         """The page of the run, beside the actor that drives this arm."""
         folder = str(self.folder)
-        self._start(
+        self.start(
             *("console", "-m", "serl.ros.nodes.console", "--run", folder, "--actor", ROBOT),
             *("--port", "8970", "--guard", ROBOT, "--latch", str(self.latch)),
         )
@@ -188,13 +94,13 @@ class Cell:
     def start_reader(self) -> None:
         """A controller that asks for reliable setpoints, as those of ros2_control do."""
         topic = f"{self.prefix}/{PROFILE.target.name}"
-        before = self._node.handle.count_subscribers(topic)
-        self._start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
-        eventually(lambda: self._node.handle.count_subscribers(topic) > before)
+        before = self.operator.handle.count_subscribers(topic)
+        self.start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
+        eventually(lambda: self.operator.handle.count_subscribers(topic) > before)
 
     def start_witness(self) -> None:
         """Who writes down what an arm hears that is `witnessed`."""
-        self._start("witness", str(_HERE / "witness_process.py"), str(self.folder), ROBOT)
+        self.start("witness", str(_HERE / "witness_process.py"), str(self.folder), ROBOT)
 
     def start_all(self, mode: str = "policy", steered: bool = False, **faults: Any) -> None:
         """All three, with the arm on its way around the circle; a person may steer it."""
@@ -235,43 +141,6 @@ class Cell:
         scratch = self.folder / "arm_faults.new"
         scratch.write_text(json.dumps(faults))
         scratch.replace(self.folder / "arm_faults.yaml")
-
-    def signal(self, name: str, number: signal.Signals) -> float:
-        """Send a signal; when that was."""
-        now_s = time.monotonic()
-        self.processes[name].send_signal(number)
-        if number is signal.SIGKILL:
-            self.processes[name].wait()
-        return now_s
-
-    def call(self, service: str, limit_s: float = LIMIT_S) -> tuple[bool, str]:
-        """Call a service of the guard, signed where that is needed."""
-        request, signed = Trigger.Request(), service in SIGNED
-        client = self.client("order" if signed else service, limit_s)
-        if signed:
-            name = f"{self.prefix}/guard/{service}"
-            key = load_order_key(key_path(self.latch))
-            text = sign_order(key, name, time.monotonic_ns())
-            request = AddDiagnostics.Request(load_namespace=text)
-        future = client.call_async(request)
-        eventually(future.done, limit_s)
-        return future.result().success, future.result().message
-
-    def client(self, service: str, limit_s: float = LIMIT_S) -> Any:
-        """A client of a service that is there."""
-        if service not in self._clients:
-            name = f"{self.prefix}/guard/{service}"
-            kind = AddDiagnostics if service == "order" else Trigger
-            self._clients[service] = self._node.handle.create_client(kind, name)
-        assert self._clients[service].wait_for_service(limit_s)
-        return self._clients[service]
-
-    def publisher(self, topic: Topic) -> Any:
-        return self._node.publisher(topic._replace(name=f"{self.prefix}/{topic.name}"))
-
-    def until(self, state: str, limit_s: float = LIMIT_S) -> None:
-        """Return once the guard says that it is in a state."""
-        eventually(lambda: self.state.startswith(state), limit_s, lambda: self.state)
 
     def lines(self, after_s: float) -> Iterator[Line]:
         """What the arm wrote down since."""
@@ -379,35 +248,3 @@ class Cell:
         places = [line.words[1:] for line in self.lines(after_s) if line.words[0] == "setpoint"]
         numbers = [[float(word) for word in place] for place in places]
         return max(map(math.dist, numbers[:-1], numbers[1:]))
-
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        self.processes[name] = process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def _on_state(self, message: Any) -> None:
-        self.states.append((time.monotonic(), message.message))
-        self.not_now = next(pair.value for pair in message.values if pair.key == NOT_NOW)
-        self.counts = {
-            pair.key: float(pair.value)
-            for pair in message.values
-            if pair.key not in ("limits", NOT_NOW)
-        }
-
-
-def eventually(
-    condition: Callable[[], object],
-    limit_s: float = LIMIT_S,
-    found: Callable[[], str] = lambda: "",
-) -> None:
-    """Return once the condition holds; fail when it does not within the limit."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s: {found()}"
-        time.sleep(0.01)

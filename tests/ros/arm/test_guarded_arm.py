@@ -1,0 +1,325 @@
+"""An actor's arm behind a real guard and a fake driver, beyond what `ProfileSuite` checks."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serl.arm_profile import RUNNING
+from serl.clock import WallClock
+from serl.errors import STUCK, SerlError
+from serl.intervention import HandsOff
+from serl.loop import EpisodeKey, run
+from serl.robot import POSE
+from serl.ros.arm.controller import settle_controller
+from serl.ros.arm.guard_client import GuardClient
+from serl.ros.arm.robot import GainServices
+from serl.ros.arm.station import Station
+from serl.ros.testing import ProfileBench
+from serl.ros.testing.processes import ROBOT, eventually
+from serl.specs import ObservationSpec, Spec
+from serl.teleop.stop import StopLatch
+from serl.training.replay import Replay
+from serl.types import Action, End, Observation, Outcome, Record, Step
+
+from ...support.upstream import file_of
+
+pytestmark = pytest.mark.ros
+
+TRIES = 5
+"""A busy machine delays; a defect shows at every try."""
+
+NODE = f"{ROBOT}/cartesian_impedance_controller"
+GAIN = "task.k_pos_x"
+
+
+@pytest.fixture(scope="module")
+def crisp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfileBench]:
+    with ProfileBench(tmp_path_factory.mktemp("crisp"), "franka", file_of("franka")) as bench:
+        yield bench
+
+
+@pytest.fixture
+def guarded(crisp: ProfileBench, monkeypatch: pytest.MonkeyPatch) -> ProfileBench:
+    """The bench with an arm that reads its guard's reports, as that of a run does."""
+    monkeypatch.setattr(crisp.arm, "guard", GuardClient(crisp.node, ROBOT, crisp.arm.remote))
+    crisp.misbehave()
+    crisp.take()
+    crisp.recover()
+    return crisp
+
+
+class Watching:
+    """A task that observes the pose of the tool, and never ends."""
+
+    observation_spec = ObservationSpec(state={"tcp_pose": POSE})
+
+    def begin(self, reading: Observation) -> None:
+        pass
+
+    def observation(self, reading: Observation) -> Observation:
+        return Observation({"tcp_pose": reading.state["tcp_pose"]}, stamps=reading.stamps)
+
+    def outcome(self, reading: Observation, index: int) -> Outcome:
+        return Outcome(truncated=index > 300)
+
+
+class TenSteps(HandsOff):
+    """A person who drives along y for ten steps, and lets go."""
+
+    def __init__(self, action: Action) -> None:
+        self.action, self.left = action, 10
+
+    def __call__(self) -> Action | None:
+        self.left -= 1
+        return self.action if self.left >= 0 else None
+
+
+def along_y(bench: ProfileBench, sign: float) -> Action:
+    """An action along y: towards the middle of the box for 1, away from it for -1."""
+    side = -1.0 if bench.position()[1] > 0.0 else 1.0
+    return np.array([0.0, sign * side, 0.0, 0.0, 0.0], np.float32)
+
+
+@pytest.mark.parametrize("stop", ["estop", "disarm"])
+def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(stop: str, tmp_path: Path) -> None:
+    with ProfileBench(tmp_path, "ur5e_servo", file_of("ur5e_servo")) as bench:
+        bench.make_ready()
+        sent, start_m = bench.velocities(), bench.position()[1]
+        bench.drive(until=lambda: bench.position()[1] > start_m + 0.02, y=1.0)
+        begin = len(sent)
+        bench.call(stop)
+        standing = [0.0] * 6
+        eventually(lambda: standing in sent[begin:], found=lambda: str(sent[-3:]))
+        bench.until({"estop": "estop: the service", "disarm": "disarmed"}[stop])
+        if stop == "estop":
+            count = len(sent)
+            eventually(lambda: len(sent) > count + 50)
+        after = sent[begin + sent[begin:].index(standing) :]
+        assert all(twist == standing for twist in after)
+        assert all(twist[1] >= 0.0 for twist in sent[begin:])  # no retract
+
+
+def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> None:
+    fault = {"name": "/nobody", "type": RUNNING}
+    with ProfileBench(tmp_path, "ur5e", file_of("ur5e"), fault=fault) as bench:
+        line = "not now: /nobody: nobody tells whether the arm is well"
+        eventually(lambda: bench.call("arm")[1] == line, found=lambda: bench.not_now)
+
+
+def test_an_arm_that_a_fault_stopped_waits_for_a_person_and_then_moves(
+    guarded: ProfileBench, tmp_path: Path
+) -> None:
+    arm, hold = guarded.arm, StopLatch(tmp_path / "stopped")
+
+    def person() -> bool:
+        hold.resume()
+        return False
+
+    station = Station(arm, hold, person)
+    guarded.misbehave("silent")
+    pose = next(iter(arm.feeds))
+    eventually(lambda: not pose.is_fresh)
+    assert not arm.act(np.ones(5, np.float32)).any(), "it acts on what it cannot see"
+    arm.stop("no pose")  # as the control loop does
+    guarded.misbehave()
+    guarded.take()
+    eventually(lambda: station.has_arm)
+    assert not station.standby(), "nobody held it"
+    assert arm.stop_reason == "no pose"
+    hold.pause("no pose")
+    assert station.standby()
+    assert arm.stop_reason is None
+    start_m, side = guarded.position()[1], along_y(guarded, 1.0)[1]
+    guarded.drive(until=lambda: side * (guarded.position()[1] - start_m) > 0.01, y=side)
+
+
+def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(
+    crisp: ProfileBench,
+) -> None:
+    crisp.make_ready()
+    since = len(crisp.states)
+    crisp.misbehave("whirling")
+    crisp.drive(until=lambda: crisp.has_reported("protective stop: joint 2", since))
+    assert crisp.has_reported("hold: joint 2 turns faster than 1.5 rad/s", since)
+
+
+def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
+    guarded: ProfileBench,
+) -> None:
+    arm = guarded.arm
+    steps: list[Step] = []
+
+    def sink(record: Record) -> None:
+        if isinstance(record, Step):
+            steps.append(record)
+
+    def is_whole() -> bool:
+        """A busy machine is late at times, and the episode is over."""
+        steps.clear()
+        guarded.take()
+        guarded.recover()
+        if not arm.remote.wait(lambda: guarded.state == "hold: command is stale", 5.0):
+            return False
+        person, back = TenSteps(along_y(guarded, 1.0)), along_y(guarded, -1.0)
+        clock, key = WallClock(10.0, arm.beat), EpisodeKey("run", "actor", 0, 1)
+        ends = lambda: len(steps) > 20  # noqa: E731
+        run(arm, Watching(), lambda o: back, clock, key, sink, teleop=person, interrupted=ends)
+        return len(steps) > 20
+
+    guarded.make_ready()
+    eventually(is_whole, 60.0, lambda: f"{guarded.state}; {len(steps)} steps")
+    moved = [float(step.action[1]) for step in steps]
+    assert abs(moved[0]) == 1.0, "a guard that waits for the first target moves the arm to it"
+    assert moved[10:13] == [0.0] * 3, "it rests for half a second after a person"
+    assert moved[0] * min(moved[15:], key=lambda value: moved[0] * value) < 0, "then it goes on"
+
+
+def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(
+    guarded: ProfileBench,
+) -> None:
+    for _ in range(TRIES):
+        records, learned = _stuck_episode(guarded)
+        if "its newest message is" not in _reason(records):
+            break  # only a late message of a busy machine is a reason to try again
+    assert _reason(records) == f"the guard holds the arm: {STUCK}"
+    assert learned <= 6  # at most those in which it moved
+    assert len(records) > 20  # all of it is logged
+
+
+def _reason(records: list[Record]) -> str:
+    end = records[-1]
+    assert isinstance(end, End)
+    return end.text
+
+
+def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
+    """Run an episode whose arm is stuck from its fifth step on; its records, and steps learned."""
+    bench.misbehave()
+    bench.take()
+    bench.recover()
+    aside = along_y(bench, 1.0)
+    records: list[Record] = []
+
+    def sink(record: Record) -> None:
+        if len(records) == 4:
+            bench.misbehave("stuck")
+        records.append(record)
+
+    arm, task = bench.arm, Watching()
+    clock = WallClock(10.0, arm.beat)
+    run(arm, task, lambda o: aside, clock, EpisodeKey("run", "actor", 0, 0), sink)
+    spec = Spec(
+        task="watch", observation=task.observation_spec, action=arm.action_spec, rate_hz=10.0
+    )
+    replay = Replay(spec, 1000, 0.9)
+    for record in records:
+        replay.add(record)
+    return records, len(replay)
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("forgetful", f"{GAIN} is 100.0, expected 200.0"),
+        ("stubborn", "controller is active"),
+    ],
+)
+def test_gains_that_the_controller_does_not_take_stop_the_arm(
+    crisp: ProfileBench, fault: str, complaint: str
+) -> None:
+    crisp.make_ready()
+    crisp.misbehave(fault)
+    with pytest.raises(SerlError, match=complaint):
+        crisp.arm.switch("compliance")
+    assert complaint in (crisp.arm.stop_reason or "")
+    crisp.misbehave()
+    settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+
+
+def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: ProfileBench) -> None:
+    """An actor that starts beside an armed guard, after another one that was compliant."""
+    gains = crisp.history(GAIN)
+
+    def settle() -> None:
+        crisp.arm.switch("compliance")
+        eventually(lambda: gains[-1:] == [200.0], found=lambda: str(gains))
+        gains.clear()
+        settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
+
+    _undisturbed(crisp, settle)
+    eventually(lambda: gains[-1:] == [2000.0], found=lambda: str(gains))
+    assert gains == sorted(gains)
+    assert max(b - a for a, b in pairwise([200.0, *gains])) < 200.0
+
+
+def _undisturbed(crisp: ProfileBench, change: Callable[[], object]) -> None:
+    """Change the gains of an arm that the guard has taken, without a stop.
+
+    A guard stops an arm whose gains are between two modes for two seconds, as on a busy machine;
+    it has seen them at rest at most half a second before. Only then it is tried again.
+    """
+    for _ in range(TRIES):
+        crisp.make_ready()
+        since, begun_s = len(crisp.states), time.monotonic()
+        change()
+        took_s = time.monotonic() - begun_s
+        if not crisp.has_reported("protective stop", since):
+            return
+        assert took_s > 1.5, crisp.states[since:]
+    raise AssertionError(f"gains took {took_s:.1f} s at the last of {TRIES} tries")
+
+
+def test_a_service_of_the_actor_switches_gains(crisp: ProfileBench) -> None:
+    crisp.make_ready()
+    GainServices(crisp.node, crisp.arm)
+    remote, own = crisp.arm.remote, crisp.node.handle.get_fully_qualified_name()
+    assert "compliance" in remote.trigger(f"{own}/gains/compliance")
+    eventually(lambda: crisp.get(GAIN) == {GAIN: 200.0})
+    crisp.misbehave("stubborn")
+
+    def is_stopped() -> bool:
+        with suppress(SerlError):  # the switch before may not be over
+            remote.trigger(f"{own}/gains/precision")
+        crisp.pass_time(0.05)
+        return "controller is active" in (crisp.arm.stop_reason or "")
+
+    eventually(is_stopped)
+    crisp.misbehave()
+    settle_controller(remote, ROBOT, crisp.profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("task.error_clip.x", 0.1), (GAIN, 1000.0)],
+    ids=["clip", "gain that stays between two modes"],
+)
+def test_an_arm_whose_controller_is_set_otherwise_meanwhile_is_stopped(
+    crisp: ProfileBench, name: str, value: float
+) -> None:
+    crisp.make_ready()
+    since, wanted = len(crisp.states), crisp.profile.controller.parameters[name]
+    crisp.set(**{name: value})
+    line = f"{crisp.operator.absolute(NODE)}: {name} is {value}, expected {wanted}"
+    stop = f"protective stop: {line}"
+    eventually(lambda: crisp.has_reported(stop, since), found=lambda: crisp.state)
+    crisp.set(**{name: wanted})
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("control_msgs") is None,
+    reason="NOT TESTED: grippers by control_msgs/action/GripperCommand, which no wheel has",
+)
+def test_a_gripper_that_takes_no_goal_stops_the_arm(tmp_path: Path) -> None:
+    with ProfileBench(tmp_path, "ur5e", file_of("ur5e")) as bench:
+        bench.make_ready()
+        bench.misbehave("numb")
+        line = "protective stop: /robotiq_gripper_controller/gripper_cmd: the gripper took no goal"
+        bench.drive(until=lambda: bench.state.startswith(line), gripper=-1.0)

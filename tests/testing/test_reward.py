@@ -1,0 +1,112 @@
+"""The suite of rewards passes those of serl, and fails what breaks the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.reward import Judgement, NoReward, PoseReward, Reward, RewardConfig, StageReward
+from serl.testing import RewardSuite, failures
+from serl.types import Observation
+
+
+def readings() -> list[Observation]:
+    poses = [(x_m, 0.0, 0.2, 0.0, 0.0, 0.0, 1.0) for x_m in (0.3, 0.2, 0.1, 0.1)]
+    return [Observation({"tcp_pose": np.array(pose, np.float32)}) for pose in poses]
+
+
+class TestPoseReward(RewardSuite):
+    def make(self) -> Reward:
+        return PoseReward(RewardConfig(kind="pose", pose=(0.1, 0.0, 0.2, 0, 0, 0, 1)))
+
+    def readings(self) -> list[Observation]:
+        return readings()
+
+
+class TestStageReward(TestPoseReward):
+    def make(self) -> Reward:
+        def probabilities(reading: Observation) -> np.ndarray[Any, Any]:
+            return np.array([0.1, 0.9] if reading.state["tcp_pose"][0] < 0.15 else [0.9, 0.1])
+
+        return StageReward(probabilities, 1, RewardConfig(hold=(2, 3)), 0.5)
+
+
+class TestNoReward(TestPoseReward):
+    succeeds = False
+
+    def make(self) -> Reward:
+        return NoReward("human")
+
+
+class Broken:
+    """A reward that keeps its contract unless a subclass breaks it."""
+
+    provenance = "broken"
+
+    def begin(self, reading: Observation) -> None:
+        self.count = 0
+
+    def __call__(self, reading: Observation) -> Judgement:
+        self.count += 1
+        return Judgement(float(self.count == 3), self.count == 3)
+
+
+class Nameless(Broken):
+    provenance = ""
+
+
+class NotFinite(Broken):
+    def __call__(self, reading: Observation) -> Judgement:
+        return super().__call__(reading)._replace(reward=float("nan"))
+
+
+class NumpyNumber(Broken):
+    def __call__(self, reading: Observation) -> Judgement:
+        return super().__call__(reading)._replace(reward=np.float32(0.0))  # type: ignore[arg-type]
+
+
+class NeverSuccessful(Broken):
+    def __call__(self, reading: Observation) -> Judgement:
+        return Judgement()
+
+
+class Forgetless(Broken):
+    count = 0
+
+    def begin(self, reading: Observation) -> None:
+        pass
+
+
+class Writing(Broken):
+    def __call__(self, reading: Observation) -> Judgement:
+        reading.state["tcp_pose"][0] += 1.0
+        return super().__call__(reading)
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (Nameless, "test_it_names_its_provenance"),
+        (NotFinite, "test_judgements_are_numbers"),
+        (NumpyNumber, "test_judgements_are_numbers"),
+        (NeverSuccessful, "test_the_last_reading_is_judged_as_expected"),
+        (Forgetless, "test_an_episode_begins_anew"),
+        (Writing, "test_a_reading_is_only_read"),
+    ],
+)
+def test_a_broken_reward_fails(kind: type[Broken], test: str) -> None:
+    class Suite(TestPoseReward):
+        def make(self) -> Reward:
+            return kind()
+
+    assert test in failures(Suite())
+
+
+def test_a_reward_that_counts_passes() -> None:
+    class Suite(TestPoseReward):
+        def make(self) -> Reward:
+            return Broken()
+
+    assert failures(Suite()) == set()
