@@ -23,6 +23,7 @@ _GAIN_HZ = 2.0
 _HALTED_S = 0.1
 """Time without a command after which a velocity-controlled arm stops by itself."""
 
+_ANSWER_S = 1.0
 _STILL: Vector = (0.0, 0.0, 0.0)
 
 
@@ -38,7 +39,14 @@ class VelocityFollower:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._stopping = limits.model_copy(
+            update={
+                "acceleration_m_s2": limits.stop_acceleration_m_s2,
+                "jerk_m_s3": limits.stop_jerk_m_s3,
+                "angular_acceleration_rad_s2": limits.stop_angular_acceleration_rad_s2,
+                "angular_jerk_rad_s3": limits.stop_angular_jerk_rad_s3,
+            }
+        )
         self._sent_s = -math.inf
         self._linear = self._angular = (_STILL, _STILL)  # velocity and acceleration
 
@@ -59,58 +67,36 @@ class VelocityFollower:
         if now_s - self._sent_s > _HALTED_S:
             self._linear = self._angular = (_STILL, _STILL)
         self._sent_s = now_s
-        if measured is None or pace is None:
-            self._brake()
-        else:
-            self._pursue(setpoint, measured, pace)
-        return self._linear[0], self._angular[0]
-
-    def _pursue(self, setpoint: Setpoint, measured: Pose, pace: Limits) -> None:
-        near = within_lead(setpoint.pose, measured, pace)  # an arm may have been pushed away
-        behind = subtract(near.position, measured.position)
-        turned = between(measured.quaternion, near.quaternion)
+        linear = angular = _STILL
+        limits = self._stopping
+        if measured is not None and pace is not None:
+            limits = pace
+            near = within_lead(setpoint.pose, measured, pace)  # an arm may have been pushed away
+            behind = subtract(near.position, measured.position)
+            turned = between(measured.quaternion, near.quaternion)
+            linear = add(setpoint.velocity, _scaled(behind))
+            angular = add(setpoint.angular_velocity, _scaled(turned))
         self._linear = steer(
             *self._linear,
-            add(setpoint.velocity, _scaled(behind)),
-            pace.speed_m_s,
-            pace.acceleration_m_s2,
-            pace.jerk_m_s3,
-            PROFILE_PERIOD_S,
-        )
-        self._angular = steer(
-            *self._angular,
-            add(setpoint.angular_velocity, _scaled(turned)),
-            pace.angular_speed_rad_s,
-            pace.angular_acceleration_rad_s2,
-            pace.angular_jerk_rad_s3,
-            PROFILE_PERIOD_S,
-        )
-
-    def _brake(self) -> None:
-        limits = self._limits
-        self._linear = steer(
-            *self._linear,
-            _STILL,
+            linear,
             limits.speed_m_s,
-            limits.stop_acceleration_m_s2,
-            limits.stop_jerk_m_s3,
+            limits.acceleration_m_s2,
+            limits.jerk_m_s3,
             PROFILE_PERIOD_S,
         )
         self._angular = steer(
             *self._angular,
-            _STILL,
+            angular,
             limits.angular_speed_rad_s,
-            limits.stop_angular_acceleration_rad_s2,
-            limits.stop_angular_jerk_rad_s3,
+            limits.angular_acceleration_rad_s2,
+            limits.angular_jerk_rad_s3,
             PROFILE_PERIOD_S,
         )
+        return self._linear[0], self._angular[0]
 
 
 def _scaled(v: Vector) -> Vector:
     return _GAIN_HZ * v[0], _GAIN_HZ * v[1], _GAIN_HZ * v[2]
-
-
-_ANSWER_S = 1.0
 
 
 class ArmCommander:
@@ -130,9 +116,9 @@ class ArmCommander:
         self._message = TwistStamped() if self._follower else PoseStamped()
         self._message.header.frame_id = profile.base_frame
         self._publisher = node.publisher(self._topic)
-        self._gripper: _Topic | _Action | None = None
+        self._gripper: _GripperTopic | _GripperAction | None = None
         if profile.gripper is not None:
-            kind = _Action if profile.gripper.command.type == GRIP else _Topic
+            kind = _GripperAction if profile.gripper.command.type == GRIP else _GripperTopic
             self._gripper = kind(node, robot, profile.gripper)
 
     def send(self, setpoint: Setpoint, measured: Pose | None, pace: Limits | None) -> None:
@@ -157,7 +143,7 @@ class ArmCommander:
     def end(self) -> None:
         """End the stream of setpoints; send zero velocity to a velocity-controlled arm."""
         if self._follower is not None:
-            self._send_twist((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+            self._send_twist(_STILL, _STILL)
 
     def _send_twist(self, linear: Vector, angular: Vector) -> None:
         message = self._message
@@ -181,7 +167,7 @@ class ArmCommander:
     def unheard(self) -> str:
         """The reason why commands would reach no subscriber; empty when all have one."""
         if not self._publisher.get_subscription_count():
-            return self._nobody()
+            return self._missing_subscriber()
         return self._gripper.unheard if self._gripper is not None else ""
 
     @property
@@ -189,7 +175,7 @@ class ArmCommander:
         """The gripper command that was not accepted within a second; empty if there is none."""
         return self._gripper.unanswered if self._gripper is not None else ""
 
-    def _nobody(self) -> str:
+    def _missing_subscriber(self) -> str:
         name = self._node.absolute(self._topic.name)
         found = self._node.handle.get_subscriptions_info_by_topic(name)
         wanted = type(self._message).__name__
@@ -199,7 +185,7 @@ class ArmCommander:
         return f"{name}: no controller listens" + (" with a quality that fits" if found else "")
 
 
-class _Topic:
+class _GripperTopic:
     """A gripper commanded by a number on a topic; repeated, so a lost message does no harm."""
 
     unanswered = ""
@@ -222,7 +208,7 @@ class _Topic:
         return "" if heard else f"{self._name}: no gripper listens"
 
 
-class _Action:
+class _GripperAction:
     """A gripper commanded by action goals: one per change, repeated each second until accepted."""
 
     def __init__(self, node: RosNode, robot: str, gripper: GripperProfile) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from serl.ros.node import RosNode
 from serl.system.json_fields import printable
@@ -14,63 +14,25 @@ from serl.system.json_fields import printable
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name when a publisher is discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0
 _BURIED_S = 30.0
+"""Time after which a dead process, visible for up to 20 s, is not taken for its successor."""
+
 _NAMELESS = "one without a name"
-_PARTICIPANT = 12  # leading bytes of an endpoint's id that are common to its process
 
 
-class Rivals:
-    """Detector of publishers on topics, beside this node's own.
+class _Publisher(NamedTuple):
+    """A publisher in the ROS graph; its node's name is empty until it is known."""
 
-    Args:
-        node: the process's node.
-        topics: names of the topics, from the root.
-
-    Attributes:
-        own: number of this node's own publishers on each topic.
-    """
-
-    def __init__(self, node: RosNode, *topics: str) -> None:
-        self.own = 0
-        self._handle, self._topics = node.handle, topics
+    node: str
+    endpoint: bytes
 
     @property
-    def words(self) -> str:
-        """The other publishers of each topic, by the names known so far; empty without any."""
-        return "; ".join(filter(None, map(self._words_of, self._topics)))
-
-    def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
-        """Return `words` once all node names are known; blocks for at most a second."""
-        deadline_s = time.monotonic() + _NAMED_S
-        while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
-            time.sleep(_LOOK_S)
-        return self.words
-
-    def _words_of(self, topic: str) -> str:
-        found = self._found(topic)
-        if len(found) <= self.own:
-            return ""
-        names = ", ".join(self._names(found))
-        return f"others publish {topic}{': ' if names else ''}{names}"
-
-    def _found(self, topic: str) -> list[Any]:
-        return list(self._handle.get_publishers_info_by_topic(topic))
-
-    def _are_unknown(self) -> bool:
-        found = (each for topic in self._topics for each in self._found(topic))
-        return any(each.node_name == _UNKNOWN for each in found)
-
-    def _names(self, found: list[Any]) -> Iterator[str]:
-        names = Counter(_name(each) for each in found if each.node_name != _UNKNOWN)
-        names[self._handle.get_fully_qualified_name()] -= self.own
-        yield from sorted(+names)
+    def process(self) -> bytes:
+        """The leading bytes of the endpoint's id, which are common to its process."""
+        return self.endpoint[:12]
 
 
-class Commanders:
-    """Detector of several publishers on the command topics, which one actor at a time may use.
-
-    A process that died stays visible for up to 20 s, and its successor has the same node name. So
-    two processes of one name are accepted for 30 s if both were visible when the present controller
-    began to drive.
+class _PublisherWatch:
+    """Base of the detectors.
 
     Args:
         node: the process's node.
@@ -85,8 +47,57 @@ class Commanders:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handle, self._topics, self._now_s = node.handle, topics, now_s
-        self._nameless: set[bytes] = set()
-        self._since_s, self._known = math.nan, set[bytes]()  # processes seen when the lease began
+
+    def _publishers(self, topic: str) -> Iterator[_Publisher]:
+        for each in self._handle.get_publishers_info_by_topic(topic):
+            name = printable(f"{each.node_namespace.rstrip('/')}/{each.node_name}")
+            known = "" if each.node_name == _UNKNOWN else name
+            yield _Publisher(known, bytes(each.endpoint_gid))
+
+
+class Rivals(_PublisherWatch):
+    """Detector of publishers on topics, beside this node's own.
+
+    Attributes:
+        own: number of this node's own publishers on each topic.
+    """
+
+    own = 0
+
+    @property
+    def words(self) -> str:
+        """The other publishers of each topic, by the names known so far; empty without any."""
+        return "; ".join(filter(None, map(self._words_of, self._topics)))
+
+    def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
+        """Return `words` once all node names are known; blocks for at most a second."""
+        deadline_s = time.monotonic() + _NAMED_S
+        while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
+            time.sleep(_LOOK_S)
+        return self.words
+
+    def _words_of(self, topic: str) -> str:
+        found = list(self._publishers(topic))
+        if len(found) <= self.own:
+            return ""
+        names = Counter(each.node for each in found if each.node)
+        names[self._handle.get_fully_qualified_name()] -= self.own
+        others = ", ".join(sorted(+names))
+        return f"others publish {topic}{': ' if others else ''}{others}"
+
+    def _are_unknown(self) -> bool:
+        return any(not each.node for topic in self._topics for each in self._publishers(topic))
+
+
+class Commanders(_PublisherWatch):
+    """Detector of several publishers on the command topics, which one actor at a time may use.
+
+    A process that died stays visible, and its successor has the same node name. So two processes
+    of one name are accepted for 30 s if both were visible when the present controller began.
+    """
+
+    _nameless: Collection[bytes] = ()
+    _since_s, _known = math.nan, frozenset[bytes]()  # processes seen when the lease began
 
     def look(self, since_s: float) -> str:
         """Return the names of the publishers when there are several; empty otherwise.
@@ -98,14 +109,12 @@ class Commanders:
         """
         names: dict[bytes, str] = {}
         for topic in self._topics:
-            for each in self._handle.get_publishers_info_by_topic(topic):
-                known = _name(each) if each.node_name != _UNKNOWN else ""
-                process = bytes(each.endpoint_gid[:_PARTICIPANT])
-                names[process] = known or names.get(process, "")
+            for each in self._publishers(topic):
+                names[each.process] = each.node or names.get(each.process, "")
         if since_s != self._since_s:
-            self._since_s, self._known = since_s, {*names}
+            self._since_s, self._known = since_s, frozenset(names)
         nameless = {process for process, name in names.items() if not name}
-        stays = "one without a name" if nameless & self._nameless else ""
+        stays = _NAMELESS if nameless.intersection(self._nameless) else ""
         self._nameless = nameless
         found = sorted({*names.values(), stays, self._namesake(names)} - {""})
         return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
@@ -119,17 +128,12 @@ class Commanders:
         return f"another {twice[0]}" if twice else ""
 
 
-class Doubles:
+class Doubles(_PublisherWatch):
     """Detector of a second publisher on the measurement topics of an arm's driver.
 
-    A driver that was killed stays visible for up to 20 s, and its successor has the same node name.
-    So two processes of one name are accepted for 30 s if the later one appeared while the
-    measurement was missing.
-
-    Args:
-        node: the process's node.
-        topics: names of the topics, from the root.
-        now_s: monotonic seconds.
+    A driver that was killed stays visible, and its successor has the same node name. So two
+    processes of one name are accepted for 30 s if the later one appeared while the measurement was
+    missing.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class Doubles:
         topics: Sequence[str],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._handle, self._now_s = node.handle, now_s
+        super().__init__(node, topics, now_s)
         self._seen: dict[str, dict[bytes, _Seen]] = {topic: {} for topic in topics}
         self._members: dict[str, set[str]] = {topic: set() for topic in topics}
 
@@ -168,14 +172,12 @@ class Doubles:
         """Return the publishers of a topic in words if there are several, and all node names."""
         before, now_s = self._seen[topic], self._now_s()
         seen: dict[bytes, _Seen] = {}
-        for each in self._handle.get_publishers_info_by_topic(topic):
-            known = _name(each) if each.node_name != _UNKNOWN else ""
-            endpoint = bytes(each.endpoint_gid)
-            if (old := before.get(endpoint)) is None:
+        for each in self._publishers(topic):
+            if (old := before.get(each.endpoint)) is None:
                 succeeds = not before or resumed(topic)
-                seen[endpoint] = _Seen(known, now_s + (_BURIED_S if succeeds else 0.0))
+                seen[each.endpoint] = _Seen(each.node, now_s + (_BURIED_S if succeeds else 0.0))
             else:
-                seen[endpoint] = old._replace(name=known or old.name or _NAMELESS)
+                seen[each.endpoint] = old._replace(name=each.node or old.name or _NAMELESS)
         self._seen[topic] = seen
         names = sorted({each.name for each in seen.values()} - {""})
         twice = [f"another {name}" for name in names if _is_doubled(name, seen, now_s)]
@@ -193,10 +195,6 @@ class _Seen(NamedTuple):
 
 def _is_doubled(name: str, seen: Mapping[bytes, _Seen], now_s: float) -> bool:
     """Return whether two processes of this name publish, and neither is presumed dead."""
-    same = {endpoint: each for endpoint, each in seen.items() if each.name == name}
-    several = len({endpoint[:_PARTICIPANT] for endpoint in same}) > 1
-    return several and now_s >= max(each.until_s for each in same.values())
-
-
-def _name(endpoint: Any) -> str:
-    return printable(f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}")
+    same = [_Publisher(name, end) for end, each in seen.items() if each.name == name]
+    several = len({each.process for each in same}) > 1
+    return several and now_s >= max(seen[each.endpoint].until_s for each in same)

@@ -113,14 +113,8 @@ def _check(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
     """Raise `SerlError`, naming all parameters whose values in the controller differ."""
     if not wanted:
         return
-    found = remote.get_parameters(node, list(wanted))
-    wrong = [
-        f"{key} is {found[key]}, expected {value}"
-        for key, value in wanted.items()
-        if not is_value(found[key], value)
-    ]
-    if wrong:
-        raise SerlError(f"{node}: {'; '.join(wrong)}")
+    if wrong := differences(remote.get_parameters(node, list(wanted)), wanted):
+        raise SerlError(f"{node}: {wrong}")
 
 
 logger = logging.getLogger(__name__)

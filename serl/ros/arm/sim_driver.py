@@ -96,6 +96,7 @@ class SimulationDriver:
         active: whether the arm follows commands; otherwise it holds, or in lock-step time stands
             still.
         counts: numbers for diagnostics.
+        on_publish: called with the stamp in nanoseconds after each reading that was published.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class SimulationDriver:
         self.lock = threading.RLock()
         self.stamp_ns, self.active = 0, True
         self.counts: dict[str, float] = {}
-        self.told: Callable[[int], None] = lambda stamp_ns: None
+        self.on_publish: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
         self._scene = SceneTeller(node, robot, arm)
@@ -139,7 +140,7 @@ class SimulationDriver:
         """Publish the numbers of this instant."""
         self._publisher.truth(self.arm.truth())
         self._publisher.state(self.arm.measure(), self.stamp_ns)
-        self.told(self.stamp_ns)
+        self.on_publish(self.stamp_ns)
 
     def publish_pictures(self) -> None:
         """Publish the pictures of all cameras."""

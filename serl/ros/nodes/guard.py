@@ -105,7 +105,7 @@ class GuardNode:
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
-        self._rivals = Rivals(node, *commanded(profile, prefix))
+        self._rivals = Rivals(node, commanded(profile, prefix))
         told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
         time.sleep(_DISCOVERY_S)

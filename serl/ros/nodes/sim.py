@@ -128,7 +128,7 @@ class SimulatedGains:
 def publish_clock(node: RosNode, driver: SimulationDriver) -> None:
     """Publish the simulation's stamps on `/clock`, one for each published instant."""
     publisher = node.publisher(Topic("/clock", Clock, 1))
-    driver.told = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
+    driver.on_publish = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
 
 
 def _tell(driver: RealTimeDriver) -> None:

@@ -119,8 +119,8 @@ def _check_target(session: SetupSession) -> None:
     node, arm = session.node, session.arm
     arm.let_go()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
-    names = map(node.absolute, commanded(session.profile, arm.place.robot))
-    if others := Rivals(node, *names).named_words():
+    names = [node.absolute(name) for name in commanded(session.profile, arm.place.robot)]
+    if others := Rivals(node, names).named_words():
         raise StepFailed(f"{others}: end them first")
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:
