@@ -132,10 +132,9 @@ def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
     assert "0 of 45 episodes end with a false success" in text
 
     before = (mine / LABELS_FILE).read_bytes()
-    steps = f"--steps=0:{STEPS - 1}"
-    for episode in range(15):
-        words = [f"--episode={episode}", steps, "--label=0"]
-        assert cli.main(["reward", "label", str(run.path), *words]) == 0
+    words = ["--episode=0", f"--steps=0:{STEPS - 1}", "--label=0"]
+    assert cli.main(["reward", "label", str(run.path), *words]) == 0
+    label(mine, range(1, 15), 0)
     assert (mine / LABELS_FILE).read_bytes().startswith(before), "originals stay"
     assert set(read_labels(mine).values()) == {0}, "corrections win"
     assert read_samples([mine])[0].labels.tolist() == [0] * 15 * STEPS
@@ -206,9 +205,9 @@ def test_stages_are_labelled_trained_and_told_one_after_the_other(
     write_views(folder, VIEWS, "ray")
     record(folder, "collection", "collector", [NOTHING, NEARLY, SUCCESS] * 10)
     for stage in range(3):
-        for episode in range(stage, 30, 3):
-            words = [f"--episode={episode}", f"--steps=0:{STEPS - 1}", f"--label={stage}"]
-            assert cli.main(["reward", "label", str(folder), *words]) == 0
+        words = [f"--episode={stage}", f"--steps=0:{STEPS - 1}", f"--label={stage}"]
+        assert cli.main(["reward", "label", str(folder), *words]) == 0
+        label(folder, range(stage + 3, 30, 3), stage)
     assert cli.main(["reward", "train", str(folder), f"--out={path}", *QUICK]) == 0
     card = Classifier.load(path).card
     assert (card.task, card.renderers) == ("pick_cube", ("ray",))

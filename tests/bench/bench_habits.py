@@ -10,22 +10,17 @@ table of what is there into docs/operating.md.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from serl.log.metrics import read_metrics
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 from serl.training.evaluation import wilson
+from tests.bench.training_runs import Result, train_once
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 BEGIN, END = "<!-- habits -->", "<!-- end of habits -->"
-BAD_INPUT, INTERRUPTED = 2, 130
 LAST = 20  # episodes, and reports of the learner, at the end of a training
 
 HABITS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -47,8 +42,6 @@ HABITS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "nobody": ("nobody", ("--intervention=none",)),
 }
-
-Result = dict[str, Any]
 
 
 def main() -> None:
@@ -77,42 +70,10 @@ def main() -> None:
 
 
 def _result(out: Path, task: str, habit: str, seed: int, settings: Sequence[str]) -> Result:
-    """What an earlier bench wrote down of the same command, or that of running it now."""
+    """Return the result of a habit's training, with the numbers of its run measured anew."""
     arguments = [task, f"--seed={seed}", *settings, *HABITS[habit][1]]
-    path = out / "results.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else []:
-        if (known := json.loads(line))["arguments"] == arguments:
-            return _measured(known)
-    print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
-    result = {"habit": habit, "seed": seed, "arguments": arguments, **_train(out, arguments)}
-    with path.open("a") as file:
-        file.write(json.dumps(result) + "\n")
-    return _measured(result)
-
-
-def _measured(result: Result) -> Result:
-    """With the numbers of its run, where there is one."""
+    result = train_once(out, arguments, {"habit": habit, "seed": seed}, summary)
     return {**result, **summary(RunFolder.open(Path(result["run"])))} if result["run"] else result
-
-
-def _train(out: Path, arguments: Sequence[str]) -> Result:
-    """Run `serl train` to its end; only a refusal or a Ctrl-C ends the bench."""
-    out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "serl.cli.main", "train", *arguments, "--runs", str(out)]
-    start_s = time.monotonic()
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if ended.returncode in (BAD_INPUT, INTERRUPTED):
-        print(ended.stdout, file=sys.stderr)
-        raise SystemExit(ended.returncode)
-    lines = [line for line in ended.stdout.splitlines() if line.strip()]
-    runs = [line.removeprefix("run: ") for line in lines if line.startswith("run: ")]
-    done = runs and summary(RunFolder.open(Path(runs[0])))["successes"] is not None
-    error = "" if done else lines[-1] if lines else "no output"
-    return {
-        "seconds": time.monotonic() - start_s,
-        "error": error,
-        "run": runs[0] if runs else "",
-    }
 
 
 def summary(run: RunFolder) -> Result:
@@ -137,7 +98,7 @@ def summary(run: RunFolder) -> Result:
     }
 
 
-def reached(episodes: Sequence[dict[str, Any]], discount: float) -> float:
+def reached(episodes: Sequence[Result], discount: float) -> float:
     """Discounted return from all states of these episodes, on average: what values should be."""
     steps = returns = 0.0
     for row in episodes:

@@ -11,12 +11,8 @@ the start of the learner, total ones from that of the command.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from serl.log.metrics import MetricsRow, read_metrics
 from serl.report.curves import WINDOW, quarters, running_mean, series
 from serl.runs.folder import RunFolder
 from serl.training.evaluation import wilson
+from tests.bench.training_runs import Result, train_once
 
 BASE = "serl"
 ABLATIONS = {
@@ -38,9 +35,6 @@ ABLATIONS = {
 }
 LEVEL = 0.9
 SHORT = ["--task_config.time_limit_s=2", "--steps=60", "--demos=2", "--trials=2"]
-BAD_INPUT, INTERRUPTED = 2, 130
-
-Result = dict[str, Any]
 
 
 def main() -> None:
@@ -59,42 +53,11 @@ def main() -> None:
 
     def result(variant: str, seed: int) -> Result:
         arguments = [task, f"--seed={seed}", *settings, *ABLATIONS[variant]]
-        return _result(options.out, variant, seed, arguments)
+        return train_once(options.out, arguments, {"variant": variant, "seed": seed}, summary)
 
     print_runs([result(BASE, seed) for seed in seeds])
     if options.ablations:
         print_ablations({v: [result(v, seed) for seed in others] for v in ABLATIONS})
-
-
-def _result(out: Path, variant: str, seed: int, arguments: list[str]) -> Result:
-    """What an earlier bench wrote down of the same command, or that of running it now."""
-    path = out / "results.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    for result in map(json.loads, lines):
-        if result["arguments"] == arguments:
-            return dict(result)
-    print(f"serl train {' '.join(arguments)}", file=sys.stderr, flush=True)
-    result = {"variant": variant, "seed": seed, "arguments": arguments, **_train(out, arguments)}
-    with path.open("a") as file:
-        file.write(json.dumps(result) + "\n")
-    return result
-
-
-def _train(out: Path, arguments: list[str]) -> Result:
-    """Run `serl train` to its end, however that is: only a refusal or a Ctrl-C ends the bench."""
-    out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "serl.cli.main", "train", *arguments, "--runs", str(out)]
-    start_s = time.monotonic()
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    seconds = time.monotonic() - start_s
-    lines = [line for line in ended.stdout.splitlines() if line.strip()]
-    if ended.returncode in (BAD_INPUT, INTERRUPTED):
-        print(ended.stdout, file=sys.stderr)
-        raise SystemExit(ended.returncode)
-    runs = [line.removeprefix("run: ") for line in lines if line.startswith("run: ")]
-    measured = summary(RunFolder.open(Path(runs[0]))) if runs else {}
-    error = "" if measured.get("successes") is not None else lines[-1] if lines else "no output"
-    return {"exit": ended.returncode, "seconds": seconds, "error": error, **measured}
 
 
 def summary(run: RunFolder) -> Result:

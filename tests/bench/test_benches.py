@@ -37,10 +37,18 @@ LONG = {
     "training": ["--short", "--out=training"],
     "update": ["--rounds=1", "--eager"],
 }
-OF_A_RUN = ("modes", "practice")  # they measure a run that somebody trained
+OF_A_RUN = {  # they measure a run: how it is trained, and the options of the bench
+    "modes": (["reach", "--steps=60"], ["--trials=1"]),
+    "practice": (["racing_car", "--steps=30"], []),
+}
 NEEDED = {"stream": "zmq", "update": "stable_baselines3"}
 WATCHED = {"latency", "periods", "person"}  # by a browser
-TELLS_SLOWNESS = {"bystanders", "guard", "training"}  # 1: ran, but was too slow here, or too bad
+TELLS_SLOWNESS = {
+    "bystanders",
+    "guard",
+    "training",
+    "practice",
+}  # 1: ran, but was too slow here, or too bad
 
 
 def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -55,7 +63,7 @@ def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProc
 
 def test_every_bench_is_run_at_its_smallest() -> None:
     found = {path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py")}
-    assert found == QUICK.keys() | LONG.keys() | set(OF_A_RUN)
+    assert found == QUICK.keys() | LONG.keys() | OF_A_RUN.keys()
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -75,6 +83,20 @@ def test_a_long_bench_runs(name: str, tmp_path: Path) -> None:
     ended = run(name, LONG[name], tmp_path)
     assert ended.returncode in ({0, 1} if name in TELLS_SLOWNESS else {0}), ended.stderr
     assert "Traceback" not in ended.stderr
+    assert ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_a_bench_of_a_run_measures_it(name: str, tmp_path: Path) -> None:
+    (task, *settings), options = OF_A_RUN[name]
+    few = ["--demos=1", "--trials=1", f"--runs={tmp_path}"]
+    command = [sys.executable, "-m", "serl.cli.main", "train", task, *settings, *few]
+    trained = subprocess.run(command, capture_output=True, text=True)
+    (run_folder,) = (tmp_path / task).iterdir()
+    ended = run(name, [str(run_folder), *options], tmp_path)
+    assert ended.returncode in ({0, 1} if name in TELLS_SLOWNESS else {0}), (trained, ended)
+    assert "Traceback" not in ended.stderr, ended.stderr
     assert ended.stdout
 
 

@@ -263,7 +263,7 @@ def late_camera(folder: Path) -> None:
 @REGISTRY.fault(
     50,
     "Classifier sees successes that are none",
-    injected="of 200,000 readings without success 5 % are taken for one, at random; the tool is "
+    injected="of 100,000 readings without success 5 % are taken for one, at random; the tool is "
     "where it must be in half of them",
     required="three of five steps and the tool's place: at most 0.1 % of the readings end in one",
     level=Level.UNIT,
@@ -276,7 +276,7 @@ def false_successes(folder: Path) -> None:
     reward = StageReward(
         lambda reading: np.array([0.0, 1.0] if rng.random() < 0.05 else [1.0, 0.0]), 1, config, 0.5
     )
-    count, told = 200_000, 0
+    count, told = 100_000, 0
     inside, outside = (
         Observation({"tcp_pose": np.array([x, 0, 0, 0, 0, 0, 1], np.float32)}) for x in (0.1, -0.1)
     )
@@ -291,7 +291,7 @@ def false_successes(folder: Path) -> None:
 @REGISTRY.fault(
     50,
     "Classifier is fooled for several steps on end",
-    injected="0.1 % of 50,000 readings are taken for a success, then 5 %, for 2, 5, 10 and 30 "
+    injected="0.1 % of 20,000 readings are taken for a success, then 5 %, for 2, 5, 10 and 30 "
     "steps on end in the mean; the tool's place is not asked for",
     required="four of five steps, as by default: each false success takes four such readings of "
     "its own. A model as good as `serl reward train` asks for ends at most 0.05 % of the readings "
@@ -300,7 +300,7 @@ def false_successes(folder: Path) -> None:
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:
-    count = 50_000
+    count = 20_000
     for share, least, most in ((0.001, 0.0, 0.0005), (0.05, 0.002, 0.0125)):
         for steps in (2, 5, 10, 30):
             said = list(islice(_fooled(share, steps), count))

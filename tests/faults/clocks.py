@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
-from serl.ros.environment import free_domain
 from serl.ros.testing.processes import eventually
 
 from ..ros.support.cell import Cell
+from .motion import cell_in
 from .registry import REGISTRY, Level, Recipe
 
 _SOURCE = Path(__file__).with_name("clock_step.c")
@@ -39,11 +37,7 @@ class HostClock:
 def moving_by(folder: Path) -> Iterator[tuple[Cell, HostClock]]:
     """A guard, an arm and an actor that leads it around, on a host whose clock can be set."""
     clock = HostClock(folder)
-    with (
-        free_domain() as domain,
-        patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
-        Cell(folder) as cell,
-    ):
+    with cell_in(folder) as cell:
         cell.environment |= clock.variables
         cell.start_all()
         yield cell, clock

@@ -226,7 +226,7 @@ def joint_limit(folder: Path) -> None:
 )
 def singular(folder: Path) -> None:
     for joint in range(7):
-        loop = driving("reset" if joint % 2 else "policy")
+        loop = driving(("policy", "teleop", "reset")[joint % 3])
         for _ in range(4):
             loop.joints[joint] -= 1.7 * TICK_S
             loop.tick()

@@ -1,7 +1,8 @@
 """Faults of the processes on the way from an actor to an arm: real ones, over real DDS.
 
-How late this machine is with waking up who sleeps is added to what is required: with neighbours on
-its cores no process can be in time.
+They share one cell; each begins with an arm that a policy leads around. The time by which this
+machine wakes up sleeping threads too late is added to what is required: on a busy machine no
+process can be in time.
 """
 
 from __future__ import annotations
@@ -31,14 +32,21 @@ HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
 
 
 @contextmanager
-def moving(folder: Path, mode: str = "policy", steered: bool = False) -> Iterator[Cell]:
-    """A guard, an arm and an actor that leads it around, or has a person lead it."""
+def cell_in(folder: Path) -> Iterator[Cell]:
+    """Yield a cell without processes, in a ROS domain of its own."""
     with (
         free_domain() as domain,
         patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
         Cell(folder) as cell,
     ):
-        cell.start_all(mode, steered)
+        yield cell
+
+
+@contextmanager
+def moving(folder: Path) -> Iterator[Cell]:
+    """Start a guard, an arm, and an actor that leads it around."""
+    with cell_in(folder) as cell:
+        cell.start_all()
         yield cell
 
 
@@ -48,12 +56,13 @@ def moving(folder: Path, mode: str = "policy", steered: bool = False) -> Iterato
     injected="SIGKILL",
     required=f"{HELD}; a successor drives once the lease is over",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def actor_killed_in_motion(folder: Path) -> None:
-    with moving(folder) as cell:
-        cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-        cell.start_actor()
-        cell.until("policy")
+def actor_killed_in_motion(cell: Cell) -> None:
+    cell.drive()
+    cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+    cell.start_actor()
+    cell.until("policy")
 
 
 @REGISTRY.fault(
@@ -62,21 +71,23 @@ def actor_killed_in_motion(folder: Path) -> None:
     injected="SIGSTOP, SIGCONT; in the name of a person, then of a policy",
     required=f"{HELD}; what a policy began goes on, but nobody takes the place of a person",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def actor_stopped_in_motion(folder: Path) -> None:
-    with moving(folder) as cell:
-        cell.stops(lambda: cell.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
-        cell.signal("actor", signal.SIGCONT)
-        eventually(lambda: cell.is_taken("policy"), found=lambda: cell.state)
-        cell.signal("actor", signal.SIGKILL)
-        cell.start_actor("teleop")  # on a busy machine the guard gives up before it is there
-        eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
-        cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-        seen = len(cell.states)
-        cell.start_actor("policy")
-        nobody = ("hold: a person was lost", "disarmed")
-        eventually(lambda: cell.state.startswith(nobody), found=lambda: cell.state)
-        assert not any(text.startswith("policy") for _, text in cell.states[seen:])
+def actor_stopped_in_motion(cell: Cell) -> None:
+    cell.drive()
+    cell.stops(lambda: cell.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
+    cell.signal("actor", signal.SIGCONT)
+    eventually(lambda: cell.is_taken("policy"), found=lambda: cell.state)
+    cell.signal("actor", signal.SIGKILL)
+    cell.start_actor("teleop")  # on a busy machine the guard gives up before it is there
+    eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
+    cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+    seen = len(cell.states)
+    cell.start_actor("policy")
+    nobody = ("hold: a person was lost", "disarmed")
+    eventually(lambda: cell.state.startswith(nobody), found=lambda: cell.state)
+    assert not any(text.startswith("policy") for _, text in cell.states[seen:])
+    assert cell.call("disarm")[0]
 
 
 @REGISTRY.fault(
@@ -86,22 +97,23 @@ def actor_stopped_in_motion(folder: Path) -> None:
     required="the controller's own timeout of 100 ms holds the arm within 200 ms; a guard that "
     "wakes up begins where the arm is; a new one starts stopped, and a person ends that",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def guard_struck_in_motion(folder: Path) -> None:
-    with moving(folder) as cell:
-        cell.stops(lambda: cell.signal("guard", signal.SIGSTOP), "holds")
-        time.sleep(0.5)
-        woken_s = cell.signal("guard", signal.SIGCONT)
-        eventually(cell.moves)
-        assert cell.longest_step_m(woken_s) < 0.01
-        cell.stops(lambda: cell.signal("guard", signal.SIGKILL), "holds")
-        cell.states.clear()
-        cell.start_guard()
-        cell.until("protective stop: the guard ended while it was armed")
-        assert not cell.call("arm")[0]
-        eventually(lambda: cell.call("ack")[0])
-        cell.arm()
-        cell.until("policy")
+def guard_struck_in_motion(cell: Cell) -> None:
+    cell.drive()
+    cell.stops(lambda: cell.signal("guard", signal.SIGSTOP), "holds")
+    time.sleep(0.5)
+    woken_s = cell.signal("guard", signal.SIGCONT)
+    eventually(cell.moves)
+    assert cell.longest_step_m(woken_s) < 0.01
+    cell.stops(lambda: cell.signal("guard", signal.SIGKILL), "holds")
+    cell.states.clear()
+    cell.start_guard()
+    cell.until("protective stop: the guard ended while it was armed")
+    assert not cell.call("arm")[0]
+    eventually(lambda: cell.call("ack")[0])
+    cell.arm()
+    cell.until("policy")
 
 
 @REGISTRY.fault(
@@ -110,16 +122,17 @@ def guard_struck_in_motion(folder: Path) -> None:
     injected="another node that publishes on the arm's topic of setpoints, while the arm moves",
     required="protective stop, which names it; nobody arms until it is gone",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def second_commander(folder: Path) -> None:
-    with moving(folder) as cell:
-        with cell.stranger():
-            cell.until("protective stop: others publish")
-            eventually(lambda: "stranger" in cell.state, found=lambda: cell.state)
-            eventually(lambda: cell.call("ack")[0])
-            assert "/stranger" in cell.call("arm")[1]
-        cell.arm()
-        cell.until("policy")
+def second_commander(cell: Cell) -> None:
+    cell.drive()
+    with cell.stranger():
+        cell.until("protective stop: others publish")
+        eventually(lambda: "stranger" in cell.state, found=lambda: cell.state)
+        eventually(lambda: cell.call("ack")[0])
+        assert "/stranger" in cell.call("arm")[1]
+    cell.arm()
+    cell.until("policy")
 
 
 @REGISTRY.fault(
@@ -128,50 +141,52 @@ def second_commander(folder: Path) -> None:
     injected="another node that sends an actor's targets, but no beats, while the arm moves",
     required="held within a second, and the cause names both; goes on when it is gone",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def targets_of_a_stranger(folder: Path) -> None:
-    with moving(folder) as cell:
-        with RosNode("stranger", folder, local=True) as node:
-            targets = node.publisher(of_robot(COMMAND_POSE, cell.prefix))
-            at_s, aside = node.handle.get_clock(), [0.5, 0.1, 0.2, 1.0, 0.0, 0.0, 0.0]
+def targets_of_a_stranger(cell: Cell) -> None:
+    cell.drive()
+    with RosNode("stranger", cell.folder, local=True) as node:
+        targets = node.publisher(of_robot(COMMAND_POSE, cell.prefix))
+        at_s, aside = node.handle.get_clock(), [0.5, 0.1, 0.2, 1.0, 0.0, 0.0, 0.0]
 
-            def held() -> bool:
-                targets.publish(pose_message(aside, "base", at_s.now().nanoseconds))
-                return cell.state.startswith("hold: several nodes command")
+        def held() -> bool:
+            targets.publish(pose_message(aside, "base", at_s.now().nanoseconds))
+            return cell.state.startswith("hold: several nodes command")
 
-            eventually(held, found=lambda: cell.state)
-            eventually(lambda: "/stranger" in cell.state, found=lambda: cell.state)
-            assert f"/actor_{ROBOT}" in cell.state
-        cell.until("policy")
+        eventually(held, found=lambda: cell.state)
+        eventually(lambda: "/stranger" in cell.state, found=lambda: cell.state)
+        assert f"/actor_{ROBOT}" in cell.state
+    cell.until("policy")
 
 
 @REGISTRY.fault(
     6,
     "Forged measurements lead a stopped arm",
-    injected="a process beside the driver publishes 40 N and a pose that drifts by 3 cm/s, for "
-    "5 s: in an emergency stop, then in a protective stop",
+    injected="a process beside the driver publishes 40 N, a pose that drifts by 3 cm/s and joints "
+    "that turn, for 5 s: in an emergency stop, then in a protective stop",
     required="the arm moves by 0 mm in the emergency stop and by 30 mm at most in the protective "
     "one; topic and node are named, and no stop is acknowledged until it is gone; a forger that "
     "comes while the arm moves is a protective stop",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def forged_measurements(folder: Path) -> None:
-    with moving(folder) as cell:
-        assert cell.call("estop")[0]
-        assert _led_m(cell) == 0.0
-        eventually(lambda: cell.call("ack")[0])
-        assert cell.call("reset")[0]
-        cell.arm()
-        cell.until("policy")
-        cell.break_arm(force_n=40.0)
-        cell.until("protective stop: force 40 N")
-        cell.break_arm()
-        assert _led_m(cell) <= 0.03 + 1e-9
-        eventually(lambda: cell.call("ack")[0])
-        cell.arm()
-        cell.until("policy")
-        with _forging(cell):
-            cell.until("protective stop: ")
+def forged_measurements(cell: Cell) -> None:
+    cell.drive()
+    assert cell.call("estop")[0]
+    assert _led_m(cell) == 0.0
+    eventually(lambda: cell.call("ack")[0])
+    assert cell.call("reset")[0]
+    cell.arm()
+    cell.until("policy")
+    cell.break_arm(force_n=40.0)
+    cell.until("protective stop: force 40 N")
+    cell.break_arm()
+    assert _led_m(cell) <= 0.03 + 1e-9
+    eventually(lambda: cell.call("ack")[0])
+    cell.arm()
+    cell.until("policy")
+    with _forging(cell):
+        cell.until("protective stop: ")
 
 
 def _led_m(cell: Cell) -> float:
@@ -181,7 +196,8 @@ def _led_m(cell: Cell) -> float:
         begun_s = time.monotonic()
         told = f"several nodes publish {cell.prefix}/current_pose: "
         eventually(lambda: told in cell.not_now and "/forger" in cell.not_now)
-        eventually(lambda: f"{cell.prefix}/wrench: " in cell.not_now)
+        also = [f"{cell.prefix}/{topic}: " for topic in ("wrench", "joint_states")]
+        eventually(lambda: all(name in cell.not_now for name in also), found=lambda: cell.not_now)
         assert told in cell.call("ack")[1]
         time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
     first, *others = (
@@ -209,19 +225,20 @@ def _forging(cell: Cell) -> Iterator[None]:
     injected="SIGKILL; another one, elsewhere",
     required="noticed within 150 ms; after a second a protective stop, which lasts when it is back",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def controller_killed(folder: Path) -> None:
-    with moving(folder) as cell:
-        seen = len(cell.states)
-        killed_s = cell.signal("arm", signal.SIGKILL)
-        cell.until("protective stop: the arm fell silent")
-        held_s = next(at_s for at_s, text in cell.states[seen:] if text.startswith("hold: "))
-        assert held_s - killed_s <= 0.15 + 3.0 * cell.lateness.worst_s
-        cell.start_arm()
-        assert "cannot arm" in cell.call("arm")[1]
-        eventually(lambda: cell.call("ack")[0])
-        cell.arm()
-        cell.until("policy")
+def controller_killed(cell: Cell) -> None:
+    cell.drive()
+    seen = len(cell.states)
+    killed_s = cell.signal("arm", signal.SIGKILL)
+    cell.until("protective stop: the arm fell silent")
+    held_s = next(at_s for at_s, text in cell.states[seen:] if text.startswith("hold: "))
+    assert held_s - killed_s <= 0.15 + 3.0 * cell.lateness.worst_s
+    cell.start_arm()
+    assert "cannot arm" in cell.call("arm")[1]
+    eventually(lambda: cell.call("ack")[0])
+    cell.arm()
+    cell.until("policy")
 
 
 @REGISTRY.fault(
@@ -232,7 +249,8 @@ def controller_killed(folder: Path) -> None:
     level=Level.PROCESSES,
 )
 def hand_struck_in_motion(folder: Path) -> None:
-    with moving(folder, "teleop", steered=True) as cell:
+    with cell_in(folder) as cell:
+        cell.start_all("teleop", steered=True)
         cell.stops(
             lambda: cell.signal("hand", signal.SIGSTOP), "state hold: the person's device is silent"
         )
@@ -252,14 +270,15 @@ def hand_struck_in_motion(folder: Path) -> None:
     "again and again",
     required=f"{HELD}; goes on once it measures again",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def silent_arm(folder: Path) -> None:
+def silent_arm(cell: Cell) -> None:
+    cell.drive()
     signs = {"silent": "pose is stale", "nan": "pose is not finite", "frozen": "wrench is stale"}
-    with moving(folder) as cell:
-        for fault, sign in signs.items():
-            cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
-            cell.break_arm()
-            eventually(lambda: _goes_on(cell), found=lambda: cell.state)
+    for fault, sign in signs.items():
+        cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
+        cell.break_arm()
+        eventually(lambda: _goes_on(cell), found=lambda: cell.state)
 
 
 def _goes_on(cell: Cell) -> bool:
@@ -278,16 +297,17 @@ def _goes_on(cell: Cell) -> bool:
     required=f"{HELD}; neither can be acknowledged away while it lasts, and nothing clears the "
     "arm's error",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def contact_in_motion(folder: Path) -> None:
-    with moving(folder) as cell:
-        cell.stops(_breaking(cell, force_n=60.0), "state protective stop: force 60 N")
-        eventually(lambda: cell.call("ack") == (False, "not now: force 60 N"))
-        cell.break_arm(error="reflex")
-        eventually(lambda: cell.call("ack")[1] == "not now: the arm reports reflex")
-        cell.break_arm()
-        eventually(lambda: cell.call("ack")[0])
-        cell.until("disarmed")
+def contact_in_motion(cell: Cell) -> None:
+    cell.drive()
+    cell.stops(_breaking(cell, force_n=60.0), "state protective stop: force 60 N")
+    eventually(lambda: cell.call("ack") == (False, "not now: force 60 N"))
+    cell.break_arm(error="reflex")
+    eventually(lambda: cell.call("ack")[1] == "not now: the arm reports reflex")
+    cell.break_arm()
+    eventually(lambda: cell.call("ack")[0])
+    cell.until("disarmed")
 
 
 @REGISTRY.fault(
@@ -297,28 +317,29 @@ def contact_in_motion(folder: Path) -> None:
     required="a commanded velocity of zero within 150 ms; on the disk before the service answers; "
     "a restart comes up stopped",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def emergency_stop_in_motion(folder: Path) -> None:
-    with moving(folder) as cell:
+def emergency_stop_in_motion(cell: Cell) -> None:
+    cell.drive()
 
-        def press() -> float:
-            cell.client("estop")
-            begin_s = time.monotonic()
-            assert cell.call("estop")[0]
-            assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
-            return begin_s
+    def press() -> float:
+        cell.client("estop")
+        begin_s = time.monotonic()
+        assert cell.call("estop")[0]
+        assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
+        return begin_s
 
-        cell.stops(press, "state estop", 0.15, 0.15)
-        cell.signal("guard", signal.SIGKILL)
-        cell.states.clear()
-        cell.start_guard()
-        cell.until("estop: the service estop")
-        assert not cell.call("arm")[0]
-        eventually(lambda: cell.call("ack")[0])
-        assert cell.call("reset")[0]
-        cell.arm()
-        cell.until("policy")
-        cell.stops(cell.press_button(), "state estop", 0.15, 0.15)
+    cell.stops(press, "state estop", 0.15, 0.15)
+    cell.signal("guard", signal.SIGKILL)
+    cell.states.clear()
+    cell.start_guard()
+    cell.until("estop: the service estop")
+    assert not cell.call("arm")[0]
+    eventually(lambda: cell.call("ack")[0])
+    assert cell.call("reset")[0]
+    cell.arm()
+    cell.until("policy")
+    cell.stops(cell.press_button(), "state estop", 0.15, 0.15)
 
 
 def _breaking(cell: Cell, **faults: object) -> Callable[[], float]:

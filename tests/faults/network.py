@@ -17,6 +17,7 @@ from serl.ros.node import RosNode, namespace
 from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
 
 from ..ros.support.namespaces import Hosts, two_hosts
+from .processes import two_actors
 from .registry import REGISTRY, Level, Recipe
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
@@ -162,14 +163,12 @@ def _tc(hosts: Hosts, words: str) -> None:
     required="cannot connect; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.ROOT,),
+    scene=two_actors,
 )
-def other_user(folder: Path) -> None:
-    with running(folder) as system:
-        system.until(moves(system.accepted, FEW))
-        assert _met(system, ROOT) == 2, "the test is blind"
-        assert _met(system, NOBODY) == 0
-        system.finish()
-        system.check()
+def other_user(system: System) -> None:
+    system.until(moves(system.accepted, FEW))
+    assert _met(system, ROOT) == 2, "the test is blind"
+    assert _met(system, NOBODY) == 0
 
 
 def _met(system: System, user: int) -> int:

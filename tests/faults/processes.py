@@ -17,7 +17,7 @@ from random import Random
 import psutil
 
 from serl.log.episode_log import LogConfig
-from serl.log.episode_reader import episode_paths, read_episode
+from serl.log.episode_reader import SEALED, read_episode
 from serl.ros.environment import clean_shared_memory
 from serl.ros.link.sender import SILENCE_S
 from serl.ros.node import RosNode
@@ -34,6 +34,16 @@ REFUSED_S = 5.0  # 2 s on a machine that does nothing else
 NOTICED_S = SILENCE_S + PERIOD_S
 SLACK_S = 2.0
 """For a machine that is busy with other tests, too."""
+
+
+@contextmanager
+def two_actors(folder: Path) -> Iterator[System]:
+    """Start two actors, their links and a learner; check at the end that nothing was lost."""
+    with running(folder, actors=2, rate_hz=100) as system:
+        system.until(moves(system.accepted, FEW))
+        yield system
+        system.finish()
+        system.check()
 
 
 @REGISTRY.strike
@@ -74,17 +84,15 @@ def lose_link(system: System, rng: Random) -> str:
     "accepts more within 60 s (bench_resume.py: at 50,000 steps), and has learned what an "
     "undisturbed one learns, to the bit; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def learner_dies(folder: Path) -> None:
+def learner_dies(system: System) -> None:
     rng = Random(1)
-    with running(folder, rate_hz=300) as system:
-        for _ in range(2):
-            system.until(moves(system.accepted, rng.randint(FEW, 5 * FEW)))
-            kill_learner(system, rng)
-            system.until(moves(system.total, 5 * FEW), restart=False)
-            system.until(moves(system.accepted, FEW), BACK_S)
-        system.finish()
-        system.check()
+    for _ in range(2):
+        system.until(moves(system.accepted, rng.randint(FEW, 5 * FEW)))
+        kill_learner(system, rng)
+        system.until(moves(system.total, 5 * FEW), restart=False)
+        system.until(moves(system.accepted, FEW), BACK_S)
 
 
 @REGISTRY.fault(
@@ -94,9 +102,10 @@ def learner_dies(folder: Path) -> None:
     required="the actor goes on; the link says so within 3 s and keeps at most 50 MB; then the "
     "learner catches up; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def learner_hangs(folder: Path) -> None:
-    _hang_learner(folder, 5.0)
+def learner_hangs(system: System) -> None:
+    _hang_learner(system, 5.0)
 
 
 @REGISTRY.fault(
@@ -108,27 +117,28 @@ def learner_hangs(folder: Path) -> None:
     level=Level.SOAK,
 )
 def learner_hangs_for_long(folder: Path) -> None:
-    _hang_learner(folder, 60.0)
-
-
-def _hang_learner(folder: Path, duration_s: float) -> None:
     with running(folder, rate_hz=500) as system:
-        system.until(moves(system.accepted, FEW))
-        link, before = system.process(link_of("actor0")), system.total()
-        before_mb = _memory_mb(link)
-        system.signal(LEARNER, signal.SIGSTOP)
-        noticed_s = system.until(lambda: not _is_connected(system))
-        system.rest(duration_s - noticed_s)
-        assert system.total() > before + FEW
-        assert _memory_mb(link) < before_mb + ALLOWED_GROWTH_MB
-        system.signal(LEARNER, signal.SIGCONT)
-        assert noticed_s < NOTICED_S + SLACK_S, noticed_s
+        _hang_learner(system, 60.0)
         system.finish()
         system.check()
 
 
+def _hang_learner(system: System, duration_s: float) -> None:
+    system.until(moves(system.accepted, FEW))
+    link, before = system.process(link_of("actor0")), system.total()
+    before_mb = _memory_mb(link)
+    system.signal(LEARNER, signal.SIGSTOP)
+    noticed_s = system.until(lambda: not _is_connected(system))
+    system.rest(duration_s - noticed_s)
+    assert system.total() > before + FEW
+    assert _memory_mb(link) < before_mb + ALLOWED_GROWTH_MB
+    system.signal(LEARNER, signal.SIGCONT)
+    assert noticed_s < NOTICED_S + SLACK_S, noticed_s
+    system.until(lambda: _is_connected(system))
+
+
 def _is_connected(system: System) -> bool:
-    """What the link of the first actor says."""
+    """Return whether the link of the first actor is connected, by its status file."""
     status = read_link_status(link_folder(system.far.path, "actor0"))
     return status is not None and status.connected
 
@@ -139,20 +149,23 @@ def _is_connected(system: System) -> bool:
     injected="SIGKILL at random steps, three times",
     required="the episode is kept, truncated, not terminated; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def actor_dies(folder: Path) -> None:
-    rng = Random(4)
-    with running(folder, rate_hz=200) as system:
-        for _ in range(3):
-            system.until(moves(system.accepted, rng.randint(FEW, 3 * FEW)))
-            kill_actor(system, rng)
-        system.finish()
-        system.check()
-        paths = episode_paths(system.run.episodes("actor0"))
-        episodes = [read_episode(path, system.spec) for path in paths]
+def actor_dies(system: System) -> None:
+    rng, before = Random(4), _sealed(system)
+    for _ in range(3):
+        system.until(moves(system.accepted, rng.randint(FEW, 3 * FEW)))
+        kill_actor(system, rng)
+    system.until(moves(system.accepted, 5 * FEW))  # each has started again, and recovered its log
+    episodes = [read_episode(path, system.spec) for path in _sealed(system) - before]
     cut = [found for found in episodes if found.end is None]
-    assert 0 < len(cut) <= system.kills + 1  # and the last one, when the records were up
+    assert 0 < len(cut) <= 3
     assert not any(step.terminated for found in cut for step in found.steps)
+
+
+def _sealed(system: System) -> set[Path]:
+    folders = map(system.run.episodes, system.actors)
+    return {path for each in folders for path in each.glob(f"*{SEALED}")}
 
 
 @REGISTRY.fault(
@@ -161,15 +174,14 @@ def actor_dies(folder: Path) -> None:
     injected="SIGSTOP for 2 s in the middle of an episode",
     required="the episode goes on afterwards; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def actor_hangs(folder: Path) -> None:
-    with running(folder) as system:
-        system.until(moves(system.accepted, FEW))
-        system.hang("actor0", 2.0)
-        system.finish()
-        system.check()
-        paths = episode_paths(system.run.episodes("actor0"))
-        assert len({path.name.split("-")[0] for path in paths}) == 1, "the actor was restarted"
+def actor_hangs(system: System) -> None:
+    system.until(lambda: system.supervisor.states()["actor0"] == "running")
+    pid = system.process("actor0").pid
+    system.hang("actor0", 2.0)
+    system.until(moves(lambda: system.appended("actor0"), FEW))
+    assert system.process("actor0").pid == pid, "the actor was restarted"
 
 
 @REGISTRY.fault(
@@ -178,13 +190,12 @@ def actor_hangs(folder: Path) -> None:
     injected="SIGKILL to learner, links and actors together",
     required="one restart brings all back; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def everything_dies(folder: Path) -> None:
-    with running(folder, actors=2) as system:
-        system.until(moves(system.accepted, 5 * FEW))
-        system.kill(*system.names)
-        system.finish()
-        system.check()
+def everything_dies(system: System) -> None:
+    system.until(moves(system.accepted, 5 * FEW))
+    system.kill(*system.names)
+    system.until(moves(system.accepted, 5 * FEW))
 
 
 @REGISTRY.fault(
@@ -194,22 +205,20 @@ def everything_dies(folder: Path) -> None:
     required="the second is refused within 2 s (the test allows 5 s, for neighbours), with who has "
     "the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
+    scene=two_actors,
 )
-def same_name(folder: Path) -> None:
-    with running(folder) as system:
-        system.until(moves(system.accepted, FEW))
-        run = system.run.path
-        _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
-        _refused(system, "serl.ros.nodes.link", "--run", str(run), "--actor", "actor0")
-        elsewhere = folder / "elsewhere" / run.name
-        elsewhere.mkdir(parents=True)
-        shutil.copy(run / RUN_KEY, elsewhere)  # as in a copy of the whole run
-        announce(link_folder(elsewhere, "actor0"), run.name, "actor0", 1, system.spec)
-        with RosNode("elsewhere", elsewhere) as node, closing(_link(node, elsewhere)) as second:
-            system.until(lambda: second.step() or second.refused, limit_s=REFUSED_S)
-            assert str(link_folder(run, "actor0")) in second.refused, second.refused
-        system.finish()
-        system.check()
+def same_name(system: System) -> None:
+    system.until(moves(system.accepted, FEW))
+    run = system.run.path
+    _refused(system, "tests.faults.actor_process", str(run), "actor0", "0")
+    _refused(system, "serl.ros.nodes.link", "--run", str(run), "--actor", "actor0")
+    elsewhere = run.parents[1] / "elsewhere" / run.name
+    elsewhere.mkdir(parents=True)
+    shutil.copy(run / RUN_KEY, elsewhere)  # as in a copy of the whole run
+    announce(link_folder(elsewhere, "actor0"), run.name, "actor0", 1, system.spec)
+    with RosNode("elsewhere", elsewhere) as node, closing(_link(node, elsewhere)) as second:
+        system.until(lambda: second.step() or second.refused, limit_s=REFUSED_S)
+        assert str(link_folder(run, "actor0")) in second.refused, second.refused
 
 
 def _link(node: RosNode, run: Path) -> Link:
@@ -217,18 +226,20 @@ def _link(node: RosNode, run: Path) -> Link:
 
 
 def _refused(system: System, module: str, *arguments: str) -> None:
-    """The process ends by itself, with one line that says why, soon after it has started."""
+    """Check that the process ends by itself, with one line of explanation, and does not wait.
 
-    def took_s(*words: str) -> tuple[float, subprocess.CompletedProcess[str]]:
-        begin_s, environ = time.monotonic(), dict(system.supervisor.environment)
-        done = subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True)
-        return time.monotonic() - begin_s, done
-
-    start_s, _ = took_s("-c", f"import {module}")
-    end_s, done = took_s("-m", module, *arguments)
+    The time in which it computes, most of it to import modules, does not count, nor twice as much
+    in which other processes have the cores.
+    """
+    begin_s, before = time.monotonic(), os.times()
+    words, environ = [sys.executable, "-m", module, *arguments], dict(system.supervisor.environment)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True)
+    after = os.times()
+    computed_s = sum(after[2:4]) - sum(before[2:4])
     assert done.returncode != 0
     assert "in use by process" in done.stderr.splitlines()[-1], done.stderr
-    assert end_s - start_s < REFUSED_S, (start_s, end_s)
+    waited_s = time.monotonic() - begin_s - 3.0 * computed_s
+    assert waited_s < REFUSED_S, (waited_s, computed_s)
 
 
 @REGISTRY.fault(
@@ -261,7 +272,6 @@ def _leak(folder: Path, kills: int) -> None:
             left |= (segments := _segments(system, link_of("actor0")))
             system.kill(link_of("actor0"))
             assert any(path.exists() for path in segments), "nothing leaked: the test is blind"
-        system.finish()
     for path in left:
         for file in path.parent.glob(f"*{path.name}*"):
             os.utime(file, (0, 0))  # young ones could be of a process that is just starting
@@ -311,7 +321,7 @@ def _burners(count: int) -> Iterator[None]:
 @REGISTRY.fault(
     49,
     "Memory pressure",
-    injected="the learner's address space limited to what it has; 5,000 records as fast as they "
+    injected="the learner's address space limited to what it has; 2,500 records as fast as they "
     "can be logged",
     required="the learner may die; the link keeps at most 50 MB; lost 0, duplicated 0",
     level=Level.PROCESSES,
@@ -323,7 +333,7 @@ def memory_pressure(folder: Path) -> None:
         before_mb = _memory_mb(link)
         learner.rlimit(psutil.RLIMIT_AS, (learner.memory_info().vms, -1))
         peak_mb = 0.0
-        while system.total() < 5_000:
+        while system.total() < 2_500:
             system.rest(0.1)
             peak_mb = max(peak_mb, _memory_mb(link))
         system.finish()

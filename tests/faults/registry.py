@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -17,8 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-Trial = Callable[[Path], None]
-"""Injects a fault in an empty folder and fails unless what is required holds."""
+Scene = Callable[[Path], AbstractContextManager[Any]]
+"""Starts processes in an empty folder, in which several faults are injected one after the other."""
+
+Trial = Callable[[Any], None]
+"""Injects a fault, and fails unless the required behaviour follows.
+
+Its argument is the object of the fault's scene, or an empty folder.
+"""
 
 Strike = Callable[[Any, Random], str]
 """Injects a fault into a living `tests.faults.system.System`; says in words what it did."""
@@ -60,6 +67,7 @@ class Fault:
         level: how much runs.
         trial: injects it, and fails unless what is required holds.
         needs: means of injection; without one of them the trial is skipped, loudly.
+        scene: the processes that the fault shares with others; None for a fault on its own.
     """
 
     number: int
@@ -69,6 +77,7 @@ class Fault:
     level: Level
     trial: Trial
     needs: tuple[Recipe, ...] = ()
+    scene: Scene | None = None
 
     @property
     def name(self) -> str:
@@ -100,11 +109,14 @@ class Registry:
         required: str,
         level: Level,
         needs: tuple[Recipe, ...] = (),
+        scene: Scene | None = None,
     ) -> Callable[[Trial], Trial]:
         """Enter the decorated trial."""
 
         def enter(trial: Trial) -> Trial:
-            self._faults.append(Fault(number, title, injected, required, level, trial, needs))
+            self._faults.append(
+                Fault(number, title, injected, required, level, trial, needs, scene)
+            )
             return trial
 
         return enter
@@ -116,6 +128,42 @@ class Registry:
 
 
 REGISTRY = Registry()
+
+
+class Stage:
+    """Runs the trials of faults; a scene stays open until a fault of another one, or a failure.
+
+    Args:
+        root: folder in which each scene gets a folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._count = root, 0
+        self._scene: Scene | None = None
+        self._open: Any = None
+        self._stack = ExitStack()
+
+    def run(self, fault: Fault, folder: Path) -> None:
+        """Run a fault's trial in its scene, or in `folder`; a failed trial closes the scene."""
+        if fault.scene is None:
+            fault.trial(folder)
+            return
+        if fault.scene is not self._scene:
+            self.close()
+            self._count += 1
+            (place := self._root / f"scene{self._count}").mkdir()
+            self._open, self._scene = self._stack.enter_context(fault.scene(place)), fault.scene
+        try:
+            fault.trial(self._open)
+        except BaseException as error:
+            self._scene = None
+            if not self._stack.__exit__(type(error), error, error.__traceback__):
+                raise
+
+    def close(self) -> None:
+        """Close the open scene, which checks what must hold at its end."""
+        self._scene = None
+        self._stack.close()
 
 
 @cache

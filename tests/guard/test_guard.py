@@ -33,13 +33,6 @@ def test_armed_it_holds_where_the_arm_is_until_an_actor_asks() -> None:
     assert loop.guard.cause == "heartbeat lost"
 
 
-@pytest.mark.parametrize("mode", ["policy", "teleop", "reset"])
-def test_it_does_what_the_heartbeat_says(mode: str) -> None:
-    loop = driving(mode)
-    assert loop.guard.state == mode
-    assert loop.fake.pose.position[1] > 0.01
-
-
 def test_the_arm_arrives() -> None:
     loop = driving()
     loop.tick(600)
@@ -431,9 +424,24 @@ def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
         loop.guard.arm(loop.now_s)
 
 
-def test_poses_that_were_measured_long_ago_are_not_believed() -> None:
-    loop = driving()
-    loop.measured.discard("pose")
-    loop.guard.pose(numbers(loop.fake.pose), loop.heard(-0.15))
-    loop.tick()
-    assert (loop.guard.state, loop.guard.cause) == ("hold", "pose is old")
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_silent_device_is_noticed_in_the_tick_after_its_deadline(busy: bool) -> None:
+    """The guard counts on from the last beat, which an actor that is busy sends late."""
+    loop = driving("teleop")
+    loop.device_s = loop.now_s
+    loop.tick(4)
+    if busy:
+        loop.mode = None
+    loop.ticks_until(GuardState.HOLD)
+    assert loop.now_s - loop.device_s == pytest.approx(0.115, abs=0.006)
+    assert loop.guard.cause == "the person's device is silent"
+    loop.ticks_to_rest()
+    loop.mode, loop.device_s = "teleop", None
+    loop.ticks_until(GuardState.TELEOP)
+
+
+def test_a_policy_has_no_device() -> None:
+    loop = driving("policy")
+    loop.device_s = loop.now_s
+    loop.tick(100)
+    assert loop.guard.state == "policy"

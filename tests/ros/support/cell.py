@@ -61,14 +61,17 @@ class Cell(GuardProcesses):
         self.environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(_HERE.parent.parent), os.environ.get("PYTHONPATH")])
         )
+        self._lines: list[Line] = []
+        self._read_to = 0
 
     def start_arm(self, **faults: Any) -> None:
         self.break_arm(**faults)
         self.start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
 
     def start_camera(self, camera: str) -> None:
-        """A camera with a sensor's noise."""
-        self.start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera)
+        """A camera with a sensor's noise, which records what it does in `<camera>.txt`."""
+        record = str(self.folder / f"{camera}.txt")
+        self.start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera, record)
 
     def start_actor(self, mode: str = "policy") -> None:
         self.start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
@@ -112,6 +115,12 @@ class Cell(GuardProcesses):
             self.start_actor(mode)
         eventually(lambda: self.is_taken(mode), found=lambda: self.state)
 
+    def drive(self) -> None:
+        """Wait until the actor, started again if it has ended, drives the arm by its policy."""
+        if self.processes["actor"].poll() is not None:
+            self.start_actor()
+        eventually(lambda: self.is_taken("policy"), found=lambda: self.state)
+
     def let_go(self) -> None:
         """Wait until the guard is disarmed; who was stopped because the machine was late is so."""
 
@@ -145,10 +154,15 @@ class Cell(GuardProcesses):
     def lines(self, after_s: float) -> Iterator[Line]:
         """What the arm wrote down since."""
         path = self.folder / "arm.txt"
-        for line in path.read_text().splitlines() if path.exists() else []:
-            at, *words = line.split(" ")
-            if float(at) >= after_s:
-                yield Line(float(at), words)
+        if path.exists():
+            with path.open() as file:
+                file.seek(self._read_to)
+                text, _, _ = file.read().rpartition("\n")
+            self._read_to += len(text) + bool(text)
+            for line in text.splitlines():
+                at, *words = line.split(" ")
+                self._lines.append(Line(float(at), words))
+        yield from (line for line in self._lines if line.at_s >= after_s)
 
     def press_button(self) -> Callable[[], float]:
         """Stops the arm by the topic."""

@@ -1,8 +1,9 @@
 """A camera's driver in a process of its own, with a sensor's noise; and it can misbehave.
 
-    python fake_camera.py NAMESPACE CAMERA
+    python fake_camera.py NAMESPACE CAMERA [RECORD]
 
-Its parameter `fault` says how: frozen (the same bytes, with new stamps), stuck (the same message
+Into the file RECORD it writes the monotonic time and the fault of each picture. Its parameter
+`fault` says how it misbehaves: frozen (the same bytes, with new stamps), stuck (the same message
 again and again), black, gone (no messages), larger, late (stamps of 300 ms ago).
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import random
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -22,12 +25,13 @@ PERIOD_S = 1 / 30
 
 
 class FakeCamera:
-    def __init__(self, namespace: str, camera: str) -> None:
+    def __init__(self, namespace: str, camera: str, record: Path = Path("/dev/null")) -> None:
         self._node: Any = rclpy.create_node(camera, namespace=namespace, enable_rosout=False)
         self._node.declare_parameter("fault", "")
         name = f"{namespace}/{camera}/image_raw"
         self._images = self._node.create_publisher(Image, name, qos_profile_sensor_data)
         self._last = self._picture(SIDE_PX)
+        self._record = record.open("a", buffering=1)
         self._node.create_timer(PERIOD_S, self._tick)
 
     def spin(self) -> None:
@@ -35,6 +39,7 @@ class FakeCamera:
 
     def _tick(self) -> None:
         fault = str(self._node.get_parameter("fault").value)
+        self._record.write(f"{time.monotonic()} {fault}\n")
         if fault == "gone":
             return
         message = self._last
@@ -59,7 +64,7 @@ class FakeCamera:
 if __name__ == "__main__":
     rclpy.init(args=[])
     try:
-        FakeCamera(sys.argv[1], sys.argv[2]).spin()
+        FakeCamera(sys.argv[1], sys.argv[2], *map(Path, sys.argv[3:])).spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     finally:

@@ -1,4 +1,4 @@
-"""Forges what an arm measures: a push of 40 N, and its pose as if it drifted by 3 cm/s along y.
+"""Forges what an arm measures: a push of 40 N, a pose that drifts along y, and turning joints.
 
     python forged_sensors_process.py NAMESPACE_OF_THE_ARM
 
@@ -17,8 +17,9 @@ from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import JointState
 
-DRIFT_M_S, FORCE_N, RATE_HZ = 0.03, 40.0, 200.0
+DRIFT_M_S, FORCE_N, TURN_RAD_S, RATE_HZ = 0.03, 40.0, 0.01, 200.0
 
 
 class Forger(Node):  # type: ignore[misc]
@@ -27,6 +28,7 @@ class Forger(Node):  # type: ignore[misc]
         self._begun: tuple[float, Any] | None = None
         self._poses = self.create_publisher(PoseStamped, f"{prefix}/current_pose", 5)
         self._wrenches = self.create_publisher(WrenchStamped, f"{prefix}/wrench", 5)
+        self._joints = self.create_publisher(JointState, f"{prefix}/joint_states", 5)
         self.create_subscription(
             PoseStamped, f"{prefix}/current_pose", self._begin, qos_profile_sensor_data
         )
@@ -49,7 +51,10 @@ class Forger(Node):  # type: ignore[misc]
         pose.header.stamp = wrench.header.stamp = self.get_clock().now().to_msg()
         wrench.wrench.force.x = FORCE_N
         self._poses.publish(pose)
+        joints = JointState(position=[TURN_RAD_S * (time.monotonic() - begun_s), *[0.0] * 6])
+        joints.header.stamp = pose.header.stamp
         self._wrenches.publish(wrench)
+        self._joints.publish(joints)
 
 
 def main() -> None:

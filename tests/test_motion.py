@@ -19,9 +19,11 @@ from serl.geometry import (
     to_rotation_vector,
 )
 from serl.motion import (
+    Box,
     Limits,
     Motion,
     Pose,
+    Target,
     check_action,
     next_gripper,
     next_target,
@@ -228,3 +230,87 @@ def test_poses_are_normalised_and_checked() -> None:
     assert pose_from((1, 2, 3, 0, 0, 0, 1.005)).quaternion == (0, 0, 0, 1)
     with pytest.raises(BadInput, match="position"):
         pose_from((1, math.inf, 3, 0, 0, 0, 1))
+
+
+PLANE = Motion(
+    axes=("x", "y"),
+    translation_m=0.01,
+    box_low_m=(0.0, -1.0, -1.0),
+    box_high_m=(1.0, 1.0, 1.0),
+    gripper=True,
+    gripper_interval_s=0.5,
+)
+HERE = Pose((0.5, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+
+
+def target(closed: bool = False) -> Target:
+    made = Target(PLANE)
+    made.begin(HERE, closed)
+    return made
+
+
+def moved(made: Target, *values: float, now_s: float = 0.0) -> list[float]:
+    action = np.array(values, np.float32)
+    made.check(action)
+    executed: list[float] = made.move(action, HERE, now_s).tolist()
+    return executed
+
+
+def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
+    made = target()
+    reach_m = PLANE.limits.lead_m + PLANE.translation_m
+    executed = [moved(made, 1, 0, 0)[0] for _ in range(3)]
+    assert executed == pytest.approx([1.0, 1.0, 0.0], abs=1e-6)
+    assert made.target.position[0] == pytest.approx(0.5 + reach_m)
+
+
+def test_the_target_stays_out_of_where_no_guard_lets_the_tool_in() -> None:
+    post = Box(low_m=(0.515, -0.02, -1.0), high_m=(0.6, 0.02, 1.0))
+    made = Target(PLANE, (post,))
+    made.begin(HERE, False)
+    executed = [moved(made, 1, 0, -1) for _ in range(2)]
+    assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], "what did not happen is not logged"
+    assert made.target.position == pytest.approx((0.51, 0.0, 0.0))
+    assert moved(made, 0, 1, 0)[1] == 1.0
+
+
+def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> None:
+    made = target()
+    assert moved(made, 0, 0, -1, now_s=10.0)[2] == -1.0
+    assert made.closed
+    assert moved(made, 0, 0, 1, now_s=10.4)[2] == 0.5
+    assert made.closed, "too soon"
+    moved(made, 0, 0, 1, now_s=10.5)
+    assert not made.closed
+    made.begin(HERE, True)
+    moved(made, 0, 0, 1, now_s=10.6)
+    assert not made.closed, "an episode begins without a switch"
+
+
+def test_to_keep_the_gripper_as_it_is_asks_nothing_of_it() -> None:
+    made = target(closed=True)
+    for asked in (0, 0.5, -0.5):
+        moved(made, 1, 0, asked)
+        assert made.closed
+        assert not made.gripped
+    moved(made, 0, 0, -1)
+    assert made.gripped, "closed though it was found to be"
+    moved(made, 0, 0, 0)
+    assert made.gripped
+    made.begin(HERE, True)
+    assert not made.gripped, "an episode begins with what the gripper does"
+    moved(made, 0, 0, 1, now_s=10.0)
+    made.begin(HERE, False)
+    assert not made.gripped
+    moved(made, 0, 0, -1, now_s=20.0)
+    moved(made, 0, 0, 1, now_s=20.1)
+    assert made.closed, "too soon to open again"
+    assert made.gripped
+
+
+@pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])
+def test_nonsense_is_refused_before_anything_moves(values: tuple[float, ...]) -> None:
+    made = target()
+    with pytest.raises(BadInput):
+        moved(made, *values)
+    assert made.target == HERE

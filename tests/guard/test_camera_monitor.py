@@ -15,6 +15,7 @@ from serl.guard.camera_monitor import (
     CameraFault,
     CameraMonitor,
     CameraMonitorConfig,
+    FrozenDetector,
     MonitoredRobot,
 )
 from serl.specs import ArraySpec, ObservationSpec
@@ -34,28 +35,28 @@ def reading(number: int, front_s: float = 0.0, wrist_s: float = 0.0, **changed: 
 
 
 def test_good_images_pass_for_ever() -> None:
-    watch = CameraMonitor(SPEC)
+    monitor = CameraMonitor(SPEC)
     for number in range(50):
-        watch.check(reading(number))
-    assert watch.skewed == 0
+        monitor.check(reading(number))
+    assert monitor.skewed == 0
 
 
 def test_a_frozen_camera_is_noticed_at_the_fifth_equal_image() -> None:
-    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     for number in range(4):
-        watch.check(reading(number, wrist=stuck.copy()))
+        monitor.check(reading(number, wrist=stuck.copy()))
     with pytest.raises(CameraFault, match="camera wrist: frozen, 5 equal images"):
-        watch.check(reading(5, wrist=stuck.copy()))
+        monitor.check(reading(5, wrist=stuck.copy()))
 
 
 def test_one_other_image_between_is_no_freeze_and_an_episode_begins_anew() -> None:
-    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     for number in range(40):
-        watch.check(reading(number) if number % 5 == 4 else reading(number, wrist=stuck))
+        monitor.check(reading(number) if number % 5 == 4 else reading(number, wrist=stuck))
     for _ in range(3):
-        watch.begin()
+        monitor.begin()
         for number in range(4):
-            watch.check(reading(number, wrist=stuck))
+            monitor.check(reading(number, wrist=stuck))
 
 
 def at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
@@ -69,45 +70,45 @@ def at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
 
 def test_a_slow_camera_is_not_a_frozen_one() -> None:
     """At 5 Hz each image is in six readings."""
-    watch = CameraMonitor(SPEC)
+    monitor = CameraMonitor(SPEC)
     for seen in at_30_hz(60, lambda number: number - number % 6):
-        watch.check(seen)
+        monitor.check(seen)
 
 
 def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
     """Its driver goes on to stamp what it gives."""
-    watch, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
     readings = (
         replace(seen, images={**seen.images, "wrist": stuck})
         for seen in at_30_hz(60, lambda number: number - number % 6)
     )
     for seen in islice(readings, 4 * 6):
-        watch.check(seen)
+        monitor.check(seen)
     with pytest.raises(CameraFault, match="camera wrist: frozen, 5 equal images"):
-        watch.check(next(readings))
+        monitor.check(next(readings))
 
 
 def test_without_stamps_each_reading_is_another_image() -> None:
-    watch = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
+    monitor = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
     seen = Observation({}, reading(0).images)
     for _ in range(4):
-        watch.check(seen)
+        monitor.check(seen)
     with pytest.raises(CameraFault, match="frozen, 5 equal images"):
-        watch.check(seen)
+        monitor.check(seen)
 
 
 def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
-    watch = CameraMonitor(SPEC, CameraMonitorConfig(frozen_readings=0))
+    monitor = CameraMonitor(SPEC, CameraMonitorConfig(frozen_readings=0))
     for _ in range(20):
-        watch.check(reading(0))
+        monitor.check(reading(0))
 
 
 def test_a_simulation_in_this_process_needs_no_stamps() -> None:
-    watch = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
-    watch.check(Observation({}, reading(0).images, {"robot": 3.0}))
-    watch.check(Observation({}, reading(1).images))
+    monitor = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
+    monitor.check(Observation({}, reading(0).images, {"robot": 3.0}))
+    monitor.check(Observation({}, reading(1).images))
     with pytest.raises(CameraFault, match="old, over"):
-        watch.check(reading(2, wrist_s=0.3))
+        monitor.check(reading(2, wrist_s=0.3))
 
 
 @pytest.mark.parametrize(
@@ -152,13 +153,13 @@ def test_what_cannot_be_trusted_is_named(seen: Observation, line: str) -> None:
 def test_cameras_that_are_apart_are_told_of_once_an_episode(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watch = CameraMonitor(SPEC)
+    monitor = CameraMonitor(SPEC)
     with caplog.at_level(logging.WARNING):
         for episode in range(2):
-            watch.begin()
+            monitor.begin()
             for number in range(3):
-                watch.check(reading(number + 10 * episode, wrist_s=0.15))
-    assert watch.skewed == 6
+                monitor.check(reading(number + 10 * episode, wrist_s=0.15))
+    assert monitor.skewed == 6
     assert [record.message for record in caplog.records] == [
         "cameras are 0.15 s apart, over 0.1 s"
     ] * 2
@@ -172,12 +173,37 @@ class TestMonitoredRobot(RobotSuite):
 def test_the_robot_is_stopped_wherever_it_was_looked_at() -> None:
     """At the start of an episode, too, and by a reset."""
     robot = FakeRobot()
-    watched = MonitoredRobot(robot, CameraMonitor(SPEC))
+    monitored = MonitoredRobot(robot, CameraMonitor(SPEC))
     with pytest.raises(CameraFault, match="gone"):
-        watched.observe()
+        monitored.observe()
     assert "camera front: gone" in robot.stop_reason
 
 
 def test_a_robots_spec_is_kept() -> None:
     robot = MonitoredRobot(FakeRobot(), CameraMonitor({}))
     assert isinstance(robot.observation_spec, ObservationSpec)
+
+
+@pytest.mark.parametrize(("rate_hz", "noticed_s"), [(10.0, 0.2), (30.0, 0.17), (60.0, 0.17)])
+def test_equal_pictures_are_frozen_within_300_ms_at_any_rate(
+    rate_hz: float, noticed_s: float
+) -> None:
+    detector = FrozenDetector()
+    for index in range(20):
+        detector.add(bytes([index]), index / rate_hz)
+        assert not detector.frozen
+    begun = index
+    while not detector.frozen:
+        index += 1
+        detector.add(bytes([begun]), index / rate_hz)
+    assert (index - begun) / rate_hz <= noticed_s + 1e-9
+    detector.add(b"another", (index + 1) / rate_hz)
+    assert not detector.frozen
+
+
+def test_a_driver_may_send_a_picture_twice() -> None:
+    detector = FrozenDetector()
+    for index in range(30):
+        detector.add(bytes([index // 2]), index / 10.0)
+        assert not detector.frozen
+        assert detector.count == index % 2 + 1

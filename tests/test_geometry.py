@@ -12,9 +12,11 @@ from serl.geometry import (
     conjugate,
     from_rotation_vector,
     multiply,
+    nearest_point,
     nearest_rotation,
     normalized,
     rotate,
+    shortened,
     to_rotation_vector,
 )
 
@@ -80,3 +82,21 @@ def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
 def test_quaternions_that_are_none_are_refused(quaternion: tuple[float, ...]) -> None:
     with pytest.raises(BadInput, match="quaternion"):
         normalized(quaternion)
+
+
+@given(v=vectors(2.0), centre=vectors(2.0), radius=st.floats(1e-3, 5.0))
+def test_the_nearest_point_is_on_the_way_and_not_beyond(
+    v: Vector, centre: Vector, radius: float
+) -> None:
+    nearest, distance = nearest_point(v, centre, radius), math.dist(v, centre)
+    assert math.dist(nearest, centre) <= radius * (1.0 + 1e-9) + 1e-12
+    if distance <= radius * (1.0 - 1e-9):
+        assert nearest is v
+    elif distance > radius * (1.0 + 1e-9):
+        assert math.dist(nearest, v) == pytest.approx(distance - radius, abs=1e-9)
+
+
+def test_a_vector_is_shortened_only_where_it_is_too_long() -> None:
+    short = (0.3, 0.0, 0.4)
+    assert shortened(short, 0.5) is short
+    assert shortened(short, 0.25) == pytest.approx((0.15, 0.0, 0.2))
