@@ -21,8 +21,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData
 from serl.ros.ports import discovery_port
-from serl.runs.network import NetworkConfig, is_up
+from serl.runs.network import NetworkConfig
 from serl.system.files import FileLock, open_regular, write_atomic
+from serl.system.sockets import is_up
 from serl.system.supervisor import is_orphaned
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import yaml
 
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.errors import BadInput
-from serl.geometry import between
+from serl.geometry import Quaternion, between
 from serl.guard.config import GuardConfig, limits_of
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import Limits, Motion, pose_from
@@ -68,21 +68,28 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
-    reference, place = starts[0], profile.workspace
-    if place is not None:
+    reference = starts[0]
+    if (place := profile.workspace) is not None:
         reference, widest = place.reference, min(widest, place.max_rotation_rad)
+    motion = config.motion.model_copy(update={"max_rotation_rad": widest})
+    command_s = max(0.15, _LEAST_PERIODS / config.rate_hz)
+    return _of_arm(profile, within_workspace(motion, profile), reference, command_s)
+
+
+def _of_arm(
+    profile: ArmProfile, motion: Motion, reference: Quaternion, command_s: float = 0.15
+) -> GuardConfig:
+    """Return a guard's configuration with all that the arm's profile defines."""
     return GuardConfig(
-        motion=within_workspace(
-            config.motion.model_copy(update={"max_rotation_rad": widest}), profile
-        ),
+        motion=motion,
         reference=reference,
         frame=profile.base_frame,
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
-        keep_out=place.keep_out if place is not None else (),
+        keep_out=profile.workspace.keep_out if profile.workspace is not None else (),
         wrench=profile.wrench is not None,
-        command_s=max(0.15, _LEAST_PERIODS / config.rate_hz),
+        command_s=command_s,
     )
 
 
@@ -107,16 +114,7 @@ def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
         gripper=profile.gripper is not None,
         limits=limits_of(limits or Limits(), profile),
     )
-    return GuardConfig(
-        motion=motion,
-        reference=place.reference,
-        frame=profile.base_frame,
-        joint_names=profile.joints,
-        joint_low_rad=profile.joint_low_rad,
-        joint_high_rad=profile.joint_high_rad,
-        keep_out=place.keep_out,
-        wrench=profile.wrench is not None,
-    )
+    return _of_arm(profile, motion, place.reference)
 
 
 def settle_guard(folder: Path, robot: str, config: GuardConfig) -> tuple[Path, Path]:
@@ -176,8 +174,7 @@ def guard_arguments(
     folder: Path, place: ArmNamespace, profile: ArmProfile, config: GuardConfig, latch: Path
 ) -> Sequence[str]:
     """Write the files that the guard's process reads; return its command-line arguments."""
-    settings, arm = folder / "guard.yaml", folder / "arm.yaml"
-    write_atomic(settings, yaml.safe_dump(config.model_dump(mode="json")).encode())
+    settings, arm = write_guard(folder, "guard", config), folder / "arm.yaml"
     write_robot(arm, profile)
     where = ("--run", str(folder), "--robot", place.robot or "/", "--arm", str(arm))
     return (*where, "--config", str(settings), "--latch", str(latch))

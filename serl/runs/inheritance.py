@@ -101,9 +101,9 @@ def inherit(config: TrainConfig) -> Inheritance:
     taken += _OF_THE_WHOLE if whole else ()
     state = {name: array for name, array in arrays.items() if name.startswith(taken)}
     origin = config.init_from.model_copy(update={"run": path, "load": wanted})
-    said = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
+    source = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
     pretrained = starting_file(config.agent, spec.observation.images) is not None
-    lines = _lines(origin, said, reasons, mine, whole, pretrained, config.agent)
+    lines = _lines(origin, source, reasons, mine, whole, pretrained, config.agent)
     return Inheritance(origin, state, (*lines, *_judge_line(run.config.reward, config)))
 
 
@@ -190,7 +190,7 @@ def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
 def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
     """Return the reward setting in which the runs differ; empty if their rewards are the same."""
     for name in ("kind", *_JUDGE.get(mine.kind, ())):
-        there, here = (_said(each, name) for each in (theirs, mine))
+        there, here = (_compared(each, name) for each in (theirs, mine))
         if there != here:
             return f"they were judged by reward.{name} {there}, here it is {here}"
     return ""
@@ -204,7 +204,7 @@ def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
     return (f"its {entering} keep their rewards: {other}",)
 
 
-def _said(reward: RewardConfig, name: str) -> object:
+def _compared(reward: RewardConfig, name: str) -> object:
     """Return a reward setting; for a model file, whose path may change, its digest if known."""
     if name != "model" or reward.model is None:
         return getattr(reward, name)
@@ -219,7 +219,7 @@ def _shape(array: object) -> str:
 
 def _lines(
     origin: InitFrom,
-    said: str,
+    source: str,
     reasons: dict[Part, str],
     mine: State,
     whole: bool,
@@ -237,7 +237,7 @@ def _lines(
     counted = "updates count on, there is no warm-up" if whole else "updates count from 0"
     scale = "as there" if "normaliser" in loaded else "anew, by what this run has recorded"
     lines = [
-        f"starts from {said}: with its {', '.join(loaded) or 'data alone'}",
+        f"starts from {source}: with its {', '.join(loaded) or 'data alone'}",
         f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
         f"observations are scaled {scale}",
     ]

@@ -32,7 +32,7 @@ def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
     shown = _Shown(task)
     task.begin(shown.reading)
     task.observation(shown.reading)
-    return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.asked)
+    return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.read)
 
 
 def is_judged_apart(task: SimulatedTask) -> bool:
@@ -54,16 +54,16 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
-    told = ", ".join(f"{name}_pose" for name in task.scene.tracked)
+    poses = ", ".join(f"{name}_pose" for name in task.scene.tracked)
     if is_judged_apart(task) and config.reward.kind == "task":
         raise BadInput(
-            f"reward.kind: task: {task.name} judges itself by {told}, which nothing tells on a "
-            "real arm with this policy: expected classifier, pose, human or vice"
+            f"reward.kind: task: {task.name} judges itself by {poses}, which nothing measures on "
+            "a real arm with this policy: expected classifier, pose, human or vice"
         )
     if is_judged_apart(task) and task.config.auto_reset:
         raise BadInput(
-            f"task_config.auto_reset: {task.name} resets itself by {told}, which nothing tells on "
-            "a real arm with this policy: false, and a person does"
+            f"task_config.auto_reset: {task.name} resets itself by {poses}, which nothing measures "
+            "on a real arm with this policy: false, and a person does"
         )
 
 
@@ -158,15 +158,15 @@ def within_workspace(motion: Motion, profile: ArmProfile) -> Motion:
     return motion.model_copy(update={"box_low_m": low, "box_high_m": high})
 
 
-class _Asked(dict[str, Any]):
+class _ReadDict(dict[str, Any]):
     """A dict that records which of its keys were read."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(values)
-        self.asked: set[str] = set()
+        self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
+        self.read.add(name)
         return super().__getitem__(name)
 
 
@@ -175,7 +175,7 @@ class _Shown:
 
     def __init__(self, task: SimulatedTask) -> None:
         spec = reading_spec(7, task.scene.tracked, task.config.all_views)
-        self.state = _Asked(
+        self.state = _ReadDict(
             {name: np.zeros(each.shape, np.float32) for name, each in spec.state.items()}
         )
         for name, values in self.state.items():

@@ -238,7 +238,7 @@ class Continuation:
         self.index = self._opened.index
         self._mirror = Replica(folder, self.spec)
         for notice in self._opened.notices:
-            self._tell(notice)
+            self._notify(notice)
 
     def learner(self, transport: LearnerEnd) -> Learner:
         """Return the learner, which first takes the logged records; raise as the class does."""
@@ -246,7 +246,7 @@ class Continuation:
         if self._checkpoint is None and not any(
             name.startswith("encoder.") for name in inherited or ()
         ):
-            self._tell_encoder()
+            self._report_encoder()
         keep_episodes(self._folder.config.init_from, self._folder.inherited)
         learner = make_learner(
             self._folder.config,
@@ -282,7 +282,7 @@ class Continuation:
         self._mirror.append(records)
         self.index.accept(records)
         for key in (each.key for each in records if isinstance(each, Lost) and each.last):
-            self._tell(
+            self._notify(
                 f"{key.actor}/{key.epoch}: episode {key.episode} was damaged in its log, "
                 f"{key.index + 1} records in all, and is lost"
             )
@@ -298,17 +298,17 @@ class Continuation:
         self._metrics.write(step, ResumeRow(rows if isinstance(rows, int) else 0))
         self._metrics.write(step, EventRow(f"resumed at {step:,} steps"))
         for text in filter(None, warnings):
-            self._tell(text, step)
+            self._notify(text, step)
         return checkpoint
 
-    def _tell(self, text: str, steps: int = 0) -> None:
+    def _notify(self, text: str, steps: int = 0) -> None:
         self._metrics.write(steps, EventRow(text))
         print(text, file=sys.stderr)  # noqa: T201
 
-    def _tell_encoder(self) -> None:
+    def _report_encoder(self) -> None:
         """Report the weights that a fresh encoder starts from."""
         if line := describe_encoder(self._folder.config.agent, self.spec.observation.images):
-            self._tell(line)
+            self._notify(line)
 
     def _inherited(self) -> State | None:
         """Return the arrays taken from another run; None with a checkpoint or without that run."""
@@ -317,7 +317,7 @@ class Continuation:
             return None
         inheritance = inherit(config)
         for line in inheritance.lines:
-            self._tell(line)
+            self._notify(line)
         return inheritance.state
 
     def _save(self, step: int, arrays: Mapping[str, Arrays], info: Mapping[str, Any]) -> Path:
@@ -328,17 +328,17 @@ class Continuation:
         """Return the episodes of each stream, in order; report lost records."""
         found: dict[Stream, list[Logged]] = {}
         for actor in self._folder.actors():
-            episodes = survey(self._folder.episodes(actor), self._tell)
+            episodes = survey(self._folder.episodes(actor), self._notify)
             for episode in episodes:
                 found.setdefault((actor, episode.name.epoch), []).append(episode)
             if lost := sum(episode.records for episode in episodes if episode.path is None):
-                self._tell(f"the log of {actor} has lost {lost} records; see `serl verify`")
+                self._notify(f"the log of {actor} has lost {lost} records; see `serl verify`")
         return found
 
     def _read(self, stream: Stream) -> Iterator[Arrival]:
         actor, _ = stream
         episodes = self._logged[stream]
-        return read_logged(episodes, self._folder.name, actor, self.spec, self._tell)
+        return read_logged(episodes, self._folder.name, actor, self.spec, self._notify)
 
     def _demonstrations(self) -> Iterator[Record]:
         """Yield the successful episodes of recordings and of the run in `init_from`."""
@@ -357,7 +357,7 @@ class Continuation:
                 raise BadInput(f"{folder}: none of its {len(paths)} episodes is a success")
             if kept < len(paths):
                 text = f"{folder}: {kept} successes demonstrate, {len(paths) - kept} others do not"
-                self._tell(text)
+                self._notify(text)
         if config.init_from.data == "successes":
             yield from self._inherited_records("demonstrations, as successes")
 
@@ -372,7 +372,7 @@ class Continuation:
             yield from episode.steps
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)
-        self._tell(f"{episodes} episodes, {steps:,} steps of {origin.run} are {what}")
+        self._notify(f"{episodes} episodes, {steps:,} steps of {origin.run} are {what}")
 
 
 def trained_steps(run: RunFolder) -> int:

@@ -182,7 +182,7 @@ def recordings(
         CorruptData: an episode, a label or a tool position is damaged.
         SpecMismatch: the images are of other views.
     """
-    found, said = read_sight(folder).views, read_labels(folder)
+    found, labels = read_sight(folder).views, read_labels(folder)
     if not found:
         raise BadInput(f"{folder}: its episodes have no images, only state (--observe pixels)")
     for view_name, view in views.items():
@@ -192,7 +192,7 @@ def recordings(
     noted = read_tools(folder)
     for path in episode_paths(folder):
         name = episode_name(path)
-        here = {place.step: label for place, label in said.items() if place[:2] == name}
+        here = {place.step: label for place, label in labels.items() if place[:2] == name}
         spec = None if labelled and not here else read_spec(path)
         if spec is None:
             continue
@@ -284,11 +284,6 @@ def with_labelled(
         CorruptData: an episode or a label is damaged.
         SpecMismatch: the images are of other views.
     """
-    from serl.runs.reward_data import (  # these make tasks, through modules that import this one
-        episode_folders,
-        read_samples,
-    )
-
     if not folders:
         return successes
     if not views:

@@ -76,7 +76,7 @@ def choose(
     config: TrainConfig,
     examiner: Examiner,
     candidates: Sequence[tuple[int, State]],
-    told: Callable[[int, Evaluation], None] = lambda step, evaluation: None,
+    on_evaluation: Callable[[int, Evaluation], None] = lambda step, evaluation: None,
 ) -> int:
     """Return the step of the best candidate, by trials on selection starts; of equals the latest.
 
@@ -84,12 +84,12 @@ def choose(
         config: settings of the run.
         examiner: runs the trials.
         candidates: step and actor weights of each checkpoint, oldest first.
-        told: called with the step and the evaluation of each candidate.
+        on_evaluation: called with the step and the evaluation of each candidate.
     """
     best, chosen = -1, 0
     for step, weights in candidates:
         evaluation = examiner.evaluate(weights, Purpose.SELECTION, config.selection_trials)
-        told(step, evaluation)
+        on_evaluation(step, evaluation)
         if evaluation.successes >= best:
             best, chosen = evaluation.successes, step
     return chosen

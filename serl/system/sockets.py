@@ -1,4 +1,4 @@
-"""The sockets at which a process can be reached, as the kernel lists them."""
+"""Sockets of a process and addresses of this host, as the kernel lists them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 import stat
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from socket import AF_INET6, SOCK_STREAM
+from socket import AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, socket
 from typing import NamedTuple
-
-import psutil
 
 from serl.errors import BadInput, SerlError
 
@@ -33,6 +31,8 @@ class Socket(NamedTuple):
 
 def open_sockets(process: int | None = None) -> list[Socket]:
     """Return the listening TCP and unconnected UDP sockets of a process, by default of this one."""
+    import psutil  # not loaded with the settings of a run
+
     found = []
     for each in psutil.Process(process).net_connections("inet"):
         is_tcp = each.type == SOCK_STREAM
@@ -76,3 +76,31 @@ def close_inherited_sockets() -> None:
         with suppress(OSError):  # the descriptor of this listing itself
             if int(entry) > 2 and stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
                 os.close(int(entry))
+
+
+def is_own(address: IPv4Address) -> bool:
+    """Return whether this host has the address."""
+    with socket(AF_INET, SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def is_up(address: IPv4Address) -> bool:
+    """Return whether this host has the address, on an interface that is up and plugged in."""
+    return is_own(address) and address not in _stopped()
+
+
+def _stopped() -> set[IPv4Address]:
+    """Return the addresses of interfaces that are not running."""
+    import psutil  # not loaded with the settings of a run
+
+    states = psutil.net_if_stats()
+    return {
+        IPv4Address(each.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == AF_INET and not (name in states and states[name].isup)
+    }

@@ -6,7 +6,8 @@ import pytest
 
 from serl.errors import BadInput
 from serl.runs.config import resolve
-from serl.runs.network import NetworkConfig, is_up
+from serl.runs.network import NetworkConfig
+from serl.system.sockets import is_up
 
 
 def test_a_run_is_local_unless_it_names_hosts() -> None:

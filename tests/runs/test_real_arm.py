@@ -98,7 +98,7 @@ def test_what_only_a_simulation_gives_is_refused_by_its_key(
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, "reward.kind: task: pick_cube judges itself by cube_pose, which nothing tells"),
+        ({}, "reward.kind: task: pick_cube judges itself by cube_pose, which nothing measures"),
         (
             {"reward": {"kind": "human"}, "task_config": {"auto_reset": True}},
             "task_config.auto_reset: pick_cube resets itself by cube_pose",
