@@ -84,8 +84,9 @@ def _well(bench: Bench) -> None:
 def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
     found = bench.findings()
     assert sorted(found) == sorted(EVERY_CHECK)
-    wrong = [str(each) for each in found.values() if not each.sound and "a second" not in each.text]
-    assert not wrong, wrong  # a busy machine hears less often
+    busy = ("a second", " s ago, over")  # on a busy machine messages are few and late
+    bad = [str(each) for each in found.values() if not each.sound]
+    assert all(any(sign in line for sign in busy) for line in bad), bad
     assert "use_local_jacobian is False, will be True" in found["gains"].text
     assert found["contact"].text == "after a stop by one: 200 N/m"
 
@@ -109,18 +110,6 @@ def test_a_driver_that_misbehaves_is_wrong_in_one_line(
     assert "\n" not in str(pose)
 
 
-def test_wrenches_of_another_frame_are_named_before_anything_moves(bench: Bench) -> None:
-    bench.misbehave("misframed")
-    found = bench.findings()
-    assert not found["wrench"].sound
-    assert (
-        "external_wrench_in_base_frame: in the frame 'world', expected 'base'"
-        in found["wrench"].text
-    )
-    assert found["pose"].sound
-    bench.misbehave("")
-
-
 def _changed(**fields: object) -> object:
     return FRANKA.model_copy(update=fields)
 
@@ -139,6 +128,7 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
                 target=Channel(name="elsewhere", type=FRANKA.pose.type),
                 recover=Channel(name="heal", type="std_srvs/srv/Trigger"),
                 controller=ABSENT,
+                fault=Channel(name="/program", type=RUNNING),
             ),
             {
                 "pose": "world",
@@ -147,6 +137,7 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
                 "target": "elsewhere: nobody listens",
                 "recovery": "heal: nobody offers it",
                 "controller": "absent/get_parameters: no such service",
+                "errors": "/program: nobody publishes it",
             },
         ),
         (
@@ -174,35 +165,33 @@ def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
         assert complaint in found[subject].text, subject
 
 
-@pytest.mark.parametrize(
-    ("running", "complaint"),
-    [
-        (None, "/program: nobody publishes it"),
-        (False, "/program: the arm reports that its program does not run"),
-        (True, ""),
-    ],
-)
-def test_an_arm_that_tells_errors_has_to_say_that_it_is_well(
-    bench: Bench, running: bool | None, complaint: str
-) -> None:
-    channel = Channel(name="/program", type=RUNNING)
+PROGRAM = Channel(name="/program", type=RUNNING)
+
+
+def test_a_wrench_in_another_frame_is_found_on_an_arm_that_reports_no_error(bench: Bench) -> None:
+    bench.misbehave("misframed")
     with RosNode("program", bench.driver.folder, local=True) as node:
-        if running is not None:
-            node.publisher(fault_topic(channel, bench.arm)).publish(Bool(data=running))
-        found = bench.findings(_changed(fault=channel))["errors"]
-    assert found.sound == (not complaint)
-    assert found.text == (complaint or "/program: the arm is well")
+        node.publisher(fault_topic(PROGRAM, bench.arm)).publish(Bool(data=True))
+        found = bench.findings(_changed(fault=PROGRAM))
+    assert not found["wrench"].sound
+    line = "external_wrench_in_base_frame: in the frame 'world', expected 'base'"
+    assert line in found["wrench"].text
+    assert "frame '" not in found["pose"].text
+    assert (found["errors"].sound, found["errors"].text) == (True, "/program: the arm is well")
 
 
-def test_whoever_commands_the_arm_already_is_named(bench: Bench) -> None:
+def test_a_program_that_stopped_and_another_commander_are_found(bench: Bench) -> None:
     with RosNode("stranger", bench.driver.folder, local=True) as stranger:
         stranger.publisher(Topic(f"{bench.arm}/target_pose", PoseStamped, SENSOR))
         gripper = f"{bench.arm}/gripper/gripper_position_controller/commands"
         stranger.publisher(Topic(gripper, Float64MultiArray, SENSOR))
-        found = bench.findings()
+        stranger.publisher(fault_topic(PROGRAM, bench.arm)).publish(Bool(data=False))
+        found = bench.findings(_changed(fault=PROGRAM))
     for what in ("target", "gripper"):
         assert not found[what].sound
         assert "stranger commands it already" in found[what].text
+    line = "/program: the arm reports that its program does not run"
+    assert (found["errors"].sound, found["errors"].text) == (False, line)
 
 
 def test_the_command_is_one_line_for_each_check(
