@@ -282,7 +282,7 @@ class ControllerWatch:
         """
         if not self._wrong or self._right_s is None:
             return ""
-        if self._may_pass and time.monotonic() - self._right_s <= _SWITCH_S:
+        if self._may_pass and self._answered_s - self._right_s <= _SWITCH_S:
             return ""
         return f"{self._node}: {self._wrong}"
 
