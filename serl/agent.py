@@ -138,7 +138,7 @@ class AgentConfig(BaseModel):
         threads: torch threads of this process; None keeps torch's default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     algorithm: PluginName = "sac"
     discount: float = Field(0.97, gt=0.0, le=1.0)

@@ -65,7 +65,7 @@ FrameName = Annotated[str, Field(min_length=1, max_length=128)]
 class Channel(BaseModel):
     """A topic, service or action: its name, and its type in the notation of `ros2 interface`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(pattern=r"^/?[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$")
     type: str = Field(pattern=r"^[a-z][a-z0-9_]*/(msg|srv|action)/[A-Z][A-Za-z0-9]*$")
@@ -88,7 +88,7 @@ class GripperProfile(BaseModel):
         effort: greatest effort of a command, if its type has one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     command: Channel
     state: Channel
@@ -120,7 +120,7 @@ class ErrorClip(BaseModel):
     Translations in metres, rotations in radians.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     x: Signed
     y: Signed
@@ -146,7 +146,7 @@ class Gains(BaseModel):
             controller that is not a spring.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     parameters: Annotated[dict[str, float], Field(min_length=1)]
     stiffness_n_m: float | None = Field(None, gt=0, le=2000)
@@ -171,7 +171,7 @@ class ControllerProfile(BaseModel):
         fastest_rad_s: the same limit for rotations.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     node: str
     parameters: dict[str, Value] = {}
@@ -252,7 +252,7 @@ def _is_among(found: object, ends: Sequence[object]) -> bool:
 class Payload(BaseModel):
     """Payload at the flange, as configured in the robot: mass, and centre in the flange frame."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     mass_kg: float = Field(ge=0, le=20)
     center_m: Vector = (0.0, 0.0, 0.0)
@@ -291,7 +291,7 @@ class ArmProfile(BaseModel):
         setup: results of the steps of `serl setup`, by step.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     name: str
     summary: str

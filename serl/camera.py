@@ -41,7 +41,7 @@ class View(BaseModel):
         capture: width and height of the full picture; None for the smallest that the crop needs.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     camera: str
     width: int = Field(84, ge=8, le=1024)

@@ -81,7 +81,7 @@ class PersonConfig(BaseModel):
     A simulated operator with settings subclasses this model as its `Config`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 @dataclass(frozen=True)

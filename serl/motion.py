@@ -46,7 +46,7 @@ class Limits(BaseModel):
     position where it came to rest.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     speed_m_s: float = Field(0.15, gt=0, le=0.25)
     angular_speed_rad_s: float = Field(1.0, gt=0, le=1.0)
@@ -88,7 +88,7 @@ class Wrench(BaseModel):
             action of zeros.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     force_n: float = Field(13.0, gt=0, le=20.0)
     torque_nm: float = Field(3.5, gt=0, le=4.0)
@@ -122,7 +122,7 @@ class Motion(BaseModel):
         limits: speeds, leads, accelerations and forces.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     action_mode: Literal["pose", "wrench"] = "pose"
     wrench: Wrench = Wrench()
@@ -302,7 +302,7 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
 class Box(BaseModel):
     """A box in the base frame that the tool must not enter."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low_m: Vector
     high_m: Vector

@@ -33,7 +33,7 @@ class ToolPlace(BaseModel):
         tool_high_m: highest corner, base frame; None for unbounded.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
@@ -75,7 +75,7 @@ class RewardConfig(BaseModel):
         tolerance_rad: largest angle from `pose`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: PluginName = "task"
     model: Path | None = None

@@ -31,7 +31,7 @@ class ArraySpec(BaseModel):
         unit: unit as text for people ("m", "rad", "m xyzw").
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     shape: Annotated[tuple[_Size, ...], Field(max_length=8)]
     dtype: Literal["float32", "uint8"] = "float32"
@@ -61,7 +61,7 @@ class ArraySpec(BaseModel):
 class ObservationSpec(BaseModel):
     """Names, in their declared order, and specs of state arrays and images."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     state: dict[str, ArraySpec]
     images: dict[str, ArraySpec] = {}
@@ -96,7 +96,7 @@ class Spec(BaseModel):
         motion: scale and frame of an action of 1, as text (`Motion.meaning`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str
     observation: ObservationSpec

@@ -62,7 +62,7 @@ class TaskConfig(BaseModel):
             not fit another; "none" disables all images.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     rate_hz: float = Field(10.0, gt=0, le=500)
     time_limit_s: float = Field(10.0, gt=0, le=86_400)

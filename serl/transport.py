@@ -90,7 +90,7 @@ class TransportConfig(BaseModel):
             of a .py file.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: PluginName = DDS
 

@@ -29,7 +29,7 @@ class Workspace(BaseModel):
         keep_out: boxes within the workspace that the tool must not enter.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low_m: Vector
     high_m: Vector
@@ -73,7 +73,7 @@ class CellCamera(BaseModel):
         rate_hz: measured frame rate.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     topic: str = Field(pattern=r"^(/[A-Za-z][A-Za-z0-9_]*)+$")
     compressed: bool = False
@@ -90,7 +90,7 @@ class SetupResult(BaseModel):
         skipped: reason given by the person for skipping the step; empty if it was done.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     at: str
     found: str = ""

@@ -56,7 +56,7 @@ class Card(BaseModel):
         seed: seed of its training.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str = Field("", max_length=256)
     renderers: tuple[str, ...] = Field((), max_length=16)

@@ -72,7 +72,7 @@ class SupervisedConfig(BaseModel):
         threads: threads of torch; None leaves them unchanged.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     epochs: int = Field(60, ge=1, le=100_000)
     batch_size: int = Field(64, ge=2, le=65_536)
@@ -133,7 +133,7 @@ class VICEConfig(BaseModel):
         hidden: width of the hidden layer.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     binary: bool = True
     positives: tuple[Path, ...] = ()

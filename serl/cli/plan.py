@@ -40,7 +40,7 @@ class Rates(BaseModel):
         expert_steps: mean length of the expert's episodes, steps.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     env_steps_per_s: float = Field(gt=0)
     updates_per_s: float = Field(gt=0)
@@ -59,7 +59,7 @@ class Conditions(BaseModel):
         reset_s: time between two episodes on an arm.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     rate_hz: float = Field(gt=0)
     max_steps: int = Field(ge=1)

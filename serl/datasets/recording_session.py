@@ -33,7 +33,7 @@ class RecordingSession(BaseModel):
         wanted: requested number by counted item.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     purpose: Literal["demonstrations", "reward"]
     wanted: dict[str, int] = Field(min_length=1)

@@ -175,7 +175,7 @@ class Piece(BaseModel):
             to a quaternion.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str = "state"
     at: int = Field(0, ge=0)
@@ -191,7 +191,7 @@ class ImportMap(BaseModel):
         images: path of the image for each camera of the task.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     state: dict[str, tuple[Piece, ...]] = {}
     images: dict[str, str] = {}

@@ -69,7 +69,7 @@ class CameraMonitorConfig(BaseModel):
             for simulations in this process, whose images are rendered at the instant of the call.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     max_age_s: float = Field(0.2, gt=0)
     frozen_readings: int = Field(5, ge=0)

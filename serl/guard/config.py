@@ -64,7 +64,7 @@ class GuardConfig(BaseModel):
         following_s: time for which the arm may be that far from its setpoint before it is stopped.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     motion: Motion
     reference: UnitQuaternion

@@ -52,7 +52,7 @@ class LogConfig(BaseModel):
             sent to learners.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     fsync: Literal["interval", "step"] = "interval"
     interval_s: float = Field(1.0, gt=0, le=60)

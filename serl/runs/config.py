@@ -56,7 +56,7 @@ class InitFrom(BaseModel):
             demonstrations, or all its online steps beside those of this run.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     run: Path | None = None
     load: tuple[Part, ...] | None = None
@@ -118,7 +118,7 @@ class TrainConfig(BaseModel):
         selection_checkpoints: number of last checkpoints that are compared.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}

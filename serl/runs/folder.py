@@ -42,7 +42,7 @@ class RunInfo(BaseModel):
         config: the resolved configuration.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format: int = FORMAT
     created: datetime

@@ -27,7 +27,7 @@ class RobotEntry(BaseModel):
         actor: whether an actor is started, which drives the arm and sends steps to the learner.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: Name
     profile: str | None = SIM
@@ -52,7 +52,7 @@ class ConsoleEntry(BaseModel):
         port: the first port to try.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     robot: Name
     port: int = Field(8765, ge=1024, le=65535)
@@ -72,7 +72,7 @@ class GraphConfig(BaseModel):
         console: the web page, for one of the robots.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     task: str | None = None
     settings: dict[str, Any] = {}

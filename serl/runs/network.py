@@ -20,7 +20,7 @@ class NetworkConfig(BaseModel):
         domain: the ROS domain of these hosts, unless `ROS_DOMAIN_ID` is set.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     hosts: tuple[IPv4Address, ...] = ()
     key_file: Path = Path("~/.config/serl/key")

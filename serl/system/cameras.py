@@ -41,7 +41,7 @@ class CaptureConfig(BaseModel):
         rate_hz: frames per second.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     width: int = Field(640, ge=16, le=4096)
     height: int = Field(480, ge=16, le=4096)

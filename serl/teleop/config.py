@@ -65,7 +65,7 @@ class TeleopConfig(BaseModel):
             task's `motion`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     operator: OperatorConfig = OperatorConfig()
     keyboard: MappingConfig = keyboard.MAPPING

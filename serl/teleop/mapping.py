@@ -33,7 +33,7 @@ class MappingConfig(BaseModel):
         events: event of each button press.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     axes: dict[str, tuple[Axis, Scale]] = {}
     pushes: dict[str, tuple[Axis, Scale]] = {}

@@ -33,7 +33,7 @@ class OperatorConfig(BaseModel):
         drives: axes that the operator takes over, the policy keeps the others; None for all.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     hold_over_s: float = Field(0.3, ge=0, le=5)
     stale_s: float = Field(0.1, gt=0, le=0.5)

@@ -38,7 +38,7 @@ class ActorConfig(BaseModel):
         patience_s: silence of the learner after which a warning is logged.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     reset_attempts: int = Field(3, ge=1, le=1000)
     reset_time_limit_s: float = Field(20.0, gt=0, le=3600)

@@ -28,7 +28,7 @@ class CurriculumConfig(BaseModel):
         until: share of the run's steps by which the share has grown to 1 at the latest.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     start: float = Field(1.0, gt=0, le=1)
     step: float = Field(0.1, gt=0, le=1)

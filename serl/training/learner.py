@@ -52,7 +52,7 @@ class LearnerConfig(BaseModel):
         metrics_every: online steps between rows of metrics.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     capacity: int = Field(200_000, ge=1, le=100_000_000)
     image_bytes: int = Field(64 << 30, ge=1)

@@ -65,7 +65,7 @@ class Stage(BaseModel):
         config: settings that differ from those of the run, such as the task's direction.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     then: str
     tries: int = Field(3, ge=1, le=1000)

@@ -33,7 +33,7 @@ class PublishConfig(BaseModel):
         jpeg: quality of a `CompressedImage`; None publishes raw images.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     frame: str = Field(min_length=1, max_length=128)
     view: View | None = None
