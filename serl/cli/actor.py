@@ -42,7 +42,13 @@ def actor(options: argparse.Namespace) -> int:
         BadInput: the run or arm does not exist, or the run is finished.
         SerlError: a process failed for good.
     """
-    from serl.ros.processes import actor_processes, arm_of, arms_behind_guards, chosen_arm, joined
+    from serl.ros.processes import (
+        actor_processes,
+        arm_of,
+        arms_behind_guards,
+        chosen_arm,
+        run_in_domain,
+    )
     from serl.runs.resume import trained_steps
 
     run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
@@ -56,7 +62,7 @@ def actor(options: argparse.Namespace) -> int:
     specs = actor_processes(run, name, arm)
     try:
         with (
-            joined(run, specs) as supervisor,
+            run_in_domain(run, specs) as supervisor,
             at_the_terminal(run, arms_behind_guards(run, [name], arm)) as ask,
         ):
             return attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))

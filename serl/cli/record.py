@@ -264,10 +264,10 @@ def stand(
             )
             return
         from serl.console.access import remove_address
-        from serl.ros.processes import console_processes, join_here, started
+        from serl.ros.processes import console_processes, join_here, run_processes
 
         remove_address(run.path)
-        with started(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
+        with run_processes(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
             join_here(run)
             from serl.ros.people.recorder import attended  # rclpy: only after require_ros
 
@@ -286,13 +286,19 @@ def _at_the_arm(
     """Provide the station at a real arm, with its guard process and questions at the terminal."""
     from serl.console.access import remove_address
     from serl.datasets.person import ACTOR
-    from serl.ros.processes import arm_of, console_processes, guard_process, join_here, started
+    from serl.ros.processes import (
+        arm_of,
+        console_processes,
+        guard_process,
+        join_here,
+        run_processes,
+    )
 
     remove_address(run.path)
     arm = arm_of(run)
     assert arm is not None, "the settings of such a recording name one"
     page = console_processes(run, ACTOR, options.console_port) if options.console else []
-    with started(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
+    with run_processes(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
         from serl.ros.people.recorder import at_the_arm  # rclpy: only after require_ros
 

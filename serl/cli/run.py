@@ -85,7 +85,7 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
         SerlError: a process failed, or a question about a real arm cannot be answered.
         KeyboardInterrupt: Ctrl-C.
     """
-    from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, started
+    from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, run_processes
 
     print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
     arm = arm_of(run)
@@ -96,7 +96,7 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
         print(line, flush=True)
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
-    with started(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
+    with run_processes(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
         _follow(run, supervisor, attend)
 
 

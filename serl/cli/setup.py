@@ -37,7 +37,7 @@ class SetupTerminal:
     def __init__(self) -> None:
         self._typed, self._looked_for = TerminalInput(), ""
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a text."""
         print(text, flush=True)
 
@@ -110,7 +110,7 @@ def setup(options: argparse.Namespace) -> int:
         latch = latch_path(str(out), profile, place.namespace)
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
         session = SetupSession(node, arm, asker, out, (device,) if device else ())
-        asker.tell(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
+        asker.show(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
         return 0 if walk(session, STEPS) else 1
 
 
@@ -126,18 +126,18 @@ def walk(
             before = session.profile.setup.get(step.name)
             heading = f"\n{number}/{len(steps)} {step.name}: {step.title}"
             if before is not None:
-                asker.tell(f"{heading}: {_words(before)}")
+                asker.show(f"{heading}: {_words(before)}")
                 continue
-            asker.tell(heading)
+            asker.show(heading)
             trial = _tried(session, step, now)
             tried = {**session.profile.setup, step.name: trial}
             session.profile = session.profile.model_copy(update={"setup": tried})
             write_robot(session.out, session.profile)
-            asker.tell(f"  {_words(trial)}")
+            asker.show(f"  {_words(trial)}")
     except Left:
-        asker.tell(f"left; to go on: serl setup {session.out}")
+        asker.show(f"left; to go on: serl setup {session.out}")
         return False
-    asker.tell(f"\nall steps: {session.out}\nto guard the arm: serl guard {session.out}")
+    asker.show(f"\nall steps: {session.out}\nto guard the arm: serl guard {session.out}")
     return True
 
 
@@ -148,9 +148,9 @@ def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) 
         if answer == "s" or answer.startswith("s "):
             if reason := answer[1:].strip():
                 return SetupResult(at=_stamp(now()), skipped=reason)
-            session.asker.tell("a skipped step needs a reason: s no camera in this cell")
+            session.asker.show("a skipped step needs a reason: s no camera in this cell")
         elif answer:
-            session.asker.tell(f"{answer!r}: expected Enter, s and a reason, or q")
+            session.asker.show(f"{answer!r}: expected Enter, s and a reason, or q")
         else:
             try:
                 found = step.run(session)
@@ -158,7 +158,7 @@ def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) 
             except Left:
                 raise
             except SerlError as error:
-                session.asker.tell(f"  not yet: {error}")
+                session.asker.show(f"  not yet: {error}")
 
 
 def _stamp(now: datetime) -> str:

@@ -75,11 +75,11 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 def console(options: argparse.Namespace) -> int:
     """Serve the console of a run until Ctrl-C."""
     require_console()
-    from serl.ros.processes import console_processes, joined
+    from serl.ros.processes import console_processes, run_in_domain
 
     run = RunFolder.open(options.run).writable()
     remove_address(run.path)
-    with joined(run, console_processes(run, options.actor, options.port)) as supervisor:
+    with run_in_domain(run, console_processes(run, options.actor, options.port)) as supervisor:
         announce(run, supervisor, options.port)
         attend(supervisor)
     return 0
@@ -89,10 +89,12 @@ def console(options: argparse.Namespace) -> int:
 def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
     """Run a console in parallel to the processes started in the block."""
     require_console()
-    from serl.ros.processes import arm_of, beside, console_processes
+    from serl.ros.processes import arm_of, console_processes, run_extra_processes
 
     remove_address(run.path)
-    with beside(run, console_processes(run, "actor0", port, arm_of(run))) as supervisor:
+    with run_extra_processes(
+        run, console_processes(run, "actor0", port, arm_of(run))
+    ) as supervisor:
         announce(run, supervisor, port)
         yield supervisor
 

@@ -97,7 +97,7 @@ def learner(options: argparse.Namespace) -> int:
         SerlError: the learner failed.
     """
     from serl.cli.training import demonstrate
-    from serl.ros.processes import learner_processes, require_ros, started
+    from serl.ros.processes import learner_processes, require_ros, run_processes
 
     require_ros()
     if (path := Path(options.task)).is_dir():
@@ -112,7 +112,7 @@ def learner(options: argparse.Namespace) -> int:
     print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
     try:
         demonstrate(run, Display())
-        with started(run, learner_processes(run)) as supervisor:
+        with run_processes(run, learner_processes(run)) as supervisor:
             return actor_command.attend(supervisor, "learner")
     except KeyboardInterrupt:
         print(f"to go on: serl learner {run.path}", file=sys.stderr)

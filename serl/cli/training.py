@@ -22,7 +22,7 @@ from serl.report.curves import assistance, quarters
 from serl.report.display import Display, Summary, print_summary
 from serl.report.progress import ProgressReader, with_waiting
 from serl.report.report import write_report, write_stages_report
-from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, started
+from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, run_processes
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
@@ -133,7 +133,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     if line := asked_where(run.config, make_task(run.config)):
         display.print_line(line)
     with (
-        started(run, all_processes(run)) as supervisor,
+        run_processes(run, all_processes(run)) as supervisor,
         at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
         display,
     ):

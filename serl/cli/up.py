@@ -40,11 +40,11 @@ def bring_up(options: argparse.Namespace) -> int:
     from serl.ros.processes import (
         described_processes,
         ends_with,
-        joined,
         real_arm_of,
         require_ros,
+        run_in_domain,
+        run_processes,
         simulated_arm,
-        started,
     )
 
     graph = checked(GraphConfig, read_yaml(options.file))
@@ -65,7 +65,7 @@ def bring_up(options: argparse.Namespace) -> int:
         if each.actor and each.profile is not None
     }
     with (
-        started(run, specs) if graph.learner else joined(run, specs) as supervisor,
+        run_processes(run, specs) if graph.learner else run_in_domain(run, specs) as supervisor,
         at_the_terminal(run, arms) as ask,
     ):
         if graph.console is not None:

@@ -118,7 +118,7 @@ class RosNode:
         self.stopping, self.deaf, self._removed = False, "", set[str]()
         self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
-        self._leaving = self._told_time = False
+        self._leaving = self._warned_of_time = False
         self._arrived = threading.Event()
         self._folder, self._namespace = run_folder, namespace(run_folder, robot)
         self._robot, self._parameters = robot, parameters or {}
@@ -192,8 +192,8 @@ class RosNode:
 
         key = self._key_of(topic)
         raw_too = raw or key is not None
-        heed = deliver if key is None else self._verified(topic, key, deliver, raw)
-        taker = _Taker(topic.kind, heed, raw_too) if raw_too or drain else heed
+        receive = deliver if key is None else self._verified(topic, key, deliver, raw)
+        taker = _Taker(topic.kind, receive, raw_too) if raw_too or drain else receive
         subscription = self.handle.create_subscription(
             topic.kind, self.absolute(topic.name), taker, topic.qos, raw=raw_too
         )
@@ -286,8 +286,8 @@ class RosNode:
 
     def _look(self) -> None:
         """Warn of an unknown time; end a node that was found deaf at two checks in a row."""
-        if self.timeless and not self._told_time:
-            self._told_time = True
+        if self.timeless and not self._warned_of_time:
+            self._warned_of_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
         before, domain = self._removed, self._context.get_domain_id()
         self._removed = removed_ports(domain, self._locks)
@@ -310,7 +310,7 @@ class RosNode:
         """Return a callback that delivers only messages with a valid tag, and counts the others."""
         self._strangers[topic.name] += 0  # counted from now on
 
-        def heed(signed: bytes) -> None:
+        def receive(signed: bytes) -> None:
             message = opened(key, signed, None if raw else topic.kind)
             if message is not None:
                 deliver(message)
@@ -319,7 +319,7 @@ class RosNode:
                 logger.warning("%s: dropped a message without this run's tag", topic.name)
             self._strangers[topic.name] += 1
 
-        return heed
+        return receive
 
     def _spin(self) -> None:
         try:
@@ -405,8 +405,8 @@ def namespace(run_folder: Path, robot: str = "") -> str:
     return run or f"/{ros_name(run_folder.resolve().name)}"
 
 
-def _given_namespace(words: Sequence[str]) -> str:
+def _given_namespace(arguments: Sequence[str]) -> str:
     """Return the namespace given by rclpy's arguments; empty without one."""
-    of_ros = words[words.index("--ros-args") :] if "--ros-args" in words else ()
+    of_ros = arguments[arguments.index("--ros-args") :] if "--ros-args" in arguments else ()
     found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]
     return f"/{found[-1].strip('/')}" if found else ""

@@ -308,7 +308,7 @@ def ends_with(graph: GraphConfig) -> frozenset[str]:
 
 
 @contextmanager
-def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+def run_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
     """Run processes until the block is left, then stop them in order.
 
     Raises:
@@ -316,7 +316,7 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
     """
     require_ros()
     if foreign := any(_ARM in spec.arguments for spec in specs):  # with a third-party driver
-        be_where_drivers_are()
+        use_driver_domain()
     before = None
     with suppress(BadInput):
         before = started_domain_id(run) if run.config.network.local else None
@@ -328,7 +328,7 @@ def started(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor
             yield supervisor
 
 
-def be_where_drivers_are() -> None:
+def use_driver_domain() -> None:
     """Put processes that are started from here into `ROS_DOMAIN_ID`, or ROS's default domain 0."""
     os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or "0"
 
@@ -349,8 +349,8 @@ def prepare(run: RunFolder, domain_id: int) -> None:
 
 
 @contextmanager
-def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
-    """Run processes until the block is left, beside those that are `started` in it.
+def run_extra_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+    """Run processes until the block is left, in addition to those of `run_processes`.
 
     Raises:
         BadInput: ROS 2 is missing, or no ROS domain is free.
@@ -359,7 +359,7 @@ def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
     clean_shared_memory()
     choose_transport(run.path)
     if arm_of(run) is not None:
-        be_where_drivers_are()
+        use_driver_domain()
     with (
         free_domain(network=run.config.network) as domain,
         _supervised(run, specs, domain.id) as supervisor,
@@ -368,7 +368,7 @@ def beside(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
 
 
 @contextmanager
-def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
+def run_in_domain(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]:
     """Run processes in the domain of a run that was started, on this host or on another.
 
     Raises:
@@ -380,7 +380,7 @@ def joined(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supervisor]
 
 
 def join_here(run: RunFolder) -> None:
-    """Put this process's nodes into the domain of a started run; raises the errors of `joined`."""
+    """Put this process's nodes into the domain of a run; raises the errors of `run_in_domain`."""
     require_ros()
     os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
 
@@ -419,7 +419,7 @@ def _supervised(
 
 @contextmanager
 def _within(domain_id: int) -> Iterator[None]:
-    """Put this process's nodes, and processes `started` in the block, into a ROS domain."""
+    """Put this process's nodes, and the processes that it starts in the block, into a ROS domain."""
     before = os.environ.get("ROS_DOMAIN_ID")
     os.environ["ROS_DOMAIN_ID"] = str(domain_id)
     try:

@@ -74,8 +74,8 @@ class RosoutHandler(logging.Handler):
             self._publisher.publish(self._queue.popleft())
         if (missing := self.dropped - self._reported) > 0:
             self._reported += missing
-            words = f"{missing} messages were logged too fast for /rosout and are missing here"
-            record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None)
+            text = f"{missing} messages were logged too fast for /rosout and are missing here"
+            record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (), None)
             self._publisher.publish(self._message(record))
 
     def detach(self) -> None:

@@ -20,7 +20,7 @@ def scene_topic(actor: str) -> Topic:
     return Topic(f"{actor}/scene", Float64MultiArray, latest_only())
 
 
-class SceneTeller:
+class ScenePublisher:
     """A publisher of the simulated scene, for drawing only, while there are subscribers.
 
     It runs beside the control loop, and never waits for it.
@@ -35,9 +35,9 @@ class SceneTeller:
         self._placement = getattr(robot, "placement", None)
         if self._placement is not None:
             self._publisher = node.publisher(scene_topic(actor))
-            node.every(SCENE_PERIOD_S, self._tell)
+            node.every(SCENE_PERIOD_S, self._publish_scene)
 
-    def _tell(self) -> None:
+    def _publish_scene(self) -> None:
         if self._placement is not None and self._publisher.get_subscription_count():
             self._publisher.publish(Float64MultiArray(data=self._placement().tolist()))
 
@@ -90,8 +90,8 @@ class Diagnostics:
         if self._publisher.get_subscription_count():
             handle, health = self._node.handle, self._health()
             if (hindrance := self._node.hindrance) and hindrance not in health[1]:
-                words = "; ".join(filter(None, (health[1], hindrance)))
-                health = max(health[0], bytes(DiagnosticStatus.WARN)), words
+                text = "; ".join(filter(None, (health[1], hindrance)))
+                health = max(health[0], bytes(DiagnosticStatus.WARN)), text
             name = f"{handle.get_fully_qualified_name()}: {self._source}"
             self._publisher.publish(_message(handle, name, self._collect(), health))
 

@@ -30,7 +30,7 @@ from serl.report.display import Display
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
-from serl.ros.processes import actor_processes, learner_processes, started
+from serl.ros.processes import actor_processes, learner_processes, run_processes
 from serl.ros.telemetry import Stats
 from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
@@ -70,7 +70,7 @@ def main() -> None:
         run = RunFolder.create(Path(folder), config, datetime.now())
         demonstrate(run, Display(Console(quiet=True)))
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
-        with started(run, specs) as supervisor:
+        with run_processes(run, specs) as supervisor:
             measure(run, supervisor, rounds=1 if options.short else 60)
 
 

@@ -34,7 +34,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl.log.episode_reader import read_records
-from serl.ros.processes import all_processes, started
+from serl.ros.processes import all_processes, run_processes
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -69,7 +69,7 @@ def main() -> int:
         config = resolve(settings | {"intervention": "none"})
         run = RunFolder.create(Path(folder), config, datetime.now())
         specs = [replace(spec, restarts=10_000) for spec in all_processes(run)]
-        with started(run, specs) as supervisor:
+        with run_processes(run, specs) as supervisor:
             until_it_learns(run, supervisor)
             turns = [
                 turn for _ in range(options.rounds) for turn in strike(supervisor, options.seconds)

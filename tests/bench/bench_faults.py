@@ -33,7 +33,7 @@ from serl.log.episode_log import EpisodeLog
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
-from serl.ros.processes import actor_processes, learner_processes, started
+from serl.ros.processes import actor_processes, learner_processes, run_processes
 from serl.runs.assembly import DrivenArm, make_actor
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -71,7 +71,7 @@ def main() -> None:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         run = RunFolder.create(Path(folder), config, datetime.now())
         specs = [*learner_processes(run), actor_processes(run, NAME)[0]]
-        with started(run, [replace(spec, restarts=FOREVER) for spec in specs]) as supervisor:
+        with run_processes(run, [replace(spec, restarts=FOREVER) for spec in specs]) as supervisor:
             measure(run, supervisor, rounds=1 if options.short else 20)
 
 

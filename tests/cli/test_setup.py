@@ -45,7 +45,7 @@ class Sitting:
     def asker(self) -> Sitting:
         return self
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.said.append(text)
 
     def ask(self, key: str, question: str) -> str:
@@ -217,7 +217,7 @@ def test_what_was_typed_before_one_looks_for_a_key_is_none(
 ) -> None:
     terminal = SetupTerminal()
     keyboard("\n\n")
-    terminal.tell("press Enter once it stands")
+    terminal.show("press Enter once it stands")
     assert not any(terminal.pressed("stop_button") for _ in range(5))
     keyboard("\n\n")
     assert terminal.pressed("stop_button")

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from serl.log.episode_reader import PART, episode_paths, read_episode
-from serl.ros.processes import all_processes, started
+from serl.ros.processes import all_processes, run_processes
 from serl.runs.checkpoint import load_latest
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def told_to_stop(folder: Path) -> None:
     run = RunFolder.create(folder, resolve(SETTINGS), datetime.now())
     spec = make_spec(make_task(run.config))
     for number in (signal.SIGTERM, signal.SIGINT):
-        with started(run, all_processes(run)) as supervisor:
+        with run_processes(run, all_processes(run)) as supervisor:
             _until_accepted(run, supervisor, count_accepted(run.index) + FEW)
             for name in (ACTOR, f"link-{ACTOR}", "learner"):
                 _end(supervisor, name, number)

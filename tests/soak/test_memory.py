@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from serl.ros.processes import all_processes, started
+from serl.ros.processes import all_processes, run_processes
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.resume import trained_steps
@@ -43,7 +43,7 @@ SETTINGS = {
 def test_no_process_grows_once_the_replay_is_full() -> None:
     with TemporaryDirectory(prefix="serl-soak-") as folder:
         run = RunFolder.create(Path(folder), resolve(SETTINGS), datetime.now())
-        with started(run, all_processes(run)) as supervisor:
+        with run_processes(run, all_processes(run)) as supervisor:
             pids = supervisor.pids()
             _wait_until_full(run, supervisor)
             first_steps = trained_steps(run)

@@ -24,7 +24,7 @@ from serl.ros.conversions import gripper_of, number_of, pose_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import serve
-from serl.ros.telemetry import SceneTeller
+from serl.ros.telemetry import ScenePublisher
 from serl.setpoint import PROFILE_PERIOD_S
 
 _SET_BACK_NS = 50_000_000
@@ -115,7 +115,7 @@ class SimulationDriver:
         self.on_publish: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
-        self._scene = SceneTeller(node, robot, arm)
+        self._scene = ScenePublisher(node, robot, arm)
         serve(node, "reset", self.reset)
 
     def activate(self, active: bool) -> None:

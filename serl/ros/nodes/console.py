@@ -139,11 +139,11 @@ class RosConsoleBackend:
 
     def state(self) -> Mapping[str, Any]:
         """Return the last reports of actor and guard, and whether the actor's is fresh."""
-        said = self._control
+        values = self._control
         return {
-            **{name: said.get(name, "") for name in _TEXTS},
-            "episode": int(said.get("episode", -1)),
-            "step": int(said.get("step", -1)),
+            **{name: values.get(name, "") for name in _TEXTS},
+            "episode": int(values.get("episode", -1)),
+            "step": int(values.get("step", -1)),
             "fresh": time.monotonic() - self._heard_s < _FRESH_S,
             "still": time.monotonic() - self._moved_s > _FRESH_S,
             "over": self._overview.over,
@@ -181,11 +181,11 @@ class RosConsoleBackend:
         self._pictures.close()
 
     def _take_control(self, message: Any) -> None:
-        said = {pair.key: pair.value for pair in message.values}
+        values = {pair.key: pair.value for pair in message.values}
         self._heard_s = time.monotonic()
-        if said.get("steps") != self._control.get("steps"):
+        if values.get("steps") != self._control.get("steps"):
             self._moved_s = self._heard_s
-        self._control = said
+        self._control = values
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)

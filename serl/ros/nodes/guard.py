@@ -59,7 +59,7 @@ NOTICE = "software only: it does not replace a hardware e-stop, vendor limits, a
 _DISCOVERY_S = 1.0
 _LOOK_S = 0.5
 _FILE_S = 0.02
-_TELL_TICKS = 10
+_PUBLISH_TICKS = 10
 _LOOK_TICKS = 50
 _LEAVE_S = 1.0
 
@@ -100,14 +100,14 @@ class GuardNode:
         self._lock, self._filing = threading.Lock(), threading.Lock()
         self._ticking = WallClock(1.0 / PROFILE_PERIOD_S)
         self._ticks = 0
-        self._told: tuple[GuardState, str] | None = None
+        self._published: tuple[GuardState, str] | None = None
         self._opening: float | None = None
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
         self._rivals = Rivals(node, commanded(profile, prefix))
-        told = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
-        self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in told])
+        topics = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
+        self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in topics])
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
         self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
@@ -144,7 +144,7 @@ class GuardNode:
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
             standing, opening, pace = (guard.state, guard.cause), guard.opening, guard.pace
-        due, driven = self._ticks % _TELL_TICKS == 0, standing[0] in MOVING
+        due, driven = self._ticks % _PUBLISH_TICKS == 0, standing[0] in MOVING
         if setpoint is not None:
             self._commander.send(setpoint, measured, pace)
             if opening is not None and driven and (due or opening != self._opening):
@@ -152,16 +152,16 @@ class GuardNode:
         elif self._sends:
             self._commander.end()
         self._opening, self._sends = opening, setpoint is not None
-        if due or standing != self._told:
-            self._told = standing
-            self._tell(*standing)
+        if due or standing != self._published:
+            self._published = standing
+            self._publish_state(*standing)
         if due and setpoint is not None and (problem := self._commander.unanswered):
             with self._lock:
                 guard.stop(problem)
         self._ticks += 1
         self._ticking.wait()
 
-    def _tell(self, state: GuardState, cause: str) -> None:
+    def _publish_state(self, state: GuardState, cause: str) -> None:
         numbers = {"limits": self._config.digest, NOT_NOW: self._refusal(), **self._numbers()}
         self._state.publish(
             DiagnosticStatus(

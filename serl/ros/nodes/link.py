@@ -172,7 +172,7 @@ class Link:
         self._waiting: deque[Hello] = deque()
         self._newest: Hello | None = None
         self._arrived = (0, 0)  # version of the weights and refused messages, at the last look
-        self._looked_s = self._told_s = float("-inf")
+        self._looked_s = self._status_s = float("-inf")
         self._began_s = self._weights_s = time.monotonic()
         self._learner_lock = run_folder / LEARNER_LOCK
         self._idle = True
@@ -195,8 +195,8 @@ class Link:
             self._weights.poll()
         if self._sender.drained or not self._sender.connected:
             self._compactor.step()
-        if time.monotonic() - self._told_s > PERIOD_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._status_s > PERIOD_S:
+            self._status_s = time.monotonic()
             sender = self._sender
             status = LinkStatus(sender.acknowledged, sender.in_flight, sender.connected)
             write_status(self._folder, status)

@@ -83,7 +83,7 @@ def run(
                 node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
             if isinstance(driver, RealTimeDriver):
                 driver.run(lambda: node.stopping or is_orphaned(), speed)
-                _tell(driver)
+                _log_losses(driver)
             while not (node.stopping or is_orphaned()):
                 node.wait(0.1)
 
@@ -131,7 +131,7 @@ def publish_clock(node: RosNode, driver: SimulationDriver) -> None:
     driver.on_publish = lambda stamp_ns: publisher.publish(Clock(clock=stamp_of(stamp_ns)))
 
 
-def _tell(driver: RealTimeDriver) -> None:
+def _log_losses(driver: RealTimeDriver) -> None:
     """Log the lost periods and refused setpoints of a finished simulation."""
     if driver.lost_ticks or driver.jumps:
         logger.warning(

@@ -102,9 +102,9 @@ class Attendant:
         """
         arm, question, self._question = self._asked, self._question, ""
         self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # arms pause now and then
-        said = arm.answer(question)
+        reply = arm.answer(question)
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
-        return said
+        return reply
 
     def _join(self) -> None:
         self._node = RosNode("attendant", self._run.path, local=True)
@@ -229,12 +229,12 @@ class SupervisedArm:
         if asked.text != question:
             raise SerlError("not done: something else is asked by now")
         try:
-            said = self._call(asked)
+            reply = self._call(asked)
         except SerlError:
             self._seen = False  # a new guard has no record of the acknowledgement
             raise
         self._seen = asked.service.endswith("/ack")
-        return _SEEN if asked.is_first else said
+        return _SEEN if asked.is_first else reply
 
     def _asked(self) -> _Asked:
         if (standing := self._guard.standing) is None:
@@ -268,5 +268,5 @@ class SupervisedArm:
         return self._actor_key if asked.service.endswith("/release") else None
 
     def _hear(self, message: Any) -> None:
-        said = {pair.key: pair.value for pair in message.values}
-        self._stopped, self._paused = said.get("stopped", ""), said.get("paused", "")
+        values = {pair.key: pair.value for pair in message.values}
+        self._stopped, self._paused = values.get("stopped", ""), values.get("paused", "")

@@ -22,7 +22,7 @@ from serl.ros.node import RosNode
 from serl.ros.parameters import Described
 from serl.ros.people.teleop import TopicDevices
 from serl.ros.services import serve, serve_signed
-from serl.ros.telemetry import Health, SceneTeller
+from serl.ros.telemetry import Health, ScenePublisher
 from serl.ros.topics import Topic, latest_only
 from serl.runs.config import TrainConfig
 from serl.runs.task_setup import make_task
@@ -34,7 +34,7 @@ from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.types import End, Record, Step
 
 PERIOD_S = 0.1
-SAID = (
+EVENTS = (
     *(Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET),
     *(Event.REWARD, Event.PENALTY),
 )
@@ -160,16 +160,16 @@ class Control:
         self._episode = self._step = -1
         self._last, self._steps = "", 0
         self._state = node.publisher(control_topic(actor))
-        for event in SAID:
-            serve(node, event.value, partial(self._say, event))
-        serve(node, "estop", lambda: self._say(Event.STOP))
+        for event in EVENTS:
+            serve(node, event.value, partial(self._handle, event))
+        serve(node, "estop", lambda: self._handle(Event.STOP))
         place = node.handle.get_fully_qualified_name()
         orders = OrderCheck(key_path(desk.hold.path))
         serve_signed(node, place, {"release": self._release}, orders)
         serve(node, "pause", self._pause)
         serve(node, "resume", self._resume)
-        node.every(PERIOD_S, self._tell)
-        self._scene = SceneTeller(node, actor, robot)
+        node.every(PERIOD_S, self._publish)
+        self._scene = ScenePublisher(node, actor, robot)
 
     def take(self, record: Record, desk: HumanInput) -> None:
         """Process a logged record; from now on `desk` receives the events."""
@@ -181,7 +181,7 @@ class Control:
         elif isinstance(record, End):
             self._driver, self._last = "", record.text
 
-    def _say(self, event: Event) -> str:
+    def _handle(self, event: Event) -> str:
         try:
             if objection := self._desk.say(event, "the operator"):
                 raise SerlError(objection)
@@ -204,7 +204,7 @@ class Control:
             return str(error)
         return "running"
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         if not self._state.get_subscription_count():
             return
         desk = self._desk

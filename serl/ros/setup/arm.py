@@ -189,10 +189,10 @@ class SetupArm:
 
     def _end(self, state: GuardState) -> str:
         """Send the orders that end a state; returns the reason of a refusal, empty without one."""
-        words = {GuardState.DISARMED: ("arm",), GuardState.ESTOP: ("ack", "reset")}
+        orders = {GuardState.DISARMED: ("arm",), GuardState.ESTOP: ("ack", "reset")}
         try:
-            for word in words.get(state, ("ack",)):
-                self.call(word)
+            for order in orders.get(state, ("ack",)):
+                self.call(order)
         except SerlError as error:
             return str(error)
         return ""
@@ -204,15 +204,15 @@ class SetupArm:
 
     def standing(self) -> GuardReport:
         """Return the guard's last report; raises `StepFailed` when none arrives."""
-        said: list[GuardReport] = []
+        reports: list[GuardReport] = []
 
         def hears() -> bool:
-            said.extend(filter(None, [self.guard.standing]))
-            return bool(said)
+            reports.extend(filter(None, [self.guard.standing]))
+            return bool(reports)
 
         if not self.driver.remote.wait(hears, _GUARD_S):
-            raise StepFailed(f"the guard says nothing: {self._last_words()}")
-        return said[-1]
+            raise StepFailed(f"the guard says nothing: {self._last_line()}")
+        return reports[-1]
 
     def press(self) -> None:
         """Publish on the topic `estop` until the guard reports the emergency stop.
@@ -360,11 +360,11 @@ class SetupArm:
     def _start(self, config: GuardConfig) -> None:
         self._config = config
         self.guard.feed.forget()
-        words = guard_arguments(self._folder, self.place, self.profile, config, self._latch)
+        arguments = guard_arguments(self._folder, self.place, self.profile, config, self._latch)
         domain = int(os.environ["ROS_DOMAIN_ID"])
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "serl.ros.nodes.guard", *words],
+                [sys.executable, "-m", "serl.ros.nodes.guard", *arguments],
                 env={**environment(domain, self._folder), "SERL_PARENT": str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -376,15 +376,15 @@ class SetupArm:
             lambda: self.guard.feed.is_fresh or process.poll() is not None, _GUARD_S
         )
         if process.poll() is not None or not self.guard.feed.is_fresh:
-            raise StepFailed(f"the guard does not start: {self._last_words()}")
+            raise StepFailed(f"the guard does not start: {self._last_line()}")
 
     @property
     def _log(self) -> Path:
         return self._folder / "guard.log"
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it reports nothing"
 
 
 def _task(low_m: Any, high_m: Any) -> TaskConfig:

@@ -65,8 +65,10 @@ def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, Ce
     check_rate(base, rate_hz, LEAST_HZ)
     look.check_alive()
     height, width, _ = look.picture().shape
-    said = f"{base}: {width} x {height}, {rate_hz:.0f} Hz"
-    name = _name(session, f"{said}. Its name, as views call it, or - to leave it out", base, kept)
+    summary = f"{base}: {width} x {height}, {rate_hz:.0f} Hz"
+    name = _name(
+        session, f"{summary}. Its name, as views call it, or - to leave it out", base, kept
+    )
     if not name:
         return
     path = session.out.with_name(f"{session.out.stem}.{name}.png")
@@ -87,16 +89,16 @@ def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellC
         if answer == "-":
             return ""
         if answer in kept:
-            session.asker.tell(f"{answer}: is another camera's name")
+            session.asker.show(f"{answer}: is another camera's name")
         elif _NAME.fullmatch(answer):
             return answer
         else:
-            session.asker.tell(f"{answer!r}: expected lower-case letters, digits and _")
+            session.asker.show(f"{answer!r}: expected lower-case letters, digits and _")
 
 
 def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
     """Ask for a camera's crop, while a PNG file shows the live picture."""
-    session.asker.tell(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
+    session.asker.show(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
     look.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
     while True:
         text = session.asker.ask(
@@ -107,7 +109,7 @@ def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
             look.save(path, crop)
             return crop
         except StepFailed as error:
-            session.asker.tell(str(error))
+            session.asker.show(str(error))
 
 
 class _Look:

@@ -35,7 +35,7 @@ class Left(SerlError):
 class Asker(Protocol):
     """The interface to the person, at a terminal or elsewhere."""
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show a text to the person."""
         ...
 
@@ -60,7 +60,7 @@ def agreed(asker: Asker, key: str, question: str) -> bool:
         answer = asker.ask(key, f"{question} [y/n]").lower()
         if answer in ("y", "yes", "n", "no"):
             return answer.startswith("y")
-        asker.tell(f"{answer!r}: expected y or n")
+        asker.show(f"{answer!r}: expected y or n")
 
 
 def begun(asker: Asker, key: str, question: str) -> None:
@@ -76,7 +76,7 @@ def seen_direction(asker: Asker, key: str, question: str) -> str:
         found = [direction for direction in DIRECTIONS if answer in (direction, direction[0])]
         if found:
             return found[0]
-        asker.tell(f"{answer!r}: expected one of {', '.join(DIRECTIONS)}")
+        asker.show(f"{answer!r}: expected one of {', '.join(DIRECTIONS)}")
 
 
 def check_way(axis: str, start: Vector, place: Vector) -> None:
@@ -158,6 +158,6 @@ def parse_place(text: str) -> Vector:
     return x, y, z
 
 
-def place_words(place: Vector) -> str:
+def format_position(place: Vector) -> str:
     """Format a position for people, to the millimetre."""
     return ",".join(f"{number:.3f}" for number in place) + " m"

@@ -19,8 +19,8 @@ from serl.ros.setup.checks import (
     begun,
     check_direction,
     check_way,
+    format_position,
     parse_place,
-    place_words,
     seen_direction,
 )
 from serl.ros.setup.session import SetupSession, connection
@@ -60,7 +60,7 @@ def limits(session: SetupSession) -> str:
                 "these the limits of this arm, and is the unit rad?"
             )
     for joint, low, value, high in rows:
-        session.asker.tell(f"  {joint}: {low:+.3f} to {high:+.3f} rad, now {value:+.3f}")
+        session.asker.show(f"  {joint}: {low:+.3f} to {high:+.3f} rad, now {value:+.3f}")
     if not agreed(session.asker, "limits.joints", "Are these the limits of this arm?"):
         raise StepFailed("joint_low_rad, joint_high_rad: correct them in the profile")
     mass = f"{profile.payload.mass_kg:g} kg at {profile.payload.center_m} m of the flange"
@@ -72,7 +72,7 @@ def limits(session: SetupSession) -> str:
 def frames(session: SetupSession) -> str:
     """Move the tool 2 cm along each axis, and check the direction by readings and by sight."""
     arm = session.arm
-    session.asker.tell("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
+    session.asker.show("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
     begun(session.asker, "frames.begin", "Enter begins")
     arm.guarded()
     start = arm.rest().position
@@ -100,7 +100,7 @@ def workspace(session: SetupSession) -> str:
     """Teach home and two corners of a box by hand guiding; nothing commands the arm meanwhile."""
     arm, asker = session.arm, session.asker
     arm.let_go()
-    asker.tell(
+    asker.show(
         "Nothing commands the arm now. Put it into its own hand-guiding mode (a button at the "
         "wrist, freedrive, gravity compensation), and guide the tool. A simulated arm has none: "
         "press Enter for home where it stands, and type both corners."
@@ -134,15 +134,15 @@ def _home(session: SetupSession) -> tuple[Pose, tuple[float, ...]]:
     question = "Guide the tool to where episodes are to begin, and press Enter"
     while True:
         if answer := session.asker.ask("workspace.home", question):
-            session.asker.tell(f"{answer!r}: home is where the arm stands: Enter alone")
+            session.asker.show(f"{answer!r}: home is where the arm stands: Enter alone")
         elif session.arm.is_still():
             reading = session.arm.reading()
             q = tuple(float(value) for value in reading.state["q"])
             pose = session.arm.pose_in(reading)
-            session.asker.tell(f"  home: {place_words(pose.position)}")
+            session.asker.show(f"  home: {format_position(pose.position)}")
             return pose, q
         else:
-            session.asker.tell(_MOVES)
+            session.asker.show(_MOVES)
 
 
 def _corner(session: SetupSession, key: str, where: str) -> Vector:
@@ -155,9 +155,9 @@ def _corner(session: SetupSession, key: str, where: str) -> Vector:
                 raise StepFailed(_MOVES)
             place = parse_place(answer) if answer else session.arm.measured().position
         except StepFailed as error:
-            session.asker.tell(str(error))
+            session.asker.show(str(error))
             continue
-        session.asker.tell(f"  {key}: {place_words(place)}")
+        session.asker.show(f"  {key}: {format_position(place)}")
         return place
 
 
@@ -167,7 +167,7 @@ def dry_run(session: SetupSession) -> str:
     if place is None:
         raise StepFailed("no workspace was taught: do that step first")
     arm = session.arm
-    session.asker.tell("The tool goes to home and to two corners of the box, at 5 cm/s.")
+    session.asker.show("The tool goes to home and to two corners of the box, at 5 cm/s.")
     begun(session.asker, "dry_run.begin", "A hand on the e-stop, nobody in the box: Enter begins")
     arm.guarded()
     inset: Vector = (_INSET_M, _INSET_M, _INSET_M)

@@ -50,7 +50,7 @@ def takeover(session: SetupSession) -> str:
     centre = _centre(session)
     swing, steered = Swing(arm, centre), _Steered()
     until_s = time.monotonic() + _LIMIT_S
-    session.asker.tell(
+    session.asker.show(
         f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
         f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
     )
@@ -121,7 +121,7 @@ def estop(session: SetupSession) -> str:
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
     where = arm.place.prefix
-    session.asker.tell(
+    session.asker.show(
         f"The arm swings. Stop it: press Enter, call {where}/guard/estop, or send True to "
         f"{where}/estop; a stop of a device counts, too."
     )
@@ -153,7 +153,7 @@ def stop_button(session: SetupSession) -> str:
     arm, asker = session.arm, session.asker
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
-    asker.tell("The arm swings. Press its own red button; once it stands, press Enter.")
+    asker.show("The arm swings. Press its own red button; once it stands, press Enter.")
     pressed: list[tuple[float, Vector]] = []
 
     def next_action(here: Pose) -> Action | None:

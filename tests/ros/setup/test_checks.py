@@ -9,9 +9,9 @@ from serl.ros.setup.checks import (
     check_direction,
     check_rate,
     check_way,
+    format_position,
     parse_crop,
     parse_place,
-    place_words,
     rate_of,
     seen_direction,
 )
@@ -25,7 +25,7 @@ class Scribe:
     def __init__(self, *answers: str) -> None:
         self.answers, self.said = list(answers), list[str]()
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.said.append(text)
 
     def ask(self, key: str, question: str) -> str:
@@ -99,7 +99,7 @@ def test_a_crop_is_four_shares() -> None:
 
 def test_a_place_is_three_numbers_in_metres() -> None:
     assert parse_place("0.3, -0.2,0.05") == (0.3, -0.2, 0.05)
-    assert place_words((0.3, -0.2, 0.0512)) == "0.300,-0.200,0.051 m"
+    assert format_position((0.3, -0.2, 0.0512)) == "0.300,-0.200,0.051 m"
     for wrong in ("0.3,0.2", "a,b,c", "0.3 0.2 0.1", "nan,0,1", "0,inf,0", "1,2,3,4", ""):
         with pytest.raises(StepFailed, match="place"):
             parse_place(wrong)

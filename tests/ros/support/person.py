@@ -63,7 +63,7 @@ class Person:
         self._stick = node.publisher(twist_topic(place.robot))
         node.subscribe(topic_of(profile.pose, place.robot, SENSOR), self._see)
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.said.append(text)
 
     def ask(self, key: str, question: str) -> str:
