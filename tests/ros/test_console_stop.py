@@ -59,7 +59,7 @@ def open_console(cell: Cell) -> ConsoleAddress:
     return door
 
 
-def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -> None:
+def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(cell: Cell) -> None:
     cell.start_all()  # its actor has no services: it would not hear of a stop
     door = open_console(cell)
 
@@ -83,11 +83,7 @@ def test_stop_at_the_page_latches_the_guard_until_a_person_ends_it(cell: Cell) -
     cell.until("disarmed")
     cell.arm()
 
-
-def test_a_guard_that_is_gone_is_told_to_who_stops_it(cell: Cell) -> None:
-    cell.start_all()
-    door = open_console(cell)
-    eventually(lambda: asyncio.run(press_stop(door))["done"])
+    eventually(pressed)
     cell.signal("guard", signal.SIGSTOP)  # holds the arm's own timeout; it answers nobody
     answer = asyncio.run(press_stop(door))
     assert not answer["done"]

@@ -300,12 +300,16 @@ def test_learner_and_actor_are_two_commands(tmp_path: Path, commands: list[Comma
     ],
 )
 def test_demonstrations_of_another_spec_or_task_are_refused(
-    tmp_path: Path, commands: list[Command], task: str, settings: list[str], difference: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    task: str,
+    settings: list[str],
+    difference: str,
 ) -> None:
-    demos = tmp_path / "demos"
-    assert cli.main(["record", task, "--demos", "1", "--out", str(demos), *settings]) == 0
-    learner = Command(tmp_path, "learner", "reach", **TINY, demo_paths="[demos]")
-    commands.append(learner)
-    assert learner.wait() == 2
-    line = learner.output.splitlines()[-1]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", task, "--demos", "1", "--out", "demos", *settings]) == 0
+    tiny = [f"--{name}={value}" for name, value in TINY.items()]
+    assert cli.main(["learner", "reach", *tiny, "--demo_paths=[demos]"]) == cli.BAD_INPUT
+    line = capfd.readouterr().err.splitlines()[-1]
     assert line == f"serl: demos: demonstrates something else: {difference}"
