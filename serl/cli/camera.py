@@ -64,8 +64,8 @@ def camera(options: argparse.Namespace) -> int:
     )
     try:
         require_ros()
+        from serl.ros.camera import CameraNode, PublishConfig, describe  # imports rclpy
         from serl.ros.node import RosNode
-        from serl.ros.nodes.camera import CameraNode, PublishConfig, describe  # imports rclpy
 
         frame = options.frame_id or f"{options.name}_optical_frame"
         settings = {"frame": frame, "view": view, "jpeg": options.jpeg}

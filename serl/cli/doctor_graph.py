@@ -144,7 +144,7 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
 
 def expected_nodes(run: RunFolder, root: str) -> list[str]:
     """Return the full names of the nodes of a run in training, or of its started parts."""
-    from serl.ros.names import guard_name, ros_name
+    from serl.ros.environment import guard_name, ros_name
     from serl.ros.processes import actor_names
 
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())

@@ -21,9 +21,8 @@ from serl.cli.training import demonstrate
 from serl.cli.up import run_of
 from serl.errors import BadInput, SerlError
 from serl.report.display import Display
-from serl.ros.environment import domain_id_of, environment, meet_others
+from serl.ros.environment import USE_SIM_TIME, domain_id_of, environment, meet_others, ros_name
 from serl.ros.lifecycle import AUTOSTART
-from serl.ros.names import USE_SIM_TIME, ros_name
 from serl.ros.processes import (
     RealArm,
     actor_names,

@@ -29,9 +29,8 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 from rclpy.utilities import remove_ros_args
 
 from serl.errors import BadInput, SerlError
-from serl.ros.environment import LOCAL, domain_id_of, network_of, settle, wait_until_up
+from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
-from serl.ros.names import ros_name
 from serl.ros.parameters import Described, declare
 from serl.ros.ports import hears_domain, read_ports, removed_ports
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler

@@ -12,15 +12,18 @@ from serl.arm_profile import is_real, latch_path, load_robot
 from serl.errors import BadInput
 from serl.guard.latch import GuardedArm
 from serl.ros.environment import (
+    ARM_NODE,
     choose_transport,
     clean_shared_memory,
     domain_id_of,
     environment,
     free_domain,
+    guard_name,
+    link_name,
     meet_others,
+    ros_name,
     ros_status,
 )
-from serl.ros.names import ARM_NODE, guard_name, link_name, ros_name
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig, RobotEntry

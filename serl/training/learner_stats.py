@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serl.errors import CorruptData
-from serl.log.index import Stream
 from serl.log.metrics import EpisodeRow, Metrics, RequestRow
 from serl.system.json_fields import check_fields
 from serl.types import ActionSource, End, EndReason, Record, Step, is_online
+
+if TYPE_CHECKING:  # it imports sqlite3, which the settings of a run do not need
+    from serl.log.index import Stream
 
 
 @dataclass

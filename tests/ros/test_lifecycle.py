@@ -15,8 +15,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from serl import plugins
 from serl.errors import SerlError
 from serl.ros.arm.simulated import SimulatedRosArm
+from serl.ros.environment import guard_name
 from serl.ros.lifecycle import INACTIVE
-from serl.ros.names import guard_name
 from serl.ros.node import RosNode
 from serl.ros.people.control import control_topic
 from serl.ros.services import Remote

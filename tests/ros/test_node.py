@@ -19,8 +19,7 @@ from std_msgs.msg import String
 
 from serl.errors import CorruptData
 from serl.ros import node as node_module
-from serl.ros.environment import environment
-from serl.ros.names import ros_name
+from serl.ros.environment import environment, ros_name
 from serl.ros.node import RosNode, namespace, run_node
 from serl.ros.telemetry import Stats, StatsMonitor
 from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr

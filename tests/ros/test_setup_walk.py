@@ -15,8 +15,7 @@ from serl import plugins
 from serl.arm_profile import read_robot
 from serl.cli.setup import walk
 from serl.geometry import Vector, add
-from serl.ros.environment import meet_others
-from serl.ros.names import ros_name
+from serl.ros.environment import meet_others, ros_name
 from serl.ros.node import RosNode
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.session import SetupSession

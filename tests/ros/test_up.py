@@ -18,7 +18,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
 from serl.errors import BadInput
-from serl.ros.names import guard_name
+from serl.ros.environment import guard_name
 from serl.ros.processes import (
     RealArm,
     actor_processes,

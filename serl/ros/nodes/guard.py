@@ -42,7 +42,7 @@ from serl.ros.arm.guard_topics import (
     NOT_NOW,
 )
 from serl.ros.arm.topics import check_types, commanded, name_of, of_robot
-from serl.ros.names import guard_name
+from serl.ros.environment import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.services import serve, serve_signed

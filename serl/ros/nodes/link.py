@@ -28,8 +28,8 @@ from serl.log.episode_reader import episode_name, episode_paths
 from serl.log.recovery import encoded_losses
 from serl.log.tail import Tail
 from serl.log.wire import Hello, decode_hello
+from serl.ros.environment import link_name
 from serl.ros.link.sender import StreamSender
-from serl.ros.names import link_name
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.telemetry import Stats, Value

@@ -28,7 +28,7 @@ from serl.errors import BadInput
 from serl.robot import ServedRobot
 from serl.ros.arm.sim_driver import PERIOD, SEED, LockStep, RealTimeDriver, SimulationDriver
 from serl.ros.conversions import stamp_of
-from serl.ros.names import ARM_NODE
+from serl.ros.environment import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import Described
 from serl.ros.telemetry import Diagnostics

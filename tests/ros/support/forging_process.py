@@ -30,7 +30,7 @@ from serl.log.wire import (
     encode_hello,
     encode_record,
 )
-from serl.ros.names import ros_name
+from serl.ros.environment import ros_name
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, WEIGHTS, to_cdr
 from serl.testing.samples import random_step
 from serl.training.link import encode_snapshot

@@ -22,8 +22,8 @@ from serl.ros.node import RosNode
 from serl.types import Observation
 from serl.workspace import CellCamera
 
-from ...system.test_cameras import RED, write_film
-from ..conftest import Run, eventually
+from ..system.test_cameras import RED, write_film
+from .conftest import Run, eventually
 
 pytestmark = pytest.mark.ros
 
