@@ -422,7 +422,7 @@ def _supervised(
 
 @contextmanager
 def _within(domain_id: int) -> Iterator[None]:
-    """Put this process's nodes, and the processes that it starts in the block, into a ROS domain."""
+    """Put this process's nodes, and processes that the block starts, into a ROS domain."""
     before = os.environ.get("ROS_DOMAIN_ID")
     os.environ["ROS_DOMAIN_ID"] = str(domain_id)
     try:
