@@ -11,7 +11,7 @@ SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"num
 
 .ONESHELL:
 .SHELLFLAGS := -ec
-.PHONY: train test check bench soak audit clean
+.PHONY: train test check bench soak lowest audit clean
 
 train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
@@ -43,11 +43,19 @@ bench: .venv/ready-bench
 soak: .venv/ready
 	.venv/bin/pytest -m slow
 
+# The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.
+LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py
+lowest:
+	python3.11 -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console]' pytest hypothesis mcap
+	.venv-lowest/bin/serl list > /dev/null
+	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
+
 audit: .venv/ready-audit
 	.venv/bin/python .ci/audit.py
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	@for python in $(PYTHON) none; do

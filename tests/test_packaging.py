@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def copy_of_sources(copy: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignored)
     for file in (*OTHERS, *(name for names in SHARED.values() for name in names)):
-        (copy / file).parent.mkdir(exist_ok=True)
+        (copy / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, copy / file)
 
 
@@ -102,13 +103,14 @@ def test_every_folder_with_python_is_a_package() -> None:
 def test_the_wheel_holds_every_file(archives: Path) -> None:
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
-    ros = {
+    shared = {
         f"serl-{serl.__version__}.data/data/{folder}/{Path(file).name}"
         for folder, files in SHARED.items()
         for file in files
     }
-    assert len(ros) == 2 + len(list((ROOT / "launch").iterdir()))
-    assert source_files() | ros == {name for name in names if ".dist-info/" not in name}
+    assert {"push_block.py", "train.launch.py"} <= {Path(name).name for name in shared}
+    assert len(shared) == 4 + len(list((ROOT / "launch").glob("*.py")))
+    assert source_files() | shared == {name for name in names if ".dist-info/" not in name}
     assert "serl/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -170,6 +172,18 @@ def test_constraints_pin_every_dependency() -> None:
     }
     names = {requirement_name(text) for text in wanted}
     assert names <= pinned
+
+
+def test_the_lowest_versions_are_those_of_the_project() -> None:
+    """`make lowest` installs what `>=` allows: each pin is the bound, filled up with zeros."""
+    pins = (line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().split("\n"))
+    lowest = {pin[0]: pin[1] for pin in pins if len(pin) == 2}
+    wanted = PROJECT["project"]["dependencies"]
+    wanted += PROJECT["project"]["optional-dependencies"]["console"]
+    bounds = {requirement_name(text): text.split(">=")[1].split(",")[0] for text in wanted}
+    assert lowest.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        assert re.fullmatch(rf"{re.escape(bound)}(\.0)*", lowest[name]), name
 
 
 def requirement_name(text: str) -> str:

@@ -320,5 +320,5 @@ def _realsense() -> Any:
         return importlib.import_module("pyrealsense2")
     except ImportError:
         raise BadInput(
-            "camera: a RealSense needs the package pyrealsense2: pip install pyrealsense2"
+            'camera: a RealSense needs pyrealsense2: pip install "serl[realsense]"'
         ) from None

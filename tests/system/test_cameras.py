@@ -163,7 +163,7 @@ def test_a_realsense_needs_its_package() -> None:
     try:
         import pyrealsense2  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
-        with pytest.raises(BadInput, match="pip install pyrealsense2"):
+        with pytest.raises(BadInput, match=r"serl\[realsense\]"):
             RealSense("", CaptureConfig())
 
 
