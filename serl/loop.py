@@ -1,15 +1,24 @@
-"""The only control loop: its arguments select training, demos, evaluation, reset or dry run."""
+"""The only control loop: its arguments select training, demos, evaluation, reset or dry run.
+
+Each step reaches the observers before the next action is issued; the episode's `End` follows last.
+A failed reading, a reading that does not fit its spec (NaN, wrong shape, missing camera) or that an
+observer refuses, and an unusable reward (NaN, beyond 1e6) stop the robot and truncate the episode;
+`End` then repeats the last good observation. An episode whose first reading does not fit never
+begins. A stop by the operator, and a device that times out while the operator controls the arm,
+stop the robot as well. A robot stopped for any other reason ends the episode, as actions have no
+effect.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from serl.clock import Clock
-from serl.errors import ArmStuck, NeedsPerson, SerlError, SpecMismatch
+from serl.errors import ArmStuck, NeedsPerson, SerlError
 from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import Guarded, Robot
@@ -26,8 +35,6 @@ from serl.types import (
     Step,
     reason_text,
 )
-
-Sink = Callable[[Record], None]
 
 _FAULTS = {ArmStuck: EndReason.STUCK, NeedsPerson: EndReason.NEEDS_PERSON}
 
@@ -69,13 +76,55 @@ class Result:
         return reason_text(self.reason, self.fault)
 
 
+class Observer:
+    """A receiver of the readings and records of episodes; the base class ignores them all.
+
+    The loop calls its observers in the order of their list, which is the same everywhere: first the
+    log, so that a step is durable before anything else uses it and before the next action; then
+    checks of readings; then all others.
+    """
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        """Begin an episode whose actions have this source, without operator input.
+
+        An error raised here keeps the episode from beginning.
+        """
+
+    def on_reading(self, reading: Observation) -> None:
+        """Receive a reading of the robot, before it is compared with its spec.
+
+        An error raised here stops the robot, as a fault.
+        """
+
+    def on_step(self, step: Step) -> None:
+        """Receive a completed step."""
+
+    def on_end(self, end: End) -> None:
+        """Receive the end of the episode."""
+
+
+class RecordCallback(Observer):
+    """An observer that passes each record to a function."""
+
+    def __init__(self, callback: Callable[[Record], object]) -> None:
+        self._callback = callback
+
+    def on_step(self, step: Step) -> None:
+        """Pass on a step."""
+        self._callback(step)
+
+    def on_end(self, end: End) -> None:
+        """Pass on the end."""
+        self._callback(end)
+
+
 def run(
     robot: Robot,
     task: TaskView,
     policy: Policy,
     clock: Clock,
     key: EpisodeKey,
-    sink: Sink,
+    observers: Sequence[Observer],
     *,
     teleop: Teleop | None = None,
     chosen_by: ActionSource = ActionSource.POLICY,
@@ -84,44 +133,30 @@ def run(
 ) -> Result:
     """Run one episode from the current state, until the task, time, a person or a fault ends it.
 
-    Each step reaches `sink` before the next action is issued; the episode's `End` follows last.
-    A failed reading, a reading that does not fit its spec (NaN, wrong shape, missing camera) or an
-    unusable reward (NaN, beyond 1e6) stops the robot and truncates the episode; `End` then repeats
-    the last good observation. An episode whose first reading does not fit never begins. A stop by
-    the operator, and a device that times out while the operator controls the arm, stop the robot
-    as well. A robot stopped for any other reason ends the episode, as actions have no effect.
-
-    Args:
-        robot: robot to control.
-        task: source of observations, rewards and the end of the episode.
-        policy: source of actions while there is no operator input.
-        clock: keeps the control rate.
-        key: identity of the episode.
-        sink: called with every record.
-        teleop: operator input, which may take over at any step.
-        chosen_by: source recorded for actions of `policy`.
-        policy_version: returns the version of the weights in use.
-        interrupted: called once per step; True ends the episode as truncated. May block.
+    `policy` acts, as `chosen_by`, unless `teleop` takes over. `interrupted` is called once per
+    step, and may block; True ends the episode. See the module about faults.
 
     Raises:
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
     teleop = teleop or HandsOff()
     drive_as = robot.drive_as if isinstance(robot, Guarded) else lambda source: None
+    for observer in observers:
+        observer.on_begin(chosen_by)
     clock.start()
-    reading = _checked(robot)
+    reading = read_robot(robot, observers)
     task.begin(reading)
     teleop.begin()
-    observation = _seen(task, reading)
-    total, human_steps, index = 0.0, 0, 0
-    while True:
+    observation = _observation(task, reading)
+    total, human_steps, index, reason = 0.0, 0, 0, None
+    while reason is None:
         requested = policy(observation)
         chosen, source = arbitrate(requested, chosen_by, teleop())
         version, issued_s, wall_s = policy_version(), clock.now_s(), time.time()
         drive_as(source)
         executed = robot.act(chosen)
         clock.wait()
-        successor, outcome, error = _observe(robot, task, index)
+        successor, outcome, error = _observe(robot, task, index, observers)
         halted, events = interrupted(), teleop.events()  # in this order: `interrupted` may block
         if Event.STOP in events or Event.LOST in events:
             robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
@@ -140,43 +175,45 @@ def run(
             monotonic_s=issued_s,
             wall_s=wall_s,
         )
-        sink(step)
+        for observer in observers:
+            observer.on_step(step)
         index += 1
         total += outcome.reward
         human_steps += source is ActionSource.HUMAN
         observation = successor or observation
-        if reason is not None:
-            now_s, fault = clock.now_s(), _description(error) if error else ""
-            sink(
-                End(key.at(index), observation, outcome.success, reason, now_s, time.time(), fault)
-            )
-            return Result(index, total, outcome.success, human_steps, reason, fault)
+    fault, now_s = _description(error) if error else "", clock.now_s()
+    end = End(key.at(index), observation, outcome.success, reason, now_s, time.time(), fault)
+    for observer in observers:
+        observer.on_end(end)
+    return Result(index, total, outcome.success, human_steps, reason, fault)
 
 
-def _checked(robot: Robot) -> Observation:
-    """Return the newest reading; stop the robot and raise if it does not fit its spec."""
+def read_robot(robot: Robot, observers: Sequence[Observer]) -> Observation:
+    """Return the newest reading; stop the robot and raise if it does not fit or is refused."""
     reading = robot.observe()
     try:
+        for observer in observers:
+            observer.on_reading(reading)
         robot.observation_spec.validate_observation(reading)
-    except SpecMismatch as error:
+    except SerlError as error:
         robot.stop(str(error))
         raise
     return reading
 
 
-def _seen(task: TaskView, reading: Observation) -> Observation:
+def _observation(task: TaskView, reading: Observation) -> Observation:
     observation = task.observation(reading)
     task.observation_spec.validate_observation(observation)
     return observation
 
 
 def _observe(
-    robot: Robot, task: TaskView, index: int
+    robot: Robot, task: TaskView, index: int, observers: Sequence[Observer]
 ) -> tuple[Observation | None, Outcome, SerlError | None]:
     """Return the next observation and its outcome; of a fault the error, which stops the robot."""
     try:
-        reading = _checked(robot)
-        observation, outcome = _seen(task, reading), task.outcome(reading, index)
+        reading = read_robot(robot, observers)
+        observation, outcome = _observation(task, reading), task.outcome(reading, index)
         check_reward(outcome.reward)
         if robot.stop_reason and not outcome.terminated:
             raise SerlError(f"the robot was stopped: {robot.stop_reason}")

@@ -8,9 +8,8 @@ import pytest
 
 from serl.clock import VirtualClock
 from serl.errors import SerlError, SpecMismatch
-from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
 from serl.intervention import Event
-from serl.loop import LIVE, EpisodeKey, Result, Sink, run
+from serl.loop import LIVE, EpisodeKey, RecordCallback, Result, run
 from serl.policy import Policy, ZeroPolicy
 from serl.runs.task_setup import make_spec
 from serl.specs import Spec
@@ -64,7 +63,7 @@ class Run:
         self,
         policy: Policy | None = None,
         person: Person | None = None,
-        sink: Sink | None = None,
+        sink: Callable[[Record], object] | None = None,
         version: Callable[[], int] = lambda: 0,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Result:
@@ -74,7 +73,7 @@ class Run:
             policy or ZeroPolicy(self.robot.action_spec),
             VirtualClock(self.robot.advance, self.task.config.rate_hz),
             KEY,
-            sink or self.records.append,
+            [RecordCallback(sink or self.records.append)],
             teleop=person,
             policy_version=version,
             interrupted=interrupted,
@@ -183,14 +182,6 @@ def test_a_guard_hears_who_drives_before_each_action() -> None:
         ActionSource.HUMAN,
         ActionSource.POLICY,
     ]
-
-
-def test_who_watches_its_cameras_passes_on_who_drives() -> None:
-    guarded = GuardedRobot()
-    for robot in (guarded, FakeRobot()):  # the other has no guard to tell
-        watch = CameraMonitor(robot.observation_spec.images, CameraMonitorConfig())
-        MonitoredRobot(robot, watch).drive_as(ActionSource.HUMAN)
-    assert guarded.told == [ActionSource.HUMAN]
 
 
 def test_what_was_executed_is_kept_not_what_was_asked_for() -> None:

@@ -23,7 +23,7 @@ from serl import plugins
 from serl.agent import State
 from serl.clock import VirtualClock
 from serl.guard.guard import GuardState
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.motion import Pose
 from serl.policy import Random
 from serl.runs.assembly import make_learner
@@ -119,7 +119,7 @@ def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record],
         robot.reset(1000 + episode)
         clock = VirtualClock(robot.advance, task.config.rate_hz)
         key = EpisodeKey("probe", "chance", 0, episode)
-        run(robot, task, lambda seen: policy(seen), clock, key, chance.append)
+        run(robot, task, lambda seen: policy(seen), clock, key, [RecordCallback(chance.append)])
         episode += 1
     return expert, chance
 

@@ -18,7 +18,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, make_replay
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.demonstrations import record_expert
@@ -207,7 +207,7 @@ def measure(
             robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
             policy.stack.begin()
             numbered = EpisodeKey("plan", "actor", 1, episode)
-            steps += run(robot, task, policy, clock, numbered, tried.append).steps
+            steps += run(robot, task, policy, clock, numbered, [RecordCallback(tried.append)]).steps
             env_s = now() - begin_s
             if env_s >= seconds:
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from serl.clock import Clock
@@ -11,7 +11,7 @@ from serl.datasets.recording_session import Recording
 from serl.errors import Silent
 from serl.intervention import Teleop
 from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, Observer, Result, run
 from serl.policy import ZeroPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.task_setup import make_spec
@@ -19,7 +19,7 @@ from serl.task import SimulatedTask, TaskView
 from serl.teleop.human_input import HumanInput
 from serl.teleop.operator import Hands
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import ActionSource, Record
+from serl.types import ActionSource
 
 ACTOR = "person"
 """Actor name used for a person, in topics and in records."""
@@ -34,12 +34,12 @@ class RecordingStation:
         desk: source of the operator's actions and events.
         clock: keeps the control rate, in real time.
         stopping: queried at every step; True ends the session.
-        told: called with every logged record.
+        observers: receive readings and records, after the log.
         place: moves the robot to a start pose, given the seed of a simulated start; None to use the
             simulation's own reset.
         standby: called with `stopping`; blocks until the robot may move, or until stopping, and
             returns whether the robot was held.
-        silent: called with the error message when the robot timed out, before the episode is
+        on_silence: called with the error message when the robot timed out, before the episode is
             restarted; if None, the session ends with `Silent`.
     """
 
@@ -47,10 +47,10 @@ class RecordingStation:
     desk: HumanInput
     clock: Clock
     stopping: Callable[[], bool] = lambda: False
-    told: Callable[[Record], object] = lambda record: None
+    observers: Sequence[Observer] = ()
     place: Callable[[int], object] | None = None
     standby: Callable[[Callable[[], bool]], bool] | None = None
-    silent: Callable[[str], object] | None = None
+    on_silence: Callable[[str], object] | None = None
 
     def begin(self, seed: int) -> None:
         """Bring the robot to the start of an episode; raises `Silent` when the robot times out."""
@@ -95,19 +95,13 @@ class RecordingStation:
             log: stores the records.
             heard: input source to use instead of the desk.
         """
-
-        def sink(record: Record) -> None:
-            log.append(record)
-            self.desk.watch(record)
-            self.told(record)
-
         return run(
             self.robot,
             task,
             ZeroPolicy(self.robot.action_spec),
             self.clock,
             key,
-            sink,
+            [log, *self.observers, self.desk],
             teleop=heard or self.desk,
             chosen_by=ActionSource.SCRIPT,
             interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
@@ -137,7 +131,7 @@ def record_person(
         log_config: settings of the episode log; the defaults if None.
 
     Raises:
-        Silent: the robot timed out, and the stand has no `silent` callback.
+        Silent: the robot timed out, and the stand has no `on_silence`.
     """
     recorded.recover()
     spec, run_name = make_spec(task), recorded.folder.resolve().name
@@ -152,9 +146,9 @@ def record_person(
             with EpisodeLog(recorded.incoming, spec, *stream, log_config) as log:
                 result = stand.episode(task, key, log)
         except Silent as error:
-            if stand.silent is None:
+            if stand.on_silence is None:
                 raise
-            stand.silent(str(error))
+            stand.on_silence(str(error))
             continue
         recorded.sort()
         progress(result)

@@ -21,7 +21,7 @@ from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, next_epoch
 from serl.log.recovery import recover
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, Observer, run
 from serl.policy import Random
 from serl.robot import SimulatedRobot
 from serl.runs.folder import RunFolder
@@ -31,7 +31,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import SimulatedTask
 from serl.teleop.human_input import HumanInput
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Action, ActionSource, Observation, Outcome, Record, Step
+from serl.types import Action, ActionSource, End, Observation, Outcome, Step
 
 _LINGER_STEPS, _PRETENDING_STEPS = 12, 30
 _HELD_STEPS = 6  # before the drop
@@ -238,7 +238,7 @@ def collect(
                 driver,
                 clock,
                 key,
-                log.append,
+                [log],
                 chosen_by=ActionSource.SCRIPT,
                 interrupted=driver.is_over,
             )
@@ -288,7 +288,7 @@ def _agree(successes: Sequence[bool], step: int, success: bool) -> bool:
 _MEANING = {Event.SUCCESS: 1, Event.FAILURE: 0}
 
 
-class Marks:
+class Marks(Observer):
     """Live labels of the current step; a key held down labels each step once.
 
     Args:
@@ -307,11 +307,13 @@ class Marks:
         positives = sum(label > 0 for label in self._labels.values())
         return LabelCounts(positives, len(self._labels) - positives)
 
-    def watch(self, record: Record) -> None:
-        """Make a logged step the one that a label applies to; the end of an episode clears it."""
-        key = record.key
-        seen = StepKey(key.epoch, key.episode, key.index)
-        self._newest = seen if isinstance(record, Step) else None
+    def on_step(self, step: Step) -> None:
+        """Make a logged step the one that a label applies to."""
+        self._newest = StepKey(step.key.epoch, step.key.episode, step.key.index)
+
+    def on_end(self, end: End) -> None:
+        """Accept no label until the next step."""
+        self._newest = None
 
     def mark(self, label: int) -> str:
         """Label the newest step and return the counts; raises `SerlError` without a current step.
@@ -364,16 +366,11 @@ def collect_person(
 
     Raises:
         BadInput: the task has no cameras.
-        Silent: the robot timed out, and the stand has no `silent` callback.
+        Silent: the robot timed out, and the stand has no `on_silence`.
     """
     spec = collection_spec(task)
     write_views(run.path, task.config.all_views, drawn_by(run.config))
     recover(run.path)
-    told = stand.told
-
-    def watched(record: Record) -> None:
-        marks.watch(record)
-        told(record)
 
     def enough() -> bool:
         return marks.counts.positives >= wanted.positives and (
@@ -381,7 +378,8 @@ def collect_person(
         )
 
     stopping = stand.stopping
-    stand.told, stand.stopping = watched, lambda: enough() or stopping()
+    stand.observers = [marks, *stand.observers]
+    stand.stopping = lambda: enough() or stopping()
     name = run.path.resolve().name
     while not stand.stopping():
         epoch = next_epoch(run.path, time.time_ns)
@@ -394,9 +392,9 @@ def collect_person(
                 key = EpisodeKey(name, ACTOR, epoch, 0)
                 stand.episode(Watching(task), key, log, _Marking(stand.desk, marks))
         except Silent as error:
-            if stand.silent is None:
+            if stand.on_silence is None:
                 raise
-            stand.silent(str(error))
+            stand.on_silence(str(error))
             continue
         progress(marks.counts)
     return marks.counts

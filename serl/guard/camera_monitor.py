@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
 from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from serl.errors import Silent
-from serl.robot import Guarded, Robot
-from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Action, ActionSource, Image, Observation
+from serl.loop import Observer
+from serl.specs import ArraySpec
+from serl.types import ActionSource, Image, Observation
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class CameraMonitorConfig(BaseModel):
     stamped: bool = True
 
 
-class CameraMonitor:
+class CameraMonitor(Observer):
     """A check of the camera images of consecutive readings.
 
     Args:
@@ -97,10 +95,18 @@ class CameraMonitor:
         self._frozen: dict[str, FrozenDetector] = {}
         self._warned = False
 
-    def begin(self) -> None:
+    def on_begin(self, chosen_by: ActionSource) -> None:
         """Reset the check at the start of an episode."""
         self._warned = False
         self._frozen.clear()
+
+    def on_reading(self, reading: Observation) -> None:
+        """Check a reading, and begin anew after a fault; raise as `check` does."""
+        try:
+            self.check(reading)
+        except CameraFault:
+            self._frozen.clear()
+            raise
 
     def check(self, reading: Observation) -> None:
         """Raise `CameraFault`, naming the camera, when one of the images cannot be trusted."""
@@ -148,81 +154,3 @@ class CameraMonitor:
         if not self._warned:
             self._warned = True
             logger.warning("cameras are %.2f s apart, over %g s", skew_s, self._config.max_skew_s)
-
-
-class MonitoredRobot:
-    """A robot whose readings are checked by a `CameraMonitor`.
-
-    Args:
-        robot: the robot to drive.
-        monitor: checks the images of each reading.
-        on_reading: called with each reading that passes the check.
-    """
-
-    def __init__(
-        self,
-        robot: Robot,
-        monitor: CameraMonitor,
-        on_reading: Callable[[Observation], object] = lambda reading: None,
-    ) -> None:
-        self._robot, self._monitor, self._on_reading = robot, monitor, on_reading
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """The observation spec of the robot."""
-        return self._robot.observation_spec
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """The action spec of the robot."""
-        return self._robot.action_spec
-
-    @property
-    def stop_reason(self) -> str | None:
-        """The reason why the robot is stopped; None while it is not."""
-        return self._robot.stop_reason
-
-    def observe(self) -> Observation:
-        """Return the robot's reading.
-
-        Raises:
-            CameraFault: an image cannot be trusted; the robot was stopped.
-        """
-        reading = self._robot.observe()
-        try:
-            self._monitor.check(reading)
-        except CameraFault as error:
-            self._robot.stop(str(error))
-            raise
-        self._on_reading(reading)
-        return reading
-
-    def act(self, action: Action) -> Action:
-        """Send an action to the robot; return the action that it executes."""
-        return self._robot.act(action)
-
-    def drive_as(self, source: ActionSource) -> None:
-        """Set the source of the next actions, for a robot with a guard; otherwise do nothing."""
-        if isinstance(self._robot, Guarded):
-            self._robot.drive_as(source)
-
-    def stop(self, reason: str) -> None:
-        """Stop the robot."""
-        self._robot.stop(reason)
-
-    def recover(self) -> None:
-        """Reset the image check, then let the robot recover."""
-        self._monitor.begin()
-        self._robot.recover()
-
-    def __enter__(self) -> Self:
-        self._robot.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._robot.__exit__(kind, error, trace)

@@ -20,9 +20,10 @@ import numpy as np
 
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_reader import EpisodeName
+from serl.loop import Observer
 from serl.system.files import open_regular
 from serl.system.json_fields import check_fields, dump_object, read_objects, short
-from serl.types import ActionSource, Array, Image, Observation, Record, Step
+from serl.types import ActionSource, Array, End, Image, Key, Observation, Record, Step
 
 LABELS_FILE = "labels.jsonl"
 _LABEL_FIELDS = {
@@ -163,7 +164,7 @@ _NOWHERE = [None, None, None]
 logger = logging.getLogger(__name__)
 
 
-class ToolLog:
+class ToolLog(Observer):
     """A log of the tool's positions; a robot without a tool pose gets no file.
 
     Args:
@@ -175,21 +176,30 @@ class ToolLog:
         self._read: deque[tuple[float, list[float]]] = deque(maxlen=4)  # stamps and places, m
         self._tools_m: list[list[float] | list[None]] = []
 
-    def see(self, reading: Observation) -> None:
+    def on_reading(self, reading: Observation) -> None:
         """Note the tool's position in a reading of the robot."""
         if "tcp_pose" in reading.state and "robot" in reading.stamps:
             place = [round(value, 6) for value in reading.state["tcp_pose"][:3].tolist()]
             self._read.append((reading.stamps["robot"], place))
 
-    def take(self, record: Record) -> None:
-        """Note that a record of an earlier reading was logged; an `End` writes the episode."""
+    def on_step(self, step: Step) -> None:
+        """Note that a step of an earlier reading was logged."""
+        self._add(step)
+
+    def on_end(self, end: End) -> None:
+        """Write the episode."""
+        self._add(end)
+        if any(place is not _NOWHERE for place in self._tools_m):
+            self._write(end.key)
+
+    def _add(self, record: Record) -> None:
         stamp_s, key = record.observation.stamps.get("robot"), record.key
         if key.index == 0:
             self._tools_m = []
         found = [place for read_s, place in self._read if read_s == stamp_s]
         self._tools_m.append(found[-1] if found else _NOWHERE)
-        if isinstance(record, Step) or all(place is _NOWHERE for place in self._tools_m):
-            return
+
+    def _write(self, key: Key) -> None:
         name = {"epoch": key.epoch, "episode": key.episode}
         lines = [
             dump_object({**name, "tools_m": self._tools_m[first : first + _LINE_PLACES]}) + b"\n"
@@ -237,7 +247,7 @@ TRUTH_FILE = "truth.jsonl"
 _BY = "simulation"
 
 
-class TruthLog:
+class TruthLog(Observer):
     """A log of the observations, in each episode, from which to which the task was solved.
 
     Args:
@@ -247,30 +257,28 @@ class TruthLog:
 
     def __init__(self, folder: Path, solved: Callable[[], bool]) -> None:
         self._folder, self._solved = folder, solved
-        self._said: list[tuple[StepKey, int]] = []
+        self._changes: list[tuple[StepKey, int]] = []
         self._newest: tuple[StepKey, int] | None = None
 
-    def take(self, record: Record) -> None:
-        """Note whether the task is solved after a logged step; an `End` writes the episode.
-
-        Steps of a script, as in a reset, are not noted.
-        """
-        key = record.key
-        if isinstance(record, Step):
-            if record.source is ActionSource.SCRIPT:
-                return
-            now = StepKey(key.epoch, key.episode, key.index + 1), int(self._solved())
-            if self._newest is None:
-                self._said.append(now)
-            elif self._newest[1] != now[1]:
-                self._said += [self._newest, now]
-            self._newest = now
+    def on_step(self, step: Step) -> None:
+        """Note whether the task is solved after a step, unless a script made it, as in a reset."""
+        if step.source is ActionSource.SCRIPT:
             return
+        key = step.key
+        now = StepKey(key.epoch, key.episode, key.index + 1), int(self._solved())
+        if self._newest is None:
+            self._changes.append(now)
+        elif self._newest[1] != now[1]:
+            self._changes += [self._newest, now]
+        self._newest = now
+
+    def on_end(self, end: End) -> None:
+        """Write the episode."""
         if self._newest is None:
             return
-        said = dict([*self._said, self._newest])
-        self._said, self._newest = [], None
+        labels = dict([*self._changes, self._newest])
+        self._changes, self._newest = [], None
         try:
-            append_labels(self._folder, said.items(), _BY, file=TRUTH_FILE)
+            append_labels(self._folder, labels.items(), _BY, file=TRUTH_FILE)
         except BadInput as error:  # only an audit needs the file
             logger.warning("%s", error)

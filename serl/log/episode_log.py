@@ -26,9 +26,10 @@ from serl.log.episode_reader import PART
 from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.images import Encoding
 from serl.log.wire import Parts, record_parts
+from serl.loop import Observer
 from serl.specs import Spec
 from serl.system.files import FileLock, make_folder
-from serl.types import Key, Record, Step, place_after
+from serl.types import ActionSource, End, Key, Record, Step, place_after
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class LogConfig(BaseModel):
     private_views: bool = True
 
 
-class EpisodeLog:
+class EpisodeLog(Observer):
     """The log of an actor's records; the operating system has a record when `append` returns.
 
     Episodes are counted from 0 in each epoch, steps from 0 in each episode, and an `End` follows
@@ -130,6 +131,18 @@ class EpisodeLog:
                 self._folder,
                 least / 1e9,
             )
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        """Check that an episode may begin; raise as `admit` does."""
+        self.admit()
+
+    def on_step(self, step: Step) -> None:
+        """Write a step; raise as `append` does."""
+        self.append(step)
+
+    def on_end(self, end: End) -> None:
+        """Write the end of an episode; raise as `append` does."""
+        self.append(end)
 
     def append(self, record: Record) -> None:
         """Write one record; an `End` seals the file on a helper thread.

@@ -16,7 +16,7 @@ from PIL import ImageDraw
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import SerlError
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.report.curves import Values
 from serl.report.playback import RecordedHuman, RecordedPolicy
 from serl.report.review import ReplayedEpisode
@@ -114,7 +114,7 @@ def _film(
         act,
         VirtualClock(robot.advance, task.config.rate_hz),
         EpisodeKey("reenactment", "nobody", 0, 0),
-        at_end,
+        [RecordCallback(at_end)],
         teleop=RecordedHuman(episode),
         interrupted=lambda: len(pictures) == len(seen),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -11,10 +11,10 @@ import numpy as np
 from serl.clock import Clock
 from serl.errors import BadInput, SerlError
 from serl.intervention import ENDINGS, Event
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, Observer, Result, run
 from serl.motion import check_action
 from serl.specs import ArraySpec, ObservationSpec, Spec
-from serl.types import Action, ActionSource, EndReason, Episode, Observation, Outcome, Record
+from serl.types import Action, ActionSource, EndReason, Episode, Observation, Outcome
 
 CUT = "the recording was cut here"
 
@@ -176,7 +176,7 @@ class RecordedHuman:
         return tuple(event for event, reason in ENDINGS.items() if reason is end.reason)
 
 
-def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], None]) -> Result:
+def replay(episode: Episode, spec: Spec, clock: Clock, observers: Sequence[Observer]) -> Result:
     """Run the control loop on a recorded episode; the new records differ only in their times.
 
     An episode cut by a crash has no final observation; it ends as truncated, with its last one.
@@ -192,7 +192,7 @@ def replay(episode: Episode, spec: Spec, clock: Clock, sink: Callable[[Record], 
             policy,
             clock,
             EpisodeKey(key.run, key.actor, key.epoch, key.episode),
-            sink,
+            observers,
             teleop=RecordedHuman(episode),
             chosen_by=ActionSource.SCRIPT if scripted else ActionSource.POLICY,
             policy_version=lambda: policy.version,

@@ -18,7 +18,7 @@ from serl.clock import Clock, VirtualClock
 from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE, read_words
 from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
-from serl.loop import Result
+from serl.loop import RecordCallback, Result
 from serl.report.curves import Values
 from serl.report.playback import replay
 from serl.runs.folder import RunFolder
@@ -127,9 +127,7 @@ def replayed(recording: Recording) -> ReplayedEpisode | None:
     if not episode.steps:
         return None
     clock = VirtualClock(lambda dt_s: None, spec.rate_hz)
-    return ReplayedEpisode(
-        recording, spec, episode, replay(episode, spec, clock, lambda record: None)
-    )
+    return ReplayedEpisode(recording, spec, episode, replay(episode, spec, clock, []))
 
 
 def print_table(console: Console, found: Sequence[Recording]) -> None:
@@ -196,7 +194,7 @@ def follow(console: Console, shown: ReplayedEpisode, clock: Clock) -> None:
             line.append(f" {acted}  reward {record.reward:g}")
             console.print(line, soft_wrap=True)
 
-    replay(shown.episode, shown.spec, clock, print_step)
+    replay(shown.episode, shown.spec, clock, [RecordCallback(print_step)])
 
 
 def _headline(shown: ReplayedEpisode) -> Iterator[Text]:

@@ -12,27 +12,29 @@ from typing import Any, NamedTuple
 from serl import plugins
 from serl.agent import Agent, AgentConfig, State
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
-from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.intervention import PersonContext, Seen, Teleop
 from serl.log.annotations import ToolLog, TruthLog
 from serl.log.metrics import Metrics
+from serl.loop import EpisodeKey, Observer
 from serl.reward import RewardedTask
-from serl.robot import Homing, SimulatedRobot
+from serl.robot import SimulatedRobot
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig
 from serl.runs.reward_data import with_labelled
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.specs import Spec
 from serl.task import SimulatedTask
-from serl.teleop.scripted import Onlooker, Resting
-from serl.training.actor import Actor
+from serl.teleop.mux import TeleopMux
+from serl.teleop.scripted import Onlooker
+from serl.training.actor import Actor, Site
 from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
 from serl.training.frames import FrameEncoder, feature_bytes, frame_bytes
-from serl.training.learned_policy import LearnedPolicy, Pace
+from serl.training.learned_policy import BackPressure, LearnedPolicy
 from serl.training.learner import Learner, LearnerConfig
 from serl.training.replay import Replay
-from serl.training.resets import SceneSetter
+from serl.training.resets import EpisodeStarts
 from serl.training.successes import LastFrames
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
@@ -116,129 +118,93 @@ class DrivenArm(NamedTuple):
         placements: number of episodes that begin with a placement of the scene by the simulation;
             None for all, or for the first only if the task's `auto_reset` is set. When the arm's
             own resets fail for good, the simulation replaces the person and places the scene again.
-        person: called on a real arm, whose scene no simulation places, with the task that a person
-            has to do at the arm or its scene; None in simulation.
+        simulated: whether the arm is simulated; the scene of a real arm is never placed.
     """
 
     robot: Any = None
     clock: Clock | None = None
     placements: float | None = None
-    person: Callable[[str], object] | None = None
+    simulated: bool = True
 
 
-class Attendance(NamedTuple):
-    """The human input to an actor, and the pace of simulated time while people take part.
+class ActorHistory(NamedTuple):
+    """Work of an actor before it was restarted.
 
     Attributes:
-        attend: returns the source of human input, given the robot and the simulated human.
-        standby: see `Actor`.
-        attended: while this returns True, simulated time passes in real time.
+        starts: number of starts of episodes, so that a restarted actor uses fresh ones.
+        steps: number of online steps.
     """
 
-    attend: Callable[[Any, Teleop | None], Teleop | None] = lambda robot, script: script
-    standby: Callable[[], bool] = lambda: False
-    attended: Callable[[], bool] = lambda: False
+    starts: int = 0
+    steps: int = 0
 
 
-_ALONE, _NOBODY = DrivenArm(), Attendance()
+class RunSite(Site):
+    """The site of a run's actor; the base class has no operators but the simulated human."""
+
+    def attend(self, robot: Any, script: Teleop | None) -> Teleop | None:
+        """Return the operator input, given the robot and the simulated human."""
+        return TeleopMux((), script) if script else None
+
+    def is_attended(self) -> bool:
+        """Return whether simulated time passes in real time, because people take part."""
+        return False
 
 
 def make_actor(
     config: TrainConfig,
-    run: str,
-    name: str,
+    key: EpisodeKey,
     weights: WeightSource,
-    sink: Callable[[Record], None],
-    stopping: Callable[[], bool] = lambda: False,
-    pace: Callable[[], None] | None = None,
-    start: int = 0,
-    steps_before: int = 0,
-    epoch: int = 0,
-    admit: Callable[[], object] = lambda: None,
-    driven: DrivenArm = _ALONE,
-    attendance: Attendance = _NOBODY,
-    witnessed: Path | None = None,
+    observers: Sequence[Observer],
+    arm: DrivenArm | None = None,
+    site: RunSite | None = None,
+    history: ActorHistory | None = None,
+    folder: Path | None = None,
 ) -> Actor:
     """Return an actor that drives an arm, simulated or real.
 
     Args:
         config: settings of the run.
-        run: name of the run.
-        name: name of the actor.
+        key: key of the first episode, with the names of run and actor and a unique epoch.
         weights: source of new weights.
-        sink: called with every record.
-        stopping: the actor ends when this returns True.
-        pace: called before each control period; by default it waits for the learner.
-        start: number of the first start, so that a restarted actor uses fresh starts.
-        steps_before: online steps that this actor made before it was restarted.
-        epoch: identity of this start of the actor; 0 for a new one.
-        admit: called before each episode; raises when the episode could not be recorded.
-        driven: the arm; by default a new simulation.
-        attendance: the human input; by default only the simulated human.
-        witnessed: folder of the actor's episodes, to which tool positions are written, and the
+        observers: receive every record, the log first.
+        arm: the arm; by default a new simulation.
+        site: process and operators; completed by its scene and its operator input.
+        history: work before a restart.
+        folder: folder of the actor's episodes, to which tool positions are written, and the
             simulation's ground truth where another reward than the task's is used; see
             `serl.log.annotations`. None writes neither.
     """
     task = make_judged_task(config)
-    robot, rate_hz = driven.robot or plugins.make_simulation(task), task.config.rate_hz
-    policy = _make_policy(config, name, weights, start)
-    wait = _make_pace(config, policy, name, stopping, steps_before)
-    simulated = driven.person is None
-    cameras = _SIMULATED_CAMERAS if simulated else CameraMonitorConfig()
-    watch = CameraMonitor(robot.observation_spec.images, cameras)
-    placed = driven.placements
-    if placed is None:
-        placed = 1 if task.config.auto_reset else math.inf
+    arm, site, history = arm or DrivenArm(), site or RunSite(), history or ActorHistory()
+    robot, rate_hz = arm.robot or plugins.make_simulation(task), task.config.rate_hz
+    policy = _make_policy(config, key.actor, weights, history.starts)
+    pressure = _make_back_pressure(config, policy, key.actor, site, history.steps)
 
-    tools, truths = ToolLog(witnessed) if witnessed else None, None
-    if witnessed and simulated and isinstance(task, RewardedTask):
-        truths = TruthLog(witnessed, lambda: task.solved)
-
-    def record(item: Record) -> None:
-        wait.count(item)
-        sink(item)
-        for log in (tools, truths):
-            if log is not None:
-                log.take(item)
-
-    def trained() -> int:
+    def trained_steps() -> int:
         return policy.trained_steps
 
-    def ready() -> None:
-        if driven.clock is not None:
-            policy.wait(stopping)
-
-    def standby() -> bool:
-        if not simulated:  # a simulation is waited for where it is placed
-            ready()
-        return attendance.standby()
-
-    scene = SceneSetter(robot, watch, config.seed, name, start, ready)
-    human = make_human(config, task, Onlooker(robot), name, steps_before, trained)
-    script = Resting(human, lambda: actor.resets) if human else None
-    real_time = RealTime(WallClock(rate_hz), attendance.attended, pace or wait)
-    actor = Actor(
-        name=name,
-        run=run,
-        robot=MonitoredRobot(robot, watch, tools.see if tools else lambda reading: None),
-        task=task,
-        policy=policy,
-        clock=driven.clock or VirtualClock(robot.advance, rate_hz, real_time),
-        sink=record,
-        config=config.actor,
-        teleop=attendance.attend(robot, script),
-        place=scene.place if simulated else None,
-        placements=placed,
-        person=driven.person or scene.help,
-        silent=driven.person,
-        homing=robot if isinstance(robot, Homing) else None,
-        curriculum=make_curriculum(config, task, robot, trained),
-        epoch=epoch,
-        stopping=stopping,
-        admit=admit,
-        standby=standby,
-    )
-    return actor
+    if arm.simulated:
+        site.starts = EpisodeStarts(robot, Purpose.TRAINING, config.seed, key.actor, history.starts)
+        site.starts.curriculum = make_curriculum(config, task, robot, trained_steps)
+        site.starts.placements = 1 if task.config.auto_reset else math.inf
+        if arm.placements is not None:
+            site.starts.placements = arm.placements
+    seen = Onlooker(robot)
+    human = make_human(config, task, seen, key.actor, history.steps, trained_steps)
+    site.teleop = site.attend(robot, human)
+    real_time = RealTime(WallClock(rate_hz), site.is_attended, pressure)
+    clock = arm.clock or VirtualClock(robot.advance, rate_hz, real_time)
+    cameras = _SIMULATED_CAMERAS if arm.simulated else CameraMonitorConfig()
+    watching: list[Observer] = [CameraMonitor(robot.observation_spec.images, cameras), pressure]
+    if folder is not None:
+        watching.append(ToolLog(folder))
+        if arm.simulated and isinstance(task, RewardedTask):
+            watching.append(TruthLog(folder, lambda: task.solved))
+    if isinstance(site.teleop, Observer):
+        watching.append(site.teleop)
+    every = [*observers, *watching]
+    return Actor(key, robot, task, policy, clock, every, site, config.actor)
 
 
 def _make_policy(
@@ -251,13 +217,9 @@ def _make_policy(
     return LearnedPolicy(agent, weights, frames=config.agent.frames)
 
 
-def _make_pace(
-    config: TrainConfig,
-    policy: LearnedPolicy,
-    name: str,
-    stopping: Callable[[], bool],
-    steps_before: int,
-) -> Pace:
+def _make_back_pressure(
+    config: TrainConfig, policy: LearnedPolicy, actor: str, site: Site, steps_before: int
+) -> BackPressure:
     """Return the back-pressure that makes an actor wait for its learner until training ends."""
     lead = max(
         config.actor.max_lead_steps,
@@ -265,10 +227,10 @@ def _make_pace(
         first_update_at(config),
     )
 
-    def over() -> bool:
-        return stopping() or policy.trained_steps >= config.steps
+    def is_over() -> bool:
+        return site.is_stopping() or policy.trained_steps >= config.steps
 
-    return Pace(lead, config.actor.patience_s, policy, name, over, steps_before)
+    return BackPressure(lead, config.actor.patience_s, policy, actor, is_over, steps_before)
 
 
 def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:

@@ -11,7 +11,7 @@ from typing import Any
 from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_reader import count_records, episode_paths, read_episode, read_spec
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.task_setup import for_recording, make_spec, make_task
@@ -177,4 +177,12 @@ def _demonstrate(
 ) -> Result:
     expert = task.expert(robot.truth, start)
     numbered = EpisodeKey(key.run, key.actor, key.epoch, episode)
-    return run(robot, task, expert, clock, numbered, records.append, chosen_by=ActionSource.SCRIPT)
+    return run(
+        robot,
+        task,
+        expert,
+        clock,
+        numbered,
+        [RecordCallback(records.append)],
+        chosen_by=ActionSource.SCRIPT,
+    )

@@ -8,7 +8,7 @@ from contextlib import closing
 from serl import plugins
 from serl.agent import Agent, State
 from serl.clock import VirtualClock
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, Observer, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
@@ -38,7 +38,7 @@ class Examiner:
         """Run trials of one policy on the starts of a purpose."""
         self._agent.load_actor_weights(weights)
         seeds = evaluation_seeds(purpose, self._config.seed, trials)
-        return evaluate(lambda seed: self._trial(seed, lambda record: None), seeds)
+        return evaluate(lambda seed: self._trial(seed), seeds)
 
     def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
         """Run trials from these starts; return their frames with captions."""
@@ -52,10 +52,10 @@ class Examiner:
                         return  # every second step is enough for a film
                     frames.append(_captioned(camera.frame("front", *size), record, number))
 
-                self._trial(seed, shoot)
+                self._trial(seed, RecordCallback(shoot))
         return frames
 
-    def _trial(self, seed: int, sink: Callable[[Record], None]) -> Trial:
+    def _trial(self, seed: int, *observers: Observer) -> Trial:
         self._robot.reset(seed)
         stack = FrameStack(self._config.agent.frames)
         rate_hz = self._task.config.rate_hz
@@ -65,7 +65,7 @@ class Examiner:
             lambda observation: self._agent.act(stack(observation), explore=False),
             VirtualClock(self._robot.advance, rate_hz),
             EpisodeKey("evaluation", "examiner", 0, 0),
-            sink,
+            observers,
         )
         # The task's own result may come from a learned reward; the ground truth has to agree.
         success = result.success and self._task.is_success(self._robot.truth())

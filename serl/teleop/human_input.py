@@ -9,9 +9,10 @@ from pathlib import Path
 
 from serl.intervention import Event
 from serl.log.annotations import StepKey, append_labels
+from serl.loop import Observer
 from serl.teleop.mux import SCRIPT, TeleopMux
 from serl.teleop.stop import StopLatch
-from serl.types import Action, ActionSource, End, EndReason, Key, Record, Step
+from serl.types import Action, ActionSource, End, EndReason, Key, Step
 
 TWICE_S = 0.7
 """Seconds after an episode-ending event in which further labels belong to that episode."""
@@ -42,7 +43,7 @@ class LastWord:
         return self._now_s() - self._said_s
 
 
-class HumanInput:
+class HumanInput(Observer):
     """A `Teleop` that combines all operators of an actor, at devices and through services.
 
     An event applies to the running episode. Between two episodes, during a reset and for `TWICE_S`
@@ -81,6 +82,10 @@ class HumanInput:
             return objection
         self._said.append((event, by))
         return ""
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        """Pass on to the operators the source of the actions without their input."""
+        self.owner.on_begin(chosen_by)
 
     def begin(self) -> None:
         """Start an episode."""
@@ -124,23 +129,22 @@ class HumanInput:
             if event is Event.STOP and by != SCRIPT:
                 self.hold.stop(f"stopped by {by}")
 
-    def watch(self, record: Record) -> None:
-        """Process a logged record: store labels; hold if a stop or a lost device cut an episode."""
-        if isinstance(record, Step):
-            self._resets = record.source is ActionSource.SCRIPT and (
-                self._resets or record.key.index == 0
-            )
-            if record.terminated and record.reward_provenance == _HUMAN:
-                self._judged = {_after(record.key): record.reward > 0}
-            return
+    def on_step(self, step: Step) -> None:
+        """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
+        self._resets = step.source is ActionSource.SCRIPT and (self._resets or step.key.index == 0)
+        if step.terminated and step.reward_provenance == _HUMAN:
+            self._judged = {_after(step.key): step.reward > 0}
+
+    def on_end(self, end: End) -> None:
+        """Store the label; hold the robot if a stop or a lost device cut the episode."""
         self._runs = False
         if any(by != SCRIPT for event, by in self._by.items() if event in _ENDING):
             self._last_word.said()
-        if record.reason is EndReason.DEVICE_LOST:
+        if end.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.owner.trouble or "a device fell silent")
-        if record.reason is EndReason.STOPPED:
+        if end.reason is EndReason.STOPPED:
             self.hold.stop(f"stopped by {self._by.get(Event.STOP) or 'a person'}")
-        self._label(record)
+        self._label(end)
 
     def resume(self) -> None:
         """Resume motion without waiting for silent devices; raises as `StopLatch.resume`."""

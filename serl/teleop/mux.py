@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serl.intervention import Event, Teleop
+from serl.loop import Observer
 from serl.teleop.operator import Hands, Operator
-from serl.types import Action
+from serl.types import Action, ActionSource
 
 SCRIPT = "script"
 """Source of events that come from a script."""
@@ -14,12 +15,12 @@ SIMULATED = "a simulated human"
 """Name of the active controller shown to operators while a script corrects."""
 
 
-class TeleopMux:
+class TeleopMux(Observer):
     """A `Teleop` of several operators: the first to take over keeps control until it lets go.
 
     Args:
         people: operators, each with their own device; the first wins if two take over in one step.
-        script: drives while no operator does, for example a `ScriptedHuman`.
+        script: acts while no operator does, except in resets; for example a `ScriptedHuman`.
 
     Attributes:
         owner: the operator in control, or None.
@@ -31,6 +32,11 @@ class TeleopMux:
         self.owner: Operator | None = None
         self.scripted = False
         self._script = script
+        self._is_reset = False
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        """Note whether the episode that begins is a reset, in which the script rests."""
+        self._is_reset = chosen_by is ActionSource.SCRIPT
 
     def begin(self) -> None:
         """Start an episode for all operators and the script."""
@@ -47,7 +53,7 @@ class TeleopMux:
         for person, action in wanted:
             if person is self.owner:
                 return action
-        action = self._script() if self._script else None
+        action = self._script() if self._script and not self._is_reset else None
         self.scripted = action is not None
         return action
 
@@ -66,7 +72,7 @@ class TeleopMux:
             for event in person.events()
             if event is not Event.LOST or person is self.owner
         ]
-        script = self._script.events() if self._script else ()
+        script = self._script.events() if self._script and not self._is_reset else ()
         return said + [(event, SCRIPT) for event in script]
 
     def release(self) -> None:
@@ -91,4 +97,4 @@ class TeleopMux:
         return self.owner.trouble if self.owner and self.silent else ""
 
     def _all(self) -> tuple[Teleop, ...]:
-        return (*self.people, self._script) if self._script else self.people
+        return (*self.people, self._script) if self._script and not self._is_reset else self.people

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.errors import Silent
-from serl.intervention import Event, PersonConfig, PersonContext, Seen, Teleop
+from serl.intervention import Event, PersonConfig, PersonContext, Seen
 from serl.motion import Motion
 from serl.robot import SimulatedRobot, Truth
 from serl.task import SimulatedTask
@@ -261,28 +261,3 @@ class Onlooker:
             if self._known is None:
                 raise
         return self._known
-
-
-class Resting:
-    """A `Teleop` that suspends another one during resets.
-
-    Args:
-        person: the operator in all other episodes.
-        resets: returns True while the scene is being reset.
-    """
-
-    def __init__(self, person: Teleop, resets: Callable[[], bool]) -> None:
-        self._person, self._resets = person, resets
-
-    def begin(self) -> None:
-        """Start an episode; reset episodes are not passed on."""
-        if not self._resets():
-            self._person.begin()
-
-    def __call__(self) -> Action | None:
-        """Return the operator's action, or None."""
-        return None if self._resets() else self._person()
-
-    def events(self) -> tuple[Event, ...]:
-        """Return the operator's events since the last call."""
-        return () if self._resets() else self._person.events()

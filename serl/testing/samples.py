@@ -14,7 +14,7 @@ from serl.clock import VirtualClock
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import PART, episode_paths
 from serl.log.wire import encode_record
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, Observer, RecordCallback, run
 from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -83,10 +83,18 @@ def episode(
         policy,
         clock,
         key or EpisodeKey("run", "actor", 0, 0),
-        records.append,
+        [RecordCallback(records.append)],
         interrupted=lambda: len(records) > 2 * task.config.max_steps,
     )
     return records
+
+
+def deliver(record: Record, observer: Observer) -> None:
+    """Pass one record to an observer, as the control loop does."""
+    if isinstance(record, End):
+        observer.on_end(record)
+    else:
+        observer.on_step(record)
 
 
 def copies(arrays: Mapping[str, Array]) -> dict[str, Array]:

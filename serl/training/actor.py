@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from serl.clock import Clock
+from serl.clock import Clock, WallClock
 from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, Observer, Result, read_robot, run
 from serl.policy import Policy, ZeroPolicy
 from serl.robot import Homing, Robot
 from serl.task import Task
-from serl.training.curriculum import Curriculum
 from serl.training.learned_policy import LearnedPolicy
-from serl.training.resets import Approach, Asking, ResetTask
-from serl.types import ActionSource, EndReason, Record, Step
+from serl.training.resets import EpisodeStarts, ResetTask, ScriptedTask
+from serl.types import ActionSource, End, EndReason, Observation, Step
 
 logger = logging.getLogger(__name__)
 
@@ -47,68 +44,81 @@ class ActorConfig(BaseModel):
     patience_s: float = Field(60.0, gt=0, le=86_400)
 
 
-@dataclass
-class Actor:
-    """Runs episodes and passes every record to a sink.
+class Site:
+    """The surroundings of an actor's robot: its process, its operators and its scene.
+
+    The base class has neither operators nor an end. Subclasses override its methods.
 
     Attributes:
-        name: name of this actor, unique within the run.
-        run: name of the run.
+        teleop: operator input, which may take over, also during a reset.
+        starts: starts of episodes in a simulation; None on a real arm.
+    """
+
+    teleop: Teleop | None = None
+    starts: EpisodeStarts | None = None
+
+    def is_stopping(self) -> bool:
+        """Return whether the actor has to end; called once per step, and may block for a pause."""
+        return False
+
+    def standby(self) -> bool:
+        """Block until the robot may move or the actor is stopping; return whether it was held."""
+        return False
+
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        """Request an operator to restore the scene; the next `standby` blocks until it is.
+
+        The scene is checked again, and the request repeated if needed. The base class places the
+        scene of a simulation anew, and raises the error if there is none.
+        """
+        if self.starts is None:
+            raise error
+        self.starts.restore(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        """Handle a robot that was stopped while no operator held it.
+
+        Unless the next `standby` reports that it was held, the robot recovers at once.
+        """
+
+    def on_silence(self, error: Silent) -> None:
+        """Handle a robot that stays silent; the episode is retried afterwards.
+
+        Raises:
+            Silent: the error, in the base class.
+        """
+        raise error
+
+
+@dataclass
+class Actor:
+    """Runs episodes and passes every reading and record to its observers.
+
+    Attributes:
+        key: key of the next episode: run, name of the actor, unique epoch, and number.
         robot: the robot to drive.
         task: the task to learn.
         policy: the policy that acts.
-        clock: keeps the control rate.
-        sink: receives every record before the next action.
+        clock: keeps the control rate; in real time, the first episode waits for weights.
+        observers: see `serl.loop.Observer`; the log comes first.
+        site: operators, scene and process.
         config: see `ActorConfig`.
-        teleop: operator that may take over, also during a reset.
-        place: simulation only: places the scene at the start of the given episode number.
-        placements: number of episodes to place; later ones start from the scene left by the reset.
-        person: called with the reason when the scene cannot be restored automatically. `standby`
-            then blocks until it is; the scene is checked again, and the request repeated if needed.
-            If None, the actor raises `NeedsPerson`.
-        silent: called with the error when the robot stays silent; the episode is retried once
-            `standby` returns. If None, the actor raises `Silent`. Also called with the reason when
-            the robot was stopped without an operator holding it; if None, the actor continues as
-            soon as the readings are sound.
-        homing: a robot whose joints can be moved home; None if unsupported.
-        curriculum: simulation only: starts of episodes, between the task's starts and the goal.
-        epoch: identity of this start of the actor; never repeats.
-        stopping: polled at every step; True ends the episode and the actor.
-        admit: called before each episode; raises when the episode could not be recorded.
-        standby: called before each episode; blocks until the robot may move or the actor is
-            stopping; returns whether an operator held the robot.
-        resets: True if a script chose the actions of the newest episode: it is not learned from.
     """
 
-    name: str
-    run: str
+    key: EpisodeKey
     robot: Robot
     task: Task
     policy: LearnedPolicy
     clock: Clock
-    sink: Callable[[Record], None]
+    observers: Sequence[Observer]
+    site: Site
     config: ActorConfig
-    teleop: Teleop | None = None
-    place: Callable[[int], object] | None = None
-    placements: float = math.inf
-    person: Callable[[str], object] | None = None
-    silent: Callable[[str], object] | None = None
-    homing: Homing | None = None
-    curriculum: Curriculum | None = None
-    epoch: int = 0
-    stopping: Callable[[], bool] = lambda: False
-    admit: Callable[[], object] = lambda: None
-    standby: Callable[[], bool] = lambda: False
-    resets: bool = False
-    _episode: int = 0
-    _since_home: int = 0
-    _home_missed: bool = False
-
-    def __post_init__(self) -> None:
-        self.epoch = self.epoch or time.time_ns()
+    _completed: int = field(default=0, init=False)
+    _since_home: int = field(default=0, init=False)
+    _home_missed: bool = field(default=False, init=False)
 
     def episodes(self) -> Iterator[Result]:
-        """Run episodes until `stopping`; yield each result as its episode ends."""
+        """Run episodes until the site is stopping; yield each result as its episode ends."""
         while (result := self.episode()) is not None:
             yield result
 
@@ -116,11 +126,11 @@ class Actor:
         """Run one episode, after the resets that the scene needs; return None when stopping.
 
         If the robot is silent before the first step, the start is repeated after a control period.
-        A stopped robot moves again only once no operator holds it; see `silent`.
+        A stopped robot moves again only once no operator holds it.
 
         Raises:
-            NeedsPerson: the scene could not be restored, and `person` is None.
-            Silent: the robot was silent more than `reset_attempts` times, and `silent` is None.
+            NeedsPerson: the scene could not be restored, and the site has no operator to ask.
+            Silent: the robot was silent more than `reset_attempts` times, and the site raised it.
         """
         silences = 0
         while True:
@@ -129,39 +139,33 @@ class Actor:
             except Silent as error:
                 silences += 1
                 if silences > self.config.reset_attempts:
-                    if self.silent is None:
-                        raise
-                    self.silent(str(error))
+                    self.site.on_silence(error)
                     silences = 0
                 logger.warning("the episode does not begin: %s", error)
-                self._pass_period()
-
-    def _pass_period(self) -> None:
-        """Wait one control period for new readings; this also advances simulated time."""
-        self.clock.start()
-        self.clock.wait()
-
-    @property
-    def _is_placed(self) -> bool:
-        """True if the simulation places the next episode."""
-        return self.place is not None and self.placements > 0
+                self.clock.start()
+                self.clock.wait()  # for new readings; this also advances simulated time
 
     def _attempt(self) -> Result | None:
-        if not self._ready(self._is_placed):
+        starts = self.site.starts
+        placed = starts is not None and self._completed < starts.placements
+        if isinstance(self.clock, WallClock):
+            self.policy.wait(self.site.is_stopping)
+        if not self._ready(placed):
             return None
-        if self.place is not None and self._is_placed:
-            self.place(self._episode)
+        if starts is not None and placed:
+            starts.place(self.key.episode)
         self._reset()
-        self._go_home()
+        if not placed:
+            self._go_home()
         self._approach()
         if not self._ready():
             return None
         self.policy.begin()
         result = self._run(self.task, self.policy, ActionSource.POLICY)
         self._since_home += 1
-        if self.curriculum is not None:
-            self.curriculum.tell(result.success)
-        self.placements -= self.placements > 0
+        self._completed += 1
+        if starts is not None and starts.curriculum is not None:
+            starts.curriculum.add(result.success)
         return result
 
     def _reset(self) -> None:
@@ -173,24 +177,25 @@ class Actor:
             try:
                 return self._restore()
             except NeedsPerson as error:
-                self._ask(error)
+                self._request_person(error)
             if not self._ready():  # the operator may still be at work in the scene
                 return
             self.robot.recover()
 
-    def _ask(self, request: NeedsPerson) -> None:
-        self.robot.stop(str(request))
-        self._run(
-            Asking(self.task, request), ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT
-        )
-        if self.person is None:
+    def _request_person(self, request: NeedsPerson) -> None:
+        """Stop the robot and request an operator, in an episode of one step that is logged."""
+
+        def fail(reading: Observation) -> bool:
             raise request
-        self.person(str(request))
+
+        self.robot.stop(str(request))
+        self._hold_still(ScriptedTask("request", self.task, 0.0, fail))
+        self.site.on_reset_failed(request)
 
     def _restore(self) -> None:
         """Run scripted resets until the scene is ready or the actor is stopping."""
         for left in reversed(range(self.config.reset_attempts + 1)):
-            script = self.task.reset(self.robot.observe())
+            script = self.task.reset(read_robot(self.robot, self.observers))
             if script is None or not self._ready():
                 return
             if left:
@@ -203,15 +208,15 @@ class Actor:
 
     def _go_home(self) -> None:
         """Move the joints home when due, from a ready scene, and reset the scene afterwards."""
-        homing, every = self.homing, self.config.home_every
-        due = every and self._since_home >= every and not self._is_placed
-        if homing is None or not due or not self._ready():
+        robot, every = self.robot, self.config.home_every
+        due = every and self._since_home >= every
+        if not due or not isinstance(robot, Homing) or not self._ready():
             return
         self._since_home = 0
-        homing.home()
-        move = Approach(self.task, self.config.reset_time_limit_s, lambda: homing.is_home)
-        move.name = f"joint move of {self.task.name}"
-        result = self._run(move, ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT)
+        robot.home()
+        limit_s = self.config.reset_time_limit_s
+        move = ScriptedTask("joint move", self.task, limit_s, lambda reading: robot.is_home)
+        result = self._hold_still(move)
         if not result.success:
             self._stay(result)
         self._reset()
@@ -225,8 +230,9 @@ class Actor:
             return
         self._home_missed = True
         logger.warning(
-            "the joints did not get home (%s, of %g s); episodes go on from where they are, and it "
-            "is tried again every %d, which is not said again: see actor.home_every",
+            "the joints did not get home (%s, limit %g s); episodes continue from the present "
+            "posture, and the move is repeated every %d episodes (actor.home_every) without "
+            "another warning",
             result.text,
             self.config.reset_time_limit_s,
             self.config.home_every,
@@ -234,49 +240,71 @@ class Actor:
 
     def _approach(self) -> None:
         """Let a script complete part of the task if the curriculum requires it."""
-        script = self.curriculum.script() if self.curriculum is not None else None
-        if self.curriculum is not None and script is not None and self._ready():
-            limit_s = self.task.config.time_limit_s
-            approach = Approach(self.task, limit_s, self.curriculum.reached)
+        curriculum = self.site.starts.curriculum if self.site.starts else None
+        script = curriculum.script() if curriculum is not None else None
+        if curriculum is not None and script is not None and self._ready():
+            limit_s, reached = self.task.config.time_limit_s, curriculum.reached
+            approach = ScriptedTask("approach", self.task, limit_s, lambda reading: reached())
             self._run(approach, script, ActionSource.SCRIPT)
-
-    def _sink_unlearned(self, record: Record) -> None:
-        """Record steps of a reset as scripted, since their reward is not that of the task."""
-        self.sink(
-            replace(record, source=ActionSource.SCRIPT) if isinstance(record, Step) else record
-        )
 
     def _ready(self, placed: bool = False) -> bool:
         """Wait while an operator holds the robot; return False when stopping.
 
-        A robot stopped without an operator holding it met a fault, which `silent` reports first.
-        Placing the scene next (`placed`) recovers the robot.
+        A robot that was stopped without an operator holding it met a fault, which the site handles
+        first. Placing the scene next (`placed`) recovers the robot.
         """
-        held = self.standby()
-        if self.silent is not None and self.robot.stop_reason and not held and not self.stopping():
-            self.silent(self.robot.stop_reason)
-            held = self.standby()
-        if self.stopping():
+        site = self.site
+        held = site.standby()
+        if self.robot.stop_reason and not held and not site.is_stopping():
+            site.on_robot_stopped(self.robot.stop_reason)
+            held = site.standby()
+        if site.is_stopping():
             return False
         if held or (self.robot.stop_reason and not placed):
             self.robot.recover()
         return True
 
+    def _hold_still(self, task: Task) -> Result:
+        return self._run(task, ZeroPolicy(self.robot.action_spec), ActionSource.SCRIPT)
+
     def _run(self, task: Task, policy: Policy, source: ActionSource) -> Result:
-        self.resets = source is ActionSource.SCRIPT
-        self.admit()
-        key = EpisodeKey(self.run, self.name, self.epoch, self._episode)
+        scripted = source is ActionSource.SCRIPT
         result = run(
             self.robot,
             task,
             policy,
             self.clock,
-            key,
-            self._sink_unlearned if self.resets else self.sink,
-            teleop=self.teleop,
+            self.key,
+            [_ScriptedSteps(self.observers)] if scripted else self.observers,
+            teleop=self.site.teleop,
             chosen_by=source,
             policy_version=lambda: self.policy.version,
-            interrupted=self.stopping,
+            interrupted=self.site.is_stopping,
         )
-        self._episode += 1  # not reached if the episode never began
+        # An episode that never began has no number.
+        self.key = replace(self.key, episode=self.key.episode + 1)
         return result
+
+
+class _ScriptedSteps(Observer):
+    """Passes on all steps of a reset as scripted, since their reward is not that of the task."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        for observer in self._observers:
+            observer.on_begin(chosen_by)
+
+    def on_reading(self, reading: Observation) -> None:
+        for observer in self._observers:
+            observer.on_reading(reading)
+
+    def on_step(self, step: Step) -> None:
+        scripted = replace(step, source=ActionSource.SCRIPT)
+        for observer in self._observers:
+            observer.on_step(scripted)
+
+    def on_end(self, end: End) -> None:
+        for observer in self._observers:
+            observer.on_end(end)

@@ -77,7 +77,7 @@ class Curriculum:
         """Return whether the scene has reached the progress at which the policy takes over."""
         return self._progress() >= self._handover
 
-    def tell(self, success: bool) -> None:
+    def add(self, success: bool) -> None:
         """Record whether an episode has succeeded, and widen the starts when due."""
         self._recent.append(success)
         full = len(self._recent) == self._config.window

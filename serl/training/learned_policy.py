@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from serl.agent import Agent
 from serl.errors import BadInput
+from serl.loop import Observer
 from serl.training.frames import FrameStack
 from serl.transport import Snapshot, WeightSource
-from serl.types import Action, Observation, Record, is_online
+from serl.types import Action, Observation, Step, is_online
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +68,9 @@ class LearnedPolicy:
         self.snapshot = snapshot
         return True
 
-    def wait(self, stopping: Callable[[], bool], period_s: float = 0.05) -> None:
+    def wait(self, is_stopping: Callable[[], bool], period_s: float = 0.05) -> None:
         """Block until there are weights, or until stopping."""
-        while self.snapshot is None and not stopping():
+        while self.snapshot is None and not is_stopping():
             if not self.refresh():
                 time.sleep(period_s)
 
@@ -83,7 +84,7 @@ class LearnedPolicy:
         return self._agent.act(self._stack(observation), self._explore)
 
 
-class Pace:
+class BackPressure(Observer):
     """Back-pressure: pauses the simulation while the learner is behind; never used on a real arm.
 
     Args:
@@ -91,7 +92,7 @@ class Pace:
         patience_s: time without news from the learner after which a warning is logged.
         policy: provides the number of steps that the learner has trained on.
         actor: name of this actor.
-        stopping: polled while waiting.
+        is_stopping: polled while waiting.
         sent_before: online steps that this actor sent before it was restarted.
     """
 
@@ -101,25 +102,25 @@ class Pace:
         patience_s: float,
         policy: LearnedPolicy,
         actor: str,
-        stopping: Callable[[], bool],
+        is_stopping: Callable[[], bool],
         sent_before: int = 0,
     ) -> None:
         self._max_lead_steps = max_lead_steps
         self._patience_s = patience_s
         self._policy = policy
         self._actor = actor
-        self._stopping = stopping
+        self._is_stopping = is_stopping
         self._sent = sent_before
 
-    def count(self, record: Record) -> None:
-        """Count a record that was sent."""
-        self._sent += is_online(record)
+    def on_step(self, step: Step) -> None:
+        """Count a step that was sent."""
+        self._sent += is_online(step)
 
     def __call__(self) -> None:
         """Block until there are weights and the learner is near enough, or until stopping."""
         patience_s = self._patience_s
         deadline_s = time.monotonic() + patience_s
-        while self._is_ahead() and not self._stopping():
+        while self._is_ahead() and not self._is_stopping():
             if self._policy.refresh():
                 deadline_s = time.monotonic() + patience_s
             elif time.monotonic() > deadline_s:

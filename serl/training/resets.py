@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from itertools import count
 
 from serl.errors import NeedsPerson
-from serl.guard.camera_monitor import CameraMonitor
 from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.task import Task
+from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import Observation, Outcome
 
+logger = logging.getLogger(__name__)
 
-class ResetTask:
-    """A reset as a task: the same loop, which ends when the scene is ready.
+
+class ScriptedTask:
+    """A scripted activity as a task: an episode that ends successfully when its condition holds.
+
+    Args:
+        activity: name of the activity, for the name of the task.
+        task: task whose observations are recorded.
+        time_limit_s: time after which the episode is cut.
+        is_done: returns whether the condition holds, given the reading after a step.
 
     Attributes:
-        reading: the newest reading, on which the reset acts.
+        reading: the newest reading of the robot.
     """
 
-    def __init__(self, task: Task, time_limit_s: float) -> None:
-        self._task = task
-        self.name = f"reset of {task.name}"
-        self.config = task.config
-        self._max_steps = round(time_limit_s * task.config.rate_hz)
-        self.observation_spec = task.observation_spec
+    def __init__(
+        self, activity: str, task: Task, time_limit_s: float, is_done: Callable[[Observation], bool]
+    ) -> None:
+        self.name = f"{activity} of {task.name}"
+        self.config, self.observation_spec = task.config, task.observation_spec
         self.reading = Observation({})
+        self._task, self._is_done = task, is_done
+        self._max_steps = round(time_limit_s * task.config.rate_hz)
 
     def begin(self, reading: Observation) -> None:
         """Start an episode of the wrapped task."""
@@ -41,88 +51,63 @@ class ResetTask:
         return self._task.observation(reading)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Report success when no further reset is needed; terminate when no reset can help."""
-        try:
-            ready = self._task.reset(reading) is None
-        except NeedsPerson:
-            return Outcome(terminated=True)
+        """Report success when the condition holds."""
+        done = self._is_done(reading)
         late = index + 1 >= self._max_steps
-        return Outcome(float(ready), terminated=ready, truncated=late and not ready, success=ready)
+        return Outcome(float(done), terminated=done, truncated=late and not done, success=done)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Return None: a reset needs no reset of its own."""
+        """Return None: a script needs no reset of its own."""
         return None
 
 
-class Asking(ResetTask):
-    """A request for an operator, as a task: one step of holding still that logs the request."""
+class ResetTask(ScriptedTask):
+    """A reset as a task, which ends when the scene is ready."""
 
-    def __init__(self, task: Task, request: NeedsPerson) -> None:
-        super().__init__(task, 0.0)
-        self.name, self._request = f"request of {task.name}", request
-
-    def outcome(self, reading: Observation, index: int) -> Outcome:
-        """End the episode at once.
-
-        Raises:
-            NeedsPerson: the request.
-        """
-        raise self._request
-
-
-class Approach(ResetTask):
-    """A scripted motion to a goal condition, as a task that ends when the condition holds."""
-
-    def __init__(self, task: Task, time_limit_s: float, reached: Callable[[], bool]) -> None:
-        super().__init__(task, time_limit_s)
-        self.name, self._reached = f"approach of {task.name}", reached
+    def __init__(self, task: Task, time_limit_s: float) -> None:
+        super().__init__("reset", task, time_limit_s, lambda reading: task.reset(reading) is None)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Report success when the goal condition holds."""
-        near = self._reached()
-        late = index + 1 >= self._max_steps
-        return Outcome(float(near), terminated=near, truncated=late and not near, success=near)
+        """Report success when no further reset is needed; terminate when no reset can help."""
+        try:
+            return super().outcome(reading, index)
+        except NeedsPerson:
+            return Outcome(terminated=True)
 
 
-logger = logging.getLogger(__name__)
-
-
-class SceneSetter:
-    """Places arm and objects before an episode, determined by the seed.
+class EpisodeStarts:
+    """Starts of episodes in a simulation, determined by seeds.
 
     Args:
         robot: the simulation.
-        watch: monitor of its cameras, which expects new images after a placement.
+        purpose: purpose of the episodes.
         seed: seed of the run.
         actor: name of the actor: each has its own starts.
         first: number of the first start.
-        wait: called before a placement; returns once the arm may be placed.
+
+    Attributes:
+        placements: number of episodes to place; later ones start from the scene left by the reset.
+        curriculum: starts of episodes, between the task's starts and the goal; None for the task's.
     """
 
     def __init__(
-        self,
-        robot: SimulatedRobot,
-        watch: CameraMonitor,
-        seed: int,
-        actor: str,
-        first: int,
-        wait: Callable[[], object],
+        self, robot: SimulatedRobot, purpose: Purpose, seed: int, actor: str, first: int = 0
     ) -> None:
-        self._robot, self._watch, self._wait = robot, watch, wait
-        self._seed, self._actor, self._first = seed, actor, first
+        self.placements = math.inf
+        self.curriculum: Curriculum | None = None
+        self._robot, self._purpose, self._seed = robot, purpose, seed
+        self._actor, self._first = actor, first
         self._requests = count(1)
 
     def place(self, episode: int) -> None:
-        """Place the scene for an episode of the actor."""
+        """Place arm and objects at the start of an episode."""
         self._place(episode, self._actor)
 
-    def help(self, reason: str) -> None:
-        """Place the scene on behalf of the operator asked to restore it."""
+    def restore(self, reason: str) -> None:
+        """Place the scene on behalf of the operator requested to restore it."""
         number = next(self._requests)
         logger.warning("%s; request %d, the simulation places the scene", reason, number)
         self._place(number, f"{self._actor}/person")
 
-    def _place(self, number: int, where: str) -> None:
-        self._watch.begin()
-        self._wait()
-        self._robot.reset(start_seed(Purpose.TRAINING, self._seed, where, self._first + number))
+    def _place(self, number: int, name: str) -> None:
+        self._robot.reset(start_seed(self._purpose, self._seed, name, self._first + number))

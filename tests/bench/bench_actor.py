@@ -26,6 +26,7 @@ from serl import plugins
 from serl.cli.training import demonstrate
 from serl.clock import VirtualClock
 from serl.log.episode_log import EpisodeLog
+from serl.loop import EpisodeKey, Observer
 from serl.report.display import Display
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
@@ -42,7 +43,8 @@ from serl.training.actor import Actor
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.link import WeightsFile, announce
 from serl.transport import Snapshot
-from serl.types import End, Record
+from serl.types import End, Step
+from tests.support.acting import FakeSite
 
 NAME = "actor0"
 QUANTILES = (0.5, 0.9, 0.99)
@@ -84,19 +86,18 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         EpisodeLog(run.episodes(NAME), spec, run.name, NAME, epoch) as log,
     ):
         robots = [plugins.make_simulation(make_task(config)) for _ in range(2)]
-        actor = make_actor(config, run.name, NAME, local, drop, driven=DrivenArm(robots[0]))
+        actor = make_actor(
+            config, EpisodeKey(run.name, NAME, epoch, 0), local, [], DrivenArm(robots[0])
+        )
         alone = Timed(actor, robots[0])
         linked = Timed(
             make_actor(
                 config,
-                run.name,
-                NAME,
+                EpisodeKey(run.name, NAME, epoch, 0),
                 file,
-                log.append,
-                stopping=lambda: node.stopping or is_orphaned(),
-                epoch=epoch,
-                admit=log.admit,
-                driven=DrivenArm(robots[1]),
+                [log],
+                DrivenArm(robots[1]),
+                FakeSite(lambda: node.stopping or is_orphaned()),
             ),
             robots[1],
         )
@@ -128,21 +129,16 @@ def newest(policy: LearnedPolicy, supervisor: Supervisor) -> Snapshot:
     return policy.snapshot
 
 
-def drop(record: Record) -> None:
-    """The sink of an actor that nobody listens to."""
-
-
-class Timed:
+class Timed(Observer):
     """An actor whose steps are timed, from one control period to the next."""
 
     def __init__(self, actor: Actor, robot: SimulatedRobot) -> None:
         self.actor = actor
         self.steps = 0
         self.laps_s: list[tuple[float, float]] = []  # passed, of the thread
-        self._sink = actor.sink
         self._since_s: tuple[float, float] | None = None
         rate_hz = actor.task.config.rate_hz
-        actor.sink = self._record
+        actor.observers = [*actor.observers, self]
         actor.clock = VirtualClock(robot.advance, rate_hz, self._lap)
 
     def run_episode(self) -> None:
@@ -159,12 +155,13 @@ class Timed:
             self.laps_s.append((passed - self._since_s[0], of_thread - self._since_s[1]))
         self._since_s = _now()
 
-    def _record(self, record: Record) -> None:
-        self._sink(record)
-        if isinstance(record, End):
-            self._since_s = None  # a reset follows
-        else:
-            self.steps += 1
+    def on_step(self, step: Step) -> None:
+        """Count a step."""
+        self.steps += 1
+
+    def on_end(self, end: End) -> None:
+        """End the time of an episode: a reset follows."""
+        self._since_s = None
 
 
 def _now() -> tuple[float, float]:

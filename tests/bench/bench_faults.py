@@ -30,6 +30,7 @@ import torch
 from serl import plugins
 from serl.clock import WallClock
 from serl.log.episode_log import EpisodeLog
+from serl.loop import EpisodeKey
 from serl.robot import SimulatedRobot
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
@@ -40,6 +41,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.system.supervisor import Supervisor, is_orphaned
 from serl.training.link import WeightsFile, announce, read_link_status
+from tests.support.acting import FakeSite
 
 NAME = "actor0"
 QUANTILES = (0.5, 0.99)
@@ -122,14 +124,11 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
         robot = plugins.make_simulation(task)
         actor = make_actor(
             config,
-            run.name,
-            NAME,
+            EpisodeKey(run.name, NAME, epoch, 0),
             WeightsFile(run.link(NAME) / "weights.safetensors", spec.digest),
-            log.append,
-            stopping=lambda: node.stopping or is_orphaned(),
-            epoch=epoch,
-            admit=log.admit,
-            driven=DrivenArm(robot),
+            [log],
+            DrivenArm(robot),
+            FakeSite(lambda: node.stopping or is_orphaned()),
         )
         announce(run.link(NAME), run.name, NAME, epoch, spec)
         wait_for(supervisor, actor.policy.refresh)

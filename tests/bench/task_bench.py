@@ -256,7 +256,7 @@ def expert_episode(
         expert,
         clock,
         key,
-        lambda record: None,
+        [],
         chosen_by=ActionSource.SCRIPT,
         interrupted=interrupted,
     )

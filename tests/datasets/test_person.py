@@ -143,7 +143,7 @@ def test_a_robot_that_nobody_places_and_that_falls_silent_is_waited_for(studio: 
     with pytest.raises(Silent):
         record_person(stand, studio.task, studio.recorded, 1, 0)
     silences.append(Silent("the guard stopped the arm"))
-    stand.silent = told.append
+    stand.on_silence = told.append
     record_person(stand, studio.task, studio.recorded, 1, 0)
     assert told == ["the guard stopped the arm"]
     assert studio.recorded.counts == RecordingCounts(1, 0, 0)

@@ -10,7 +10,7 @@ import pytest
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.datasets.reward_collection import CollectionDriver, Kind, Position, Watching
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 from serl.tasks.peg_insertion import PegInsertion
@@ -46,7 +46,7 @@ def driven(
         driver,
         clock,
         EpisodeKey("r", "c", 1, 0),
-        records.append,
+        [RecordCallback(records.append)],
         interrupted=driver.is_over,
     )
     steps = [record for record in records if isinstance(record, Step)]

@@ -23,7 +23,7 @@ from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
 from serl.ros.testing.processes import ROBOT, eventually
-from serl.types import Observation
+from serl.types import ActionSource, Observation
 
 from ..ros.support.cell import Cell
 from ..support.upstream import file_of
@@ -104,7 +104,7 @@ class WatchedCamera:
         self._monitor.check(Observation({}, images, stamps))
 
     def is_well(self) -> bool:
-        self._monitor.begin()
+        self._monitor.on_begin(ActionSource.POLICY)
         with suppress(SerlError):
             self.observe()
             return True

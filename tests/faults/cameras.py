@@ -17,13 +17,13 @@ from serl.camera import View
 from serl.clock import VirtualClock
 from serl.datasets.reward_audit import Probabilities
 from serl.errors import BadInput
-from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.loop import EpisodeKey, Result, run
 from serl.policy import Random
 from serl.reward import RewardConfig, RewardedTask, StageReward
-from serl.runs.assembly import Attendance, DrivenArm, make_actor, make_agent
+from serl.runs.assembly import DrivenArm, make_actor, make_agent
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.arm import SimArm
@@ -34,6 +34,7 @@ from serl.testing import InProcess
 from serl.transport import Snapshot
 from serl.types import End, Episode, Observation
 
+from ..support.acting import FakeSite
 from .records import ANY_DISK
 from .refusal import refusal
 from .registry import REGISTRY, Level
@@ -87,7 +88,7 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
     clock, key = VirtualClock(robot.advance, spec.rate_hz), EpisodeKey("run", "actor0", 1, 0)
     with EpisodeLog(folder, spec, key.run, key.actor, 1, ANY_DISK) as log:
         policy = Random(spec.action, 0)
-        result = run(MonitoredRobot(robot, watch), task, policy, clock, key, log.append)
+        result = run(robot, task, policy, clock, key, [log, watch])
     (path,) = episode_paths(folder)
     return result, read_episode(path, spec), robot, watch
 
@@ -175,14 +176,11 @@ def _acted(
     with EpisodeLog(folder, spec, "run", "actor0", 1, ANY_DISK) as log:
         actor = make_actor(
             config,
-            "run",
-            "actor0",
+            EpisodeKey("run", "actor0", 1, 0),
             weights,
-            log.append,
-            pace=lambda: None,
-            epoch=1,
-            driven=DrivenArm(robot, clock, placements=0, person=person),
-            attendance=Attendance(standby=standby),
+            [log],
+            DrivenArm(robot, clock, placements=0, simulated=person is None),
+            FakeSite(held=standby, person=person, silent=person),
         )
         first, second = islice(actor.episodes(), 2)
     logged = [read_episode(path, spec) for path in episode_paths(folder)]
@@ -357,7 +355,7 @@ def useless_classifier(folder: Path) -> None:
     robot = SimArm(task.scene, task.config)
     robot.reset(0)
     clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 1, 0)
-    result = run(robot, task, Random(robot.action_spec, 0), clock, key, lambda record: None)
+    result = run(robot, task, Random(robot.action_spec, 0), clock, key, [])
     assert "reward model: not finite" in result.text
     assert robot.stop_reason == result.text
     assert (result.steps, result.reward, result.success) == (1, 0.0, False)

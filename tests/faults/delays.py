@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from serl.clock import WallClock
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.ros.nodes.actor import TOO_LATE, Delays, delay_s
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, Observation, Record, Step
@@ -45,13 +45,9 @@ def _steps(policy_s: list[float], act_s: list[float]) -> tuple[list[Step], Delay
             robot.advance(left_s.pop(0))
         return np.zeros(2, np.float32)
 
-    def take(record: Record) -> None:
-        records.append(record)
-        delays.take(record)
-
     clock = WallClock(_RATE_HZ, now=robot.now_s, sleep=robot.advance)
     key = EpisodeKey("run", "actor", 1, 0)
-    run(robot, FakeTask(), policy, clock, key, take)
+    run(robot, FakeTask(), policy, clock, key, [RecordCallback(records.append), delays])
     return [record for record in records if isinstance(record, Step)], delays
 
 

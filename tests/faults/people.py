@@ -20,7 +20,7 @@ import numpy as np
 from serl.clock import RealTime, VirtualClock, WallClock
 from serl.intervention import Event
 from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_labels
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
@@ -78,13 +78,15 @@ class Driven:
             self.robot.recover()
             key = EpisodeKey("run", ACTOR, 1, episode)
             run(
-                self.robot, task, _circle, clock, key, self._sink,
-                teleop=self.desk, interrupted=self.ending.is_set,
-            )  # fmt: skip
-
-    def _sink(self, record: Record) -> None:
-        self.records.append(record)
-        self.desk.watch(record)
+                self.robot,
+                task,
+                _circle,
+                clock,
+                key,
+                [RecordCallback(self.records.append), self.desk],
+                teleop=self.desk,
+                interrupted=self.ending.is_set,
+            )
 
 
 def _circle(observation: Observation) -> Action:

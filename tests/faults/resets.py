@@ -12,6 +12,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson
+from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import ZeroPolicy
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
@@ -20,6 +21,7 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
+from ..support.acting import FakeSite
 from .registry import REGISTRY, Level
 
 _STUCK_KG = 500.0
@@ -48,7 +50,7 @@ class _Still(LearnedPolicy):
     level=Level.COMPONENT,
 )
 def blocked_reset(folder: Path) -> None:
-    robot, actor, records = _stuck()
+    robot, actor, records, site = _stuck()
     heard: list[tuple[str, str | None]] = []
 
     def help_out(reason: str) -> None:
@@ -56,7 +58,7 @@ def blocked_reset(folder: Path) -> None:
         robot.reset(1)
         robot.model.body("cube").mass[0] = 0.1
 
-    actor.person = help_out
+    site.person = help_out
     result = actor.episode()
     said = "a person is needed: the reset failed 3 times"
     assert heard == [(said, said)]
@@ -67,7 +69,7 @@ def blocked_reset(folder: Path) -> None:
     scripted = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
     assert len(scripted) == 3 * round(_ATTEMPT_S * 10) + 1
 
-    robot, actor, _ = _stuck()
+    robot, actor, _, _ = _stuck()
     with pytest.raises(NeedsPerson, match=said):
         actor.episode()
     assert robot.stop_reason == said
@@ -78,7 +80,7 @@ def blocked_reset(folder: Path) -> None:
     assert np.abs(robot.truth()["tcp_pose"] - before).max() < 1e-3, "it does not hold"
 
 
-def _stuck() -> tuple[Any, Actor, list[Record]]:
+def _stuck() -> tuple[Any, Actor, list[Record], FakeSite]:
     """An arm, an actor that has it restore its scene, and what is recorded."""
     task = make_task(resolve({"task": "pick_cube", "task_config": {"auto_reset": True}}))
     robot: Any = plugins.make_simulation(task)
@@ -88,16 +90,15 @@ def _stuck() -> tuple[Any, Actor, list[Record]]:
     robot.data.qpos[address : address + 3] = (0.63, 0.22, 0.02)
     robot.advance(0.3)
     records: list[Record] = []
+    site = FakeSite()
     actor = Actor(
-        name="actor0",
-        run="run",
-        robot=robot,
-        task=task,
-        policy=_Still(ZeroPolicy(robot.action_spec)),
-        clock=VirtualClock(robot.advance, task.config.rate_hz),
-        sink=records.append,
-        config=ActorConfig(reset_time_limit_s=_ATTEMPT_S),
-        place=lambda episode: None,
-        placements=0,
+        EpisodeKey("run", "actor0", 1, 0),
+        robot,
+        task,
+        _Still(ZeroPolicy(robot.action_spec)),
+        VirtualClock(robot.advance, task.config.rate_hz),
+        [RecordCallback(records.append)],
+        site,
+        ActorConfig(reset_time_limit_s=_ATTEMPT_S),
     )
-    return robot, actor, records
+    return robot, actor, records, site

@@ -160,7 +160,7 @@ def bad_reward(folder: Path) -> None:
         task.bad = bad
         clock, key = VirtualClock(robot.advance, SPEC.rate_hz), EpisodeKey("run", "actor0", 1, 0)
         with EpisodeLog(folder / f"{number}", SPEC, key.run, key.actor, 1, ANY_DISK) as log:
-            result = run(robot, task, Random(SPEC.action, 0), clock, key, log.append)
+            result = run(robot, task, Random(SPEC.action, 0), clock, key, [log])
         (path,) = episode_paths(folder / f"{number}")
         logged = read_episode(path, SPEC)
         assert logged.end is not None

@@ -16,11 +16,11 @@ from serl.guard.camera_monitor import (
     CameraMonitor,
     CameraMonitorConfig,
     FrozenDetector,
-    MonitoredRobot,
 )
-from serl.specs import ArraySpec, ObservationSpec
-from serl.testing import FakeRobot, RobotSuite
-from serl.types import Observation
+from serl.loop import read_robot
+from serl.specs import ArraySpec
+from serl.testing import FakeRobot
+from serl.types import ActionSource, Observation
 
 SPEC = {name: ArraySpec(shape=(6, 8, 3), dtype="uint8") for name in ("front", "wrist")}
 
@@ -54,7 +54,7 @@ def test_one_other_image_between_is_no_freeze_and_an_episode_begins_anew() -> No
     for number in range(40):
         monitor.check(reading(number) if number % 5 == 4 else reading(number, wrist=stuck))
     for _ in range(3):
-        monitor.begin()
+        monitor.on_begin(ActionSource.POLICY)
         for number in range(4):
             monitor.check(reading(number, wrist=stuck))
 
@@ -156,7 +156,7 @@ def test_cameras_that_are_apart_are_told_of_once_an_episode(
     monitor = CameraMonitor(SPEC)
     with caplog.at_level(logging.WARNING):
         for episode in range(2):
-            monitor.begin()
+            monitor.on_begin(ActionSource.POLICY)
             for number in range(3):
                 monitor.check(reading(number + 10 * episode, wrist_s=0.15))
     assert monitor.skewed == 6
@@ -165,23 +165,12 @@ def test_cameras_that_are_apart_are_told_of_once_an_episode(
     ] * 2
 
 
-class TestMonitoredRobot(RobotSuite):
-    def make(self) -> MonitoredRobot:
-        return MonitoredRobot(FakeRobot(), CameraMonitor({}))
-
-
-def test_the_robot_is_stopped_wherever_it_was_looked_at() -> None:
-    """At the start of an episode, too, and by a reset."""
+def test_the_robot_is_stopped_whenever_a_reading_is_refused() -> None:
+    """Also at the start of an episode, and by a reset."""
     robot = FakeRobot()
-    monitored = MonitoredRobot(robot, CameraMonitor(SPEC))
     with pytest.raises(CameraFault, match="gone"):
-        monitored.observe()
+        read_robot(robot, [CameraMonitor(SPEC)])
     assert "camera front: gone" in robot.stop_reason
-
-
-def test_a_robots_spec_is_kept() -> None:
-    robot = MonitoredRobot(FakeRobot(), CameraMonitor({}))
-    assert isinstance(robot.observation_spec, ObservationSpec)
 
 
 @pytest.mark.parametrize(("rate_hz", "noticed_s"), [(10.0, 0.2), (30.0, 0.17), (60.0, 0.17)])

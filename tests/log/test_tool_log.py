@@ -11,7 +11,7 @@ from serl.errors import CorruptData
 from serl.log.annotations import TOOLS_FILE, ToolLog, read_tools
 from serl.policy import ZeroPolicy
 from serl.testing import FakeRobot, FakeTask
-from serl.testing.samples import episode
+from serl.testing.samples import deliver, episode
 from serl.types import Observation, Record
 
 RECORDS = [
@@ -31,11 +31,11 @@ def reading(index: int, pose: bool = True) -> Observation:
 
 def logged(log: ToolLog, records: list[Record], unread: int | None = None) -> None:
     """As in a control loop, which reads the successor before a step is logged."""
-    log.see(reading(0))
+    log.on_reading(reading(0))
     for index, record in enumerate(records):
         if index + 1 < len(records) and index + 1 != unread:
-            log.see(reading(index + 1))
-        log.take(record)
+            log.on_reading(reading(index + 1))
+        deliver(record, log)
 
 
 def test_every_observation_has_its_place(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_reading_that_was_lost_leaves_a_gap(tmp_path: Path) -> None:
 def test_a_robot_without_a_tool_leaves_no_file(tmp_path: Path) -> None:
     log = ToolLog(tmp_path)
     for index, record in enumerate(RECORDS):
-        log.see(reading(index, pose=False))
-        log.take(record)
+        log.on_reading(reading(index, pose=False))
+        deliver(record, log)
     assert not (tmp_path / TOOLS_FILE).exists()
     assert read_tools(tmp_path) == {}
 
@@ -81,10 +81,10 @@ def test_an_episode_of_hours_is_read_again_and_hides_no_later_one(tmp_path: Path
     for number, length in enumerate((3, steps, 5)):
         for index in range(length):
             seen = Observation({"tcp_pose": place}, {}, {"robot": float(index)})
-            log.see(seen)
+            log.on_reading(seen)
             kind = RECORDS[-1] if index == length - 1 else template
             key = replace(template.key, episode=number, index=index)
-            log.take(replace(kind, key=key, observation=seen))
+            deliver(replace(kind, key=key, observation=seen), log)
     read = read_tools(tmp_path)
     assert [len(places) for places in read.values()] == [3, steps, 5]
     assert np.allclose(np.concatenate(list(read.values())), place[:3])

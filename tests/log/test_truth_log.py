@@ -9,14 +9,14 @@ import pytest
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.log.annotations import TRUTH_FILE, StepKey, TruthLog, read_labels, read_words
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy, ZeroPolicy
 from serl.reward import NoReward, RewardedTask
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.task import Task
 from serl.testing import FakeRobot, FakeTask
-from serl.testing.samples import episode
+from serl.testing.samples import deliver, episode
 from serl.training.resets import ResetTask
 from serl.types import ActionSource, Record
 
@@ -30,7 +30,7 @@ def written(folder: Path, solved: set[int]) -> None:
     log = TruthLog(folder, lambda: now[0].key.index + 1 in solved)
     for record in records:
         now[:] = [record]
-        log.take(record)
+        deliver(record, log)
 
 
 def test_a_word_is_written_wherever_it_changes_and_at_the_end(tmp_path: Path) -> None:
@@ -61,13 +61,20 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
     log, solved = TruthLog(tmp_path, lambda: judged.solved), list[Record]()
 
     def take(record: Record) -> None:
-        log.take(record)
         if task.is_success(robot.truth()):
             solved.append(record)
 
     def play(task: Task, policy: Policy, episode: int, chosen_by: ActionSource) -> None:
         clock, key = VirtualClock(robot.advance, task.config.rate_hz), EpisodeKey("r", "a", 1, 0)
-        run(robot, task, policy, clock, replace(key, episode=episode), take, chosen_by=chosen_by)
+        run(
+            robot,
+            task,
+            policy,
+            clock,
+            replace(key, episode=episode),
+            [log, RecordCallback(take)],
+            chosen_by=chosen_by,
+        )
 
     with plugins.make_simulation(task) as robot:
         robot.reset(3)

@@ -14,7 +14,7 @@ from serl.errors import BadInput
 from serl.intervention import Event
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import read_episode
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.policy import Random
 from serl.report.playback import CUT, ReplayRobot, replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
@@ -90,7 +90,7 @@ def record(
         task.expert(robot.truth, 0) if expert else Random(robot.action_spec, 0),
         VirtualClock(advance, 10.0),
         KEY,
-        records.append,
+        [RecordCallback(records.append)],
         teleop=person,
         chosen_by=chosen_by,
         policy_version=itertools.count(3).__next__,
@@ -147,7 +147,7 @@ CASES: dict[str, Callable[[], tuple[Result, Episode]]] = {
 def test_the_loop_on_a_recording_makes_the_recorded_records(case: str) -> None:
     result, recorded = CASES[case]()
     again: list[Record] = []
-    assert replay(recorded, SPEC, STOPPED, again.append) == result
+    assert replay(recorded, SPEC, STOPPED, [RecordCallback(again.append)]) == result
     assert_equal(again, recorded)
 
 
@@ -166,14 +166,21 @@ def test_a_recording_from_the_disk_is_the_same(tmp_path: Path) -> None:
         for item in records_of(recorded):
             log.append(item)
     again: list[Record] = []
-    replay(read_episode(tmp_path / "7-000000.mcap", SPEC), SPEC, STOPPED, again.append)
+    replay(
+        read_episode(tmp_path / "7-000000.mcap", SPEC),
+        SPEC,
+        STOPPED,
+        [RecordCallback(again.append)],
+    )
     assert_equal(again, recorded)
 
 
 def test_a_recording_that_a_crash_cut_ends_as_truncated() -> None:
     _, recorded = record()
     again: list[Record] = []
-    result = replay(Episode(recorded.steps[:6], None), SPEC, STOPPED, again.append)
+    result = replay(
+        Episode(recorded.steps[:6], None), SPEC, STOPPED, [RecordCallback(again.append)]
+    )
     assert (result.steps, result.text) == (6, CUT)
     made = as_episode(again)
     assert made.steps[-1].truncated

@@ -8,7 +8,7 @@ import pytest
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import BadInput
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Random
 from serl.report.film import ReplayDiverged, reenact
 from serl.runs.assembly import make_human
@@ -44,7 +44,7 @@ def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
         Random(robot.action_spec, 0),
         VirtualClock(robot.advance, 10.0),
         EpisodeKey("run", "actor0", 1, number),
-        records.append,
+        [RecordCallback(records.append)],
         teleop=make_human(config, task, robot, "actor0"),
     )
     return as_episode(records)

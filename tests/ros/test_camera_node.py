@@ -19,7 +19,7 @@ from serl.guard.camera_monitor import CameraFault, CameraMonitor, CameraMonitorC
 from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
-from serl.types import Observation
+from serl.types import ActionSource, Observation
 from serl.workspace import CellCamera
 
 from ..system.test_cameras import RED, write_film
@@ -114,7 +114,7 @@ def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
     last_s = camera.images()[1]
     with pytest.raises(CameraFault, match=r"camera side: its image is .* s old, over 0.2 s"):
         watch.check(reading(camera, last_s + 0.21))
-    watch.begin()
+    watch.on_begin(ActionSource.POLICY)
     watch.check(reading(camera, last_s + 0.19))
     assert last_s < ended_s
 
@@ -150,7 +150,7 @@ def reading(camera: RosCamera, now_s: float) -> Observation:
 
 def faulty(camera: RosCamera, watch: CameraMonitor) -> bool:
     try:
-        watch.begin()
+        watch.on_begin(ActionSource.POLICY)
         watch.check(reading(camera, time.monotonic()))
     except CameraFault:
         return True

@@ -12,11 +12,20 @@ import pytest
 from serl import plugins
 from serl.agent import State
 from serl.agents.bc import BC
+from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, Row
-from serl.loop import EpisodeKey
+from serl.loop import EpisodeKey, RecordCallback
 from serl.reward import RewardConfig
-from serl.runs.assembly import frame_encoder, make_actor, make_human, make_learner, make_replay
+from serl.runs.assembly import (
+    ActorHistory,
+    DrivenArm,
+    frame_encoder,
+    make_actor,
+    make_human,
+    make_learner,
+    make_replay,
+)
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
@@ -26,6 +35,8 @@ from serl.training.frames import shifted
 from serl.training.learner import Learner
 from serl.training.replay import Replay
 from serl.types import ActionSource, Batch, Image, Lost, Record, Step
+
+from ..support.acting import FakeSite
 
 CONFIG = resolve(
     {
@@ -71,17 +82,16 @@ class Training:
         online = [
             r for r in self.log if isinstance(r, Step) and r.source is not ActionSource.SCRIPT
         ]
+        robot = plugins.make_simulation(make_task(config))
+        clock = VirtualClock(robot.advance, make_task(config).config.rate_hz)
         self.actor = make_actor(
             config,
-            "run",
-            "actor0",
+            EpisodeKey("run", "actor0", 1 + sum(r.key.index == 0 for r in self.log), 0),
             self.transport,
-            self._take,
-            stopping=lambda: self.learner.progress.steps >= self.steps,
-            pace=lambda: None,
-            start=len({record.key.episode for record in self.log}),
-            steps_before=len(online),
-            epoch=1 + sum(record.key.index == 0 for record in self.log),
+            [RecordCallback(self._take)],
+            DrivenArm(robot, clock),
+            FakeSite(lambda: self.learner.progress.steps >= self.steps),
+            ActorHistory(len({record.key.episode for record in self.log}), len(online)),
         )
 
     def run(self, steps: int) -> Training:

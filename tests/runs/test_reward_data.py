@@ -18,6 +18,7 @@ from serl.log.annotations import TRUTH_FILE, StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.log.recovery import read_logged, survey
+from serl.loop import EpisodeKey, RecordCallback
 from serl.runs.assembly import make_actor, make_agent
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -56,20 +57,12 @@ def act(run: RunFolder) -> list[Record]:
     transport.publish(Snapshot(1, {}, learner.actor_weights()))
     spec = make_spec(make_judged_task(run.config))
     with EpisodeLog(run.episodes("a"), spec, run.name, "a", 1, run.config.log) as log:
-
-        def sink(record: Record) -> None:
-            log.append(record)
-            kept.append(record)
-
         actor = make_actor(
             run.config,
-            run.name,
-            "a",
+            EpisodeKey(run.name, "a", 1, 0),
             transport,
-            sink,
-            pace=lambda: None,
-            epoch=1,
-            witnessed=run.episodes("a"),
+            [log, RecordCallback(kept.append)],
+            folder=run.episodes("a"),
         )
         with actor.robot:
             next(islice(actor.episodes(), 1))

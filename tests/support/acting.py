@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from serl.agent import State
 from serl.clock import VirtualClock
-from serl.errors import SpecMismatch
+from serl.errors import NeedsPerson, Silent, SpecMismatch
+from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy
+from serl.runs.assembly import RunSite
 from serl.testing import FakeRobot, FakeTask, InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
+from serl.training.resets import EpisodeStarts
 from serl.transport import Snapshot
 from serl.types import Action, Batch, Observation, Record, Step
 
@@ -48,6 +52,49 @@ def snapshot(version: int, value: float, trained: int = 0) -> Snapshot:
     return Snapshot(version, {"actor": trained}, {"action": np.full(2, value, np.float32)})
 
 
+class FakeSite(RunSite):
+    """A site whose operators and process are a test's functions."""
+
+    def __init__(
+        self,
+        stopping: Callable[[], bool] = lambda: False,
+        held: Callable[[], bool] = lambda: False,
+        person: Callable[[str], object] | None = None,
+        silent: Callable[[str], object] | None = None,
+    ) -> None:
+        self.stopping, self.held, self.person, self.silent = stopping, held, person, silent
+
+    def is_stopping(self) -> bool:
+        return self.stopping()
+
+    def standby(self) -> bool:
+        return self.held()
+
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        if self.person is None:
+            raise error
+        self.person(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        if self.silent is not None:
+            self.silent(reason)
+
+    def on_silence(self, error: Silent) -> None:
+        if self.silent is None:
+            raise error
+        self.silent(str(error))
+
+
+class FakeStarts(EpisodeStarts):
+    """A scene that a test's function places."""
+
+    def __init__(self, place: Callable[[int], object], placements: float = math.inf) -> None:
+        self.placing, self.placements, self.curriculum = place, placements, None
+
+    def place(self, episode: int) -> None:
+        self.placing(episode)
+
+
 class Stage:
     """An actor on the fake task, and what it sent."""
 
@@ -60,18 +107,18 @@ class Stage:
         self.weights, self.records = InProcess(), list[Record]()
         self.robot, self.task = FakeRobot(), FakeTask()
         self.policy = LearnedPolicy(Constant(), self.weights)
+        self.site = FakeSite(stopping)
+        self.starts = FakeStarts(self.robot.reset)
+        self.site.starts = self.starts if place else None
         self.actor = Actor(
-            name="actor",
-            run="run",
-            robot=self.robot,
-            task=self.task,
-            policy=self.policy,
-            clock=VirtualClock(self.robot.advance, self.task.config.rate_hz, pace),
-            sink=self.records.append,
-            config=ActorConfig(reset_time_limit_s=2.0),
-            place=self.robot.reset if place else None,
-            epoch=9,
-            stopping=stopping,
+            EpisodeKey("run", "actor", 9, 0),
+            self.robot,
+            self.task,
+            self.policy,
+            VirtualClock(self.robot.advance, self.task.config.rate_hz, pace),
+            [RecordCallback(self.records.append)],
+            self.site,
+            ActorConfig(reset_time_limit_s=2.0),
         )
 
     def run(self, episodes: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput, NeedsPerson, SerlError
+from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy, Random, ZeroPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
@@ -24,6 +25,8 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.stages import Stage, take_turns
 from serl.types import Action, ActionSource, End, Observation, Record, Step
+
+from ..support.acting import FakeSite, FakeStarts
 
 
 class Acting(LearnedPolicy):
@@ -49,22 +52,21 @@ class Bench:
         self.placed: list[int] = []
         self.asked: list[str] = []
         self.robot: Any = plugins.make_simulation(next(iter(tasks.values())))
+        self.sites = [FakeSite(person=self.help) for _ in tasks]
+        for number, site in enumerate(self.sites):
+            site.starts = FakeStarts(self.place, 0 if number else 1)
         self.actors = {
             name: Actor(
-                name="actor",
-                run=name,
-                robot=self.robot,
-                task=task,
-                policy=Acting(task.expert(self.robot.truth, 0)),
-                clock=VirtualClock(self.robot.advance, task.config.rate_hz),
-                sink=self.records.append,
-                config=ActorConfig(),
-                place=self.place,
-                placements=0 if number else 1,
-                person=self.help,
-                homing=cast(Any, self.robot),
+                EpisodeKey(name, "actor", 1, 0),
+                self.robot,
+                task,
+                Acting(task.expert(self.robot.truth, 0)),
+                VirtualClock(self.robot.advance, task.config.rate_hz),
+                [RecordCallback(self.records.append)],
+                site,
+                ActorConfig(),
             )
-            for number, (name, task) in enumerate(tasks.items())
+            for (name, task), site in zip(tasks.items(), self.sites, strict=True)
         }
 
     def place(self, episode: int) -> None:
@@ -133,7 +135,7 @@ def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None
     task = make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))
     bench = Bench({"": task})
     actor = bench.actors[""]
-    actor.stopping = lambda: len(bench.records) > 1000
+    bench.sites[0].stopping = lambda: len(bench.records) > 1000
     struck(bench, 15)
     results = [actor.episode() for _ in range(3)]
     assert [result is not None and result.success for result in results] == [False, True, True]
@@ -168,7 +170,7 @@ def test_a_cube_out_of_reach_is_asked_for_once_in_words() -> None:
 def test_without_anybody_to_ask_the_arm_holds() -> None:
     bench, actor = pick_cube()
     actor.episode()
-    actor.person = None
+    bench.sites[0].person = None
     bench.robot.reset(3)
     bench.move("cube", 0.80, 0.10, 0.02)
     with pytest.raises(NeedsPerson, match="out of reach"):
@@ -210,19 +212,11 @@ def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
 
 
 def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, actor = pick_cube()
     actor.config = ActorConfig(home_every=1, reset_time_limit_s=15.0)
-    homing = bench.robot
-
-    class Jammed:
-        is_home = False
-
-        def home(self) -> None:
-            homing.home()
-
-    actor.homing = Jammed()
+    monkeypatch.setattr(type(bench.robot), "is_home", False)
     for _ in range(3):
         result = actor.episode()
         assert result is not None
@@ -298,9 +292,12 @@ def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name
             begun.append(task.is_success(bench.robot.truth()))
 
     actor = dataclasses.replace(
-        bench.actors[""], task=task, place=None, placements=0, epoch=2,
+        bench.actors[""],
+        key=EpisodeKey("", "actor", 2, 0),
+        task=task,
         policy=Started(task.expert(bench.robot.truth, 1)),
-    )  # fmt: skip
+        site=FakeSite(person=bench.help),
+    )
     result = actor.episode()
     assert begun == [False]
     assert result is not None
@@ -375,7 +372,7 @@ def test_a_part_is_grasped_from_a_side_to_which_the_tool_can_turn() -> None:
         bench.robot.act(np.array((0.0, 0.0, 0.0, 1.0, 0.0), np.float32))
         bench.robot.advance(0.1)
     bench.move("part", 0.47, 0.0, 0.02, yaw_rad=1.2)  # the tool is as far round as it gets: at 0.9
-    actor.placements = 0
+    bench.sites[0].starts = None
     result = actor.episode()
     assert result is not None
     assert result.success

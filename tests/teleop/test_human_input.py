@@ -9,7 +9,7 @@ import pytest
 from serl.clock import RealTime, VirtualClock, WallClock
 from serl.intervention import Event, Teleop
 from serl.log.annotations import LABELS_FILE, StepKey, read_labels
-from serl.loop import EpisodeKey, Result, run
+from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
 from serl.teleop.human_input import HumanInput, LastWord
@@ -50,7 +50,7 @@ class Office:
             still,
             clock,
             key,
-            self.sink,
+            [RecordCallback(self.records.append), self.desk],
             teleop=self.desk,
             chosen_by=self.chosen_by,
         )
@@ -59,10 +59,6 @@ class Office:
         self.robot.advance(dt_s)
         self.bench.pad.time_s += dt_s
         self.at.pop(len(self.records), lambda: None)()
-
-    def sink(self, record: Record) -> None:
-        self.records.append(record)
-        self.desk.watch(record)
 
     def say(self, event: Event) -> Callable[[], str]:
         return lambda: self.desk.say(event, "the operator")

@@ -10,7 +10,7 @@ import pytest
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.intervention import Event, Teleop, arbitrate
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
 from serl.teleop.device import Device
@@ -260,7 +260,7 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
         ZeroPolicy(SPEC),
         VirtualClock(advance, task.config.rate_hz),
         EpisodeKey("run", "actor", 1, 0),
-        records.append,
+        [RecordCallback(records.append)],
         teleop=bench.person,
     )
     assert result.reason == robot.stop_reason == "device lost"

@@ -7,7 +7,7 @@ import pytest
 
 from serl.clock import VirtualClock
 from serl.intervention import Event
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.teleop.scripted import Budget, ScriptedHuman, ScriptedHumanConfig
@@ -151,7 +151,15 @@ def drive(config: ScriptedHumanConfig, planned: int, seed: int = 0) -> list[Step
         robot.reset(episode)
         key = EpisodeKey("run", "actor", 1, episode)
         clock = VirtualClock(robot.advance, task.config.rate_hz)
-        run(robot, task, ZeroPolicy(robot.action_spec), clock, key, records.append, teleop=human)
+        run(
+            robot,
+            task,
+            ZeroPolicy(robot.action_spec),
+            clock,
+            key,
+            [RecordCallback(records.append)],
+            teleop=human,
+        )
         steps = [record for record in records if isinstance(record, Step)]
         episode += 1
     assert human.budget.used == sum(step.source is ActionSource.HUMAN for step in steps)

@@ -37,7 +37,7 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
         return observe()
 
     stage.robot.observe = fading  # type: ignore[method-assign]
-    stage.actor.place = None
+    stage.site.starts = None
     stage.run(1)
     keys = [record.key for record in stage.records]
     assert {key.episode for key in keys} == {0}, "an episode that never began has no number"
@@ -46,19 +46,9 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
         stage.run(1)
 
 
-def test_an_epoch_never_repeats() -> None:
-    epochs = set()
-    for _ in range(3):
-        stage = Stage()
-        stage.actor.epoch = 0
-        stage.actor.__post_init__()
-        epochs.add(stage.actor.epoch)
-    assert len(epochs) == 3
-
-
 def test_stopping_ends_the_episode_and_the_actor() -> None:
     stage = Stage()
-    stage.actor.stopping = lambda: len(stage.steps) >= 40
+    stage.site.stopping = lambda: len(stage.steps) >= 40
     stage.run(9)
     assert len(stage.steps) == 41  # the one under way is the last
     assert isinstance(stage.records[-1], End)
@@ -75,7 +65,7 @@ def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
 
     stage.robot.reset(0)
     stage.robot.stop("by a person")
-    stage.actor.standby = standby
+    stage.site.held = standby
     stage.run(1)
     assert stage.robot.stop_reason == ""
 
@@ -86,7 +76,7 @@ def struck(stage: Stage, for_s: float) -> None:
 
     def fading() -> Observation:
         if begins_s < observe().stamps["robot"] < begins_s + for_s:
-            stage.robot.stop("no picture")  # as `MonitoredRobot` does, also between episodes
+            stage.robot.stop("no picture")  # as `read_robot` does, also between episodes
             raise Silent("no picture")
         return observe()
 
@@ -127,7 +117,7 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
         hold.resume()
         return False
 
-    stage.actor.silent, stage.actor.standby = hold.pause, lambda: hold.wait(person)
+    stage.site.silent, stage.site.held = hold.pause, lambda: hold.wait(person)
     stage.run(3)
     assert asked == [f"{fault}; {fault}"]
     ends = [record for record in stage.records if isinstance(record, End)]
@@ -146,7 +136,7 @@ def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path
         hold.resume()
         return False
 
-    stage.actor.silent, stage.actor.standby = asked.append, lambda: hold.wait(person)
+    stage.site.silent, stage.site.held = asked.append, lambda: hold.wait(person)
     stage.run(1)
     assert not asked
     assert not stage.robot.stop_reason
@@ -169,6 +159,6 @@ def test_who_is_stopped_while_held_moves_no_more() -> None:
         return True
 
     stage = Stage(stopping=lambda: stopping)
-    stage.actor.standby = standby
+    stage.site.held = standby
     stage.run(3)
     assert stage.records == []

@@ -6,7 +6,7 @@ import pytest
 from serl.errors import NeedsPerson
 from serl.intervention import Event
 from serl.policy import Policy, ZeroPolicy
-from serl.teleop.scripted import Resting
+from serl.teleop.mux import TeleopMux
 from serl.types import Action, ActionSource, End, Observation, Step
 
 from ..support.acting import Acting, Stage
@@ -65,7 +65,7 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
         asked.append((reason, stage.robot.stop_reason))
         ready_again(stage)
 
-    stage.actor.person = help_out
+    stage.site.person = help_out
     assert stage.actor.episode() is not None
     reason = "a person is needed: the reset failed 3 times"
     assert asked == [(reason, reason)]
@@ -82,7 +82,7 @@ def test_a_person_who_did_not_help_is_asked_again() -> None:
         return None
 
     stage.task.reset = reset  # type: ignore[method-assign]
-    stage.actor.person = asked.append
+    stage.site.person = asked.append
     assert stage.actor.episode() is not None
     said = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
     assert asked == said
@@ -104,7 +104,7 @@ def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
         return rest.pop(0) if rest else None
 
     stage.task.reset = reset  # type: ignore[method-assign]
-    stage.actor.person = asked.append
+    stage.site.person = asked.append
     assert stage.actor.episode() is not None
     assert len(asked) == 1
     ends = [record for record in stage.records if isinstance(record, End)]
@@ -125,7 +125,7 @@ def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() ->
         ready_again(stage)
         return True
 
-    stage.actor.person, stage.actor.standby = paused.append, standby
+    stage.site.person, stage.site.held = paused.append, standby
     assert stage.actor.episode() is not None
     assert waited == ["a person is needed: the reset failed 3 times"]
     assert not stage.robot.stop_reason
@@ -134,28 +134,19 @@ def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() ->
 def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
     stage, asked = Stage(), list[str]()
     never_ready(stage)
-    stage.actor.person, stage.actor.stopping = asked.append, lambda: bool(asked)
+    stage.site.person, stage.site.stopping = asked.append, lambda: bool(asked)
     assert stage.actor.episode() is None
     assert stage.robot.stop_reason == asked[0]
-
-
-class Stuck:
-    """Joints that never get home."""
-
-    is_home = False
-
-    def __init__(self) -> None:
-        self.moves = 0
-
-    def home(self) -> None:
-        self.moves += 1
 
 
 def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, stops = Stage(), list[str]()
-    stage.actor.place, stage.actor.homing = None, Stuck()
+    stage.site.starts = None
+    moves: list[int] = []
+    monkeypatch.setattr(stage.robot, "home", lambda: moves.append(1), raising=False)
+    monkeypatch.setattr(stage.robot, "is_home", False, raising=False)
     stage.actor.config = stage.actor.config.model_copy(update={"home_every": 1})
     stop = stage.robot.stop
 
@@ -165,11 +156,11 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
 
     monkeypatch.setattr(stage.robot, "stop", stopped)
     stage.run(4)
-    assert stage.actor.homing.moves == 3
+    assert len(moves) == 3
     assert stops == ["the joint move took too long"] * 3, "nothing goes on moving them"
     assert not stage.robot.stop_reason
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("the joints did not get home (time limit, of 2 s); episodes go on")
+    assert said.startswith("the joints did not get home (time limit, limit 2 s); episodes continue")
     moved = [record for record in stage.records if isinstance(record, End)][1::2]
     assert {(end.text, end.success) for end in moved} == {("time limit", False)}
     policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}
@@ -210,14 +201,14 @@ def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once(
 
 def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
     stage = Stage()
-    stage.actor.placements = 1
+    stage.starts.placements = 1
     placed: list[int] = []
 
     def place(episode: int) -> None:
         placed.append(episode)
         stage.robot.reset(episode)
 
-    stage.actor.place = place
+    stage.starts.placing = place
     stage.policy = stage.actor.policy = Acting(stage.task.expert(stage.robot.truth, 0))
     stage.run(3)
     assert placed == [0]
@@ -226,10 +217,10 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
 
 def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
     stage = Stage()
-    stage.actor.placements = 1
-    stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
-    stage.actor.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
-    stage.actor.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
+    stage.starts.placements = 1
+    stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
+    stage.site.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
+    stage.site.stopping = lambda: bool(stage.records) and isinstance(stage.records[-1], End)
     stage.run(1)
     assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
     np.testing.assert_array_equal(stage.steps[0].action, [0.0, 1.0])
@@ -253,10 +244,11 @@ class Teleoperator:
 
 def test_a_simulated_person_helps_in_no_reset() -> None:
     stage = Stage()
-    stage.actor.placements = 1
-    stage.actor.place = lambda episode: stage.robot._position.fill(0.0)
+    stage.starts.placements = 1
+    stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
     person = Teleoperator(np.array((0.0, 1.0), np.float32))
-    stage.actor.teleop = Resting(person, lambda: stage.actor.resets)
+    mux = stage.site.teleop = TeleopMux((), person)
+    stage.actor.observers = [*stage.actor.observers, mux]
     stage.run(1)
     first = [step for step in stage.steps if step.key.episode == 0]
     assert {step.source for step in first} == {ActionSource.SCRIPT}
@@ -269,7 +261,7 @@ def test_a_simulated_person_helps_in_no_reset() -> None:
 def test_stopping_in_the_last_reset_asks_for_nobody() -> None:
     stage = Stage()
     never_ready(stage)
-    stage.actor.stopping = lambda: len(stage.steps) >= 45
+    stage.site.stopping = lambda: len(stage.steps) >= 45
     stage.run(1)
     assert len(stage.steps) == 46  # the one under way is the last
     assert not stage.robot.stop_reason

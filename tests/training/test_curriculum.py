@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput
+from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy, ZeroPolicy
 from serl.runs.assembly import make_curriculum
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
-from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.curriculum import Curriculum, CurriculumConfig
-from serl.training.learned_policy import LearnedPolicy
-from serl.types import Action, ActionSource, End, Observation, Record, Step
+from serl.types import ActionSource, End, Record, Step
+
+from ..support.acting import Acting, FakeSite, FakeStarts
 
 
 class World:
@@ -33,25 +33,25 @@ class World:
             lambda: lambda observation: np.zeros(2, np.float32),
         )
 
-    def tell(self, *successes: bool) -> None:
+    def add(self, *successes: bool) -> None:
         for success in successes:
-            self.curriculum.tell(success)
+            self.curriculum.add(success)
 
 
 def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
     world = World(start=0.2, window=4, success_rate=0.75)
-    world.tell(True, True, True)
+    world.add(True, True, True)
     assert world.curriculum.share == 0.2, "too few"
-    world.tell(False)
+    world.add(False)
     assert world.curriculum.share == pytest.approx(0.3)
-    world.tell(True, True, True)
+    world.add(True, True, True)
     assert world.curriculum.share == pytest.approx(0.3), "the window begins anew"
-    world.tell(False)
+    world.add(False)
     assert world.curriculum.share == pytest.approx(0.4)
-    world.tell(True, False, True, False, False)
+    world.add(True, False, True, False, False)
     assert world.curriculum.share == pytest.approx(0.4), "half of the last four"
     for _ in range(10):
-        world.tell(*[True] * 4)
+        world.add(*[True] * 4)
     assert world.curriculum.share == 1.0
 
 
@@ -101,18 +101,6 @@ def test_without_one_every_episode_begins_where_the_task_says() -> None:
     assert made.share == pytest.approx(0.3 + 0.7 * 0.5)
 
 
-class Acting(LearnedPolicy):
-    """A learned policy that acts as another one does."""
-
-    def __init__(self, policy: Policy) -> None:
-        agent: Any = Agent
-        super().__init__(agent, InProcess())
-        self._policy = policy
-
-    def __call__(self, observation: Observation) -> Action:
-        return self._policy(observation)
-
-
 def drive(
     name: str, share: float, policy: Callable[[Any, Any], Policy]
 ) -> tuple[Any, list[Record]]:
@@ -121,17 +109,18 @@ def drive(
     task = make_task(config)
     robot: Any = plugins.make_simulation(task)
     records: list[Record] = []
+    site = FakeSite()
+    site.starts = FakeStarts(robot.reset)
+    site.starts.curriculum = make_curriculum(config, task, robot, lambda: 0)
     actor = Actor(
-        name="actor",
-        run="run",
-        robot=robot,
-        task=task,
-        policy=Acting(policy(task, robot)),
-        clock=VirtualClock(robot.advance, task.config.rate_hz),
-        sink=records.append,
-        config=ActorConfig(),
-        place=robot.reset,
-        curriculum=make_curriculum(config, task, robot, lambda: 0),
+        EpisodeKey("run", "actor", 1, 0),
+        robot,
+        task,
+        Acting(policy(task, robot)),
+        VirtualClock(robot.advance, task.config.rate_hz),
+        [RecordCallback(records.append)],
+        site,
+        ActorConfig(),
     )
     for _ in range(2):
         actor.episode()
@@ -152,11 +141,11 @@ def test_a_script_comes_first_and_the_policy_has_less_to_do(name: str) -> None:
         ActionSource.SCRIPT
     )
     assert by_policy.count(3) > by_policy.count(1), "wider after a success"
-    assert actor.curriculum.share > 0.3
+    assert actor.site.starts.curriculum.share > 0.3
 
 
 def test_who_fails_begins_as_near_again() -> None:
     actor, records = drive("reach", 0.3, lambda task, robot: ZeroPolicy(robot.action_spec))
-    assert actor.curriculum.share == 0.3
+    assert actor.site.starts.curriculum.share == 0.3
     ends = [end for end in records if isinstance(end, End)]
     assert [end.success for end in ends] == [True, False, True, False]

@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from serl.testing import InProcess
-from serl.training.learned_policy import LearnedPolicy, Pace
+from serl.training.learned_policy import BackPressure, LearnedPolicy
 from serl.types import ActionSource, Step
 
 from ..support.acting import Constant, Stage, snapshot
 
 
-def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[Pace, InProcess]:
+def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[BackPressure, InProcess]:
     weights = InProcess()
     policy = LearnedPolicy(Constant(), weights)
-    return Pace(lead, patience_s, policy, "actor", lambda: False, sent_before), weights
+    return BackPressure(lead, patience_s, policy, "actor", lambda: False, sent_before), weights
 
 
 def online_steps(count: int) -> list[Step]:
@@ -32,11 +32,11 @@ def test_simulated_time_waits_for_a_learner_that_is_behind() -> None:
             weights.publish(snapshot(1, 0.0, trained=100))
         return asked > 10
 
-    pace._stopping = publish
+    pace._is_stopping = publish
     pace()
     assert asked == 3
     for step in online_steps(3):
-        pace.count(step)
+        pace.on_step(step)
     asked = 4
     pace()
     assert asked == 4  # three steps ahead are allowed: no waiting
@@ -47,7 +47,7 @@ def test_simulated_time_stands_still_while_the_learner_is_silent(
 ) -> None:
     pace, _ = paced(lead=1, patience_s=1e-6, sent_before=9)
     turns = iter(range(5))
-    pace._stopping = lambda: next(turns) == 4
+    pace._is_stopping = lambda: next(turns) == 4
     pace()
     assert next(turns, None) is None
     assert [record.message for record in caplog.records] == [
@@ -66,7 +66,7 @@ def test_simulated_time_waits_for_the_first_weights() -> None:
             weights.publish(snapshot(1, 0.0, trained=0))
         return turns > 10
 
-    pace._stopping = publish_at_the_third
+    pace._is_stopping = publish_at_the_third
     pace()
     assert turns == 3
 
@@ -82,6 +82,6 @@ def test_steps_of_a_script_are_no_lead() -> None:
     script = [step for step in stage.steps if step.source is ActionSource.SCRIPT]
     assert len(script) > 1
     for step in script:
-        pace.count(step)
-    pace._stopping = lambda: pytest.fail("waits")
+        pace.on_step(step)
+    pace._is_stopping = lambda: pytest.fail("waits")
     pace()

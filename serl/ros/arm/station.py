@@ -64,20 +64,18 @@ class Station:
     Args:
         arm: the arm.
         hold: latch of the operator's stop or pause, with its reason.
-        ending: returns whether the process has to end.
-        begin: called once the guard has the arm again, before the first reading.
+        is_ending: returns whether the process has to end.
     """
 
     def __init__(
         self,
         arm: RosArm,
         hold: StopLatch,
-        ending: Callable[[], bool],
-        begin: Callable[[], object] = lambda: None,
+        is_ending: Callable[[], bool],
     ) -> None:
-        self._arm, self._hold, self._ending, self._begin = arm, hold, ending, begin
+        self._arm, self._hold, self._is_ending = arm, hold, is_ending
 
-    def standby(self, ending: Callable[[], bool] | None = None) -> bool:
+    def standby(self, is_ending: Callable[[], bool] | None = None) -> bool:
         """Block until no operator holds the arm, the guard has it and a reading arrives.
 
         This is the `standby` of `Actor`; it returns whether the arm was held. An arm that the
@@ -85,19 +83,18 @@ class Station:
         without an operator's hold stays stopped: the operator has to be asked.
 
         Args:
-            ending: called repeatedly in place of the station's own.
+            is_ending: called repeatedly in place of the station's own.
 
         Raises:
             Silent: no reading arrives.
         """
-        is_ending = ending or self._ending
+        is_ending = is_ending or self._is_ending
         held = self._hold.wait(is_ending)
         while not (self.has_arm or is_ending()):
             held |= self._awaits_person
             self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
         asks = bool(self._arm.stop_reason) and not held
         if not asks and not is_ending():
-            self._begin()
             if held:
                 self._recover()
             state = self._arm.observe_when_fresh(_SEEN_S).state

@@ -12,17 +12,19 @@ from pathlib import Path
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.clock import WallClock
+from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import next_epoch
 from serl.log.recovery import read_logged, recover, survey
+from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
-from serl.runs.assembly import Attendance, DrivenArm, make_actor
+from serl.runs.assembly import ActorHistory, DrivenArm, RunSite, make_actor
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
@@ -32,7 +34,7 @@ from serl.teleop.human_input import HumanInput
 from serl.training.actor import Actor
 from serl.training.link import ControlStatus, WeightsFile, announce, write_status
 from serl.training.stages import take_turns
-from serl.types import End, Record, Step, is_online
+from serl.types import ActionSource, End, Step, is_online
 
 TOO_LATE = 1.5
 """Delay in control periods after which an action is too late: its logged transition does not show
@@ -45,7 +47,7 @@ def delay_s(step: Step) -> float:
     return step.monotonic_s - taken_s
 
 
-class Delays:
+class Delays(Observer):
     """Counter of the actions of a robot in real time that were too late.
 
     An action is late after its reading if the policy took long, or after the previous action if
@@ -64,16 +66,75 @@ class Delays:
         self._period_s = period_s
         self._issued_s: float | None = None  # the previous action of the same episode
 
-    def take(self, record: Record) -> None:
-        """Count the next record of a log."""
-        if isinstance(record, End):
-            self._issued_s = None
-        elif isinstance(record, Step):
-            apart_s = 0.0 if self._issued_s is None else record.monotonic_s - self._issued_s
-            late_s = max(delay_s(record), apart_s)
-            self.late += late_s > TOO_LATE * self._period_s
-            self.worst_s = max(self.worst_s, late_s)
-            self._issued_s = record.monotonic_s
+    def on_step(self, step: Step) -> None:
+        """Count the action of a step if it was late."""
+        apart_s = 0.0 if self._issued_s is None else step.monotonic_s - self._issued_s
+        late_s = max(delay_s(step), apart_s)
+        self.late += late_s > TOO_LATE * self._period_s
+        self.worst_s = max(self.worst_s, late_s)
+        self._issued_s = step.monotonic_s
+
+    def on_end(self, end: End) -> None:
+        """Expect no action until the next episode begins."""
+        self._issued_s = None
+
+
+class _NodeSite(RunSite, Observer):
+    """The site of an actor's node: devices and services of operators, and a real arm's guard.
+
+    Args:
+        people: operators of the actor, across all stages.
+        station: a real arm between two episodes; None in simulation.
+        is_ending: returns whether the process has to end.
+        episodes: folder of the actor's episodes, for labels.
+    """
+
+    def __init__(
+        self, people: People, station: Station | None, is_ending: Callable[[], bool], episodes: Path
+    ) -> None:
+        self._people, self._station = people, station
+        self._is_ending, self._episodes = is_ending, episodes
+
+    def is_stopping(self) -> bool:
+        """Block while paused; return whether the process has to end."""
+        return self._people.hold.wait_paused(self._is_ending)
+
+    def standby(self) -> bool:
+        """Block until no operator, and no guard, holds the robot; return whether it was held."""
+        if self._station is None:
+            return self._people.hold.wait(self._is_ending)
+        return self._station.standby()
+
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        """Pause a real arm for an operator; let a simulation place its scene."""
+        if self._station is None:
+            super().on_reset_failed(error)
+        else:
+            self._people.hold.pause(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        """Pause a real arm for an operator."""
+        if self._station is not None:
+            self._people.hold.pause(reason)
+
+    def on_silence(self, error: Silent) -> None:
+        """Pause a real arm for an operator; raise the error in simulation."""
+        if self._station is None:
+            raise error
+        self._people.hold.pause(str(error))
+
+    def attend(self, robot: SimulatedRobot, script: Teleop | None) -> HumanInput:
+        """Return the operator input of all devices and services."""
+        self._desk = self._people.desk(robot, script, self._episodes)
+        return self._desk
+
+    def is_attended(self) -> bool:
+        """Return whether a device sends messages."""
+        return self._people.attended()
+
+    def on_begin(self, chosen_by: ActionSource) -> None:
+        """Direct the operators' events to this stage."""
+        self._people.use(self._desk)
 
 
 logger = logging.getLogger(__name__)
@@ -101,7 +162,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         people = People(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
 
-        def ending() -> bool:
+        def is_ending() -> bool:
             return (
                 node.stopping
                 or is_orphaned()
@@ -111,26 +172,26 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         first = next(iter(parts.values()))
         own = {} if robot is None else {"robot": robot, "namespace": namespace}
         config = first.config.model_copy(update=own)
-        driven = _driven(node, folder, config, name, next_epoch(first.episodes(name)), people)
+        arm = _driven_arm(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
-        station = Station(driven.robot, people.hold, ending) if driven.person else None
+        station = None if arm.simulated else Station(arm.robot, people.hold, is_ending)
         attended = station is not None and not make_task(config).config.auto_reset
         if attended:  # also after a crash: the scene has not been restored
             people.hold.pause(RESTORE)
         for stage, part in parts.items():
             placements = (0 if actors else 1) if stage else None
-            driven = driven._replace(placements=placements)
-            standby = station.standby if station else lambda: people.hold.wait(ending)
-            actors[stage] = _actor(part, name, driven, people, delays, ending, standby, logs)
+            arm = arm._replace(placements=placements)
+            site = _NodeSite(people, station, is_ending, part.episodes(name))
+            actors[stage] = _make_actor(part, name, arm, site, [delays, people, site], logs)
         serve(node, "stop", lambda: _end(node))
-        numbers = _told(node, name, people)
+        numbers = _publish_statistics(node, name, people)
         with next(iter(actors.values())).robot:
             for stage, result in take_turns(actors, folder.config.stages or {}):
                 numbers["episodes"] += 1.0
                 numbers["successes"] += float(result.success)
                 numbers["version"] = actors[stage].policy.version
-                if isinstance(driven.clock, WallClock):
-                    clock = driven.clock
+                if isinstance(arm.clock, WallClock):
+                    clock = arm.clock
                     status = ControlStatus(clock.periods, clock.overruns, delays.late)
                     numbers |= {key: float(count) for key, count in status._asdict().items()}
                     write_status(folder.link(name), status)
@@ -138,63 +199,41 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                     people.hold.pause(RESTORE)
 
 
-def _told(node: RosNode, name: str, people: People) -> dict[str, float]:
+def _publish_statistics(node: RosNode, name: str, people: People) -> dict[str, float]:
     """Publish an actor's statistics; return the mutable numbers that are published."""
     numbers = {"episodes": 0.0, "successes": 0.0, "version": 0}
 
-    def tell() -> dict[str, Value]:
+    def values() -> dict[str, Value]:
         return {**numbers, "paused": float(bool(people.hold.reason))}
 
-    Stats(node, f"actor {name}", tell, lambda: people.health)
+    Stats(node, f"actor {name}", values, lambda: people.health)
     return numbers
 
 
-def _actor(
+def _make_actor(
     folder: RunFolder,
     name: str,
-    driven: DrivenArm,
-    people: People,
-    delays: Delays,
-    ending: Callable[[], bool],
-    standby: Callable[[], bool],
+    arm: DrivenArm,
+    site: RunSite,
+    observers: Sequence[Observer],
     logs: ExitStack,
 ) -> Actor:
-    """Return the actor of a run, or of one of its stages; see `make_actor`."""
+    """Return the actor of a run, or of one of its stages; see `make_actor`. `logs` closes its log.
+
+    The observers come after the log.
+    """
     config = folder.config
     spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)
     before = survey(episodes, logger.warning)
     records = read_logged(before, folder.name, name, spec, logger.warning)
-    steps_before = sum(map(is_online, records))
+    history = ActorHistory(len(before), sum(map(is_online, records)))
     epoch = next_epoch(episodes)
     log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
-    desks: list[HumanInput] = []
-
-    def attend(robot: SimulatedRobot, script: Teleop | None) -> Teleop:
-        desks.append(people.desk(robot, script, episodes))
-        return desks[0]
-
-    def take(record: Record) -> None:
-        log.append(record)
-        delays.take(record)
-        people.take(record, desks[0])
-
-    actor = make_actor(
-        config,
-        folder.name,
-        name,
-        WeightsFile(link / "weights.safetensors", spec.digest),
-        take,
-        stopping=lambda: people.hold.wait_paused(ending),
-        start=len(before),
-        steps_before=steps_before,
-        epoch=epoch,
-        admit=log.admit,
-        driven=driven,
-        attendance=Attendance(attend, standby, people.attended),
-        witnessed=episodes,
-    )
+    weights = WeightsFile(link / "weights.safetensors", spec.digest)
+    key = EpisodeKey(folder.name, name, epoch, 0)
+    actor = make_actor(config, key, weights, [log, *observers], arm, site, history, episodes)
     announce(link, folder.name, name, epoch, spec)
     return actor
 
@@ -204,7 +243,7 @@ def _end(node: RosNode) -> str:
     return "stopping"
 
 
-def _driven(
+def _driven_arm(
     node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
 ) -> DrivenArm:
     """Return the configured arm: one in real time, or a simulation in this process."""
@@ -213,7 +252,7 @@ def _driven(
     arm = make_arm(node, folder, name, epoch, config)
     arm.silence_s = people.silence_s
     clock = WallClock(make_task(config).config.rate_hz, arm.beat)
-    return DrivenArm(arm, clock, person=people.hold.pause if is_real(config.robot) else None)
+    return DrivenArm(arm, clock, simulated=not is_real(config.robot))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,11 +20,11 @@ from typing import Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
-from serl.errors import BadInput
-from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
+from serl.errors import BadInput, NeedsPerson, Silent
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.annotations import ToolLog
 from serl.log.episode_log import EpisodeLog
-from serl.loop import Result
+from serl.loop import EpisodeKey, Result
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
@@ -37,10 +37,10 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
-from serl.training.actor import Actor
-from serl.training.evaluation import Purpose, start_seed
+from serl.training.actor import Actor, Site
+from serl.training.evaluation import Purpose
 from serl.training.learned_policy import LearnedPolicy
-from serl.types import Record
+from serl.training.resets import EpisodeStarts
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
         while number != episodes:
             if (result := actor.episode()) is None:
                 return
-            tried = deployed.judged(number, result)
+            tried = deployed.trial_result(number, result)
             append_tried(folder.path, tried)
             number += 1
             successes = float(numbers["successes"]) + tried.success
@@ -105,7 +105,7 @@ def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
     return policy
 
 
-class _Deployed:
+class _Deployed(Site):
     """An arm in a deployment: simulated in this process, simulated in its node, or real.
 
     Attributes:
@@ -139,48 +139,33 @@ class _Deployed:
             pace = RealTime(WallClock(rate_hz), people.attended)
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
-        # A static scene gives equal pictures in simulation; those drawn in this process are new.
-        still = CameraMonitorConfig(frozen_readings=0, stamped=config.robot is not None)
-        watched = still if self.simulated else CameraMonitorConfig()
-        self._watch = CameraMonitor(self.robot.observation_spec.images, watched)
+        if self.simulated:
+            self.starts = EpisodeStarts(self.robot, Purpose.FINAL, config.seed, "evaluation")
+        self._station = Station(self.robot, people.hold, self._is_ending)
 
     def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
         """Return the actor that runs and logs the episodes; `opened` closes the log."""
-        config, name, people = self._folder.config, self._name, self._people
-        episodes = self._folder.episodes(name)
+        config, name = self._folder.config, self._name
+        episodes, key = (
+            self._folder.episodes(name),
+            EpisodeKey(self._folder.name, name, self._epoch, 0),
+        )
         spec = make_spec(self._task)
         log = opened.enter_context(
-            EpisodeLog(episodes, spec, self._folder.name, name, self._epoch, config.log)
+            EpisodeLog(episodes, spec, key.run, name, self._epoch, config.log)
         )
-        desk = people.desk(self.robot, None, episodes)
-        station = Station(self.robot, people.hold, self._ending, self._watch.begin)
-        tools = ToolLog(episodes)
-
-        def take(record: Record) -> None:
-            log.append(record)
-            tools.take(record)
-            people.take(record, desk)
-
+        desk = self._people.desk(self.robot, None, episodes)
+        self.teleop = desk
+        # A static scene gives equal pictures in simulation; those drawn in this process are new.
+        still = CameraMonitorConfig(frozen_readings=0, stamped=config.robot is not None)
+        limits = still if self.simulated else CameraMonitorConfig()
+        monitor = CameraMonitor(self.robot.observation_spec.images, limits)
+        observers = [log, monitor, ToolLog(episodes), desk, self._people]
         return Actor(
-            name=name,
-            run=self._folder.name,
-            robot=MonitoredRobot(self.robot, self._watch, tools.see),
-            task=self._task,
-            policy=policy,
-            clock=self._clock,
-            sink=take,
-            config=config.actor,
-            teleop=desk,
-            place=self._place if self.simulated else None,
-            person=people.hold.pause,
-            silent=None if self.simulated else people.hold.pause,
-            epoch=self._epoch,
-            stopping=lambda: people.hold.wait_paused(self._ending),
-            admit=log.admit,
-            standby=self._standby if self.simulated else station.standby,
+            key, self.robot, self._task, policy, self._clock, observers, self, config.actor
         )
 
-    def judged(self, number: int, result: Result) -> TrialResult:
+    def trial_result(self, number: int, result: Result) -> TrialResult:
         """Return an episode's result; in simulation a success has to hold in the ground truth."""
         success = result.success
         if success and self.simulated:
@@ -195,15 +180,32 @@ class _Deployed:
         self._node.stopping = True
         return "stopping"
 
-    def _place(self, episode: int) -> None:
-        """Reset the simulation to the start of the final trial with this number."""
-        self._watch.begin()
-        self.robot.reset(start_seed(Purpose.FINAL, self._folder.config.seed, "evaluation", episode))
+    def is_stopping(self) -> bool:
+        """Block while paused; return whether the process has to end."""
+        return self._people.hold.wait_paused(self._is_ending)
 
-    def _standby(self) -> bool:
-        return self._people.hold.wait(self._ending)
+    def standby(self) -> bool:
+        """Block until no operator, and no guard, holds the robot; return whether it was held."""
+        if self.simulated:
+            return self._people.hold.wait(self._is_ending)
+        return self._station.standby()
 
-    def _ending(self) -> bool:
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        """Pause for an operator."""
+        self._people.hold.pause(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        """Pause a real arm for an operator."""
+        if not self.simulated:
+            self._people.hold.pause(reason)
+
+    def on_silence(self, error: Silent) -> None:
+        """Pause a real arm for an operator; raise the error in simulation."""
+        if self.simulated:
+            raise error
+        self._people.hold.pause(str(error))
+
+    def _is_ending(self) -> bool:
         return self._node.stopping or is_orphaned()
 
 

@@ -16,6 +16,7 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from serl.arm_profile import load_robot
 from serl.errors import SerlError
 from serl.intervention import Event, Teleop
+from serl.loop import Observer
 from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
@@ -31,7 +32,7 @@ from serl.teleop.config import TeleopConfig
 from serl.teleop.human_input import HumanInput, LastWord
 from serl.teleop.mux import SIMULATED, TeleopMux
 from serl.teleop.stop import STOP_FILE, StopLatch
-from serl.types import End, Record, Step
+from serl.types import End, Step
 
 PERIOD_S = 0.1
 EVENTS = (
@@ -68,7 +69,7 @@ def action_frame(config: TrainConfig, robot: str | None = None) -> str:
     return profile.frame_name(make_task(config).config.motion.frame)
 
 
-class People:
+class People(Observer):
     """The operator input of an actor: devices, services and stops, across all stages.
 
     Args:
@@ -133,15 +134,24 @@ class People:
 
         self._node.handle.manage(activate, deactivate)
 
-    def take(self, record: Record, desk: HumanInput) -> None:
-        """Process a logged record of the actor, and make `desk` the current operator input."""
+    def use(self, desk: HumanInput) -> None:
+        """Make this the current operator input, which receives the events of the services."""
         self._desk = desk
-        desk.watch(record)
         if self._control is not None:
-            self._control.take(record, desk)
+            self._control.desk = desk
+
+    def on_step(self, step: Step) -> None:
+        """Publish the progress of the episode."""
+        if self._control is not None:
+            self._control.on_step(step)
+
+    def on_end(self, end: End) -> None:
+        """Publish the end of the episode."""
+        if self._control is not None:
+            self._control.on_end(end)
 
 
-class Control:
+class Control(Observer):
     """The services and the state topic of one actor.
 
     Args:
@@ -150,12 +160,15 @@ class Control:
         desk: receives the events of the services.
         attended: checks whether any device sends messages.
         robot: the robot; if simulated, its scene is published.
+
+    Attributes:
+        desk: receives the events of the services.
     """
 
     def __init__(
         self, node: RosNode, actor: str, desk: HumanInput, attended: Callable[[], bool], robot: Any
     ) -> None:
-        self._actor, self._desk, self._attended = actor, desk, attended
+        self._actor, self.desk, self._attended = actor, desk, attended
         self._driver = ""
         self._episode = self._step = -1
         self._last, self._steps = "", 0
@@ -171,35 +184,35 @@ class Control:
         node.every(PERIOD_S, self._publish)
         self._scene = ScenePublisher(node, actor, robot)
 
-    def take(self, record: Record, desk: HumanInput) -> None:
-        """Process a logged record; from now on `desk` receives the events."""
-        self._desk = desk
-        if isinstance(record, Step):
-            self._driver = record.source.value
-            self._step, self._steps = record.key.index, self._steps + 1
-            self._episode = record.key.episode
-        elif isinstance(record, End):
-            self._driver, self._last = "", record.text
+    def on_step(self, step: Step) -> None:
+        """Note the active controller and the position in the episode."""
+        self._driver = step.source.value
+        self._step, self._steps = step.key.index, self._steps + 1
+        self._episode = step.key.episode
+
+    def on_end(self, end: End) -> None:
+        """Note the reason of the end."""
+        self._driver, self._last = "", end.text
 
     def _handle(self, event: Event) -> str:
         try:
-            if objection := self._desk.say(event, "the operator"):
+            if objection := self.desk.say(event, "the operator"):
                 raise SerlError(objection)
         except OSError as error:  # the stop holds all the same
-            return f"{self._desk.hold.reason}, until a restart: {error}"
-        return self._desk.hold.reason or event.value
+            return f"{self.desk.hold.reason}, until a restart: {error}"
+        return self.desk.hold.reason or event.value
 
     def _release(self) -> str:
-        self._desk.hold.release()
-        return self._desk.hold.reason
+        self.desk.hold.release()
+        return self.desk.hold.reason
 
     def _pause(self) -> str:
-        self._desk.hold.pause("paused")
+        self.desk.hold.pause("paused")
         return "paused"
 
     def _resume(self) -> str:
         try:
-            self._desk.resume()
+            self.desk.resume()
         except SerlError as error:
             return str(error)
         return "running"
@@ -207,7 +220,7 @@ class Control:
     def _publish(self) -> None:
         if not self._state.get_subscription_count():
             return
-        desk = self._desk
+        desk = self.desk
         values = {
             "driver": self._driver,
             "owner": _owner(desk.owner),

@@ -9,9 +9,8 @@ from typing import Any
 
 from serl.clock import Clock, WallClock
 from serl.datasets.person import ACTOR, RecordingStation
-from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig, MonitoredRobot
+from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.robot import SimulatedRobot
-from serl.ros.arm.robot import RosArm
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control, action_frame
@@ -23,7 +22,6 @@ from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
 from serl.teleop.stop import StopLatch
-from serl.types import Record
 
 
 @contextmanager
@@ -46,13 +44,13 @@ def attended(
         check: called at every step; raises when a process beside this one failed.
     """
     with RosNode(ACTOR, run.path, local=True) as node:
-        desk, told = _heard(node, run, robot, operators, services)
+        desk, control = _open_input(node, run, robot, operators, services)
 
         def stopping() -> bool:
             check()
             return node.stopping
 
-        yield RecordingStation(robot, desk, clock, stopping, told)
+        yield RecordingStation(robot, desk, clock, stopping, [control])
 
 
 @contextmanager
@@ -75,16 +73,15 @@ def at_the_arm(
     """
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
-        arm: RosArm = make_arm(node, run, ACTOR, time.time_ns())
-        desk, told = _heard(node, run, arm, operators, services)
-        watch = CameraMonitor(arm.observation_spec.images, CameraMonitorConfig())
-        robot: Any = MonitoredRobot(arm, watch)
+        arm: Any = make_arm(node, run, ACTOR, time.time_ns())
+        desk, control = _open_input(node, run, arm, operators, services)
+        monitor = CameraMonitor(arm.observation_spec.images, CameraMonitorConfig())
 
         def stopping() -> bool:
             check()
             return node.stopping
 
-        station = Station(arm, desk.hold, stopping, watch.begin)
+        station = Station(arm, desk.hold, stopping)
         begun = False
 
         def place(seed: int) -> None:
@@ -100,18 +97,18 @@ def at_the_arm(
         with arm:
             clock = WallClock(task.config.rate_hz, arm.beat)
             yield RecordingStation(
-                robot, desk, clock, stopping, told, place, standby, desk.hold.pause
+                arm, desk, clock, stopping, [monitor, control], place, standby, desk.hold.pause
             )
 
 
-def _heard(
+def _open_input(
     node: RosNode,
     run: RunFolder,
     robot: Any,
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
-) -> tuple[HumanInput, Callable[[Record], None]]:
-    """Return the operator input of devices, topics and services, and a callback for records."""
+) -> tuple[HumanInput, Control]:
+    """Return the operator input of devices, topics and services, and its services."""
     link = run.link(ACTOR)
     link.mkdir(parents=True, exist_ok=True)
     devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
@@ -120,4 +117,4 @@ def _heard(
     control = Control(node, ACTOR, desk, lambda: True, robot)
     for name, act in services.items():
         serve(node, name, act)
-    return desk, lambda record: control.take(record, desk)
+    return desk, control

@@ -16,7 +16,7 @@ from serl.arm_profile import RUNNING
 from serl.clock import WallClock
 from serl.errors import STUCK, SerlError
 from serl.intervention import HandsOff
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import POSE
 from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.guard_client import GuardClient
@@ -171,7 +171,8 @@ def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
         person, back = TenSteps(along_y(guarded, 1.0)), along_y(guarded, -1.0)
         clock, key = WallClock(10.0, arm.beat), EpisodeKey("run", "actor", 0, 1)
         ends = lambda: len(steps) > 20  # noqa: E731
-        run(arm, Watching(), lambda o: back, clock, key, sink, teleop=person, interrupted=ends)
+        observers = [RecordCallback(sink)]
+        run(arm, Watching(), lambda o: back, clock, key, observers, teleop=person, interrupted=ends)
         return len(steps) > 20
 
     guarded.make_ready()
@@ -215,7 +216,7 @@ def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
 
     arm, task = bench.arm, Watching()
     clock = WallClock(10.0, arm.beat)
-    run(arm, task, lambda o: aside, clock, EpisodeKey("run", "actor", 0, 0), sink)
+    run(arm, task, lambda o: aside, clock, EpisodeKey("run", "actor", 0, 0), [RecordCallback(sink)])
     spec = Spec(
         task="watch", observation=task.observation_spec, action=arm.action_spec, rate_hz=10.0
     )

@@ -25,16 +25,17 @@ def test_an_action_may_be_late_after_its_reading_or_after_the_action_before_it()
     seen = replace(first.observation, stamps={"robot": -0.2})
     assert delay_s(replace(first, observation=seen)) == pytest.approx(0.2)
     delays = Delays(0.1)
-    delays.take(replace(first, observation=seen))
+    delays.on_step(replace(first, observation=seen))
     assert delays.late == 1
     assert delays.worst_s == pytest.approx(0.2)
-    delays.take(second)
+    delays.on_step(second)
     assert (delays.late, delays.worst_s) == (2, 1.0)
 
 
 def test_between_two_episodes_nobody_acts() -> None:
     (first, second), end = _steps(2)
     delays = Delays(0.1)
-    for record in (first, end, second):
-        delays.take(record)
+    delays.on_step(first)
+    delays.on_end(end)
+    delays.on_step(second)
     assert (delays.late, delays.worst_s) == (0, 0.0)

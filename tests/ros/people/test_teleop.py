@@ -36,9 +36,9 @@ from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
-from serl.types import Action, Key
+from serl.types import Action
 
-from ..conftest import eventually, record
+from ..conftest import eventually
 
 pytestmark = pytest.mark.ros
 
@@ -145,7 +145,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
         eventually(lambda: drives(Wish(PUSH, True, ())))
         eventually(lambda: second.owner.silence_s > 0.3)
         assert people.silence_s() == 0.0, "the first stage runs, which nobody drives"
-        people.take(record(Key("run", "actor0", 1, 0, 0), np.random.default_rng(0)), second)
+        people.use(second)
         assert people.silence_s() > 0.3
         assert first() is None
 
