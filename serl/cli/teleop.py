@@ -28,7 +28,7 @@ from serl.system.settings_file import checked, merge
 from serl.system.supervisor import Supervisor
 from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
-from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, read_wish, who_drives
+from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, describe_control, read_wish
 from serl.teleop.operator import arm_count
 
 BEAT_S = 0.02
@@ -240,7 +240,7 @@ def _drive(
         node.subscribe(
             control_topic(options.actor),
             lambda message: tidings.append(
-                who_drives({pair.key: pair.value for pair in message.values}, records)
+                describe_control({pair.key: pair.value for pair in message.values}, records)
             ),
         )
         known = ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
-from serl.teleop.stop import STOP_FILE, kept_stop
+from serl.teleop.stop import STOP_FILE, read_stop
 from serl.training.link import read_control_status, read_link_status
 
 WINDOW = 20
@@ -90,7 +90,7 @@ class ProgressReader:
         status = read_link_status(self._links / name)
         control = read_control_status(self._links / name)
         running = states[link] == "running"
-        stop = kept_stop(self._links / name / STOP_FILE)
+        stop = read_stop(self._links / name / STOP_FILE)
         waits = f"{stop}: release it at the console or with serl order" if stop else ""
         return ActorProgress(name, running, status, self._ages.get(name), control, waits)
 

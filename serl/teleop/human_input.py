@@ -19,11 +19,11 @@ TWICE_S = 0.7
 
 _HUMAN = "human"
 _ANY_TIME = {Event.STOP, Event.LOST}
-_ENDING = {Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET}
-_OF_A_TASK = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
+_END_EVENTS = {Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET}
+_TASK_EVENTS = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
 
 
-class LastWord:
+class LastEnd:
     """Time of the last operator event that ended an episode, shared by all consoles of an actor.
 
     Args:
@@ -31,44 +31,44 @@ class LastWord:
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s, self._said_s = now_s, float("-inf")
+        self._now_s, self._end_s = now_s, float("-inf")
 
-    def said(self) -> None:
+    def set(self) -> None:
         """Record that an operator event ended an episode just now."""
-        self._said_s = self._now_s()
+        self._end_s = self._now_s()
 
     @property
     def age_s(self) -> float:
         """Seconds since the last event that ended an episode; infinite before the first."""
-        return self._now_s() - self._said_s
+        return self._now_s() - self._end_s
 
 
 class HumanInput(Observer):
     """A `Teleop` that combines all operators of an actor, at devices and through services.
 
     An event applies to the running episode. Between two episodes, during a reset and for `TWICE_S`
-    after an event that ended an episode, events are rejected, and `say` returns the reason. A stop
-    is always accepted.
+    after an event that ended an episode, events are rejected, and `add_event` returns the reason.
+    A stop is always accepted.
 
     Args:
         owner: arbitrates between the operators.
         hold: the robot's stop and pause state.
         labels: directory of the actor's episodes, for operator labels.
-        last_word: time of the last event that ended an episode of the actor, at any console.
+        last_end: time of the last event that ended an episode of the actor, at any console.
     """
 
     def __init__(
-        self, owner: TeleopMux, hold: StopLatch, labels: Path, last_word: LastWord | None = None
+        self, owner: TeleopMux, hold: StopLatch, labels: Path, last_end: LastEnd | None = None
     ) -> None:
         self.owner = owner
         self.hold = hold
-        self._folder, self._last_word = labels, last_word or LastWord()
+        self._folder, self._last_end = labels, last_end or LastEnd()
         self._runs = self._resets = False
-        self._said: deque[tuple[Event, str]] = deque()
-        self._by: dict[Event, str] = {}
-        self._judged: dict[Key, bool] = {}
+        self._pending: deque[tuple[Event, str]] = deque()
+        self._sources: dict[Event, str] = {}
+        self._labels: dict[Key, bool] = {}
 
-    def say(self, event: Event, by: str) -> str:
+    def add_event(self, event: Event, by: str) -> str:
         """Queue an operator event; return why it is rejected, or an empty string. Thread-safe.
 
         A stop is persisted before this returns. It is queued only for a running episode, which it
@@ -80,7 +80,7 @@ class HumanInput(Observer):
                 return ""
         if objection := self._objection(event):
             return objection
-        self._said.append((event, by))
+        self._pending.append((event, by))
         return ""
 
     def on_begin(self, chosen_by: ActionSource) -> None:
@@ -103,17 +103,17 @@ class HumanInput(Observer):
 
     def events(self) -> tuple[Event, ...]:
         """Return the events since the last call; a stop is repeated while it holds."""
-        heard = [
+        found = [
             (event, by)
-            for event, by in self.owner.heard()
+            for event, by in self.owner.sourced_events()
             if by == SCRIPT or not self._objection(event)
         ]
-        while self._said:
-            heard.append(self._said.popleft())
+        while self._pending:
+            found.append(self._pending.popleft())
         if self.hold.stopped:
-            heard.append((Event.STOP, ""))
-        self._by |= heard
-        return tuple(dict.fromkeys(event for event, _ in heard))
+            found.append((Event.STOP, ""))
+        self._sources |= found
+        return tuple(dict.fromkeys(event for event, _ in found))
 
     def obey_stops(self, read: bool) -> None:
         """Hold the robot on a stop event; drop all other events.
@@ -123,9 +123,9 @@ class HumanInput(Observer):
         Args:
             read: read the devices first, which nothing else does while the robot is held.
         """
-        for person in self.owner.people if read else ():
-            person()
-        for event, by in self.owner.heard():
+        for operator in self.owner.operators if read else ():
+            operator()
+        for event, by in self.owner.sourced_events():
             if event is Event.STOP and by != SCRIPT:
                 self.hold.stop(f"stopped by {by}")
 
@@ -133,17 +133,17 @@ class HumanInput(Observer):
         """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
         self._resets = step.source is ActionSource.SCRIPT and (self._resets or step.key.index == 0)
         if step.terminated and step.reward_provenance == _HUMAN:
-            self._judged = {_after(step.key): step.reward > 0}
+            self._labels = {_after(step.key): step.reward > 0}
 
     def on_end(self, end: End) -> None:
         """Store the label; hold the robot if a stop or a lost device cut the episode."""
         self._runs = False
-        if any(by != SCRIPT for event, by in self._by.items() if event in _ENDING):
-            self._last_word.said()
+        if any(by != SCRIPT for event, by in self._sources.items() if event in _END_EVENTS):
+            self._last_end.set()
         if end.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.owner.trouble or "a device fell silent")
         if end.reason is EndReason.STOPPED:
-            self.hold.stop(f"stopped by {self._by.get(Event.STOP) or 'a person'}")
+            self.hold.stop(f"stopped by {self._sources.get(Event.STOP) or 'a person'}")
         self._label(end)
 
     def resume(self) -> None:
@@ -152,8 +152,8 @@ class HumanInput(Observer):
         self.owner.release()
 
     def _clear(self) -> None:
-        self._said.clear()
-        self._by.clear()
+        self._pending.clear()
+        self._sources.clear()
         self.owner.begin()
 
     def _objection(self, event: Event) -> str:
@@ -161,18 +161,18 @@ class HumanInput(Observer):
         if event in _ANY_TIME:
             return ""
         if not self._runs:
-            return "not heard: no episode runs"
-        if self._resets and event in _OF_A_TASK:
-            return "not heard: the scene is being reset"
-        if self._last_word.age_s < TWICE_S:
-            return "not heard: the last episode has just ended by a word"
+            return "ignored: no episode runs"
+        if self._resets and event in _TASK_EVENTS:
+            return "ignored: the scene is being reset"
+        if self._last_end.age_s < TWICE_S:
+            return "ignored: the last episode has just ended on an operator's event"
         return ""
 
     def _label(self, end: End) -> None:
-        success = self._judged.pop(end.key, None)
+        success = self._labels.pop(end.key, None)
         if success is not None and not self._resets:
             place = StepKey(end.key.epoch, end.key.episode, end.key.index)
-            by = self._by.get(Event.SUCCESS if success else Event.FAILURE) or "a person"
+            by = self._sources.get(Event.SUCCESS if success else Event.FAILURE) or "a person"
             append_labels(self._folder, [(place, int(success))], by)
 
 

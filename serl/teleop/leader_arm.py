@@ -57,15 +57,15 @@ class LeaderArm:
         self._now_s, self._silence_s = now_s, silence_s
         self._lock = threading.Lock()  # poses arrive in another thread
         self._newest: Pose | None = None
-        self._asked: Pose | None = None
-        self._heard_s = float("-inf")
+        self._commanded: Pose | None = None
+        self._received_s = float("-inf")
 
     @property
     def silence_s(self) -> float:
         """Seconds since the last pose; infinite before the first."""
-        return self._now_s() - self._heard_s
+        return self._now_s() - self._received_s
 
-    def hear(self, position: Vector, quaternion: tuple[float, float, float, float]) -> None:
+    def receive(self, position: Vector, quaternion: tuple[float, float, float, float]) -> None:
         """Receive a pose in a frame oriented like the robot's base; invalid poses are ignored."""
         numbers = (*position, *quaternion)
         if not all(map(math.isfinite, numbers)) or abs(math.hypot(*quaternion) - 1.0) > 0.01:
@@ -73,30 +73,30 @@ class LeaderArm:
         with self._lock:
             now_s = self._now_s()
             self._newest = (position, normalized(quaternion))
-            if self._asked is None or now_s - self._heard_s > self._silence_s:
-                self._asked = self._newest
-            self._heard_s = now_s
+            if self._commanded is None or now_s - self._received_s > self._silence_s:
+                self._commanded = self._newest
+            self._received_s = now_s
 
     def read(self) -> DeviceReport | None:
         """Return the motion not yet commanded, in steps, and count it as commanded."""
         with self._lock:
-            if self._newest is None or self._asked is None:
+            if self._newest is None or self._commanded is None:
                 return None
-            (position, turned), (asked, asked_turned) = self._newest, self._asked
+            (position, turned), (reached, reached_turned) = self._newest, self._commanded
             way = tuple(
                 _share(now - before, self._translation_m)
-                for now, before in zip(position, asked, strict=True)
+                for now, before in zip(position, reached, strict=True)
             )
-            turn = to_rotation_vector(multiply(turned, conjugate(asked_turned)))
+            turn = to_rotation_vector(multiply(turned, conjugate(reached_turned)))
             largest = max(1.0, *(abs(angle) / self._rotation_rad for angle in turn))
             turns = tuple(angle / self._rotation_rad / largest for angle in turn)
             done = tuple(
                 before + share * self._translation_m
-                for before, share in zip(asked, way, strict=True)
+                for before, share in zip(reached, way, strict=True)
             )
-            self._asked = ((done[0], done[1], done[2]), self._turned(asked_turned, turns))
+            self._commanded = ((done[0], done[1], done[2]), self._turned(reached_turned, turns))
             return DeviceReport(
-                dict(zip(_AXES, (*way, *turns), strict=True)), frozenset(), (), self._heard_s
+                dict(zip(_AXES, (*way, *turns), strict=True)), frozenset(), (), self._received_s
             )
 
     def close(self) -> None:

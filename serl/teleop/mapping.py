@@ -110,24 +110,24 @@ MAPPING = MappingConfig(
 
 def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:
     """Return the positions along `AXES` and the state of `BUTTONS`."""
-    said = {event.value for event in wish.events}
-    held = [int(name in said) for name in BUTTONS[1:]]
+    names = {event.value for event in wish.events}
+    held = [int(name in names) for name in BUTTONS[1:]]
     return list(wish.motion[: len(AXES)]), [int(wish.hands), *held]
 
 
-def who_drives(said: Mapping[str, str], records: bool = False) -> str:
+def describe_control(status: Mapping[str, str], records: bool = False) -> str:
     """Describe an actor's active controller in words, for operators without a web page.
 
     Args:
-        said: status published by the actor.
+        status: status published by the actor.
         records: the operator records demonstrations: the robot holds while it is not driven.
     """
-    if reason := said.get("stopped") or said.get("paused") or said.get("silent"):
+    if reason := status.get("stopped") or status.get("paused") or status.get("silent"):
         return f"it holds: {reason}"
     off = "it holds: hands are off"
-    words = {
-        "human": f"{said['owner']} drives" if said.get("owner") else off,
+    drivers = {
+        "human": f"{status['owner']} drives" if status.get("owner") else off,
         "policy": "the policy drives",
         "script": off if records else "the scene is being reset",
     }
-    return words.get(said.get("driver", ""), "it rests between two episodes")
+    return drivers.get(status.get("driver", ""), "it rests between two episodes")

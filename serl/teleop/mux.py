@@ -19,7 +19,7 @@ class TeleopMux(Observer):
     """A `Teleop` of several operators: the first to take over keeps control until it lets go.
 
     Args:
-        people: operators, each with their own device; the first wins if two take over in one step.
+        operators: operators with their own devices; the first wins if two take over in one step.
         script: acts while no operator does, except in resets; for example a `ScriptedHuman`.
 
     Attributes:
@@ -27,8 +27,8 @@ class TeleopMux(Observer):
         scripted: True if the script drove the last step.
     """
 
-    def __init__(self, people: Sequence[Operator], script: Teleop | None = None) -> None:
-        self.people = tuple(people)
+    def __init__(self, operators: Sequence[Operator], script: Teleop | None = None) -> None:
+        self.operators = tuple(operators)
         self.owner: Operator | None = None
         self.scripted = False
         self._script = script
@@ -45,40 +45,42 @@ class TeleopMux(Observer):
 
     def __call__(self) -> Action | None:
         """Return the owner's action, otherwise the script's."""
-        wanted = [(person, person()) for person in self.people]  # read every device in every step
-        driving = [person for person, action in wanted if action is not None]
+        # Every device is read in every step.
+        wanted = [(operator, operator()) for operator in self.operators]
+        driving = [operator for operator, action in wanted if action is not None]
         if self.owner not in driving:
             self.owner = driving[0] if driving else None
         self.scripted = False
-        for person, action in wanted:
-            if person is self.owner:
+        for operator, action in wanted:
+            if operator is self.owner:
                 return action
-        action = self._script() if self._script and not self._is_reset else None
+        script = self._active_script
+        action = script() if script else None
         self.scripted = action is not None
         return action
 
     def events(self) -> tuple[Event, ...]:
         """Return the events since the last call, without duplicates."""
-        return tuple(dict.fromkeys(event for event, _ in self.heard()))
+        return tuple(dict.fromkeys(event for event, _ in self.sourced_events()))
 
-    def heard(self) -> list[tuple[Event, str]]:
+    def sourced_events(self) -> list[tuple[Event, str]]:
         """Return the events since the last call, each with the name of its source.
 
         A lost device counts only if it is the owner's.
         """
-        said = [
-            (event, person.name)
-            for person in self.people
-            for event in person.events()
-            if event is not Event.LOST or person is self.owner
+        events = [
+            (event, operator.name)
+            for operator in self.operators
+            for event in operator.events()
+            if event is not Event.LOST or operator is self.owner
         ]
-        script = self._script.events() if self._script and not self._is_reset else ()
-        return said + [(event, SCRIPT) for event in script]
+        script = self._active_script
+        return events + [(event, SCRIPT) for event in (script.events() if script else ())]
 
     def release(self) -> None:
         """Stop holding the robot for silent devices."""
-        for person in self.people:
-            person.release()
+        for operator in self.operators:
+            operator.release()
 
     @property
     def silence_s(self) -> float:
@@ -97,4 +99,8 @@ class TeleopMux(Observer):
         return self.owner.trouble if self.owner and self.silent else ""
 
     def _all(self) -> tuple[Teleop, ...]:
-        return (*self.people, self._script) if self._script and not self._is_reset else self.people
+        return (*self.operators, self._active_script) if self._active_script else self.operators
+
+    @property
+    def _active_script(self) -> Teleop | None:
+        return None if self._is_reset else self._script

@@ -111,13 +111,13 @@ class Operator:
         self._pushes = [_Push() for _ in self._devices]
         self._free = False  # the device was seen without operator input
         self._last_s = self._silent_s = 0.0
-        self._said: list[Event] = []
-        self._told = False
+        self._events: list[Event] = []
+        self._is_lost = False
 
     def begin(self) -> None:
         """Start an episode; the control state is kept, and a silence continues."""
-        if self._told:
-            self._told, self._silent_s = False, self._now_s()
+        if self._is_lost:
+            self._is_lost, self._silent_s = False, self._now_s()
 
     def __call__(self) -> Action | None:
         """Return the operator's action; zeros while the robot holds; None while not in control.
@@ -126,12 +126,12 @@ class Operator:
         """
         now_s, wish = self._now_s(), self._wish()
         if self.hands is not Hands.SILENT:
-            self._hear(wish, now_s)
+            self._update(wish, now_s)
         elif wish is not None and wish.hands and self._free:
             self.hands, self._last_s = Hands.ON, now_s
-        elif not self._told and now_s - self._silent_s >= self._config.lost_s:
-            self._told, self._free = True, False
-            self._said.append(Event.LOST)
+        elif not self._is_lost and now_s - self._silent_s >= self._config.lost_s:
+            self._is_lost, self._free = True, False
+            self._events.append(Event.LOST)
         self._free |= wish is not None and not wish.hands
         if self.hands is Hands.OFF:
             return None
@@ -155,19 +155,19 @@ class Operator:
 
     def events(self) -> tuple[Event, ...]:
         """Return the events since the last call."""
-        said, self._said = tuple(self._said), []
-        return said
+        events, self._events = tuple(self._events), []
+        return events
 
     def release(self) -> None:
         """Stop holding the robot for this device, as requested by an operator elsewhere."""
         if self.hands is Hands.SILENT:
             self.hands, self._free = Hands.OFF, False
 
-    def _hear(self, wish: Wish | None, now_s: float) -> None:
+    def _update(self, wish: Wish | None, now_s: float) -> None:
         """Update the control state from the newest input, unless it is silent."""
         if wish is None:
             if self.hands is Hands.ON:
-                self.hands, self._silent_s, self._told = Hands.SILENT, now_s, False
+                self.hands, self._silent_s, self._is_lost = Hands.SILENT, now_s, False
         elif wish.hands and (self._free or self.hands is Hands.ON):
             self.hands, self._last_s = Hands.ON, now_s
         elif now_s - self._last_s >= self._config.hold_over_s:
@@ -195,7 +195,7 @@ class Operator:
         if report is None or wish is None:
             self.trouble = f"{name} fell silent"
             return None
-        self._said += wish.events
+        self._events += wish.events
         if abs(self._now_s() - report.stamp_s) > self._config.stale_s:
             self.trouble = f"{name} fell silent"
             return None

@@ -43,7 +43,7 @@ _MAX_REPORT_BYTES = 64
 _MOTION, _ROTATION, _BUTTONS = 1, 2, 3
 
 
-class Found(NamedTuple):
+class SpaceMouseInfo(NamedTuple):
     """A connected SpaceMouse.
 
     Attributes:
@@ -88,18 +88,18 @@ class SpaceMouse:
         self.name = name
         self._receive, self._now_s, self._close = receive, now_s, close
         self._buttons, self._axes = Buttons(), dict.fromkeys(MAPPING.axes, 0.0)
-        self._heard_s = now_s()
+        self._report_s = now_s()
 
     def read(self) -> DeviceReport:
         """Return the current state; raises `DeviceLost` once the device is gone."""
         try:
             while (report := self._receive()) is not None:
                 self._take(report)
-                self._heard_s = self._now_s()
+                self._report_s = self._now_s()
         except OSError as error:
             raise DeviceLost(f"{self.name}: {error.strerror or error}") from error
-        said_s = self._heard_s if any(self._axes.values()) else self._now_s()
-        return DeviceReport(dict(self._axes), *self._buttons.take(), said_s)
+        stamp_s = self._report_s if any(self._axes.values()) else self._now_s()
+        return DeviceReport(dict(self._axes), *self._buttons.take(), stamp_s)
 
     def close(self) -> None:
         """Close the device; a second call does nothing."""
@@ -168,7 +168,7 @@ def _choose(which: Path | None) -> tuple[Path, str]:
     raise BadInput(f"no SpaceMouse {str(which)!r} by path, serial number or port; found: {there}")
 
 
-def _find() -> list[Found]:
+def _find() -> list[SpaceMouseInfo]:
     """List the vendors' SpaceMouse devices, without mice and keyboards of the same vendor."""
     found = []
     for each in sorted(FOLDER.glob("hidraw*")):
@@ -177,7 +177,7 @@ def _find() -> list[Found]:
         name = facts.get("NAME", "")
         if ids and ids[1] in _VENDORS and re.search(r"Space|3Dconnexion", name):
             path = FILES / each.name
-            found.append(Found(path, name, facts.get("UNIQ", ""), facts.get("PHYS", "")))
+            found.append(SpaceMouseInfo(path, name, facts.get("UNIQ", ""), facts.get("PHYS", "")))
     return found
 
 

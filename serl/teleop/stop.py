@@ -14,7 +14,7 @@ from serl.system.files import read_bounded, write_atomic
 
 STOP_FILE = "stopped"
 """Name of the file in which an actor stores a stop, in its link directory."""
-RELEASED = "released: it goes on when told to"
+RELEASED = "released: resume to continue"
 
 _MAX_BYTES = 1024
 
@@ -39,7 +39,7 @@ class StopLatch:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.paused = self.inactive = ""
-        self.stopped = kept_stop(path)
+        self.stopped = read_stop(path)
 
     @property
     def reason(self) -> str:
@@ -79,27 +79,27 @@ class StopLatch:
             raise SerlError(f"{self.inactive}: activate it")
         self.paused = ""
 
-    def wait_paused(self, ending: Callable[[], bool], period_s: float = 0.02) -> bool:
+    def wait_paused(self, is_ending: Callable[[], bool], period_s: float = 0.02) -> bool:
         """Block until active and not paused, or stopped, or ending; return whether it is ending.
 
         For use between two steps: an episode that is stopped has to end first.
         """
-        while (self.inactive or self.paused) and not self.stopped and not ending():
+        while (self.inactive or self.paused) and not self.stopped and not is_ending():
             time.sleep(period_s)
-        return ending()
+        return is_ending()
 
-    def wait(self, ending: Callable[[], bool], period_s: float = 0.02) -> bool:
+    def wait(self, is_ending: Callable[[], bool], period_s: float = 0.02) -> bool:
         """Block until nothing holds the robot, or until ending; return whether anything held it.
 
         For use between two episodes.
         """
         held = bool(self.reason)
-        while self.reason and not ending():
+        while self.reason and not is_ending():
             time.sleep(period_s)
         return held
 
 
-def kept_stop(path: Path) -> str:
+def read_stop(path: Path) -> str:
     """Return the reason of a stop stored by an earlier process; empty when there is none."""
     try:
         return read_bounded(path, _MAX_BYTES).decode() or "stopped"

@@ -69,8 +69,8 @@ class Curriculum:
 
     def script(self) -> Policy | None:
         """Return the expert that brings the scene nearer to the goal, or None if none is needed."""
-        share, begun = self.share, self._progress()
-        self._handover = begun + (1.0 - share) * (_NEARLY_DONE - begun)
+        share, start = self.share, self._progress()
+        self._handover = start + (1.0 - share) * (_NEARLY_DONE - start)
         return None if share >= 1.0 or self.reached() else self._expert()
 
     def reached(self) -> bool:

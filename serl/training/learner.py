@@ -126,7 +126,7 @@ class Learner:
         self._measured: dict[str, float] = {}
         self._rate = Rate()
         self._scaled = False  # whether the scale of observations is set
-        self._sound = Saved(0, agent.state_dict())
+        self._sound = FiniteState(0, agent.state_dict())
         self._saved_at: int | None = None
         self._rolled_back_at: int | None = None
 
@@ -151,7 +151,7 @@ class Learner:
         trained = any(name.startswith("critic.") for name in inherited)
         for _ in range(self._config.warm_up if len(replay) and not trained else 0):
             self.agent.update(replay.sample(self._utd * self._batch_size))
-        self._sound = Saved(0, self.agent.state_dict())
+        self._sound = FiniteState(0, self.agent.state_dict())
 
     def resume(self, arrays: Mapping[str, State], info: Mapping[str, Any], taken: int) -> None:
         """Resume from a checkpoint; replay is rebuilt from the first `taken` records of the log.
@@ -178,7 +178,7 @@ class Learner:
         for _ in range(min(self.progress.steps, len(self._untrained))):
             self._untrained.popleft()
         self.replay.load_sampler_state(arrays["replay"])
-        self._sound = Saved(self.progress.steps, self.agent.state_dict())
+        self._sound = FiniteState(self.progress.steps, self.agent.state_dict())
         self._saved_at = self.progress.steps
 
     def run(self, steps: int, stopping: Callable[[], bool], idle_s: float = 0.001) -> None:
@@ -247,7 +247,7 @@ class Learner:
             "success": self._episodes.recent_success(),
         }
         self._save(steps, arrays, info)
-        self._sound, self._saved_at = Saved(steps, state), steps
+        self._sound, self._saved_at = FiniteState(steps, state), steps
 
     def _is_finite(self, arrays: State, otherwise: str) -> bool:
         """Return whether all arrays are finite; otherwise log the name of the first that is not."""
@@ -358,7 +358,7 @@ class Learner:
         )
 
 
-class Saved(NamedTuple):
+class FiniteState(NamedTuple):
     """An agent state known to be finite, and the online steps it was trained on."""
 
     steps: int

@@ -69,12 +69,12 @@ class Replay:
         self._prior = np.zeros(capacity, np.bool_)
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
         self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
-        self._seen = np.zeros((capacity, stacked), np.int64)  # slots of the stack, oldest first
+        self._stacks = np.zeros((capacity, stacked), np.int64)  # slots of the stack, oldest first
         self._all, self._of_prior = _Members(capacity), _Members(capacity)
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
         self._written = np.zeros(capacity, np.int64)  # number of writes of each slot
-        self._newest: dict[Stream, _Entered] = {}
+        self._newest: dict[Stream, _NewestEpisode] = {}
         self._pinned: int | None = None  # first slot of the ring, set by the first online frame
         self._next = 0
         self._rng = np.random.default_rng(seed)
@@ -106,7 +106,7 @@ class Replay:
         enters = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
         name = record.key.epoch, record.key.episode
         if stream not in self._newest or self._newest[stream].name != name:
-            self._newest[stream] = _Entered(name, [])
+            self._newest[stream] = _NewestEpisode(name, [])
         if follows or enters:
             self._enter(record, stream, enters)
         if isinstance(record, End):
@@ -136,8 +136,8 @@ class Replay:
             discount=discount,
             next_state=self._state[final],
             prior=self._prior[slots],
-            images=self._frames.take(self._seen[slots], self._rng),
-            next_images=self._frames.take(self._seen[final], self._rng),
+            images=self._frames.take(self._stacks[slots], self._rng),
+            next_images=self._frames.take(self._stacks[final], self._rng),
         )
 
     def prior_states(self) -> Array:
@@ -153,8 +153,8 @@ class Replay:
     def sampler_state(self) -> dict[str, NDArray[np.uint64]]:
         """Return the state of the random generator."""
         state = self._rng.bit_generator.state
-        words = [state["state"]["state"], state["state"]["inc"]]
-        halves = [half for word in words for half in divmod(word, 2**64)]
+        integers = [state["state"]["state"], state["state"]["inc"]]
+        halves = [half for integer in integers for half in divmod(integer, 2**64)]
         halves += [state["has_uint32"], state["uinteger"]]
         return {"generator": np.array(halves, np.uint64)}
 
@@ -192,9 +192,9 @@ class Replay:
     def _enter(self, record: Record, stream: Stream, opens: bool) -> None:
         """Store a record's frame: it closes the open step, if any, and may open the next one."""
         slot = self._put(record, stream[2])
-        self._seen[slot] = slot
+        self._stacks[slot] = slot
         if stream in self._open:  # unless the ring is so small that the frame overwrote it
-            self._seen[slot, :-1] = self._seen[self._open[stream][0], 1:]
+            self._stacks[slot, :-1] = self._stacks[self._open[stream][0], 1:]
             self._close(stream, slot)
         if isinstance(record, Step) and opens:
             self._open[stream] = slot, record
@@ -216,7 +216,7 @@ class Replay:
         if slot == self.capacity:
             slot = pinned
         # A frame, the frames stacked with it and its successor must fit side by side.
-        if (prior and slot < self._next) or self.capacity - pinned < 1 + self._seen.shape[1]:
+        if (prior and slot < self._next) or self.capacity - pinned < 1 + self._stacks.shape[1]:
             raise BadInput(f"replay: the demonstrations do not fit in capacity {self.capacity}")
         self._next = slot + 1
         self._forget(slot)
@@ -229,7 +229,7 @@ class Replay:
         """
         self._written[slot] += 1
         seen_by = slot
-        for _ in range(self._seen.shape[1]):
+        for _ in range(self._stacks.shape[1]):
             if seen_by in self._owner:
                 self._drop(self._owner[seen_by])
             self._remove(seen_by)
@@ -282,7 +282,7 @@ class Replay:
             self.human += human
 
 
-class _Entered(NamedTuple):
+class _NewestEpisode(NamedTuple):
     """Slots of a stream's newest episode, (epoch, episode).
 
     Attributes:
@@ -345,20 +345,20 @@ class Prefetch:
 
     def __init__(self, replay: Replay, rows: int, prior_share: float) -> None:
         self._replay, self._rows, self._prior_share = replay, rows, prior_share
-        self._beside: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
         self._next: Future[Batch] | None = None
         self._state: Mapping[str, np.ndarray[Any, Any]] = {}
 
     def begin(self) -> None:
         """Start drawing the next batch in a thread."""
-        self._beside = self._beside or ThreadPoolExecutor(1, "prefetch")
+        self._executor = self._executor or ThreadPoolExecutor(1, "prefetch")
         self._state = self._replay.sampler_state()
-        self._next = self._beside.submit(self._draw)
+        self._next = self._executor.submit(self._draw)
 
     def take(self) -> Batch:
         """Return the next batch; waits for the one started by `begin`."""
-        begun, self._next = self._next, None
-        return begun.result() if begun else self._draw()
+        pending, self._next = self._next, None
+        return pending.result() if pending else self._draw()
 
     def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """Return the sampler's state after the last batch taken."""

@@ -34,7 +34,7 @@ class LastFrames:
     def __init__(self, spec: ObservationSpec, count: int) -> None:
         self._spec = spec
         self._last: deque[Observation] = deque(maxlen=count)
-        self._kept: list[Observation] = []
+        self._successes: list[Observation] = []
 
     def add(self, record: Record) -> None:
         """Add the next record of the demonstrations, in their order."""
@@ -42,18 +42,18 @@ class LastFrames:
             self._last.clear()
         self._last.append(record.observation)
         if isinstance(record, End) and record.success:
-            self._kept += self._last
+            self._successes += self._last
 
     def successes(self) -> Successes:
         """Return the collected observations."""
         if self._spec.images:
             images = {
-                name: np.array([each.images[name] for each in self._kept], np.uint8).reshape(
-                    len(self._kept), *image.shape
+                name: np.array([each.images[name] for each in self._successes], np.uint8).reshape(
+                    len(self._successes), *image.shape
                 )
                 for name, image in self._spec.images.items()
             }
-            return Successes(np.zeros((len(self._kept), 0), np.float32), images)
-        states = [self._spec.flatten(each) for each in self._kept]
+            return Successes(np.zeros((len(self._successes), 0), np.float32), images)
+        states = [self._spec.flatten(each) for each in self._successes]
         shape = len(states), self._spec.state_size
         return Successes(np.array(states, np.float32).reshape(shape), {})

@@ -18,7 +18,7 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
 from serl.teleop.device import DeviceLost, DeviceReport
-from serl.teleop.mapping import Wish, who_drives
+from serl.teleop.mapping import Wish, describe_control
 from serl.testing import FakeRobot
 
 
@@ -141,8 +141,8 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
     ],
 )
 def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
-    assert who_drives(said).endswith(words)
-    assert who_drives({"driver": "script"}, records=True) == "it holds: hands are off"
+    assert describe_control(said).endswith(words)
+    assert describe_control({"driver": "script"}, records=True) == "it holds: hands are off"
 
 
 def test_devices_are_as_many_as_arms() -> None:

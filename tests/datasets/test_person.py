@@ -23,7 +23,7 @@ from serl.intervention import Event
 from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.loop import Result
 from serl.runs.task_setup import make_spec
-from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import TeleopMux
 from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask
@@ -44,7 +44,7 @@ class Studio:
             TeleopMux([self.bench.person]),
             StopLatch(folder / "stopped"),
             folder,
-            LastWord(self.bench.pad.now_s),
+            LastEnd(self.bench.pad.now_s),
         )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.at: dict[int, Callable[[], object]] = {}
@@ -78,7 +78,7 @@ class Studio:
         """... and lets go."""
 
         def say() -> None:
-            self.desk.say(event, "the operator")
+            self.desk.add_event(event, "the operator")
             self.bench.pad.hold(False)
 
         return say
@@ -121,7 +121,7 @@ def test_the_episode_begins_when_hands_are_on(studio: Studio) -> None:
 
 def test_a_key_that_is_still_down_begins_nothing(studio: Studio) -> None:
     studio.at[5] = studio.bench.pad.hold
-    studio.at[10] = lambda: studio.desk.say(Event.SUCCESS, "the operator")  # and holds on
+    studio.at[10] = lambda: studio.desk.add_event(Event.SUCCESS, "the operator")  # and holds on
     assert studio.record(2) == RecordingCounts(1, 0, 0)
     assert studio.ticks > LIMIT
 
@@ -197,7 +197,7 @@ def test_a_stop_holds_until_it_is_released_and_resumed(studio: Studio) -> None:
     studio.at[10] = studio.says(Event.STOP)
     waits: list[str] = []
 
-    def release(ending: Callable[[], bool], period_s: float = 0.0) -> bool:
+    def release(is_ending: Callable[[], bool], period_s: float = 0.0) -> bool:
         """Stands for a person who comes while the robot is held."""
         held = studio.desk.hold.reason
         if held:
@@ -227,7 +227,7 @@ def test_a_stop_that_is_said_again_while_it_holds_stops_once(
             if device:
                 studio.bench.pad.hit("stop")
             else:
-                studio.desk.say(Event.STOP, "the operator")
+                studio.desk.add_event(Event.STOP, "the operator")
 
     def happens() -> None:
         """What a person does while the robot is held, one thing each time it looks."""

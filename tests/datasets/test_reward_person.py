@@ -25,7 +25,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples
 from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
-from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator, OperatorConfig
@@ -47,7 +47,7 @@ class Marking:
         mapping = MappingConfig(axes={"x": ("x", 1.0)}, deadman="hold", events=words)
         person = Operator(self.pad, mapping, OperatorConfig(), robot.action_spec, self.pad.now_s)
         self.desk = HumanInput(
-            TeleopMux([person]), StopLatch(run.path / "stopped"), run.path, LastWord(self.pad.now_s)
+            TeleopMux([person]), StopLatch(run.path / "stopped"), run.path, LastEnd(self.pad.now_s)
         )
         self.ticks = 0
         self.at: dict[int, Callable[[], object]] = {}
@@ -129,9 +129,9 @@ def test_a_robot_that_falls_silent_before_an_episode_is_told_and_waited_for(tmp_
 
         with pytest.raises(Silent):
             person.collect(LabelCounts(1, 1), place=place)
-        assert person.collect(LabelCounts(1, 1), place=place, silent=told.append) == LabelCounts(
-            1, 1
-        )
+        assert person.collect(
+            LabelCounts(1, 1), place=place, on_silence=told.append
+        ) == LabelCounts(1, 1)
     assert told == ["arm: no pose"]
 
 

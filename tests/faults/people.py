@@ -255,11 +255,11 @@ def mislabelled(folder: Path) -> None:
     said = [(line["label"], line["by"], line["wall_s"]) for line in lines]
     assert said == [(1, "the operator", 10.0), (1, "the operator", 11.0), (0, "person", 12.0)]
     desk = HumanInput(TeleopMux([Bench().person]), StopLatch(folder / "stopped"), folder)
-    assert desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
+    assert desk.add_event(Event.SUCCESS, "the operator") == "ignored: no episode runs"
     desk.begin()
     assert desk.events() == ()
-    desk.say(Event.SUCCESS, "the operator")
-    desk.say(Event.SUCCESS, "the operator")  # twice in a step
+    desk.add_event(Event.SUCCESS, "the operator")
+    desk.add_event(Event.SUCCESS, "the operator")  # twice in a step
     assert desk.events() == (Event.SUCCESS,)
 
 

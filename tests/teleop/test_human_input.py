@@ -12,7 +12,7 @@ from serl.log.annotations import LABELS_FILE, StepKey, read_labels
 from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
-from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import TeleopMux
 from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
@@ -28,7 +28,7 @@ class Office:
         self.bench, self.folder = Bench(), folder
         self.hold = StopLatch(folder / "stopped")
         self.desk = HumanInput(
-            TeleopMux([self.bench.person]), self.hold, folder, LastWord(self.bench.pad.now_s)
+            TeleopMux([self.bench.person]), self.hold, folder, LastEnd(self.bench.pad.now_s)
         )
         self.robot, self.task = FakeRobot(), FakeTask()
         self.records: list[Record] = []
@@ -61,7 +61,7 @@ class Office:
         self.at.pop(len(self.records), lambda: None)()
 
     def say(self, event: Event) -> Callable[[], str]:
-        return lambda: self.desk.say(event, "the operator")
+        return lambda: self.desk.add_event(event, "the operator")
 
     def lines(self) -> list[dict[str, object]]:
         path = self.folder / LABELS_FILE
@@ -112,9 +112,9 @@ def test_labels_are_appended_and_other_endings_say_nothing(office: Office) -> No
 
 
 def test_what_is_said_between_two_episodes_is_not_heard(office: Office) -> None:
-    assert office.desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
+    assert office.desk.add_event(Event.SUCCESS, "the operator") == "ignored: no episode runs"
     assert office.run().reason == "time limit"
-    assert office.desk.say(Event.SUCCESS, "the operator") == "not heard: no episode runs"
+    assert office.desk.add_event(Event.SUCCESS, "the operator") == "ignored: no episode runs"
     office.desk.rest()
     office.bench.pad.hit("yes")
     assert office.bench.tick() is None
@@ -131,27 +131,27 @@ def test_a_word_that_is_said_twice_is_not_one_of_the_next_episode(
         if at_a_device:
             office.bench.pad.hit("yes")
         else:
-            answers.append(office.desk.say(Event.FAILURE, "the operator"))
+            answers.append(office.desk.add_event(Event.FAILURE, "the operator"))
 
     office.at[4] = office.say(Event.SUCCESS)
     assert office.run().success
     office.at = {0: again, 4: again}
     assert office.run().reason == "time limit"
-    assert set(answers) <= {"not heard: the last episode has just ended by a word"}
+    assert set(answers) <= {"ignored: the last episode has just ended on an operator's event"}
     office.at = {9: again}
     assert office.run().reason == ("success" if at_a_device else "failure"), "later it is another"
 
 
 def test_a_word_that_is_said_twice_is_not_one_of_the_next_stage(tmp_path: Path) -> None:
-    last = LastWord(lambda: 10.0)
+    last = LastEnd(lambda: 10.0)
     nobody = TeleopMux([])
     first, second = (
         HumanInput(nobody, StopLatch(tmp_path / "stopped"), tmp_path, last) for _ in range(2)
     )
-    last.said()
+    last.set()
     for desk in (first, second):
         desk.begin()
-        assert "just ended by a word" in desk.say(Event.SUCCESS, "the operator")
+        assert "just ended on an operator's event" in desk.add_event(Event.SUCCESS, "the operator")
         assert desk.events() == ()
 
 
@@ -164,11 +164,11 @@ def test_a_label_that_is_said_twice_in_a_step_is_one(office: Office) -> None:
 def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
     office.chosen_by = ActionSource.SCRIPT
     answers: list[str] = []
-    office.at[3] = lambda: answers.append(office.desk.say(Event.SUCCESS, "the operator"))
+    office.at[3] = lambda: answers.append(office.desk.add_event(Event.SUCCESS, "the operator"))
     office.at[4] = lambda: office.bench.pad.hit("yes")
     office.at[6] = office.say(Event.RESET)
     assert office.run().reason == "operator", "which ends this attempt"
-    assert answers == ["not heard: the scene is being reset"]
+    assert answers == ["ignored: the scene is being reset"]
     assert office.lines() == []
     office.chosen_by = ActionSource.POLICY
     office.at[9] = office.say(Event.SUCCESS)
@@ -177,7 +177,7 @@ def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
 
 
 def test_a_stop_is_heard_also_between_two_episodes(office: Office) -> None:
-    office.desk.say(Event.STOP, "the operator")
+    office.desk.add_event(Event.STOP, "the operator")
     result = office.run()
     assert (result.steps, result.reason) == (1, "stopped")
     assert office.hold.stopped == "stopped by the operator"

@@ -31,7 +31,7 @@ class LeaderBench(Clock):
 
     def let_go(self) -> None:
         if self.alive:
-            self.device.hear((self.x_m, 0.0, 0.2), UPRIGHT)
+            self.device.receive((self.x_m, 0.0, 0.2), UPRIGHT)
 
     def die(self) -> None:
         self.alive = False
@@ -50,25 +50,25 @@ def axes(arm: LeaderArm) -> dict[str, float]:
 
 def test_what_one_step_cannot_move_is_moved_in_the_next_ones() -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
-    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    arm.receive((0.3, 0.0, 0.2), UPRIGHT)
     assert axes(arm) == {}
-    arm.hear((0.3, -0.04, 0.2), UPRIGHT)
+    arm.receive((0.3, -0.04, 0.2), UPRIGHT)
     assert [axes(arm) for _ in range(4)] == [{"y": -1.0}, {"y": -1.0}, {"y": -0.6667}, {}]
 
 
 def test_turns_are_followed_about_their_axis() -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
-    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
-    arm.hear((0.3, 0.0, 0.2), (0.0, 0.0, math.sin(0.125), math.cos(0.125)))  # 0.25 rad of yaw
+    arm.receive((0.3, 0.0, 0.2), UPRIGHT)
+    arm.receive((0.3, 0.0, 0.2), (0.0, 0.0, math.sin(0.125), math.cos(0.125)))  # 0.25 rad of yaw
     assert [axes(arm) for _ in range(4)] == [{"yaw": 1.0}, {"yaw": 1.0}, {"yaw": 0.5}, {}]
 
 
 def test_an_arm_that_was_moved_in_silence_makes_no_jump() -> None:
     clock = Clock()
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=clock.now_s)
-    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
+    arm.receive((0.3, 0.0, 0.2), UPRIGHT)
     clock.wait(2.0)
-    arm.hear((0.9, 0.0, 0.2), UPRIGHT)
+    arm.receive((0.9, 0.0, 0.2), UPRIGHT)
     assert axes(arm) == {}
 
 
@@ -85,6 +85,6 @@ def test_a_pose_that_is_none_is_not_heard(
 ) -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
     assert arm.silence_s == math.inf
-    arm.hear((0.3, 0.0, 0.2), UPRIGHT)
-    arm.hear(position, quaternion)
+    arm.receive((0.3, 0.0, 0.2), UPRIGHT)
+    arm.receive(position, quaternion)
     assert axes(arm) == {}

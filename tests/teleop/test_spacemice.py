@@ -10,7 +10,7 @@ import pytest
 from serl.errors import BadInput
 from serl.teleop import spacemouse
 from serl.teleop.mapping import AXES, read_wish
-from serl.teleop.spacemouse import Found, SpaceMouse, open_spacemouse
+from serl.teleop.spacemouse import SpaceMouse, SpaceMouseInfo, open_spacemouse
 
 COMPACT = "3Dconnexion SpaceMouse Compact"
 PORTS = ("usb-0000:00:14.0-1/input0", "usb-0000:00:14.0-2/input0")
@@ -54,8 +54,8 @@ def moved(device: SpaceMouse) -> dict[str, float]:
 
 def test_they_are_found_by_vendor_and_name(desk: Path) -> None:
     assert spacemouse._find() == [
-        Found(desk / "hidraw1", COMPACT, "A17", PORTS[0]),
-        Found(desk / "hidraw3", COMPACT, "", PORTS[1]),
+        SpaceMouseInfo(desk / "hidraw1", COMPACT, "A17", PORTS[0]),
+        SpaceMouseInfo(desk / "hidraw3", COMPACT, "", PORTS[1]),
     ]
 
 

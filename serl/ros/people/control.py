@@ -29,7 +29,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import OrderCheck, key_path
 from serl.teleop.config import TeleopConfig
-from serl.teleop.human_input import HumanInput, LastWord
+from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import SIMULATED, TeleopMux
 from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.types import End, Step
@@ -92,7 +92,7 @@ class People(Observer):
         self._devices = TopicDevices(node, actor, config, frame)
         self._control: Control | None = None
         self._desk: HumanInput | None = None  # that of the current stage
-        self._last_word = LastWord()
+        self._last_end = LastEnd()
 
     def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> HumanInput:
         """Return the operator input of a stage; `script` drives while no person does.
@@ -103,7 +103,7 @@ class People(Observer):
             episodes: the folder of the actor's episodes, for labels.
         """
         people = TeleopMux(self._devices.people(robot.action_spec), script)
-        desk = HumanInput(people, self.hold, episodes, self._last_word)
+        desk = HumanInput(people, self.hold, episodes, self._last_end)
         self._control = self._control or Control(
             self._node, self._actor, desk, self.attended, robot
         )
@@ -196,7 +196,7 @@ class Control(Observer):
 
     def _handle(self, event: Event) -> str:
         try:
-            if objection := self.desk.say(event, "the operator"):
+            if objection := self.desk.add_event(event, "the operator"):
                 raise SerlError(objection)
         except OSError as error:  # the stop holds all the same
             return f"{self.desk.hold.reason}, until a restart: {error}"

@@ -67,7 +67,7 @@ class TopicDevice:
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def hear(self, axes: Sequence[float], buttons: Sequence[int] = ()) -> None:
+    def receive(self, axes: Sequence[float], buttons: Sequence[int] = ()) -> None:
         """Store the content of a message; axes and buttons without a name are ignored."""
         with self._lock:
             self._axes = dict(zip(self._axis_names, map(float, axes), strict=False))
@@ -186,13 +186,13 @@ class RemoteHand:
 
 
 def _joy_into(device: TopicDevice) -> Callable[[Any], None]:
-    return lambda message: device.hear(message.axes, message.buttons)
+    return lambda message: device.receive(message.axes, message.buttons)
 
 
 def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
     def take(message: Any) -> None:
         place, turn = message.pose.position, message.pose.orientation
-        arm.hear((place.x, place.y, place.z), (turn.x, turn.y, turn.z, turn.w))
+        arm.receive((place.x, place.y, place.z), (turn.x, turn.y, turn.z, turn.w))
 
     return take
 
@@ -218,6 +218,6 @@ def _twist_into(device: TopicDevice, frame: str) -> Callable[[Any], None]:
                 )
             return
         linear, angular = message.twist.linear, message.twist.angular
-        device.hear([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
+        device.receive([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
 
     return take

@@ -65,10 +65,10 @@ class TopicBench:
         self.time_s += seconds
 
     def push(self) -> None:
-        self.device.hear(*self.on)
+        self.device.receive(*self.on)
 
     def let_go(self) -> None:
-        self.device.hear(*self.off)
+        self.device.receive(*self.off)
 
     def die(self) -> None:
         """It says nothing any more."""
@@ -124,7 +124,7 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
     eventually(lambda: one.silence_s > 0.3)  # which needs no look
     assert not np.any(one())
     assert one.silent == "the console"
-    assert one.people[0].hands is Hands.SILENT
+    assert one.operators[0].hands is Hands.SILENT
 
 
 def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -> None:
