@@ -17,7 +17,7 @@ import numpy as np
 
 from serl.errors import BadInput, SerlError
 from serl.motion import Motion, check_action
-from serl.robot import Guarded, Robot
+from serl.robot import GuardedRobot, Robot
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, ActionSource, Observation
@@ -100,7 +100,7 @@ class Pair:
     def drive_as(self, source: ActionSource) -> None:
         """Set the source (person, policy or script) of the next actions of both arms."""
         for arm in (self.left, self.right):
-            if isinstance(arm, Guarded):
+            if isinstance(arm, GuardedRobot):
                 arm.drive_as(source)
 
     def stop(self, reason: str) -> None:

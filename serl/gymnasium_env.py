@@ -18,10 +18,10 @@ from serl.specs import ObservationSpec
 from serl.task import SimulatedTask
 from serl.types import Action, Array, Image, Observation
 
-Seen = Array | dict[str, Array | Image]
+FlatObservation = Array | dict[str, Array | Image]
 
 
-class TaskEnv(gymnasium.Env[Seen, Action]):
+class TaskEnv(gymnasium.Env[FlatObservation, Action]):
     """A task with its simulated arm; observations are the flat state vector of the task.
 
     With `observe="pixels"` an observation is a dict: the state vector as "state", and the image
@@ -54,7 +54,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Seen, dict[str, Any]]:
+    ) -> tuple[FlatObservation, dict[str, Any]]:
         """Start a new episode; the same seed gives the same sequence of starts."""
         super().reset(seed=seed)
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
@@ -62,7 +62,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
         self._index = 0
         return self._seen(reading), self._info(success=False)
 
-    def step(self, action: Action) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[FlatObservation, float, bool, bool, dict[str, Any]]:
         """Act for one control period; raises `BadInput` for a wrong or non-finite action."""
         executed = self.robot.act(np.asarray(action, np.float32))
         self.robot.advance(self._dt_s)
@@ -87,7 +87,7 @@ class TaskEnv(gymnasium.Env[Seen, Action]):
             self._renderer.close()
         self.robot.__exit__(None, None, None)
 
-    def _seen(self, reading: Observation) -> Seen:
+    def _seen(self, reading: Observation) -> FlatObservation:
         observation = self.task.observation(reading)
         flat = self.task.observation_spec.flatten(observation)
         return {"state": flat, **observation.images} if observation.images else flat

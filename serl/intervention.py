@@ -63,7 +63,7 @@ class Teleop(Protocol):
         ...
 
 
-class Seen(Protocol):
+class SimulationView(Protocol):
     """The parts of a simulated robot that a simulated operator observes."""
 
     def observe(self) -> Observation:
@@ -99,7 +99,7 @@ class PersonContext:
     """
 
     task: SimulatedTask
-    robot: Seen
+    robot: SimulationView
     planned_steps: int
     seed: int
     steps_before: int = 0

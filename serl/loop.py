@@ -21,7 +21,7 @@ from serl.clock import Clock
 from serl.errors import ArmStuck, NeedsPerson, SerlError
 from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
-from serl.robot import Guarded, Robot
+from serl.robot import GuardedRobot, Robot
 from serl.specs import check_reward
 from serl.task import TaskView
 from serl.types import (
@@ -140,7 +140,7 @@ def run(
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
     teleop = teleop or HandsOff()
-    drive_as = robot.drive_as if isinstance(robot, Guarded) else lambda source: None
+    drive_as = robot.drive_as if isinstance(robot, GuardedRobot) else lambda source: None
     for observer in observers:
         observer.on_begin(chosen_by)
     clock.start()

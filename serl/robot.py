@@ -96,7 +96,7 @@ class Homing(Protocol):
 
 
 @runtime_checkable
-class Guarded(Protocol):
+class GuardedRobot(Protocol):
     """Additional methods of a robot whose guard distinguishes operators, resets and policies."""
 
     def drive_as(self, source: ActionSource) -> None:

@@ -191,7 +191,7 @@ def limited(record: Record, images: Iterable[str]) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRecord:
     """A placeholder for a logged record that is no longer readable.
 
     Attributes:
@@ -203,14 +203,14 @@ class Lost:
     last: bool
 
 
-Arrival = Record | Lost
+Arrival = Record | LostRecord
 """A record, or its placeholder if it was read from a damaged log."""
 
 
 def place_after(record: Arrival) -> tuple[int, int]:
     """Return episode and index of the next record within the same start of the actor."""
     key = record.key
-    ends = record.last if isinstance(record, Lost) else isinstance(record, End)
+    ends = record.last if isinstance(record, LostRecord) else isinstance(record, End)
     return (key.episode + 1, 0) if ends else (key.episode, key.index + 1)
 
 

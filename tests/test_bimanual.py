@@ -9,7 +9,7 @@ import pytest
 
 from serl.bimanual import Pair
 from serl.errors import BadInput, Silent
-from serl.robot import Guarded, Robot
+from serl.robot import GuardedRobot, Robot
 from serl.sim.arm import SimArm
 from serl.specs import Spec
 from serl.tasks.pick_cube import PickCube
@@ -96,7 +96,7 @@ def test_each_gets_its_own_part_of_an_action(pair: Pair) -> None:
 
 
 def test_who_drives_one_drives_both(pair: Pair) -> None:
-    assert isinstance(pair, Guarded)
+    assert isinstance(pair, GuardedRobot)
     pair.drive_as(ActionSource.HUMAN)
     assert [arm.sources for arm in fakes(pair)] == [[ActionSource.HUMAN], [ActionSource.HUMAN]]
 

@@ -68,7 +68,7 @@ from serl.testing.samples import EPOCH, SPEC, leave_open, random_records, write_
 from serl.training.learner_stats import restore_progress
 from serl.training.link import decode_snapshot, encode_snapshot
 from serl.transport import Snapshot
-from serl.types import Key, Lost
+from serl.types import Key, LostRecord
 
 from .support.mutations import (
     TOKEN,
@@ -121,7 +121,8 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
     return {
         "record": Decoder(payloads, partial(_log_again, folder), reseal_record),
         "loss": Decoder(
-            [encode_lost(Lost(records[0].key, last=True))], lambda data: decode_arrival(data, SPEC)
+            [encode_lost(LostRecord(records[0].key, last=True))],
+            lambda data: decode_arrival(data, SPEC),
         ),
         "frame": Decoder(
             [b"".join(encode_frame(WireFrame(5, EPOCH, 3, payloads[0])))],

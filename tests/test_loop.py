@@ -21,7 +21,7 @@ KEY = EpisodeKey("run", "actor", 7, 3)
 LEFT = np.array([-1.0, 0.0], np.float32)
 
 
-class Person:
+class FakePerson:
     """Drives left at the given ticks, and says things at others."""
 
     def __init__(self, drives: Collection[int] = (), says: dict[int, Event] | None = None) -> None:
@@ -40,7 +40,7 @@ class Person:
         return () if event is None else (event,)
 
 
-class Chatty(Person):
+class Chatty(FakePerson):
     """Says several things at once."""
 
     def __init__(self, says: dict[int, tuple[Event, ...]]) -> None:
@@ -51,7 +51,7 @@ class Chatty(Person):
         return self.all.pop(self.tick, ())
 
 
-class Run:
+class EpisodeRun:
     """One episode of the fake task, and what it sent to its sink."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -62,7 +62,7 @@ class Run:
     def __call__(
         self,
         policy: Policy | None = None,
-        person: Person | None = None,
+        person: FakePerson | None = None,
         sink: Callable[[Record], object] | None = None,
         version: Callable[[], int] = lambda: 0,
         interrupted: Callable[[], bool] = lambda: False,
@@ -90,7 +90,7 @@ class Run:
 
 
 def test_steps_are_numbered_and_their_end_comes_last() -> None:
-    one = Run()
+    one = EpisodeRun()
     result = one(one.task.expert(one.robot.truth, 0))
     keys = [record.key for record in one.records]
     assert keys == [Key("run", "actor", 7, 3, index) for index in range(len(keys))]
@@ -118,7 +118,7 @@ def test_each_step_saw_what_the_one_before_led_to() -> None:
 
 
 def test_a_step_is_with_the_sink_before_the_next_action() -> None:
-    one = Run()
+    one = EpisodeRun()
     acted: list[str] = []
     act = one.robot.act
 
@@ -136,12 +136,12 @@ def test_an_error_of_the_sink_stops_the_episode() -> None:
         raise SerlError("the disk is full")
 
     with pytest.raises(SerlError, match="disk is full"):
-        Run()(sink=full)
+        EpisodeRun()(sink=full)
 
 
 def test_a_takeover_acts_in_the_same_tick_and_keeps_what_the_policy_wanted() -> None:
-    one = Run()
-    person = Person(drives={2, 3})
+    one = EpisodeRun()
+    person = FakePerson(drives={2, 3})
     right = np.array([1.0, 0.0], np.float32)
     result = one(lambda observation: right * 0.5, person)
     human = [step.source is ActionSource.HUMAN for step in one.steps]
@@ -154,7 +154,7 @@ def test_a_takeover_acts_in_the_same_tick_and_keeps_what_the_policy_wanted() -> 
     assert person.begun == 1
 
 
-class GuardedRobot(FakeRobot):
+class GuardRecorder(FakeRobot):
     """Keeps in whose name it was driven, in the order of what it was told."""
 
     def __init__(self) -> None:
@@ -171,10 +171,10 @@ class GuardedRobot(FakeRobot):
 
 
 def test_a_guard_hears_who_drives_before_each_action() -> None:
-    one, robot = Run(), GuardedRobot()
+    one, robot = EpisodeRun(), GuardRecorder()
     robot.reset(1)
     one.robot = robot
-    one(person=Person({2, 3}))
+    one(person=FakePerson({2, 3}))
     assert robot.acted == [step.source for step in one.steps]
     assert robot.acted[1:5] == [
         ActionSource.POLICY,
@@ -185,13 +185,13 @@ def test_a_guard_hears_who_drives_before_each_action() -> None:
 
 
 def test_what_was_executed_is_kept_not_what_was_asked_for() -> None:
-    one = Run()
+    one = EpisodeRun()
     one(lambda observation: np.array([1.0, 1.0], np.float32))
     assert any(not np.array_equal(step.action, step.requested) for step in one.steps)
 
 
 def test_a_step_names_the_version_that_chose_it() -> None:
-    one, version = Run(), 0
+    one, version = EpisodeRun(), 0
 
     def policy(observation: Observation) -> Action:
         nonlocal version
@@ -216,8 +216,8 @@ def test_a_step_names_the_version_that_chose_it() -> None:
 def test_a_persons_word_ends_the_episode(
     event: Event, reward: float, terminated: bool, truncated: bool, success: bool, reason: str
 ) -> None:
-    one = Run()
-    result = one(person=Person(says={4: event}))
+    one = EpisodeRun()
+    result = one(person=FakePerson(says={4: event}))
     last = one.steps[-1]
     assert (last.key.index, last.reward) == (4, reward)
     assert (last.terminated, last.truncated) == (terminated, truncated)
@@ -228,14 +228,14 @@ def test_a_persons_word_ends_the_episode(
 
 
 def test_of_many_words_a_stop_stops_and_a_success_still_counts() -> None:
-    one = Run()
+    one = EpisodeRun()
     result = one(person=Chatty(says={4: (Event.STOP, Event.SUCCESS)}))
     assert (result.text, result.success) == ("success", True)
     assert one.robot.stop_reason == "stopped"
 
 
 def test_a_live_reward_counts_for_its_step_and_the_episode_goes_on() -> None:
-    one = Run()
+    one = EpisodeRun()
     says = {2: (Event.REWARD,), 4: (Event.PENALTY,), 6: (Event.REWARD, Event.PENALTY)}
     result = one(person=Chatty(says=says))
     assert result.steps == one.task.config.max_steps
@@ -245,19 +245,19 @@ def test_a_live_reward_counts_for_its_step_and_the_episode_goes_on() -> None:
 
 
 def test_a_last_word_outweighs_a_live_reward() -> None:
-    one = Run()
+    one = EpisodeRun()
     one(person=Chatty(says={2: (Event.SUCCESS, Event.PENALTY)}))
     assert (one.steps[-1].reward, one.steps[-1].reward_provenance) == (1.0, "human")
 
 
 def test_what_was_discarded_is_no_success() -> None:
-    one = Run()
+    one = EpisodeRun()
     result = one(person=Chatty(says={4: (Event.SUCCESS, Event.DISCARD)}))
     assert (result.text, result.success, one.steps[-1].reward) == ("discarded", False, 0.0)
 
 
 def test_the_time_limit_truncates() -> None:
-    one = Run()
+    one = EpisodeRun()
     result = one()
     assert result.steps == one.task.config.max_steps
     assert (one.steps[-1].terminated, one.steps[-1].truncated) == (False, True)
@@ -265,7 +265,7 @@ def test_the_time_limit_truncates() -> None:
 
 
 def test_an_interruption_truncates_after_the_step() -> None:
-    one = Run()
+    one = EpisodeRun()
     asked = iter([False, False, True])
     result = one(interrupted=lambda: next(asked))
     assert (result.steps, result.text) == (3, "interrupted")
@@ -273,7 +273,7 @@ def test_an_interruption_truncates_after_the_step() -> None:
 
 
 def test_a_success_counts_even_when_it_is_interrupted() -> None:
-    one = Run()
+    one = EpisodeRun()
     one.task = FakeTask(FakeTaskConfig(tolerance_m=1.0))
     assert one(interrupted=lambda: True).success
     assert one.steps[-1].terminated
@@ -281,7 +281,7 @@ def test_a_success_counts_even_when_it_is_interrupted() -> None:
 
 
 def test_a_reading_that_is_not_finite_stops_the_robot_and_truncates() -> None:
-    one = Run()
+    one = EpisodeRun()
 
     def breaking() -> Iterator[Action]:
         for tick in range(10):
@@ -301,7 +301,7 @@ def test_a_reading_that_is_not_finite_stops_the_robot_and_truncates() -> None:
 
 
 def test_a_robot_that_cannot_be_read_is_stopped_too() -> None:
-    one = Run()
+    one = EpisodeRun()
     observe = one.robot.observe
 
     def lost() -> Observation:
@@ -316,7 +316,7 @@ def test_a_robot_that_cannot_be_read_is_stopped_too() -> None:
 
 @pytest.mark.parametrize("reward", [math.nan, -math.inf, 1e300])
 def test_a_reward_that_nothing_can_be_learned_from_stops_the_robot_too(reward: float) -> None:
-    one = Run()
+    one = EpisodeRun()
     outcome = one.task.outcome
 
     def judge(reading: Observation, index: int) -> Outcome:
@@ -329,7 +329,7 @@ def test_a_reward_that_nothing_can_be_learned_from_stops_the_robot_too(reward: f
 
 
 def test_what_a_broken_reading_cut_puts_no_transition_into_replay_that_never_was() -> None:
-    stage = Run()
+    stage = EpisodeRun()
     whole, readings = stage.robot.observe, iter(range(100))
 
     def observe() -> Observation:
@@ -352,7 +352,7 @@ def test_what_a_broken_reading_cut_puts_no_transition_into_replay_that_never_was
 
 
 def test_whoever_stops_the_robot_ends_the_episode_before_actions_without_effect() -> None:
-    stage = Run()
+    stage = EpisodeRun()
 
     def policy(observation: Observation) -> Action:
         if len(stage.steps) == 3:  # a service, the guard of one of two arms, ...
@@ -368,7 +368,7 @@ def test_whoever_stops_the_robot_ends_the_episode_before_actions_without_effect(
 
 
 def test_a_fault_without_words_is_no_time_limit() -> None:
-    stage = Run()
+    stage = EpisodeRun()
 
     def outcome(reading: Observation, index: int) -> Outcome:
         raise SerlError
@@ -380,7 +380,7 @@ def test_a_fault_without_words_is_no_time_limit() -> None:
 
 
 def test_an_episode_does_not_begin_on_a_broken_reading() -> None:
-    one = Run()
+    one = EpisodeRun()
     one.robot.broken = True
     with pytest.raises(SpecMismatch, match="position: not finite"):
         one()

@@ -152,7 +152,7 @@ _KINDS = (Kind.SUCCESS, Kind.NEARLY, Kind.DROP, Kind.PRETENCE, Kind.SUCCESS, Kin
 _CHANCE_EVERY = 10
 
 
-class Watching:
+class CollectionView:
     """Task view with the observation of a reward model, ended only by the time limit.
 
     Args:
@@ -187,7 +187,7 @@ def collection_spec(task: SimulatedTask) -> Spec:
     motion = task.config.motion
     return Spec(
         task=task.name,
-        observation=Watching(task).observation_spec,
+        observation=CollectionView(task).observation_spec,
         action=motion.action_spec,
         rate_hz=task.config.rate_hz,
         motion=motion.meaning,
@@ -219,7 +219,7 @@ def collect(
         BadInput: the task has no cameras.
         SerlError: no success was seen in fifty episodes.
     """
-    watching, spec = Watching(task), collection_spec(task)
+    watching, spec = CollectionView(task), collection_spec(task)
     write_views(folder, task.config.all_views, task.config.renderer)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     counts, episode, place = LabelCounts(0, 0), 0, None
@@ -330,7 +330,7 @@ class Marks(Observer):
         return f"{positives} positives, {negatives} negatives"
 
 
-class _Marking:
+class _LabellingInput:
     """Operator input whose success and failure events label the current step and end no episode."""
 
     def __init__(self, desk: HumanInput, marks: Marks) -> None:
@@ -390,7 +390,7 @@ def collect_person(
                 break
             with EpisodeLog(run.path, spec, name, ACTOR, epoch, run.config.log) as log:
                 key = EpisodeKey(name, ACTOR, epoch, 0)
-                stand.episode(Watching(task), key, log, _Marking(stand.desk, marks))
+                stand.episode(CollectionView(task), key, log, _LabellingInput(stand.desk, marks))
         except Silent as error:
             if stand.on_silence is None:
                 raise

@@ -2,7 +2,8 @@
 
 The path of a transition from the control loop to replay:
 
-1. `serl.loop.run` completes a `Step` and hands it to `episode_log.EpisodeLog` (actor process).
+1. `serl.loop.run` completes a `Step` and passes it to its observers, to `episode_log.EpisodeLog`
+   first (actor process).
 2. `wire` encodes it, `episode_writer` and `mcap_writer` append it to the open episode file
    before the next command is sent: it survives the death of any process, and of power after at
    most `log.interval_s`.

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from serl.types import Arrival, Lost, Step
+from serl.types import Arrival, LostRecord, Step
 
 CHECKSUM = Struct("<II")  # checksum of everything but images, checksum of images
 
@@ -51,8 +51,8 @@ def extend(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
         record: the decoded record.
     """
     last = blocks[-1] if blocks else None
-    cameras = () if isinstance(record, Lost) else tuple(sorted(record.observation.images))
-    if isinstance(record, Lost) and last is not None:
+    cameras = () if isinstance(record, LostRecord) else tuple(sorted(record.observation.images))
+    if isinstance(record, LostRecord) and last is not None:
         cameras = last.cameras
     full = last is not None and len(last.checksums) >= BLOCK_RECORDS * CHECKSUM.size
     if last is None or full or last.cameras != cameras:
@@ -71,7 +71,7 @@ def checksum(record: Arrival, cameras: Iterable[str]) -> bytes:
     """
     key = record.key
     identity = (key.run, key.actor, int(key.epoch), int(key.episode), int(key.index))
-    if isinstance(record, Lost):
+    if isinstance(record, LostRecord):
         return CHECKSUM.pack(crc32(repr((identity, "lost")).encode()), 0)
     observation, arrays = record.observation, []
     fields: list[object] = [identity, float(record.monotonic_s), float(record.wall_s)]

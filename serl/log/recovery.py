@@ -25,7 +25,7 @@ from serl.log.manifest import Entry, append_entry, read_entries
 from serl.log.wire import END, encode_lost
 from serl.specs import Spec
 from serl.system.files import sha256_of, sync_folder
-from serl.types import Arrival, Key, Lost
+from serl.types import Arrival, Key, LostRecord
 
 QUARANTINE = "quarantine"
 
@@ -66,7 +66,7 @@ def read_logged(
 ) -> Iterator[Arrival]:
     """Yield the records of logged episodes, one episode at a time; damaged ones are put aside.
 
-    Records of lost episodes are yielded as `Lost`.
+    Records of lost episodes are yielded as `LostRecord`.
 
     Raises:
         CorruptData: an episode cannot be read although it is as it was sealed.
@@ -106,10 +106,10 @@ def encoded_losses(
     return [encode_lost(lost) for lost in stand_ins(run, actor, name, records)]
 
 
-def stand_ins(run: str, actor: str, name: EpisodeName, records: int) -> Iterator[Lost]:
-    """Yield one `Lost` for each record of an episode that is gone."""
+def stand_ins(run: str, actor: str, name: EpisodeName, records: int) -> Iterator[LostRecord]:
+    """Yield one `LostRecord` for each record of an episode that is gone."""
     for index in range(records):
-        yield Lost(Key(run, actor, name.epoch, name.episode, index), index == records - 1)
+        yield LostRecord(Key(run, actor, name.epoch, name.episode, index), index == records - 1)
 
 
 def lost_records(folder: Path) -> dict[EpisodeName, int]:

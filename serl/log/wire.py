@@ -30,7 +30,7 @@ from serl.types import (
     End,
     Image,
     Key,
-    Lost,
+    LostRecord,
     Observation,
     Record,
     Step,
@@ -210,7 +210,7 @@ def encode_record(record: Record) -> bytes:
     return join_parts(record_parts(record))
 
 
-def encode_lost(lost: Lost) -> bytes:
+def encode_lost(lost: LostRecord) -> bytes:
     """Encode the stand-in that is sent in place of a record that cannot be read."""
     key = {name: getattr(lost.key, name) for name in _KEY_FIELDS}
     return join_parts(Parts(_LOST, dump_object({"key": key, "last": lost.last}), ()))
@@ -224,7 +224,7 @@ def decode_arrival(data: Buffer, spec: Spec) -> Arrival:
     fields = parse_object(view[_RECORD.size :], "lost record")
     check_fields(fields, _LOST_FIELDS, "lost record")
     check_fields(fields["key"], _KEY_FIELDS, "lost record key")
-    return Lost(Key(**fields["key"]), fields["last"])
+    return LostRecord(Key(**fields["key"]), fields["last"])
 
 
 @np.errstate(over="ignore")  # numbers beyond float32 become infinite, and are refused as infinite

@@ -13,7 +13,7 @@ from serl import plugins
 from serl.agent import Agent, AgentConfig, State
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
-from serl.intervention import PersonContext, Seen, Teleop
+from serl.intervention import PersonContext, SimulationView, Teleop
 from serl.log.annotations import ToolLog, TruthLog
 from serl.log.metrics import Metrics
 from serl.loop import EpisodeKey, Observer
@@ -86,7 +86,7 @@ def make_curriculum(
 def make_human(
     config: TrainConfig,
     task: SimulatedTask,
-    robot: Seen,
+    robot: SimulationView,
     actor: str,
     steps_before: int = 0,
     trained: Callable[[], int] = lambda: 0,

@@ -29,7 +29,7 @@ from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.system.files import sync_folder
 from serl.training.link import read_home
-from serl.types import Arrival, Lost, Step, place_after
+from serl.types import Arrival, LostRecord, Step, place_after
 
 _SCRATCH = ".reopened"
 
@@ -106,11 +106,11 @@ class _Copy:
         place = (key.episode, key.index)
         if place < self._next:
             return
-        lost = isinstance(record, Lost)
+        lost = isinstance(record, LostRecord)
         if place != self._next or not (lost or (key.index > 0) == (self._file is not None)):
             expected = (key.run, key.actor, self._epoch, *self._next)
             raise BadInput(f"copy of a log: expected the record {expected}, got {key}")
-        if isinstance(record, Lost):
+        if isinstance(record, LostRecord):
             self._lose(record)
             return
         if self._file is None:
@@ -183,7 +183,7 @@ class _Copy:
         if self._next[1] == 0:
             self._seal(recovered=False)
 
-    def _lose(self, lost: Lost) -> None:
+    def _lose(self, lost: LostRecord) -> None:
         """Discard the copy of an episode lost by the original log; list it in the manifest."""
         if self._file is not None:
             self._file.close()

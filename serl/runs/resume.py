@@ -41,7 +41,7 @@ from serl.system.json_fields import short
 from serl.training.learner import Learner
 from serl.training.learner_stats import restore_progress
 from serl.transport import LearnerEnd
-from serl.types import Arrival, Lost, Record
+from serl.types import Arrival, LostRecord, Record
 from serl.version import __version__
 
 
@@ -281,7 +281,7 @@ class Continuation:
     def _accept(self, records: Sequence[Arrival]) -> None:
         self._mirror.append(records)
         self.index.accept(records)
-        for key in (each.key for each in records if isinstance(each, Lost) and each.last):
+        for key in (each.key for each in records if isinstance(each, LostRecord) and each.last):
             self._notify(
                 f"{key.actor}/{key.epoch}: episode {key.episode} was damaged in its log, "
                 f"{key.index + 1} records in all, and is lost"

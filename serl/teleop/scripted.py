@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.errors import Silent
-from serl.intervention import Event, PersonConfig, PersonContext, Seen
+from serl.intervention import Event, PersonConfig, PersonContext, SimulationView
 from serl.motion import Motion
 from serl.robot import SimulatedRobot, Truth
 from serl.task import SimulatedTask
@@ -129,7 +129,7 @@ class ScriptedHuman:
         self,
         config: ScriptedHumanConfig,
         task: SimulatedTask,
-        robot: Seen,
+        robot: SimulationView,
         planned_steps: int,
         seed: int,
         steps_before: int = 0,

@@ -17,7 +17,7 @@ from serl.log.metrics import EventRow, Metrics, Rate, UpdateRow
 from serl.training.learner_stats import EpisodeTracker, LearnerProgress, restore_progress
 from serl.training.replay import Prefetch, Replay
 from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
-from serl.types import Arrival, Lost, Step, is_online
+from serl.types import Arrival, LostRecord, Step, is_online
 
 # A restarted learner continues from beyond any version that its predecessor may have published
 # since the checkpoint: actors accept only newer ones.
@@ -173,7 +173,7 @@ class Learner:
         self._count_on_from(saved.version)
         for record in islice(self._log, taken):
             self._enter(record)
-            if not isinstance(record, Lost):
+            if not isinstance(record, LostRecord):
                 self._episodes.follow(record)
         for _ in range(min(self.progress.steps, len(self._untrained))):
             self._untrained.popleft()
@@ -201,7 +201,7 @@ class Learner:
             if record is None:
                 return False
             self._enter(record, stored)
-            if not isinstance(record, Lost):
+            if not isinstance(record, LostRecord):
                 self._episodes.add(record, self.progress.steps, self.progress.version)
         if self._can_train():
             self._train()
@@ -272,7 +272,7 @@ class Learner:
         """Take a record; `stored` if it is in replay already."""
         progress = self.progress
         progress.taken[record.key.actor, record.key.epoch] += 1
-        if isinstance(record, Lost):
+        if isinstance(record, LostRecord):
             return
         if not stored:
             self.replay.add(record)
@@ -323,7 +323,7 @@ class Learner:
         known = len(self._untrained) > 1  # steps to train on; the first is the current one
         while not known and (record := self._next()) is not None:
             self._ahead.append(record)
-            if not isinstance(record, Lost):
+            if not isinstance(record, LostRecord):
                 self.replay.add(record)
             known = is_online(record)
         if known:

@@ -19,7 +19,7 @@ from serl.specs import Spec
 from serl.system.files import read_bounded, write_atomic
 from serl.training.link import MAX_SNAPSHOT_BYTES, decode_snapshot, encode_snapshot
 from serl.transport import ActorEnd, LearnerEnd, Snapshot
-from serl.types import Arrival, Lost, place_after
+from serl.types import Arrival, LostRecord, place_after
 
 _READ_BYTES = 1 << 20
 _PATIENCE_S = 30.0
@@ -208,7 +208,7 @@ class Once:
 
     def _checked(self, record: Arrival) -> Arrival:
         """Check a record by the wire format: its bounds, and that it fits the spec."""
-        data = encode_lost(record) if isinstance(record, Lost) else encode_record(record)
+        data = encode_lost(record) if isinstance(record, LostRecord) else encode_record(record)
         return decode_arrival(data, self._spec)
 
     def _is_next(self, record: Arrival) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.datasets.reward_collection import CollectionDriver, Kind, Position, Watching
+from serl.datasets.reward_collection import CollectionDriver, CollectionView, Kind, Position
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
@@ -42,7 +42,7 @@ def driven(
     records: list[Record] = []
     run(
         robot,
-        Watching(task),
+        CollectionView(task),
         driver,
         clock,
         EpisodeKey("r", "c", 1, 0),

@@ -21,7 +21,7 @@ from serl.runs.replica import Replica
 from serl.runs.resume import open_index
 from serl.runs.verify import verify
 from serl.testing.samples import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
-from serl.types import Arrival, Lost, place_after
+from serl.types import Arrival, LostRecord, place_after
 
 LENGTHS = (2, 3, 4)
 RECORDS = random_records(*LENGTHS)
@@ -35,7 +35,7 @@ def flip(path: Path, place: float = 0.5) -> None:
 
 
 def keys(arrivals: list[Arrival]) -> list[tuple[int, int, bool]]:
-    return [(each.key.episode, each.key.index, isinstance(each, Lost)) for each in arrivals]
+    return [(each.key.episode, each.key.index, isinstance(each, LostRecord)) for each in arrivals]
 
 
 EXPECTED = [(each.key.episode, each.key.index, each.key.episode == 1) for each in RECORDS]
@@ -58,7 +58,7 @@ def test_the_rest_of_a_log_is_read_and_numbers_stay(
         arrivals = list(read_logged(episodes, RUN, ACTOR, SPEC, told.append))
         assert keys(arrivals) == EXPECTED
         assert [place_after(each) for each in arrivals] == [place_after(each) for each in RECORDS]
-        sound = [each for each in arrivals if not isinstance(each, Lost)]
+        sound = [each for each in arrivals if not isinstance(each, LostRecord)]
         assert encoded(sound) == encoded(each for each in RECORDS if each.key.episode != 1)
         assert len(told) == lines
     assert not path.exists()
@@ -113,7 +113,7 @@ def test_a_link_passes_over_a_damaged_episode_and_numbers_stay(tmp_path: Path, s
     arrivals = [decode_arrival(payload, SPEC) for payload in tail.read(1 << 40)]
     tail.close()
     assert [each.key for each in arrivals] == [each.key for each in RECORDS[start:]]
-    assert {each.key.episode for each in arrivals if isinstance(each, Lost)} <= {1}
+    assert {each.key.episode for each in arrivals if isinstance(each, LostRecord)} <= {1}
 
 
 @pytest.mark.parametrize("held", [3, 5, 7])
@@ -123,7 +123,7 @@ def test_a_copy_of_a_log_that_lost_an_episode_goes_on(
 ) -> None:
     """Of the second episode the learner holds none, some or all when its actor's log loses it."""
     folder = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
-    lost = [Lost(each.key, index == 3) for index, each in enumerate(RECORDS[3:7])]
+    lost = [LostRecord(each.key, index == 3) for index, each in enumerate(RECORDS[3:7])]
     sent: list[Arrival] = [*RECORDS[:held], *lost[held - 3 :], *RECORDS[7:]]
     _accept(folder, sent[:restarted_at])
     position = _accept(folder, [])

@@ -12,7 +12,7 @@ from serl.log.wire import decode_arrival, encode_lost, encode_record
 from serl.system.files import write_atomic
 from serl.training.link import decode_snapshot, encode_snapshot
 from serl.transport import Meeting, Snapshot, TransportConfig
-from serl.types import Arrival, Lost
+from serl.types import Arrival, LostRecord
 
 
 class SpoolConfig(TransportConfig):
@@ -52,7 +52,7 @@ class Spool:
     def send(self, records: Sequence[Arrival]) -> None:
         for record in records:
             self._sent += 1
-            data = encode_lost(record) if isinstance(record, Lost) else encode_record(record)
+            data = encode_lost(record) if isinstance(record, LostRecord) else encode_record(record)
             path = self._folder / f"{self._name}-{self._sent:012}"
             path.with_suffix(".part").write_bytes(data)
             path.with_suffix(".part").rename(path.with_suffix(".record"))

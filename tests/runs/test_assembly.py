@@ -34,7 +34,7 @@ from serl.testing import InProcess
 from serl.training.frames import shifted
 from serl.training.learner import Learner
 from serl.training.replay import Replay
-from serl.types import ActionSource, Batch, Image, Lost, Record, Step
+from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step
 
 from ..support.acting import FakeSite
 
@@ -276,7 +276,7 @@ def test_features_are_those_of_the_encoder_that_another_run_left(
     seen = [
         encoder.encode(record.observation.images)["wrist"].tobytes()
         for record in records
-        if not isinstance(record, Lost)
+        if not isinstance(record, LostRecord)
     ]
     assert {row.tobytes() for row in frames["wrist"]} <= set(seen)
     assert not np.array_equal(frames["wrist"], learner(None).replay.sample(8).images["wrist"])

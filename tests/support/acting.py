@@ -95,7 +95,7 @@ class FakeStarts(EpisodeStarts):
         self.placing(episode)
 
 
-class Stage:
+class ActorBench:
     """An actor on the fake task, and what it sent."""
 
     def __init__(

@@ -11,11 +11,11 @@ from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot
 from serl.types import End, Observation, Outcome
 
-from ..support.acting import Stage, snapshot
+from ..support.acting import ActorBench, snapshot
 
 
 def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.run(3)
     assert [r.key.episode for r in stage.records if isinstance(r, End)] == [0, 1, 2]
     assert {record.key.epoch for record in stage.records} == {9}
@@ -27,7 +27,7 @@ def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
 
 
 def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
-    stage, silences = Stage(), [2]
+    stage, silences = ActorBench(), [2]
     observe = stage.robot.observe
 
     def fading() -> Observation:
@@ -47,7 +47,7 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
 
 
 def test_stopping_ends_the_episode_and_the_actor() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.site.stopping = lambda: len(stage.steps) >= 40
     stage.run(9)
     assert len(stage.steps) == 41  # the one under way is the last
@@ -56,7 +56,7 @@ def test_stopping_ends_the_episode_and_the_actor() -> None:
 
 
 def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
-    stage, held = Stage(place=False), [True, False]
+    stage, held = ActorBench(place=False), [True, False]
 
     def standby() -> bool:
         if held[0]:
@@ -70,7 +70,7 @@ def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
     assert stage.robot.stop_reason == ""
 
 
-def struck(stage: Stage, for_s: float) -> None:
+def struck(stage: ActorBench, for_s: float) -> None:
     """Nothing places the stage's robot, and in its first episode it falls silent for so long."""
     observe, begins_s = stage.robot.observe, 0.45
 
@@ -86,7 +86,7 @@ def struck(stage: Stage, for_s: float) -> None:
 
 @pytest.mark.parametrize("silent_s", [0.1, 0.3])
 def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) -> None:
-    stage = Stage(place=False)
+    stage = ActorBench(place=False)
     struck(stage, silent_s)
     stage.weights.publish(snapshot(1, 0.5))
     stage.run(3)
@@ -99,7 +99,7 @@ def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) 
 def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, hold, asked = Stage(place=False), StopLatch(tmp_path / "stopped"), list[str]()
+    stage, hold, asked = ActorBench(place=False), StopLatch(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     outcomes, fault = (
         [Outcome(), Outcome(math.nan)],
@@ -126,7 +126,7 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
 
 
 def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path) -> None:
-    stage, hold, asked = Stage(place=False), StopLatch(tmp_path / "stopped"), list[str]()
+    stage, hold, asked = ActorBench(place=False), StopLatch(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     stage.robot.stop("stopped")
     hold.stop("stopped by a person")
@@ -143,7 +143,7 @@ def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path
 
 
 def test_a_fault_in_an_approach_begins_no_episode_on_a_stopped_robot() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.5))
     stage.actor._approach = lambda: stage.robot.stop("a fault")  # type: ignore[method-assign]
     stage.run(1)
@@ -158,7 +158,7 @@ def test_who_is_stopped_while_held_moves_no_more() -> None:
         stopping = True
         return True
 
-    stage = Stage(stopping=lambda: stopping)
+    stage = ActorBench(stopping=lambda: stopping)
     stage.site.held = standby
     stage.run(3)
     assert stage.records == []

@@ -9,11 +9,11 @@ from serl.policy import Policy, ZeroPolicy
 from serl.teleop.mux import TeleopMux
 from serl.types import Action, ActionSource, End, Observation, Step
 
-from ..support.acting import Acting, Stage
+from ..support.acting import Acting, ActorBench
 
 
 def test_a_reset_is_an_episode_of_a_script() -> None:
-    stage = Stage(place=False)
+    stage = ActorBench(place=False)
     stage.robot.reset(0)
     toward = stage.task.expert(stage.robot.truth, 0)
     stage.policy = stage.actor.policy = Acting(toward)  # succeeds, so that a reset is due
@@ -26,7 +26,7 @@ def test_a_reset_is_an_episode_of_a_script() -> None:
     assert stage.task.reset(ends[1].observation) is None
 
 
-def never_ready(stage: Stage) -> list[int]:
+def never_ready(stage: ActorBench) -> list[int]:
     """Make every reset of the stage's task fail; counts how often one was asked for."""
     asked: list[int] = []
 
@@ -39,7 +39,7 @@ def never_ready(stage: Stage) -> list[int]:
 
 
 def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
-    stage = Stage()
+    stage = ActorBench()
     never_ready(stage)
     request = "a person is needed: the reset failed 3 times"
     with pytest.raises(NeedsPerson, match=request):
@@ -52,13 +52,13 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
     assert stage.robot.stop_reason == request
 
 
-def ready_again(stage: Stage) -> None:
+def ready_again(stage: ActorBench) -> None:
     """A person has restored the scene."""
     stage.task.reset = lambda reading: None  # type: ignore[method-assign]
 
 
 def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
-    stage, asked = Stage(), []
+    stage, asked = ActorBench(), []
     never_ready(stage)
 
     def help_out(reason: str) -> None:
@@ -74,7 +74,7 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
 
 
 def test_a_person_who_did_not_help_is_asked_again() -> None:
-    stage, asked = Stage(), list[str]()
+    stage, asked = ActorBench(), list[str]()
 
     def reset(reading: Observation) -> Policy | None:
         if len(asked) < 3:
@@ -94,7 +94,7 @@ def test_a_person_who_did_not_help_is_asked_again() -> None:
 
 
 def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
-    stage, asked = Stage(), list[str]()
+    stage, asked = ActorBench(), list[str]()
     toward = ZeroPolicy(stage.robot.action_spec)
     rest: list[Policy | None] = [toward, None]
 
@@ -113,7 +113,7 @@ def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
 
 
 def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() -> None:
-    stage, waited = Stage(), list[str]()
+    stage, waited = ActorBench(), list[str]()
     never_ready(stage)
     paused: list[str] = []  # asked as on a real arm: at once, and what waits is `standby`
 
@@ -132,7 +132,7 @@ def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() ->
 
 
 def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
-    stage, asked = Stage(), list[str]()
+    stage, asked = ActorBench(), list[str]()
     never_ready(stage)
     stage.site.person, stage.site.stopping = asked.append, lambda: bool(asked)
     assert stage.actor.episode() is None
@@ -142,7 +142,7 @@ def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
 def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage, stops = Stage(), list[str]()
+    stage, stops = ActorBench(), list[str]()
     stage.site.starts = None
     moves: list[int] = []
     monkeypatch.setattr(stage.robot, "home", lambda: moves.append(1), raising=False)
@@ -168,7 +168,7 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
 
 
 def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
-    stage = Stage()
+    stage = ActorBench()
 
     def reset(reading: Observation) -> Policy:
         raise NeedsPerson("it fell off the table")
@@ -184,7 +184,7 @@ def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
 
 
 def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once() -> None:
-    stage, calls = Stage(), []
+    stage, calls = ActorBench(), []
 
     def reset(reading: Observation) -> Policy:
         calls.append(1)
@@ -200,7 +200,7 @@ def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once(
 
 
 def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.starts.placements = 1
     placed: list[int] = []
 
@@ -216,7 +216,7 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
 
 
 def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.starts.placements = 1
     stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
     stage.site.teleop = Teleoperator(np.array((0.0, 1.0), np.float32))
@@ -243,7 +243,7 @@ class Teleoperator:
 
 
 def test_a_simulated_person_helps_in_no_reset() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.starts.placements = 1
     stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
     person = Teleoperator(np.array((0.0, 1.0), np.float32))
@@ -259,7 +259,7 @@ def test_a_simulated_person_helps_in_no_reset() -> None:
 
 
 def test_stopping_in_the_last_reset_asks_for_nobody() -> None:
-    stage = Stage()
+    stage = ActorBench()
     never_ready(stage)
     stage.site.stopping = lambda: len(stage.steps) >= 45
     stage.run(1)

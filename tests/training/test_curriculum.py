@@ -21,7 +21,7 @@ from serl.types import ActionSource, End, Record, Step
 from ..support.acting import Acting, FakeSite, FakeStarts
 
 
-class World:
+class Setting:
     """Progress and training as a test sets them."""
 
     def __init__(self, **config: float) -> None:
@@ -39,7 +39,7 @@ class World:
 
 
 def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
-    world = World(start=0.2, window=4, success_rate=0.75)
+    world = Setting(start=0.2, window=4, success_rate=0.75)
     world.add(True, True, True)
     assert world.curriculum.share == 0.2, "too few"
     world.add(False)
@@ -56,14 +56,14 @@ def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
 
 
 def test_starts_widen_with_the_steps_at_the_latest() -> None:
-    world = World(start=0.2, until=0.5)
+    world = Setting(start=0.2, until=0.5)
     for trained, share in ((0.0, 0.2), (0.25, 0.6), (0.5, 1.0), (1.0, 1.0)):
         world.trained = trained
         assert world.curriculum.share == pytest.approx(share)
 
 
 def test_a_script_goes_the_share_that_is_not_left() -> None:
-    world = World(start=0.5)
+    world = Setting(start=0.5)
     world.progress = 0.1
     assert world.curriculum.script() is not None
     for progress, reached in ((0.3, False), (0.49, False), (0.51, True)):
@@ -72,7 +72,7 @@ def test_a_script_goes_the_share_that_is_not_left() -> None:
 
 
 def test_a_whole_way_needs_no_script() -> None:
-    world = World(start=0.2)
+    world = Setting(start=0.2)
     world.trained = 0.7
     assert world.curriculum.script() is None
 

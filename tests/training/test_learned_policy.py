@@ -11,11 +11,11 @@ from serl.errors import CorruptData
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.link import WeightsFile, encode_snapshot
 
-from ..support.acting import Constant, Stage, snapshot
+from ..support.acting import ActorBench, Constant, snapshot
 
 
 def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.25))
 
     def publish() -> None:
@@ -31,7 +31,7 @@ def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
 
 
 def test_weights_that_do_not_fit_leave_the_old_ones(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.25))
     assert stage.policy.refresh()
     stage.weights.publish(snapshot(2, np.nan))

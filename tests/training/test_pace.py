@@ -6,7 +6,7 @@ from serl.testing import InProcess
 from serl.training.learned_policy import BackPressure, LearnedPolicy
 from serl.types import ActionSource, Step
 
-from ..support.acting import Constant, Stage, snapshot
+from ..support.acting import ActorBench, Constant, snapshot
 
 
 def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[BackPressure, InProcess]:
@@ -16,7 +16,7 @@ def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[BackPress
 
 
 def online_steps(count: int) -> list[Step]:
-    stage = Stage()
+    stage = ActorBench()
     stage.run(2)
     return stage.steps[:count]
 
@@ -75,7 +75,7 @@ def test_steps_of_a_script_are_no_lead() -> None:
     pace, weights = paced(lead=1, patience_s=60.0)
     weights.publish(snapshot(1, 0.0, trained=0))
     pace()
-    stage = Stage(place=False)
+    stage = ActorBench(place=False)
     stage.robot.reset(0)
     stage.robot._position[:] = 0.0
     stage.run(1)
