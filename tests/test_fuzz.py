@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +28,8 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from mcap.opcode import Opcode
+from mcap.records import Metadata
 
 from serl.agents.classifier import Card, Classifier, networks
 from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
@@ -39,9 +42,9 @@ from serl.log.episode_log import LogConfig
 from serl.log.episode_reader import PART, EpisodeFile, count_records, read_episode
 from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.manifest import MANIFEST, read_entries
-from serl.log.mcap_reader import read_chunk, read_metadata
-from serl.log.mcap_writer import BLOCK, FOOTER, MAGIC, U32, Opcode
+from serl.log.mcap_reader import HEAD, MAGIC, parse, read_messages
 from serl.log.metrics import MetricsWriter
+from serl.log.ros_messages import U32
 from serl.log.wire import (
     Hello,
     WireFrame,
@@ -85,6 +88,7 @@ EACH = 5  # of the words in the place of others; no divisor of how many words th
 SHORT, LONG = 2_500, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
+FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, CRC
 ROOT = Path(__file__).parents[1]
 PICKLES = sorted((ROOT / "tests/data").glob("*.pkl"))
 KEY = bytes(range(32))
@@ -153,8 +157,8 @@ def _file_decoders(folder: Path) -> dict[str, Decoder]:
         "sealed episode": _file(sealed, lambda path: read_episode(path, SPEC), reseal_episode),
         "open episode": _file(part, lambda path: read_episode(path, SPEC), reseal_episode),
         "compressed episode": _file(smaller, lambda path: read_episode(path, SPEC), reseal_episode),
-        "chunk": Decoder([chunk], read_chunk, reseal_chunk),
-        "metadata": Decoder([metadata], read_metadata),
+        "chunk": Decoder([chunk], read_messages, reseal_chunk),
+        "metadata": Decoder([metadata], partial(parse, Metadata)),
         "summary": _summary(sealed),
         "progress": Decoder([dump_object(COUNTERS)], _restore),
         "manifest": _file(entries, lambda path: read_entries(path.parent)),
@@ -193,11 +197,11 @@ def _summary(episode: Path) -> Decoder:
     start, *_ = FOOTER.unpack_from(data, len(data) - len(MAGIC) - FOOTER.size)
     path = _written(episode.with_name("1-000000.mcap"), data)
     blocks, place = {}, start
-    while place + BLOCK.size < len(data):
-        opcode, length = BLOCK.unpack_from(data, place)
-        blocks[opcode] = data[place : place + BLOCK.size + length]
-        place += BLOCK.size + length
-    ending = BLOCK.pack(Opcode.FOOTER, FOOTER.size) + FOOTER.pack(start, 0, 0)[: -U32.size]
+    while place + HEAD.size < len(data):
+        opcode, length = HEAD.unpack_from(data, place)
+        blocks[opcode] = data[place : place + HEAD.size + length]
+        place += HEAD.size + length
+    ending = HEAD.pack(Opcode.FOOTER, FOOTER.size) + FOOTER.pack(start, 0, 0)[: -U32.size]
 
     def decode(statistics: bytes) -> object:
         summary = statistics + ending

@@ -15,8 +15,9 @@ from serl.errors import BadInput, SerlError
 from serl.log.episode_log import LogConfig
 from serl.log.episode_reader import PART, EpisodeFile, Message, episode_name, episode_paths
 from serl.log.episode_writer import EpisodeWriter
-from serl.log.images import compress, head
+from serl.log.images import compress
 from serl.log.manifest import read_entries
+from serl.log.ros_messages import image_head
 from serl.system.files import FileLock, FolderWatch
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ def _compressed(source: EpisodeFile, message: Message, config: LogConfig) -> Mes
     cameras = sorted(source.spec.observation.images.items())
     for (name, spec), pixels in zip(cameras, source.parts(message).images, strict=True):
         data = compress(pixels, spec.shape, config.images, config.jpeg_quality)
-        start = head(config.images, name, spec.shape, len(data), message.time_ns)
+        start = image_head(config.images, name, spec.shape, len(data), message.time_ns)
         images.append(memoryview(start + data))
     return message._replace(images=tuple(images))
 

@@ -2,8 +2,9 @@
 
 One file for each episode, `<epoch>-<episode>.part.mcap` while it is open and `.mcap` once it is
 sealed; one chunk for each record, so that a truncated file loses nothing before the cut. The files
-open in Foxglove and with the `mcap` command line. `serl.log.recovery` seals files that a crash left
-open, `serl.log.compression` compresses images, `serl.runs.verify` checks the whole log.
+open in Foxglove, with `rosbags` and with the `mcap` command line. `serl.log.recovery` seals files
+that a crash left open, `serl.log.compression` compresses images, `serl.runs.verify` checks the
+whole log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import PART
 from serl.log.episode_writer import EpisodeWriter, metadata_of
-from serl.log.images import Encoding
+from serl.log.ros_messages import Encoding
 from serl.log.wire import Parts, record_parts
 from serl.loop import Observer
 from serl.specs import Spec

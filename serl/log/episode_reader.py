@@ -1,7 +1,9 @@
 """Readers of episode files: one file, or all of a folder. `serl.log.tail` follows a growing one.
 
 The format is MCAP as `serl.log.episode_writer` writes it: one uncompressed chunk for each record,
-holding one JSON message (channel 1 for a step, 2 for an end) and then one message for each image.
+holding one message with the record (channel 1 for a step, 2 for an end), one for each image, and
+copies of some values as standard ROS 2 messages. In format 2, without the copies, the first message
+is the JSON text of the record alone.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from mcap.opcode import Opcode
+from mcap.records import Metadata
 from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
-from serl.log.images import ENCODINGS, decode
-from serl.log.mcap_reader import Block, McapReader, read_chunk, read_metadata
-from serl.log.mcap_writer import Opcode
+from serl.log.images import decode
+from serl.log.mcap_reader import Block, McapReader, parse, read_messages
+from serl.log.ros_messages import ENCODINGS, StepMessages
 from serl.log.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
 from serl.specs import Spec
 from serl.system.json_fields import dump_object, short
 from serl.types import End, Episode, Key, Record, Step, limited
 
-FORMAT = "2"
+FORMAT, TEXT_FORMAT = "3", "2"
 FIRST_IMAGE = 3  # channel
 PART, SEALED = ".part.mcap", ".mcap"
 
@@ -79,6 +83,7 @@ class EpisodeFile:
         self.path = path
         self.metadata: dict[str, str] = {}
         self.spec: Spec | None = None
+        self._messages: StepMessages | None = None  # None in format 2
         self._reader = McapReader(path, _MAX_BLOCK_BYTES, checksum)
         self._count = 0
 
@@ -177,22 +182,26 @@ class EpisodeFile:
         """Return the record in a chunk; raise `CorruptData` if one before it is missing."""
         if self.spec is None:
             raise CorruptData("records before the metadata")
-        chunk = read_chunk(block.body)
-        images = list(range(FIRST_IMAGE, FIRST_IMAGE + len(chunk.channels) - 1))
-        if chunk.channels[:1] not in ([STEP], [END]) or chunk.channels[1:] != images:
+        chunk = read_messages(block.body)
+        others = list(range(FIRST_IMAGE, FIRST_IMAGE + len(chunk.channels) - 1))
+        if chunk.channels[:1] not in ([STEP], [END]) or chunk.channels[1:] != others:
             raise CorruptData(f"a chunk with the channels {short(chunk.channels)}")
         if chunk.sequence != self._count:
             raise CorruptData(f"expected record {self._count}, found {chunk.sequence}")
         self._count += 1
-        kind, text, stored = chunk.channels[0], bytes(chunk.data[0]), tuple(chunk.data[1:])
-        return Message(kind, text, stored, chunk.time_ns, block.start)
+        kind, (first, *stored) = chunk.channels[0], chunk.data
+        if self._messages is not None:
+            first = self._messages.text(kind, first)
+            stored = stored[: len(self.spec.observation.images)]
+        return Message(kind, bytes(first), tuple(stored), chunk.time_ns, block.start)
 
     def _take_metadata(self, body: memoryview) -> None:
         """Keep the metadata once they are known to belong to this file."""
-        name, metadata = read_metadata(body)
-        if name != "serl" or metadata.keys() != _METADATA_FIELDS:
+        block = parse(Metadata, body)
+        metadata = block.metadata
+        if block.name != "serl" or metadata.keys() != _METADATA_FIELDS:
             raise CorruptData(f"expected metadata 'serl' with {sorted(_METADATA_FIELDS)}")
-        if metadata["format"] != FORMAT:
+        if metadata["format"] not in (FORMAT, TEXT_FORMAT):
             found = short(metadata["format"])
             raise CorruptData(f"format {found}, this version reads {FORMAT!r}")
         if metadata.pop("crc32") != metadata_crc(metadata):
@@ -207,6 +216,8 @@ class EpisodeFile:
             self.spec = Spec.model_validate_json(metadata["spec"])
         except ValidationError as error:
             raise CorruptData("the spec cannot be read") from error
+        if metadata["format"] == FORMAT:
+            self._messages = StepMessages(self.spec)
         self.metadata = metadata
         self._encoding = ENCODINGS[metadata["images"]]
 

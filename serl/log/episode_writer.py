@@ -6,23 +6,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from mcap.writer import CompressionType, Writer
 
 from serl.log.episode_reader import FIRST_IMAGE, FORMAT, SEALED, EpisodeName, Message, metadata_crc
-from serl.log.images import ENCODINGS, Encoding, head, schema
 from serl.log.manifest import Entry, append_entry
-from serl.log.mcap_writer import McapChannel, McapWriter, Schema
+from serl.log.ros_messages import ENCODINGS, StepMessages, image_head, image_schema
 from serl.log.wire import END, STEP, Parts
 from serl.specs import Spec
-from serl.system.files import Buffer, sync_folder
-from serl.system.json_fields import dump_object
+from serl.system.files import Buffer, sha256_of, sync_folder, write_all
 from serl.types import Key
+
+_UNLIMITED = 1 << 62
 
 
 def metadata_of(key: Key, spec: Spec) -> dict[str, str]:
     """Return the metadata of an episode's file as its actor writes it: with raw images."""
     return {
-        "format": FORMAT,
         "run": key.run,
         "actor": key.actor,
         "epoch": str(key.epoch),
@@ -41,8 +41,11 @@ class EpisodeWriter:
     Args:
         folder: folder of the actor's episodes.
         suffix: suffix of the name until the file is sealed; an existing file is replaced.
-        metadata: metadata as in `EpisodeFile`.
+        metadata: metadata as in `EpisodeFile`; the format is always the newest.
         spec: spec that the records fit.
+
+    Attributes:
+        records: number of records in the file.
 
     Raises:
         OSError: the disk refused; all methods raise it as well.
@@ -55,13 +58,19 @@ class EpisodeWriter:
         self._cameras = [(n, image.shape) for n, image in sorted(spec.observation.images.items())]
         self._error: BaseException | None = None
         self._findable = False  # whether the file's name survives a power cut
-        self._records = 0
+        self.records = 0
         self._kind = 0
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._output = _Output(self._descriptor)
+        self._writer = Writer(
+            self._output,
+            chunk_size=_UNLIMITED,  # a chunk ends with its record, by `flush`
+            compression=CompressionType.NONE,
+            enable_data_crcs=True,
+        )
+        self._messages = StepMessages(spec)
         try:
-            channels = _channels(spec, ENCODINGS[metadata["images"]])
-            checked = {**metadata, "crc32": metadata_crc(metadata)}
-            self._writer = McapWriter(self._descriptor, channels, "serl", checked)
+            self._declare({**metadata, "format": FORMAT})
         except BaseException:
             self.close()
             raise
@@ -70,13 +79,17 @@ class EpisodeWriter:
         """Append a record with raw images: one chunk, one write."""
         images = []
         for (camera, shape), pixels in zip(self._cameras, parts.images, strict=True):
-            images.append((head("raw", camera, shape, len(pixels), time_ns), pixels))
+            head = image_head("raw", camera, shape, len(pixels), time_ns)
+            images.append(b"".join((head, pixels)))
         self._append(parts.kind, parts.text, images, time_ns)
 
     def copy(self, message: Message) -> None:
-        """Append a record in the form in which another file stores it."""
-        images = [(image,) for image in message.images]
-        self._append(message.kind, message.text, images, message.time_ns)
+        """Append a record of another file, with the images as they are stored there.
+
+        Raises:
+            CorruptData: the record does not fit the spec; nothing was written.
+        """
+        self._append(message.kind, message.text, message.images, message.time_ns)
 
     def sync(self) -> None:
         """Wait until every record is on disk."""
@@ -90,15 +103,17 @@ class EpisodeWriter:
         """Finish the file: index, sync, manifest, final name, sync; close it in any case."""
         try:
             with self._trusted():
-                digest = self._writer.finish()
+                self._writer.finish()
+                self._output.flush()
                 os.fsync(self._descriptor)
+                digest = sha256_of(self.path)
         finally:
             self.close()
         entry = Entry(
             name=self._final.name,
-            bytes=self._writer.size,
+            bytes=self._output.tell(),
             sha256=digest,
-            records=self._records,
+            records=self.records,
             ended=self._kind == END,
             recovered=recovered,
         )
@@ -116,14 +131,37 @@ class EpisodeWriter:
         self.close()
         self.path.unlink()
 
-    def _append(
-        self, kind: int, text: bytes, images: Sequence[Sequence[Buffer]], time_ns: int
-    ) -> None:
-        messages: list[tuple[int, Sequence[Buffer]]] = [(kind, (text,))]
-        messages += enumerate(images, start=FIRST_IMAGE)
+    def _declare(self, metadata: Mapping[str, str]) -> None:
+        """Write everything before the first record: `STEP`, `END`, images, then standard messages.
+
+        The numbers of the channels follow from this order.
+        """
+        self._writer.start(profile="ros2", library="serl")
+        self._writer.add_metadata("serl", {**metadata, "crc32": metadata_crc(metadata)})
+        images = image_schema(ENCODINGS[metadata["images"]])
+        records = self._messages.records
+        channels = [
+            ("/step", records[STEP]),
+            ("/end", records[END]),
+            *((f"/image/{camera}", images) for camera, _ in self._cameras),
+            *self._messages.standard,
+        ]
+        numbers = {
+            schema: self._writer.register_schema(schema.name, "ros2msg", schema.text.encode())
+            for schema in dict.fromkeys(schema for _, schema in channels)
+        }
+        for topic, schema in channels:
+            self._writer.register_channel(topic, "cdr", numbers[schema])
+        self._writer.flush()
+
+    def _append(self, kind: int, text: bytes, images: Sequence[Buffer], time_ns: int) -> None:
+        record, standard = self._messages.encode(kind, text, time_ns)
+        messages = [(kind, record), *enumerate([*images, *standard], start=FIRST_IMAGE)]
         with self._trusted():
-            self._writer.write(messages, time_ns, self._records)
-        self._records += 1
+            for channel, data in messages:
+                self._writer.add_message(channel, time_ns, data, time_ns, self.records)
+            self._writer.flush()
+        self.records += 1
         self._kind = kind
 
     @contextmanager
@@ -137,39 +175,28 @@ class EpisodeWriter:
             raise
 
 
-def _channels(spec: Spec, encoding: Encoding) -> list[McapChannel]:
-    """Return the channels: `STEP` for steps, `END` for ends, then images by name as in `Parts`."""
-    return [
-        McapChannel("/step", "json", _json_schema(spec, STEP)),
-        McapChannel("/end", "json", _json_schema(spec, END)),
-        *(
-            McapChannel(f"/image/{name}", "cdr", schema(encoding))
-            for name in sorted(spec.observation.images)
-        ),
-    ]
+class _Output:
+    """The file of a `Writer`: one system call for each flush.
 
+    Args:
+        descriptor: descriptor of an empty file.
+    """
 
-def _json_schema(spec: Spec, kind: int) -> Schema:
-    """Return the JSON schema of a record, which Foxglove needs to offer the values for plots."""
-    number, word, flag = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
-    numbers = {"type": "array", "items": number}
-    key = dict.fromkeys(("run", "actor"), word)
-    key |= dict.fromkeys(("epoch", "episode", "index"), number)
-    properties: dict[str, Any] = {
-        "key": {"type": "object", "properties": key},
-        "state": {"type": "object", "properties": dict.fromkeys(spec.observation.state, numbers)},
-        "images": {"type": "object"},
-        "stamps": {"type": "object"},
-        "monotonic_s": number,
-        "wall_s": number,
-    }
-    if kind == END:
-        properties |= {"success": flag, "reason": word}
-    else:
-        properties |= dict.fromkeys(("requested", "action"), numbers)
-        properties |= dict.fromkeys(("terminated", "truncated"), flag)
-        properties |= dict.fromkeys(("source", "reward_provenance"), word)
-        properties |= dict.fromkeys(("reward", "policy_version"), number)
-    name = "serl.end" if kind == END else "serl.step"
-    text = dump_object({"type": "object", "properties": properties}).decode()
-    return Schema(name, "jsonschema", text)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pieces: list[Buffer] = []
+        self._size = 0
+
+    def write(self, data: Buffer) -> None:
+        """Note bytes for the next flush."""
+        self._pieces.append(data)
+        self._size += len(data)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._size
+
+    def flush(self) -> None:
+        """Write all bytes noted."""
+        pieces, self._pieces = self._pieces, []
+        write_all(self._descriptor, *pieces)

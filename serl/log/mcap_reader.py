@@ -1,33 +1,49 @@
-"""A reader of MCAP files made by `serl.log.mcap_writer`, also while they are being written."""
+"""A reader of MCAP files (https://mcap.dev/spec), also while they are being written.
+
+It finds the records of a file one by one, so that a file that grows or was cut gives all that is
+whole, and checks sizes before it reads. The `mcap` package parses the records.
+"""
 
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
-from struct import Struct, error
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from serl.errors import CorruptData
-from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, INDEX_BYTES, MAGIC, MESSAGE, U32, Opcode
-from serl.system.files import Buffer, open_regular
-from serl.system.json_fields import short
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.records import Chunk, Footer, Metadata, Statistics
+from mcap.writer import MCAP0_MAGIC
 
-_STATISTICS = Struct("<QHIIIIQQI")  # eight numbers about the file, length of the counts
-_COUNT = Struct("<HQ")  # channel, number of messages
+from serl.errors import CorruptData
+from serl.system.files import Buffer, open_regular
+
+MAGIC: bytes = MCAP0_MAGIC
+HEAD = struct.Struct("<BQ")  # opcode and length of a record
+_MESSAGE = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
+_CRC = struct.Struct("<I")
+_INDEX_BYTES = 22  # length of a message index of one entry, the only length in episode files
+_FOOTER_BYTES = 20
 _AHEAD_BYTES = 1 << 20
 _DECLARATIONS = {Opcode.HEADER, Opcode.METADATA, Opcode.SCHEMA, Opcode.CHANNEL}
 
+Parsed = TypeVar("Parsed", Chunk, Footer, Metadata, Statistics)
+
 
 class Block(NamedTuple):
-    """A block of an MCAP file: its kind, its content, and the byte at which it starts."""
+    """A record of an MCAP file: its kind, its content, and the byte at which it starts."""
 
     opcode: int
     body: memoryview
     start: int
 
 
-class Chunk(NamedTuple):
+class Messages(NamedTuple):
     """The messages of one chunk: their channels, their data, and their common sequence and time."""
 
     channels: list[int]
@@ -37,16 +53,16 @@ class Chunk(NamedTuple):
 
 
 class McapReader:
-    """A reader of the blocks of one file in order.
+    """A reader of the records of one file in order.
 
     Args:
         path: MCAP file.
-        max_block_bytes: largest length of a block; a longer one is refused before it is read.
+        max_block_bytes: largest length of a record; a longer one is refused before it is read.
         checksum: whether to check the checksum of all data, besides that of each chunk.
 
     Attributes:
         offset: position of the next unread byte.
-        ended: whether all data were read, up to the block that ends them.
+        ended: whether all data were read, up to the record that ends them.
     """
 
     def __init__(self, path: Path, max_block_bytes: int, checksum: bool) -> None:
@@ -66,7 +82,7 @@ class McapReader:
         self._file.close()
 
     def next_block(self) -> Block | None:
-        """Return the next metadata or chunk block; None when no further one is complete.
+        """Return the next metadata or chunk; None when no further one is complete.
 
         Raises:
             CorruptData: the file is damaged or foreign; the line names the file and the byte.
@@ -77,7 +93,7 @@ class McapReader:
             if block.opcode in (Opcode.METADATA, Opcode.CHUNK):
                 return block
             if block.opcode == Opcode.DATA_END:
-                if self._checksum and block.body != U32.pack(self._crc):
+                if self._checksum and block.body != _CRC.pack(self._crc):
                     raise self.corrupt(block.start, "the checksum of the data does not match")
                 self.ended = True
         return None
@@ -90,21 +106,23 @@ class McapReader:
         """
         descriptor = self._file.fileno()
         size = os.fstat(descriptor).st_size
-        closing = FOOTER.size + len(MAGIC)
-        tail = os.pread(descriptor, closing, max(0, size - closing))
-        if len(tail) < closing or not tail.endswith(MAGIC):
+        tail = os.pread(descriptor, _FOOTER_BYTES + len(MAGIC), max(0, size - _FOOTER_BYTES - 8))
+        if len(tail) < _FOOTER_BYTES + len(MAGIC) or not tail.endswith(MAGIC):
             raise self.corrupt(size, "does not end as it was sealed: cut, or added to")
-        start, _, crc = FOOTER.unpack_from(tail)
-        length = size - len(MAGIC) - U32.size - start
-        if not 0 <= length <= self._max_block_bytes or (self.ended and start != self.offset):
+        footer = parse(Footer, tail[:_FOOTER_BYTES])
+        start, end = footer.summary_start, size - len(MAGIC) - _CRC.size
+        if not 0 <= end - start <= self._max_block_bytes or (self.ended and start != self.offset):
             raise self.corrupt(size, "the footer does not fit the file")
-        summary = os.pread(descriptor, length, start)
-        if crc32(summary) != crc:
+        summary = os.pread(descriptor, end - start, start)
+        if crc32(summary) != footer.summary_crc:
             raise self.corrupt(start, "the checksum of the summary does not match")
         try:
-            return _counts(summary)
-        except (error, CorruptData) as cause:
+            for opcode, body in _split(summary[: -(HEAD.size + _FOOTER_BYTES - _CRC.size)]):
+                if opcode == Opcode.STATISTICS:
+                    return dict(parse(Statistics, body).channel_message_counts)
+        except CorruptData as cause:
             raise self.corrupt(start, f"summary: {cause}") from cause
+        raise self.corrupt(start, "summary: it has no statistics")
 
     def corrupt(self, offset: int, cause: str) -> CorruptData:
         """Return the error that names the file, the byte and the cause."""
@@ -120,21 +138,21 @@ class McapReader:
         return magic == MAGIC
 
     def _read_block(self) -> Block | None:
-        """Return the block at the offset, or None while it is incomplete."""
+        """Return the record at the offset, or None while it is incomplete."""
         start = self.offset
-        head = self._bytes(start, BLOCK.size)
+        head = self._bytes(start, HEAD.size)
         if head is None:
             return None
-        opcode, length = BLOCK.unpack(head)
+        opcode, length = HEAD.unpack(head)
         if not self._may_follow(opcode, length):
-            raise self.corrupt(start, f"unexpected block {opcode} of {length} bytes")
-        body = self._bytes(start + BLOCK.size, length)
+            raise self.corrupt(start, f"unexpected record {opcode} of {length} bytes")
+        body = self._bytes(start + HEAD.size, length)
         if body is None:
             return None
         if self._checksum and opcode != Opcode.DATA_END:
             self._crc = crc32(body, crc32(head, self._crc))
         self._chunks += opcode == Opcode.CHUNK
-        self.offset = start + BLOCK.size + length
+        self.offset = start + HEAD.size + length
         return Block(opcode, body, start)
 
     def _bytes(self, start: int, length: int) -> memoryview | None:
@@ -152,84 +170,66 @@ class McapReader:
         return self._ahead[place : place + length]
 
     def _may_follow(self, opcode: int, length: int) -> bool:
-        """Return whether a block may occur here, so that a damaged opcode cannot hide a chunk.
+        """Return whether a record may occur here, so that a damaged opcode cannot hide a chunk.
 
         Declarations come first, indexes are short.
         """
         if opcode in _DECLARATIONS:
             return not self._chunks and length <= self._max_block_bytes
         if opcode == Opcode.MESSAGE_INDEX:
-            return self._chunks > 0 and length == INDEX_BYTES
+            return self._chunks > 0 and length == _INDEX_BYTES
         if opcode == Opcode.DATA_END:
-            return length == U32.size
+            return length == _CRC.size
         return opcode == Opcode.CHUNK and length <= self._max_block_bytes
 
 
-def read_metadata(body: Buffer) -> tuple[str, dict[str, str]]:
-    """Return name and content of a metadata block; raise `CorruptData` if it is damaged."""
+def parse(kind: type[Parsed], body: Buffer) -> Parsed:
+    """Return the content of a record; raise `CorruptData` unless it is exactly one of its kind."""
+    stream = ReadDataStream(BytesIO(body))
     try:
-        name, rest = _read_text(memoryview(body))
-        (length,) = U32.unpack_from(rest)
-        rest = rest[U32.size :]
-        if len(rest) != length:
-            raise CorruptData("metadata: wrong length")
-        metadata = {}
-        while rest:
-            key, rest = _read_text(rest)
-            metadata[key], rest = _read_text(rest)
-    except (error, UnicodeDecodeError) as cause:
-        raise CorruptData(f"metadata: {cause}") from cause
-    return name, metadata
+        record: Any = kind.read(stream)
+    except (McapError, struct.error, ValueError, OverflowError) as cause:
+        raise CorruptData(f"{kind.__name__}: {type(cause).__name__}: {cause}") from cause
+    if stream.count != len(body):
+        raise CorruptData(f"{kind.__name__}: a wrong length")
+    return record
 
 
-def read_chunk(body: Buffer) -> Chunk:
-    """Return the messages of a chunk, by channel, as views of `body`.
+def read_messages(body: Buffer) -> Messages:
+    """Return the messages of a chunk, at most one for each channel, in the order of channels.
 
     Raises:
         CorruptData: the chunk is damaged or foreign.
     """
-    try:
-        _, _, size, crc, compression, stored = CHUNK.unpack_from(body)
-        rest = memoryview(body)[CHUNK.size :]
-        if compression != 0 or not size == stored == len(rest):
-            raise CorruptData("a chunk that serl did not write")
-        if crc32(rest) != crc:
-            raise CorruptData("the checksum of the chunk does not match")
-        channels: list[int] = []
-        data: list[memoryview] = []
-        sequence = time_ns = 0
-        while rest:
-            opcode, length = BLOCK.unpack_from(rest)
-            message, rest = rest[BLOCK.size : BLOCK.size + length], rest[BLOCK.size + length :]
-            channel, sequence, time_ns, _ = MESSAGE.unpack_from(message)
-            if opcode != Opcode.MESSAGE:
-                raise CorruptData(f"unexpected block {opcode} in a chunk")
-            if channels and channel <= channels[-1]:  # also bounds the memory for a chunk
-                raise CorruptData(f"a chunk with channel {channel} after {channels[-1]}")
-            channels.append(channel)
-            data.append(message[MESSAGE.size :])
-    except error as cause:
-        raise CorruptData(f"chunk: {cause}") from cause
-    return Chunk(channels, data, sequence, time_ns)
+    chunk = parse(Chunk, body)
+    if chunk.compression or chunk.uncompressed_size != len(chunk.data):
+        raise CorruptData("a chunk that serl did not write")
+    if crc32(chunk.data) != chunk.uncompressed_crc:
+        raise CorruptData("the checksum of the chunk does not match")
+    found = Messages([], [], 0, 0)
+    for opcode, content in _split(chunk.data):
+        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL) and not found.channels:
+            continue
+        if opcode != Opcode.MESSAGE or len(content) < _MESSAGE.size:
+            raise CorruptData(f"unexpected record {opcode} in a chunk")
+        channel, sequence, time_ns, _ = _MESSAGE.unpack_from(content)
+        if found.channels and channel <= found.channels[-1]:  # also bounds the memory for a chunk
+            raise CorruptData(f"a chunk with channel {channel} after {found.channels[-1]}")
+        found.channels.append(channel)
+        found.data.append(content[_MESSAGE.size :])
+        found = found._replace(sequence=sequence, time_ns=time_ns)
+    return found
 
 
-def _counts(summary: bytes) -> dict[int, int]:
-    """Return the message counts in the statistics block of a summary."""
-    rest = memoryview(summary)
-    while len(rest) >= BLOCK.size:
-        opcode, length = BLOCK.unpack_from(rest)
-        body, rest = rest[BLOCK.size : BLOCK.size + length], rest[BLOCK.size + length :]
-        if opcode == Opcode.STATISTICS:
-            *_, size = _STATISTICS.unpack_from(body)
-            if len(body) != _STATISTICS.size + size:
-                raise CorruptData("statistics of a wrong length")
-            return dict(_COUNT.iter_unpack(body[_STATISTICS.size :]))
-    raise CorruptData("it has no statistics")
-
-
-def _read_text(data: memoryview) -> tuple[str, memoryview]:
-    (length,) = U32.unpack_from(data)
-    text = bytes(data[U32.size : U32.size + length])
-    if len(text) != length:
-        raise CorruptData(f"metadata: a text is cut: {short(text)}")
-    return text.decode(), data[U32.size + length :]
+def _split(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Yield opcode and content of consecutive records; raise `CorruptData` if one is cut."""
+    place, view = 0, memoryview(data)
+    while place < len(view):
+        if len(view) - place < HEAD.size:
+            raise CorruptData("a record is cut")
+        opcode, length = HEAD.unpack_from(view, place)
+        place += HEAD.size
+        if length > len(view) - place:
+            raise CorruptData(f"a record of {length} bytes is cut")
+        yield opcode, view[place : place + length]
+        place += length

@@ -223,8 +223,8 @@ def _recover_file(part: Path) -> Path | None:
         into_quarantine(part)
         return None
     with closing(EpisodeFile(part)) as source:
-        sealed = _rewrite(source)
-        whole = source.sealed or source.offset == part.stat().st_size
+        sealed, copied = _rewrite(source)
+        whole = copied and (source.sealed or source.offset == part.stat().st_size)
     if whole:
         part.unlink()
         sync_folder(part.parent)
@@ -243,20 +243,32 @@ def _follows(part: Path) -> bool:
     return bool(entries and entries[-1].ended)
 
 
-def _rewrite(source: EpisodeFile) -> Path | None:
-    """Copy the undamaged beginning into a sealed file; None when there is no record in it."""
+def _rewrite(source: EpisodeFile) -> tuple[Path | None, bool]:
+    """Copy the undamaged beginning into a sealed file, if there is a record in it.
+
+    Returns:
+        The sealed file, and whether all records were copied.
+    """
     writer: EpisodeWriter | None = None
+    copied = True
     try:
         for message in source.prefix():
             assert source.spec is not None  # the spec precedes the first message
             if writer is None:
                 writer = EpisodeWriter(source.path.parent, _SCRATCH, source.metadata, source.spec)
-            writer.copy(message)
+            try:
+                writer.copy(message)
+            except CorruptData:
+                copied = False
+                break
     except BaseException:
         if writer is not None:
             writer.discard()
         raise
-    return writer.seal(recovered=True) if writer else None
+    if writer is not None and writer.records == 0:
+        writer.discard()
+        writer = None
+    return writer.seal(recovered=True) if writer else None, copied
 
 
 def _list_unlisted(folder: Path) -> None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from pydantic import ValidationError
 
@@ -171,13 +172,20 @@ def record_parts(record: Record) -> Parts:
         kind = END
         reason = record.text[:_MAX_TEXT].encode(errors="replace").decode()
         fields |= {"success": bool(record.success), "reason": reason}
+    if not all(map(isfinite, (*fields["stamps"].values(), *_scalars(record)))):  # null in JSON
+        raise SpecMismatch(f"record {key.index} of episode {key.episode}: a number is not finite")
     try:
-        rest = dump_object(fields)
-    except ValueError as error:
+        rest = msgspec.json.encode(fields)
+    except ValueError as error:  # a lone surrogate
         raise SpecMismatch(f"record {key.index} of episode {key.episode}: {error}") from error
     images = (np.ascontiguousarray(observation.images[name]) for name in cameras)
     pixels = tuple(image.data.cast("B") for image in images)
     return Parts(kind, text.encode() + rest[1:], pixels)
+
+
+def _scalars(record: Record) -> tuple[float, ...]:
+    reward = (record.reward,) if isinstance(record, Step) else ()
+    return (record.monotonic_s, record.wall_s, *reward)
 
 
 def _numbers(arrays: Mapping[str, Array]) -> str:

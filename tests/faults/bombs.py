@@ -11,7 +11,8 @@ from pathlib import Path
 
 from serl.errors import BadInput
 from serl.log.episode_reader import read_episode
-from serl.log.images import decode, head
+from serl.log.images import decode
+from serl.log.ros_messages import image_head
 from serl.log.wire import (
     WireFrame,
     decode_frame,
@@ -110,7 +111,7 @@ def _images() -> Iterator[Bomb]:
 
     for width, height in ((50_000, 50_000), (64, 1 << 31), ((1 << 32) - 1,) * 2):
         data = png(width, height)
-        message = memoryview(head("png", "wrist", SHAPE, len(data), 0) + data)
+        message = memoryview(image_head("png", "wrist", SHAPE, len(data), 0) + data)
         yield f"png of {width} x {height}", partial(decode, message, "png", "wrist", SHAPE)
 
 

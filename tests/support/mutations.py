@@ -10,15 +10,18 @@ from random import Random
 from zlib import crc32
 
 import safetensors.numpy
+from mcap.opcode import Opcode
+from mcap.records import Metadata
 from safetensors import SafetensorError
 
 from serl.errors import BadInput
 from serl.log.episode_reader import metadata_crc
-from serl.log.mcap_reader import read_metadata
-from serl.log.mcap_writer import BLOCK, CHUNK, U32, Opcode
+from serl.log.mcap_reader import HEAD, parse
+from serl.log.ros_messages import U32
 from serl.testing.samples import IMAGES
 from serl.training.link import _checksum, _read_header
 
+CHUNK = struct.Struct("<QQQIIQ")  # times, size, CRC, length of the compression, size
 RECORD_HEAD = 12
 NUMBERS = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
 WORDS = [
@@ -62,9 +65,9 @@ def reseal_chunk(data: bytes) -> bytes:
 def reseal_episode(data: bytes) -> bytes:
     """Checksums of chunks, metadata and data are right, as far as there are blocks."""
     pieces, place = [data[:8]], 8
-    while place + BLOCK.size <= len(data):
-        opcode, length = BLOCK.unpack_from(data, place)
-        body = data[place + BLOCK.size : place + BLOCK.size + length]
+    while place + HEAD.size <= len(data):
+        opcode, length = HEAD.unpack_from(data, place)
+        body = data[place + HEAD.size : place + HEAD.size + length]
         if len(body) < length:
             break
         if opcode == Opcode.CHUNK:
@@ -73,14 +76,14 @@ def reseal_episode(data: bytes) -> bytes:
             body = _reseal_metadata(body)
         elif opcode == Opcode.DATA_END:
             body = U32.pack(crc32(b"".join(pieces)))
-        pieces.append(BLOCK.pack(opcode, len(body)) + body)
-        place += BLOCK.size + length
+        pieces.append(HEAD.pack(opcode, len(body)) + body)
+        place += HEAD.size + length
     return b"".join(pieces) + data[place:]
 
 
 def _reseal_metadata(body: bytes) -> bytes:
     try:
-        _, metadata = read_metadata(body)
+        metadata = parse(Metadata, body).metadata
     except BadInput:
         return body
     found = metadata.pop("crc32", "")
