@@ -67,7 +67,11 @@ COMMANDS = {
         "demos:import_file", "convert a .pkl file of SERL or HIL-SERL", _EPISODES, "run"
     ),
     "demos undo": Command("demos:undo", "remove the newest demonstration of a recording"),
-    "eval": Command("evaluate:evaluate", "run unassisted trials of a trained policy"),
+    "eval": Command(
+        "evaluate:evaluate",
+        "run unassisted trials of a trained policy",
+        "a result printed above is complete, a film is not",
+    ),
     "up": Command("up:bring_up", "start the learner and robots that a file describes", _ALL_SAVED),
     "plan": Command("plan:plan", "predict how long a training will take", settings="run"),
     "run": Command(
