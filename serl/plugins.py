@@ -69,7 +69,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
 """Methods that external plug-ins must have, by kind."""
 
 
-class Installed(NamedTuple):
+class InstalledPlugin(NamedTuple):
     """A plug-in of an installed package.
 
     Attributes:
@@ -107,15 +107,15 @@ def known(kind: Kind) -> list[str]:
     return sorted([*names(kind), *_WITHOUT_MODULE.get(kind, ())])
 
 
-def installed(kind: Kind) -> list[Installed]:
+def installed(kind: Kind) -> list[InstalledPlugin]:
     """Return the plug-ins of this kind from installed packages, by name, without importing them.
 
     Names that serl also has, or that two packages have, are included; `load` resolves them.
     """
-    found: dict[tuple[str, str], Installed] = {}
+    found: dict[tuple[str, str], InstalledPlugin] = {}
     for package, entry in _entries():
         if entry.group == GROUPS.get(kind):
-            found.setdefault((entry.name, package), Installed(entry.name, package, entry))
+            found.setdefault((entry.name, package), InstalledPlugin(entry.name, package, entry))
     return [found[key] for key in sorted(found)]
 
 
@@ -179,7 +179,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
     )
 
 
-def load_installed(kind: Kind, plugin: Installed) -> Any:
+def load_installed(kind: Kind, plugin: InstalledPlugin) -> Any:
     """Load the plug-in of an installed package; raise `BadInput` that names the package."""
     what = f"{kind} {plugin.name!r} of the package {plugin.package}"
     try:

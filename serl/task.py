@@ -247,7 +247,7 @@ class SimulatedTask(Task, Protocol):
 
 
 @runtime_checkable
-class FeatureTuned(Protocol):
+class FeatureTunedTask(Protocol):
     """Additional method of a task that can be trained on a pretrained encoder's image features."""
 
     def feature_defaults(self) -> Mapping[str, Any]:
@@ -256,7 +256,7 @@ class FeatureTuned(Protocol):
 
 
 @runtime_checkable
-class Demonstrated(Protocol):
+class DemonstrationTask(Protocol):
     """Additional methods of a task that a demonstration defines, as a lap defines a course."""
 
     @property

@@ -32,7 +32,7 @@ from mcap.opcode import Opcode
 from mcap.records import Metadata
 
 from serl.agents.classifier import Card, Classifier, networks
-from serl.agents.pretraining import Pretrained, load_encoder, save_encoder
+from serl.agents.pretraining import PretrainedEncoder, load_encoder, save_encoder
 from serl.camera import View
 from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE as LABELS
@@ -180,7 +180,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     made.save(model)
     network = networks(card)[0]
     parts = {name: part[0].numpy() for name, part in network.views(made.encoder_flat).items()}
-    save_encoder(encoder, Pretrained(parts, {}, dict(network.cameras)), {})
+    save_encoder(encoder, PretrainedEncoder(parts, {}, dict(network.cameras)), {})
     return {
         "reward model": _file(model, Classifier.load),
         "encoder": _file(

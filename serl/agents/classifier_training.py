@@ -31,7 +31,7 @@ _LEAST = 5
 """Smallest number of samples of each class in each part; fewer give no reliable result."""
 
 
-class Trained(NamedTuple):
+class TrainedClassifier(NamedTuple):
     """A trained classifier, and its predictions on samples unused in training and calibration."""
 
     classifier: Classifier
@@ -44,7 +44,7 @@ def train_classifier(
     card: Card,
     config: ClassifierConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
-) -> Trained:
+) -> TrainedClassifier:
     """Train on most episodes, choose temperature and threshold on others, measure on the rest.
 
     The measured accuracy is on episodes used for neither, so it holds for new episodes. Equal
@@ -95,7 +95,9 @@ def train_classifier(
             "seed": config.seed,
         }
     )
-    return Trained(Classifier(settled, encoder_flat, head_flat, trunk), held_out, probabilities)
+    return TrainedClassifier(
+        Classifier(settled, encoder_flat, head_flat, trunk), held_out, probabilities
+    )
 
 
 def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:

@@ -52,7 +52,7 @@ class Sights(NamedTuple):
     targets: Mapping[str, Array]
 
 
-class Pretrained(NamedTuple):
+class PretrainedEncoder(NamedTuple):
     """A pretrained encoder, with its errors on held-out images.
 
     Attributes:
@@ -146,7 +146,7 @@ def pretrain(
     seen: Mapping[str, Sights],
     config: PretrainingConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
-) -> Pretrained:
+) -> PretrainedEncoder:
     """Train an encoder to predict the targets from the images, of several tasks at once.
 
     Targets near zero, for example the distance of a tool near its goal, count most (`_Lesson`).
@@ -190,7 +190,7 @@ def pretrain(
     }
     views = encoder.views(looking.flat.detach())
     arrays = to_arrays({name: part[0] for name, part in views.items()})
-    return Pretrained(arrays, errors, encoder.cameras)
+    return PretrainedEncoder(arrays, errors, encoder.cameras)
 
 
 class _Lesson:
@@ -255,7 +255,7 @@ def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
     return cameras
 
 
-def save_encoder(path: Path, pretrained: Pretrained, details: Mapping[str, Any]) -> None:
+def save_encoder(path: Path, pretrained: PretrainedEncoder, details: Mapping[str, Any]) -> None:
     """Write an encoder to a safetensors file; `details` are added to its card.
 
     Raises:

@@ -118,7 +118,7 @@ _WITHOUT_MODULE = {
 }
 
 
-def _installed_line(kind: plugins.Kind, plugin: plugins.Installed) -> str:
+def _installed_line(kind: plugins.Kind, plugin: plugins.InstalledPlugin) -> str:
     """Return the package and the summary of an installed plug-in, or why it cannot be used."""
     of = f"[{plugin.package}]"
     if plugin.name in plugins.known(kind):

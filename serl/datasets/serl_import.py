@@ -197,7 +197,7 @@ class ImportMap(BaseModel):
     images: dict[str, str] = {}
 
 
-class Imported(NamedTuple):
+class ImportCounts(NamedTuple):
     """Numbers of imported episodes, steps and time limits of a file."""
 
     successes: int
@@ -282,7 +282,7 @@ def import_runs(
     folder: Path,
     provenance: str,
     log_config: LogConfig | None = None,
-) -> Imported:
+) -> ImportCounts:
     """Write successes into a new folder, and failures into its subfolder.
 
     Args:
@@ -310,7 +310,7 @@ def import_runs(
         counts[kind] = len(chosen)
     steps = sum(len(run.transitions) for run in found)
     limits = sum(run.reason is EndReason.TIME_LIMIT for run in found)
-    return Imported(counts[0], counts[1], steps, limits)
+    return ImportCounts(counts[0], counts[1], steps, limits)
 
 
 def _check_run(run: Run, spec: Spec, mapper: Mapper, where: str) -> None:

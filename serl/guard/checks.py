@@ -30,7 +30,7 @@ _BEAT = re.compile(
 )
 
 
-class Refused(BadInput):
+class MessageRefusal(BadInput):
     """The error for a message that the guard rejects.
 
     Attributes:
@@ -71,59 +71,63 @@ def parse_beat(text: str) -> Beat:
     """Parse a heartbeat "<lease> <mode> <count> <silence in ms>"; the silence is optional.
 
     Raises:
-        Refused: the text has another form.
+        MessageRefusal: the text has another form.
     """
     found = _BEAT.fullmatch(text[:128])
     if found is None:
-        raise Refused("heartbeat", f"heartbeat {text[:128]!r}: expected '<lease> <mode> <count>'")
+        raise MessageRefusal(
+            "heartbeat", f"heartbeat {text[:128]!r}: expected '<lease> <mode> <count>'"
+        )
     lease, mode, number, silent_ms = found.groups()
     return Beat(lease, GuardState(mode), int(number), 1e-3 * int(silent_ms or 0))
 
 
 def check_numbers(values: Sequence[float], size: int, what: str) -> None:
-    """Raise `Refused` unless there are exactly `size` numbers, all finite."""
+    """Raise `MessageRefusal` unless there are exactly `size` numbers, all finite."""
     if len(values) != size:
-        raise Refused("size", f"{what}: {len(values)} numbers, expected {size}")
+        raise MessageRefusal("size", f"{what}: {len(values)} numbers, expected {size}")
     if not all(map(math.isfinite, values)):
-        raise Refused("not finite", f"{what} is not finite")
+        raise MessageRefusal("not finite", f"{what} is not finite")
 
 
 def check_stamp(heard: MessageInfo, what: str, ahead_s: float, behind_s: float) -> None:
-    """Raise `Refused` for a stamp from the future or too old; deadlines do not depend on stamps."""
+    """Refuse a stamp from the future or too old; deadlines do not depend on stamps."""
     if not heard.stamp_s - heard.wall_s <= ahead_s:
-        raise Refused("future", f"{what} is from the future")
+        raise MessageRefusal("future", f"{what} is from the future")
     if not heard.wall_s - heard.stamp_s <= behind_s:
-        raise Refused("old", f"{what} is old")
+        raise MessageRefusal("old", f"{what} is old")
 
 
 def check_frame(heard: MessageInfo, what: str, frame: str) -> None:
-    """Raise `Refused` unless the message is in the frame `frame`."""
+    """Raise `MessageRefusal` unless the message is in the frame `frame`."""
     if heard.frame != frame:
-        raise Refused("frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}")
+        raise MessageRefusal(
+            "frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}"
+        )
 
 
 def check_pose(values: Sequence[float], what: str) -> Pose:
-    """Return seven numbers, x y z and a quaternion xyzw, as a pose; raise `Refused` if invalid."""
+    """Return seven numbers, x y z and a quaternion xyzw, as a pose; refuse invalid ones."""
     check_numbers(values, 7, what)
     x, y, z, *quaternion = values
     try:
         return Pose((x, y, z), normalized(quaternion))
     except BadInput as error:
-        raise Refused("quaternion", f"{what}: {error}") from None
+        raise MessageRefusal("quaternion", f"{what}: {error}") from None
 
 
 def check_command(values: Sequence[float], heard: MessageInfo, config: GuardConfig) -> Pose:
     """Return the target of a command, clamped to the box and to the largest rotation.
 
     Raises:
-        Refused: the command is rejected, with the reason.
+        MessageRefusal: the command is rejected, with the reason.
     """
     check_frame(heard, "command", config.frame)
     check_numbers(values, 7, "command")
     check_stamp(heard, "command", config.ahead_s, config.command_s)
     target = bounded(check_pose(values, "command"), config)
     if _in_keep_out(target.position, config, 0.0):
-        raise Refused("keep-out", "command is in a keep-out box")
+        raise MessageRefusal("keep-out", "command is in a keep-out box")
     return target
 
 
@@ -131,11 +135,11 @@ def check_opening(values: Sequence[float], heard: MessageInfo, config: GuardConf
     """Return the commanded opening of a gripper: 1 open, 0 close.
 
     Raises:
-        Refused: the command is rejected, with the reason.
+        MessageRefusal: the command is rejected, with the reason.
     """
     check_numbers(values, 1, "gripper")
     if not 0.0 <= values[0] <= 1.0:
-        raise Refused("range", "gripper: expected 0 to 1")
+        raise MessageRefusal("range", "gripper: expected 0 to 1")
     check_stamp(heard, "gripper", config.ahead_s, config.command_s)
     return 1.0 if values[0] >= 0.5 else 0.0
 

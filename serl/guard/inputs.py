@@ -10,7 +10,7 @@ from typing import Self
 
 from serl.guard.checks import (
     MessageInfo,
-    Refused,
+    MessageRefusal,
     check_frame,
     check_numbers,
     check_opening,
@@ -71,8 +71,8 @@ class MessageAge:
     def hearing(self, now_s: float, stamp_s: float = math.nan) -> Self:
         """Return a context manager for the checks of one message.
 
-        A `Refused` raised in the block is counted and suppressed; a block without an error makes
-        the source fresh.
+        A `MessageRefusal` raised in the block is counted and suppressed; a block without an error
+        makes the source fresh.
         """
         self._now_s, self._new_stamp_s = now_s, stamp_s
         return self
@@ -97,10 +97,10 @@ class MessageAge:
             if not self.is_fresh(self._now_s):
                 self.resumed_s = self._now_s
             self.heard_s, self.stamp_s, self.fault = self._now_s, self._new_stamp_s, ""
-        elif isinstance(error, Refused):
+        elif isinstance(error, MessageRefusal):
             self._counts[f"{self._name}: {error.reason}"] += 1
             self.fault = str(error)
-        return isinstance(error, Refused)
+        return isinstance(error, MessageRefusal)
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the last valid message is not too old."""
@@ -167,10 +167,10 @@ class Lease:
             if beat.lease != self._owner:
                 if heard.now_s - self.heard_s <= self._config.lease_s:
                     self._stranger_s = heard.now_s
-                    raise Refused("lease", f"{beat.lease} beats while {self._owner} drives")
+                    raise MessageRefusal("lease", f"{beat.lease} beats while {self._owner} drives")
                 self._owner, self.since_s = beat.lease, heard.now_s
             elif beat.number <= self._number:
-                raise Refused("count", "heartbeat comes again")
+                raise MessageRefusal("count", "heartbeat comes again")
             self._number, self.mode = beat.number, beat.mode
             if beat.mode is GuardState.TELEOP:
                 self.human_s, self.device_s = heard.now_s, heard.now_s - beat.silent_s
@@ -219,12 +219,12 @@ class GripperCommand:
         with self._source.hearing(heard.now_s):
             opening = check_opening(values, heard, self._config)
             if not self._motion.gripper:
-                raise Refused("none", "gripper: the task moves none")
+                raise MessageRefusal("none", "gripper: the task moves none")
             if not moves:
-                raise Refused("holding", "gripper: the arm holds")
+                raise MessageRefusal("holding", "gripper: the arm holds")
             if opening != self.opening:
                 if heard.now_s - self._switched_s < self._motion.gripper_interval_s:
-                    raise Refused("too soon", "gripper: switches too often")
+                    raise MessageRefusal("too soon", "gripper: switches too often")
                 self.opening, self._switched_s = opening, heard.now_s
 
 
@@ -268,7 +268,7 @@ class MeasuredArm:
             check_stamp(heard, "pose", config.ahead_s, config.state_s)
             pose = check_pose(values, "pose")
             if (far_m := math.hypot(*pose.position)) > _FARTHEST_M:
-                raise Refused("units", f"pose is {far_m:.0f} m away: expected metres")
+                raise MessageRefusal("units", f"pose is {far_m:.0f} m away: expected metres")
             self._check_speed(pose, heard)
             self.pose = pose
             if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
@@ -282,7 +282,9 @@ class MeasuredArm:
         with source.hearing(heard.now_s, heard.stamp_s):
             self._check("joints", values, len(config.joint_low_rad), heard)
             if max(map(abs, values)) > FARTHEST_RAD:
-                raise Refused("units", f"joints turned to {max(values, key=abs):.0f}: expected rad")
+                raise MessageRefusal(
+                    "units", f"joints turned to {max(values, key=abs):.0f}: expected rad"
+                )
             self.joints.hear(values, heard.stamp_s, heard.now_s)
 
     def hear_wrench(self, values: Sequence[float], heard: MessageInfo) -> None:
@@ -355,7 +357,7 @@ class MeasuredArm:
         return now_s - source.resumed_s <= within_s
 
     def _check_speed(self, pose: Pose, heard: MessageInfo) -> None:
-        """Raise `Refused` for a pose that the arm cannot have reached, even pushed by a person.
+        """Refuse a pose that the arm cannot have reached, even pushed by a person.
 
         Time is measured by the stamps, since delayed messages arrive in bursts. Independently of
         the stamps, a pose is no farther than `following_m` from the last one. After a silence any
@@ -373,7 +375,7 @@ class MeasuredArm:
             most_m, most_rad = min(most_m, config.following_m), min(most_rad, config.following_rad)
             if is_apart(pose, place, most_m, most_rad):
                 self.jumps = self._jumping.hear(heard.now_s)
-                raise Refused("jump", "pose jumped")
+                raise MessageRefusal("jump", "pose jumped")
         if not 0.0 <= heard.stamp_s - self._paced[0] < _PACED_S:
             self._paced = heard.stamp_s, pose
 

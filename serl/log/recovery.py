@@ -33,7 +33,7 @@ Tell = Callable[[str], object]
 """A function called with one line of text for each episode that is put aside."""
 
 
-class Logged(NamedTuple):
+class LoggedEpisode(NamedTuple):
     """An episode that an actor logged.
 
     Attributes:
@@ -47,7 +47,7 @@ class Logged(NamedTuple):
     records: int
 
 
-def survey(folder: Path, tell: Tell) -> list[Logged]:
+def survey(folder: Path, tell: Tell) -> list[LoggedEpisode]:
     """Return all episodes of a log in order, lost ones included; put damaged ones aside.
 
     Records are counted, not read, which reveals only some damage.
@@ -58,11 +58,11 @@ def survey(folder: Path, tell: Tell) -> list[Logged]:
     """
     lost = lost_records(folder)
     found = [_count(path, tell) for path in episode_paths(folder)]
-    return sorted([*found, *(Logged(name, None, records) for name, records in lost.items())])
+    return sorted([*found, *(LoggedEpisode(name, None, records) for name, records in lost.items())])
 
 
 def read_logged(
-    episodes: Iterable[Logged], run: str, actor: str, spec: Spec, tell: Tell
+    episodes: Iterable[LoggedEpisode], run: str, actor: str, spec: Spec, tell: Tell
 ) -> Iterator[Arrival]:
     """Yield the records of logged episodes, one episode at a time; damaged ones are put aside.
 
@@ -161,13 +161,13 @@ def into_quarantine(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _count(path: Path, tell: Tell) -> Logged:
+def _count(path: Path, tell: Tell) -> LoggedEpisode:
     name = episode_name(path)
     try:
-        return Logged(name, path, count_records(path))
+        return LoggedEpisode(name, path, count_records(path))
     except CorruptData as error:
         tell(put_aside(path, error))
-    return Logged(name, None, lost_records(path.parent).get(name, 0))
+    return LoggedEpisode(name, None, lost_records(path.parent).get(name, 0))
 
 
 def _readable(path: Path) -> int:

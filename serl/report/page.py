@@ -42,7 +42,7 @@ Tile = tuple[str, str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Card:
+class PlotCard:
     """A plot with its title.
 
     Attributes:
@@ -60,7 +60,7 @@ class Card:
     legend: Sequence[Trace] = ()
 
 
-class Film(NamedTuple):
+class FilmClip(NamedTuple):
     """A film with its poster as `data:` URLs, or the reason why it is not shown."""
 
     name: str
@@ -75,22 +75,22 @@ def render(template: str, **values: Any) -> bytes:
     return text.encode()
 
 
-def films(paths: Iterable[Path], max_bytes: int) -> list[Film]:
+def films(paths: Iterable[Path], max_bytes: int) -> list[FilmClip]:
     """Return the films, newest first; notes replace damaged ones, and those beyond `max_bytes`."""
-    found: list[Film] = []
+    found: list[FilmClip] = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         name, place = path.stem, f"{path.parent.name}/{path.name}"
         max_bytes -= path.stat().st_size
         if max_bytes < 0:
-            found.append(Film(name, problem=f"Not shown for its size: {place}"))
+            found.append(FilmClip(name, problem=f"Not shown for its size: {place}"))
             continue
         try:
             frames = read_video(path)
         except CorruptData:
-            found.append(Film(name, problem=f"Not a whole video: {place}"))
+            found.append(FilmClip(name, problem=f"Not a whole video: {place}"))
             continue
         poster = _data_url("image/jpeg", encode_image(frames[len(frames) // 2], ".jpg"))
-        found.append(Film(name, _data_url(VIDEO_TYPES[path.suffix], path.read_bytes()), poster))
+        found.append(FilmClip(name, _data_url(VIDEO_TYPES[path.suffix], path.read_bytes()), poster))
     return found
 
 

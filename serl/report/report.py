@@ -139,11 +139,11 @@ def _help_cells(helped: Assistance) -> list[str]:
     ]
 
 
-def _stage_card(name: str, stage: RunData) -> page.Card:
+def _stage_card(name: str, stage: RunData) -> page.PlotCard:
     steps, rates = success_alone(stage)
     trace = Trace("", "policy", steps, rates)
     figure = plot(f"{name} success", [trace], STEPS, scale="percent", size_px=HERO_PX)
-    return page.Card(name, figure, page.percent(float(rates[-1]) if len(rates) else math.nan))
+    return page.PlotCard(name, figure, page.percent(float(rates[-1]) if len(rates) else math.nan))
 
 
 def _interval(row: MetricsRow) -> tuple[float, float]:
@@ -275,26 +275,28 @@ def _return_traces(run: RunData, by_time: bool) -> list[Trace]:
     ]
 
 
-def _learning(run: RunData) -> list[page.Card]:
+def _learning(run: RunData) -> list[page.PlotCard]:
     views = ((False, "steps", STEPS), (True, "time", MINUTES))
     cards = []
     for by_time, axis, label in views:
         traces, title = _success_traces(run, by_time), f"Success against {axis}"
         figure = plot(title, traces, label, scale="percent", size_px=HERO_PX)
-        cards.append(page.Card(title, figure, legend=traces))
+        cards.append(page.PlotCard(title, figure, legend=traces))
     for by_time, axis, label in views:
         traces, title = _return_traces(run, by_time), f"Return against {axis}"
         figure = plot(title, traces, label, size_px=HERO_PX)
-        cards.append(page.Card(title, figure, page.decimal(_final(traces[-1].y)), legend=traces))
+        cards.append(
+            page.PlotCard(title, figure, page.decimal(_final(traces[-1].y)), legend=traces)
+        )
     return cards
 
 
-def _human_steps(run: RunData) -> page.Card:
+def _human_steps(run: RunData) -> page.PlotCard:
     x = series(run.episodes, "steps")
     share = running_ratio(series(run.episodes, "human_steps"), series(run.episodes, "length"))
     trace = Trace("", "human", x, share)
     figure = plot("Human steps", [trace], STEPS, scale="fitted percent", size_px=HERO_PX)
-    return page.Card("Human steps", figure, page.percent(_final(share)))
+    return page.PlotCard("Human steps", figure, page.percent(_final(share)))
 
 
 def _quarter(part: Quarter) -> list[str]:
@@ -307,7 +309,7 @@ def _quarter(part: Quarter) -> list[str]:
     ]
 
 
-def _episodes(run: RunData) -> list[page.Card]:
+def _episodes(run: RunData) -> list[page.PlotCard]:
     x, rows = series(run.episodes, "steps"), run.episodes
     solved = [row for row in rows if row.get("success")]
     specs = (
@@ -319,11 +321,11 @@ def _episodes(run: RunData) -> list[page.Card]:
         mean = running_mean(values)
         traces = [Trace("", "policy", at, values, "dots"), Trace("", "policy", at, mean)]
         figure = plot(title, traces, STEPS)
-        cards.append(page.Card(title, figure, page.decimal(_final(mean)), note=note))
+        cards.append(page.PlotCard(title, figure, page.decimal(_final(mean)), note=note))
     return cards
 
 
-def _learner(run: RunData) -> list[page.Card]:
+def _learner(run: RunData) -> list[page.PlotCard]:
     x = series(run.updates, "steps")
     cards = []
     for title, name, note in _LEARNER_PLOTS:
@@ -335,7 +337,7 @@ def _learner(run: RunData) -> list[page.Card]:
             Trace("", "policy", *thin(x, values, 60)),
         ]
         figure = plot(title, traces, STEPS)
-        cards.append(page.Card(title, figure, page.decimal(_final(values)), note=note))
+        cards.append(page.PlotCard(title, figure, page.decimal(_final(values)), note=note))
     return cards
 
 

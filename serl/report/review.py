@@ -37,7 +37,7 @@ _HEAD = ("actor", "episode", "steps", "time", "return", "human", "success", "end
 _GOOD, _QUIET = "green", "bright_black"
 
 
-class Recording(NamedTuple):
+class RecordingFile(NamedTuple):
     """The file of a recorded episode.
 
     Attributes:
@@ -54,13 +54,13 @@ class Recording(NamedTuple):
 class ReplayedEpisode(NamedTuple):
     """An episode that was read in full and replayed."""
 
-    recording: Recording
+    recording: RecordingFile
     spec: Spec
     episode: Episode
     result: Result
 
 
-def recordings(folder: Path) -> list[Recording]:
+def recordings(folder: Path) -> list[RecordingFile]:
     """Return the episodes of a run, or of a folder of episode files, by actor, then by time.
 
     Raises:
@@ -75,11 +75,11 @@ def recordings(folder: Path) -> list[Recording]:
     return found
 
 
-def _recordings(actor: str, folder: Path) -> list[Recording]:
-    return [Recording(actor, number, path) for number, path in enumerate(episode_paths(folder))]
+def _recordings(actor: str, folder: Path) -> list[RecordingFile]:
+    return [RecordingFile(actor, number, path) for number, path in enumerate(episode_paths(folder))]
 
 
-def of_actor(found: Sequence[Recording], actor: str | None) -> list[Recording]:
+def of_actor(found: Sequence[RecordingFile], actor: str | None) -> list[RecordingFile]:
     """Return the recordings of one actor; all of them when `actor` is None.
 
     Raises:
@@ -93,7 +93,7 @@ def of_actor(found: Sequence[Recording], actor: str | None) -> list[Recording]:
     return [recording for recording in found if recording.actor == actor]
 
 
-def pick(found: Sequence[Recording], number: int) -> Recording:
+def pick(found: Sequence[RecordingFile], number: int) -> RecordingFile:
     """Return the episode `number`.
 
     Raises:
@@ -114,7 +114,7 @@ def pick(found: Sequence[Recording], number: int) -> Recording:
     return chosen[0]
 
 
-def replayed(recording: Recording) -> ReplayedEpisode | None:
+def replayed(recording: RecordingFile) -> ReplayedEpisode | None:
     """Read an episode and run the control loop on it; return None when it has no step yet.
 
     Raises:
@@ -130,7 +130,7 @@ def replayed(recording: Recording) -> ReplayedEpisode | None:
     return ReplayedEpisode(recording, spec, episode, replay(episode, spec, clock, []))
 
 
-def print_table(console: Console, found: Sequence[Recording]) -> None:
+def print_table(console: Console, found: Sequence[RecordingFile]) -> None:
     """Print one line per episode while reading; same columns on a terminal and in a pipe."""
     widest = max(len(recording.actor) for recording in found)
     widths = (-max(widest, len(_HEAD[0])), 7, 5, 8, 8, 5, -7, 0)

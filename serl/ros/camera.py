@@ -16,7 +16,7 @@ from serl.log.images import compress
 from serl.ros.arm.camera import cut_any, info_topic, picture_topic
 from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.telemetry import WELL, Diagnostics, Health
 from serl.system.cameras import ReconnectingCamera
 from serl.types import Image
@@ -40,15 +40,17 @@ class PublishConfig(BaseModel):
     jpeg: int | None = Field(None, ge=1, le=100)
 
 
-def describe(source: str, config: PublishConfig) -> dict[str, Described]:
+def describe(source: str, config: PublishConfig) -> dict[str, DescribedParameter]:
     """Return the node's parameters that describe a camera's pictures."""
     view, whole = config.view, "its own size"
     size = whole if view is None else f"{view.width}x{view.height}"
     return {
-        "source": Described(source, "what gives the pictures"),
-        "frame": Described(config.frame, "of the headers"),
-        "size": Described(size, "of the pictures in px, width x height"),
-        "jpeg": Described(config.jpeg or 0, "quality of compressed pictures; 0: they are raw"),
+        "source": DescribedParameter(source, "what gives the pictures"),
+        "frame": DescribedParameter(config.frame, "of the headers"),
+        "size": DescribedParameter(size, "of the pictures in px, width x height"),
+        "jpeg": DescribedParameter(
+            config.jpeg or 0, "quality of compressed pictures; 0: they are raw"
+        ),
     }
 
 

@@ -18,14 +18,16 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 
 from serl.errors import SerlError
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 
 logger = logging.getLogger(__name__)
 
 RCLError = rclpy_implementation.RCLError
 
 AUTOSTART = "autostart"
-AUTOSTARTS = Described(True, "the node activates itself; false: someone who manages it does")
+AUTOSTARTS = DescribedParameter(
+    True, "the node activates itself; false: someone who manages it does"
+)
 INACTIVE = "its node is not active"
 
 

@@ -31,7 +31,7 @@ from rclpy.utilities import remove_ros_args
 from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
-from serl.ros.parameters import Described, declare
+from serl.ros.parameters import DescribedParameter, declare
 from serl.ros.ports import hears_domain, read_ports, removed_ports
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
@@ -108,7 +108,7 @@ class RosNode:
         *,
         local: bool = False,
         robot: str = "",
-        parameters: Mapping[str, Described] | None = None,
+        parameters: Mapping[str, DescribedParameter] | None = None,
         managed: bool = False,
     ) -> None:
         network = LOCAL if local else network_of(run_folder)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
 
-class Described(NamedTuple):
+class DescribedParameter(NamedTuple):
     """A parameter with its description.
 
     Attributes:
@@ -41,7 +41,7 @@ class Described(NamedTuple):
         return made
 
 
-def declare(handle: Any, parameters: Mapping[str, Described]) -> None:
+def declare(handle: Any, parameters: Mapping[str, DescribedParameter]) -> None:
     """Declare parameters of an rclpy node; values on the command line win.
 
     A parameter that rclpy has declared itself, `use_sim_time`, keeps its value and gets the new

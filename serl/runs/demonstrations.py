@@ -16,7 +16,7 @@ from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.task_setup import for_recording, make_spec, make_task
 from serl.specs import Spec
-from serl.task import Demonstrated, SimulatedTask
+from serl.task import DemonstrationTask, SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, Episode, Record
 
@@ -89,7 +89,7 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
         episode = _read(path, specs)
         if _is_reset(episode):
             continue
-        if isinstance(task, Demonstrated) and episode.success and _is_wider(path, specs):
+        if isinstance(task, DemonstrationTask) and episode.success and _is_wider(path, specs):
             episode = task.relabel(episode)
         yield episode
 
@@ -102,13 +102,13 @@ def defined_by(config: TrainConfig) -> Mapping[str, Any]:
         CorruptData: an episode is damaged.
     """
     task = make_task(config)
-    if not isinstance(task, Demonstrated):
+    if not isinstance(task, DemonstrationTask):
         return {}
     specs = specs_of(config)
     defined: Mapping[str, Any] | None = None
     for path in (path for folder in config.demo_paths for path in episode_paths(folder)):
         if defined is not None and _is_wider(path, specs):
-            continue  # can be converted by `Demonstrated.relabel`
+            continue  # can be converted by `DemonstrationTask.relabel`
         episode = _read(path, specs)
         if episode.success and not _is_reset(episode):
             try:

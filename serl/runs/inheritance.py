@@ -27,7 +27,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.system.files import digest_of
-from serl.task import Demonstrated
+from serl.task import DemonstrationTask
 from serl.types import ActionSource, Episode
 
 _PARTS, _PART_CHARS = 3, 80  # shown of a difference between specs
@@ -181,7 +181,7 @@ def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
         return f"{difference} (init_from.data none takes its networks alone)"
     if difference := _difference(make_spec(there), make_spec(here), set()):
         return difference
-    if not isinstance(there, Demonstrated) or not isinstance(here, Demonstrated):
+    if not isinstance(there, DemonstrationTask) or not isinstance(here, DemonstrationTask):
         return ""
     changed = [name for name in here.defined if here.defined[name] != there.defined.get(name)]
     return f"task_config.{changed[0]} are others there" if changed else ""

@@ -17,7 +17,7 @@ from serl.robot import reading_spec
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.system.settings_file import merge
-from serl.task import FeatureTuned, SimulatedTask
+from serl.task import FeatureTunedTask, SimulatedTask
 from serl.types import Observation
 
 NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
@@ -29,7 +29,7 @@ def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
 
     On a real arm an object tracker has to publish these poses, as the topics `<name>_pose`.
     """
-    shown = _Shown(task)
+    shown = _SceneReading(task)
     task.begin(shown.reading)
     task.observation(shown.reading)
     return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.read)
@@ -78,7 +78,7 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
     tuned = dict(task.training_defaults())
     if _keeps_features(config, task):
         small = config.agent.encoder == "small"
-        own = task.feature_defaults() if small and isinstance(task, FeatureTuned) else {}
+        own = task.feature_defaults() if small and isinstance(task, FeatureTunedTask) else {}
         tuned = merge(merge(tuned, own), {"agent": {"cached_features": True}})
     if is_real(config.robot) and "reward" in tuned:
         own = tuned["reward"].items()
@@ -101,7 +101,7 @@ def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
         return False
     if origin.run is not None and origin.loads("encoder"):
         return bool(RunFolder.open(origin.run).config.agent.cached_features)
-    fresh = agent.encoder_weights == "auto" and isinstance(task, FeatureTuned)
+    fresh = agent.encoder_weights == "auto" and isinstance(task, FeatureTunedTask)
     return fresh and is_pretrained_on(task, agent)
 
 
@@ -170,7 +170,7 @@ class _ReadDict(dict[str, Any]):
         return super().__getitem__(name)
 
 
-class _Shown:
+class _SceneReading:
     """A reading of an arm at rest in a scene, which records the state arrays that a task reads."""
 
     def __init__(self, task: SimulatedTask) -> None:

@@ -20,7 +20,7 @@ from serl.errors import BadInput, CorruptData
 from serl.log.episode_reader import episode_paths
 from serl.log.index import Cursors, Index, Span, Stream
 from serl.log.metrics import EventRow, MetricsWriter, ResumeRow
-from serl.log.recovery import Logged, read_logged, survey
+from serl.log.recovery import LoggedEpisode, read_logged, survey
 from serl.runs.assembly import make_learner
 from serl.runs.checkpoint import (
     Arrays,
@@ -46,7 +46,7 @@ from serl.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedIndex:
     """An index that agrees with the log and the checkpoint.
 
     Attributes:
@@ -60,7 +60,7 @@ class Opened:
     notices: tuple[str, ...]
 
 
-def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Opened:
+def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> OpenedIndex:
     """Open the index of a run; rebuild it from the log where it is damaged or missing.
 
     Args:
@@ -87,14 +87,14 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
                 for (actor, epoch), lost in index.cut(logged).items()
             ]
             if _begins_with(index.spans(), held):
-                return Opened(index, sum(held.values()), tuple(notices))
+                return OpenedIndex(index, sum(held.values()), tuple(notices))
             index.close()
             problem = f"{path} does not fit the checkpoint: kept as {_move_aside(path)}"
     index = Index(path)
     index.rebuild(held, logged)
     if problem:
         notices.append(f"{problem}; rebuilt from the log, {sum(logged.values())} records")
-    return Opened(index, sum(held.values()), tuple(notices))
+    return OpenedIndex(index, sum(held.values()), tuple(notices))
 
 
 def accepted(
@@ -234,7 +234,7 @@ class Continuation:
             for stream, episodes in self._logged.items()
         }
         taken = restore_progress(self._checkpoint.info).taken if self._checkpoint else None
-        self._opened: Opened = open_index(folder.index, logged, taken)
+        self._opened: OpenedIndex = open_index(folder.index, logged, taken)
         self.index = self._opened.index
         self._mirror = Replica(folder, self.spec)
         for notice in self._opened.notices:
@@ -324,9 +324,9 @@ class Continuation:
         info = {**info, **self._provenance, "rows": self._metrics.rows}
         return self._folder.save_checkpoint(step, arrays, info)
 
-    def _survey(self) -> dict[Stream, list[Logged]]:
+    def _survey(self) -> dict[Stream, list[LoggedEpisode]]:
         """Return the episodes of each stream, in order; report lost records."""
-        found: dict[Stream, list[Logged]] = {}
+        found: dict[Stream, list[LoggedEpisode]] = {}
         for actor in self._folder.actors():
             episodes = survey(self._folder.episodes(actor), self._notify)
             for episode in episodes:

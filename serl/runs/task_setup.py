@@ -14,7 +14,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.real_arm import is_judged_apart
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
-from serl.task import Demonstrated, SimulatedTask
+from serl.task import DemonstrationTask, SimulatedTask
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -32,10 +32,11 @@ def make_task(config: TrainConfig) -> SimulatedTask:
 def for_recording(config: TrainConfig) -> TrainConfig:
     """Return the configuration for recording, which adds the state that defines a task, if any.
 
-    Only tasks whose settings recordings define (`Demonstrated`) record more than the policy uses.
+    Only tasks whose settings recordings define (`DemonstrationTask`) record more than the policy
+    uses.
     """
     task = make_task(config)
-    if not isinstance(task, Demonstrated):
+    if not isinstance(task, DemonstrationTask):
         return config
     kept = merge(config.task_config, task.recording_defaults())
     return config.model_copy(update={"task_config": kept})

@@ -120,7 +120,7 @@ class SimulatedTaskSuite(TaskSuite):
     def test_a_success_is_true(self) -> None:
         """Check that a success agrees with the truth, terminates and is not truncated as well."""
         robot, task = self.make()
-        judged = _Judged(task, robot)
+        judged = _OutcomeRecorder(task, robot)
         for policy in (task.expert(robot.truth, 0), ZeroPolicy(robot.action_spec)):
             episode(robot, judged, policy, self.seeds[0])
         assert judged.outcomes
@@ -153,7 +153,7 @@ class SimulatedTaskSuite(TaskSuite):
         assert all(isinstance(name, str) for name in defaults)
 
 
-class _Judged:
+class _OutcomeRecorder:
     """A task wrapper that records each outcome together with the ground truth at that step."""
 
     def __init__(self, task: SimulatedTask, robot: SimulatedRobot) -> None:

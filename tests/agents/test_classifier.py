@@ -14,7 +14,7 @@ import torch
 from serl.agents.classifier import Card, Classifier, make_reward
 from serl.agents.classifier_training import (
     _SUREST,
-    Trained,
+    TrainedClassifier,
     _temperature,
     _threshold,
     split_by_episode,
@@ -51,11 +51,11 @@ def make_samples(count: int = 240, classes: int = 2, seed: int = 0) -> Samples:
 
 
 @pytest.fixture(scope="module")
-def trained() -> Trained:
+def trained() -> TrainedClassifier:
     return train_classifier(make_samples(), CARD, QUICK)
 
 
-def test_it_learns_and_says_how_well(trained: Trained) -> None:
+def test_it_learns_and_says_how_well(trained: TrainedClassifier) -> None:
     card = trained.classifier.card
     assert card.accuracy >= 0.97
     told = trained.probabilities[:, 1] >= card.threshold
@@ -69,7 +69,7 @@ def test_it_learns_and_says_how_well(trained: Trained) -> None:
     assert (probabilities.argmax(1) == unseen.labels).mean() > 0.95
 
 
-def test_equal_seeds_give_equal_parameters(trained: Trained) -> None:
+def test_equal_seeds_give_equal_parameters(trained: TrainedClassifier) -> None:
     again = train_classifier(make_samples(), CARD, QUICK)
     assert torch.equal(again.classifier.encoder_flat, trained.classifier.encoder_flat)
     assert again.classifier.card == trained.classifier.card
@@ -89,7 +89,7 @@ def test_the_split_is_the_same_each_time_and_another_for_another_seed() -> None:
     assert [part.origins for part in first] != [part.origins for part in other]
 
 
-def test_what_is_measured_on_changes_nothing_of_the_model(trained: Trained) -> None:
+def test_what_is_measured_on_changes_nothing_of_the_model(trained: TrainedClassifier) -> None:
     """Were temperature or threshold chosen on it, other labels there would change them."""
     samples = make_samples()
     held_out = np.isin(samples.episodes, trained.held_out.episodes)
@@ -196,7 +196,7 @@ def test_one_sided_labels_are_refused_by_the_side_that_lacks(
         train_classifier(samples.where(np.isin(samples.labels, kept)), card, QUICK)
 
 
-def test_it_comes_back_from_its_file_as_it_was(trained: Trained, tmp_path: Path) -> None:
+def test_it_comes_back_from_its_file_as_it_was(trained: TrainedClassifier, tmp_path: Path) -> None:
     path = tmp_path / "models" / "m.safetensors"
     trained.classifier.save(path)
     loaded = Classifier.load(path)
@@ -207,7 +207,9 @@ def test_it_comes_back_from_its_file_as_it_was(trained: Trained, tmp_path: Path)
     )
 
 
-def test_damaged_and_foreign_files_are_one_clear_line(trained: Trained, tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_one_clear_line(
+    trained: TrainedClassifier, tmp_path: Path
+) -> None:
     path = tmp_path / "m.safetensors"
     with pytest.raises(BadInput, match=r"reward model .*m\.safetensors: No such file"):
         Classifier.load(path)
@@ -244,7 +246,7 @@ def test_damaged_and_foreign_files_are_one_clear_line(trained: Trained, tmp_path
 
 
 def test_it_judges_readings_of_the_cameras_it_was_trained_on(
-    trained: Trained, tmp_path: Path
+    trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
     trained.classifier.save(path)
@@ -257,7 +259,9 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
     assert [reward(reading).success for reading in seen] == [False, False, True, False]
 
 
-def test_another_model_than_that_of_the_run_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_another_model_than_that_of_the_run_is_refused(
+    trained: TrainedClassifier, tmp_path: Path
+) -> None:
     path = tmp_path / "m.safetensors"
     trained.classifier.save(path)
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
@@ -278,7 +282,7 @@ def test_another_model_than_that_of_the_run_is_refused(trained: Trained, tmp_pat
     ],
 )
 def test_other_cameras_are_refused(
-    views: dict[str, View], found: str, trained: Trained, tmp_path: Path
+    views: dict[str, View], found: str, trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
     trained.classifier.save(path)
@@ -287,7 +291,7 @@ def test_other_cameras_are_refused(
         make_reward(config, PickCube(PickCubeConfig(observe="pixels", views=views)))
 
 
-def saved(trained: Trained, path: Path, **said: Any) -> RewardConfig:
+def saved(trained: TrainedClassifier, path: Path, **said: Any) -> RewardConfig:
     """A reward of this model, with other things said of it."""
     card = trained.classifier.card.model_copy(update=said)
     Classifier(card, trained.classifier.encoder_flat, trained.classifier.head_flat).save(path)
@@ -295,7 +299,7 @@ def saved(trained: Trained, path: Path, **said: Any) -> RewardConfig:
 
 
 def test_a_model_of_another_task_is_refused_unless_it_is_allowed(
-    trained: Trained, tmp_path: Path
+    trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
     config = saved(trained, tmp_path / "m", task="drawer")
@@ -319,7 +323,7 @@ def test_images_of_another_renderer_are_warned_of(
     drawn: tuple[str, ...],
     here: str,
     line: str,
-    trained: Trained,
+    trained: TrainedClassifier,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -372,7 +376,7 @@ def test_what_the_tool_tells_the_threshold_need_not() -> None:
     ],
 )
 def test_a_model_is_asked_only_where_its_threshold_was_chosen(
-    trained: Trained, tmp_path: Path, learned: ToolPlace, here: Vector | None, line: str
+    trained: TrainedClassifier, tmp_path: Path, learned: ToolPlace, here: Vector | None, line: str
 ) -> None:
     """What it says of images with the tool elsewhere nobody has looked at."""
     path = saved(trained, tmp_path / "m", task="", place=learned).model
@@ -387,7 +391,7 @@ def test_a_model_is_asked_only_where_its_threshold_was_chosen(
 
 
 def test_of_a_model_that_does_not_say_where_the_tool_was_it_is_said(
-    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained: TrainedClassifier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
     make_reward(saved(trained, tmp_path / "m", place=None), task)

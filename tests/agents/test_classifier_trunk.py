@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from serl.agents.classifier import Card, Classifier
-from serl.agents.classifier_training import Trained, train_classifier
+from serl.agents.classifier_training import TrainedClassifier, train_classifier
 from serl.agents.config import ClassifierConfig
 from serl.agents.trunk_weights import default_path, import_trunk, load_trunk
 from serl.errors import BadInput, SpecMismatch
@@ -38,13 +38,13 @@ def _home(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(caches: Path) -> Trained:
+def trained(caches: Path) -> TrainedClassifier:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(caches))
         return train_classifier(make_samples(), CARD, QUICK)
 
 
-def test_it_learns_and_its_trunk_stays(trained: Trained) -> None:
+def test_it_learns_and_its_trunk_stays(trained: TrainedClassifier) -> None:
     card = trained.classifier.card
     assert card.accuracy >= 0.95
     assert card.trunk == load_trunk(default_path()).sha256
@@ -53,7 +53,7 @@ def test_it_learns_and_its_trunk_stays(trained: Trained) -> None:
     assert trained.classifier.encoder_flat.shape[1] < 512 * 8 * (8 + 16) + 100, "no convolutions"
 
 
-def test_its_file_leads_to_the_same_trunk(trained: Trained, tmp_path: Path) -> None:
+def test_its_file_leads_to_the_same_trunk(trained: TrainedClassifier, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     trained.classifier.save(path)
     assert path.stat().st_size < 1 << 20, "without the trunk"
@@ -65,7 +65,7 @@ def test_its_file_leads_to_the_same_trunk(trained: Trained, tmp_path: Path) -> N
 
 
 def test_without_its_trunk_it_is_refused(
-    trained: Trained, tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedClassifier, tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.safetensors"
     trained.classifier.save(path)
@@ -81,6 +81,6 @@ def test_without_its_trunk_it_is_refused(
         Classifier.load(path)
 
 
-def test_equal_seeds_give_equal_parameters(trained: Trained) -> None:
+def test_equal_seeds_give_equal_parameters(trained: TrainedClassifier) -> None:
     again = train_classifier(make_samples(), CARD, QUICK)
     assert torch.equal(again.classifier.head_flat, trained.classifier.head_flat)

@@ -12,7 +12,7 @@ import torch
 from serl import plugins
 from serl.agents.config import PretrainingConfig, SACConfig
 from serl.agents.pretraining import (
-    Pretrained,
+    PretrainedEncoder,
     Sights,
     load_encoder,
     pretrain,
@@ -209,10 +209,10 @@ def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None
         (wider, sizes, r"front\.0\.bias: expected finite float32\[8\], got float32\[9\]"),
         (broken, sizes, r"wrist\.0\.bias: expected finite"),
     ):
-        save_encoder(path, Pretrained(wrong, {}, shown), {})
+        save_encoder(path, PretrainedEncoder(wrong, {}, shown), {})
         with pytest.raises(SpecMismatch, match=part):
             load_encoder(path, encoder, flat)
-    save_encoder(path, Pretrained(arrays, {}, sizes), {})
+    save_encoder(path, PretrainedEncoder(arrays, {}, sizes), {})
     changed = bytearray(path.read_bytes())
     changed[-1] ^= 1
     path.write_bytes(changed)

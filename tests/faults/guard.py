@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serl.errors import BadInput
-from serl.guard.checks import Refused, check_command, is_inside
+from serl.guard.checks import MessageRefusal, check_command, is_inside
 from serl.guard.guard import GuardState, MessageInfo
 from serl.guard.latch import LatchFile
 from serl.motion import Pose
@@ -152,7 +152,7 @@ def quaternions(folder: Path) -> None:
 )
 def other_frames(folder: Path) -> None:
     heard = MessageInfo(0.0, 0.0, 0.0, "world")
-    line = refusal(partial(check_command, numbers(START), heard, config()), Refused)
+    line = refusal(partial(check_command, numbers(START), heard, config()), MessageRefusal)
     assert "'world'" in line
     assert "'base'" in line
     for name in ("command", "pose"):

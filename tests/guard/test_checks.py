@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation_vector
 from serl.guard.checks import (
     MessageInfo,
-    Refused,
+    MessageRefusal,
     bounded,
     can_stop_inside,
     check_command,
@@ -29,7 +29,7 @@ PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
 
 
 def reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(MessageRefusal) as refusal:
         check_command(values, heard, config(**changes))
     assert len(str(refusal.value)) < 300
     return refusal.value.reason
@@ -218,7 +218,7 @@ def test_beats(text: str, beat: tuple[str, str, int, float]) -> None:
 def test_any_other_text_is_no_beat(text: str) -> None:
     try:
         beat = parse_beat(text)
-    except Refused:
+    except MessageRefusal:
         return
     lease, mode, *numbers = text.split(" ")
     assert (lease, mode) == (beat.lease, beat.mode)

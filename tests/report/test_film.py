@@ -10,7 +10,7 @@ import pytest
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, Result
 from serl.report.film import SIZE, VIEW, Film, tile, write_film
-from serl.report.review import Recording, ReplayedEpisode
+from serl.report.review import RecordingFile, ReplayedEpisode
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.video import GREEN, SOURCE_COLOURS, read_video
 from serl.testing import FakeRobot, FakeTask, episode
@@ -146,7 +146,7 @@ def test_more_actions_and_states_than_there_is_room_for() -> None:
 
 def test_a_film_is_written_in_real_time_with_whatever_there_is_to_see(tmp_path: Path) -> None:
     item, result = recorded()
-    shown = ReplayedEpisode(Recording("a", 0, tmp_path / "1-000000.mcap"), SPEC, item, result)
+    shown = ReplayedEpisode(RecordingFile("a", 0, tmp_path / "1-000000.mcap"), SPEC, item, result)
     assert "with plots" in write_film(shown, tmp_path / "plots.mp4")
     assert "unknown task 'fake'" in write_film(shown, tmp_path / "plots.mp4")
     item, spec = with_camera(item, SPEC)

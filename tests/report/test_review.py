@@ -15,7 +15,7 @@ from serl.loop import EpisodeKey
 from serl.policy import Random
 from serl.report.playback import CUT
 from serl.report.review import (
-    Recording,
+    RecordingFile,
     follow,
     of_actor,
     pick,
@@ -190,9 +190,9 @@ def test_a_replay_tells_each_step(tmp_path: Path) -> None:
 
 
 FOUND = [
-    Recording("left", 0, Path("a")),
-    Recording("left", 1, Path("b")),
-    Recording("right", 0, Path("c")),
+    RecordingFile("left", 0, Path("a")),
+    RecordingFile("left", 1, Path("b")),
+    RecordingFile("right", 0, Path("c")),
 ]
 
 

@@ -13,7 +13,7 @@ from serl.agents.classifier import Card, Classifier
 from serl.arm_profile import ArmProfile, is_real
 from serl.cli.training import suffices
 from serl.errors import BadInput
-from serl.guard.checks import MessageInfo, Refused, check_command
+from serl.guard.checks import MessageInfo, MessageRefusal, check_command
 from serl.motion import Box
 from serl.reward import RewardConfig, ToolPlace
 from serl.runs.config import resolve
@@ -203,7 +203,7 @@ def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
     for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
         assert config.keep_out == (post,)
         inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
-        with pytest.raises(Refused, match="keep-out box"):
+        with pytest.raises(MessageRefusal, match="keep-out box"):
             check_command(inside, MessageInfo(0.0, 0.0, 0.0, config.frame), config)
     assert make_guard_config(task("reach"), FRANKA).keep_out == ()
 

@@ -143,7 +143,7 @@ class Doubles(_PublisherWatch):
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(node, topics, now_s)
-        self._seen: dict[str, dict[bytes, _Seen]] = {topic: {} for topic in topics}
+        self._seen: dict[str, dict[bytes, _PublisherRecord]] = {topic: {} for topic in topics}
         self._members: dict[str, set[str]] = {topic: set() for topic in topics}
 
     def look(
@@ -171,11 +171,13 @@ class Doubles(_PublisherWatch):
     def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
         """Return the publishers of a topic in words if there are several, and all node names."""
         before, now_s = self._seen[topic], self._now_s()
-        seen: dict[bytes, _Seen] = {}
+        seen: dict[bytes, _PublisherRecord] = {}
         for each in self._publishers(topic):
             if (old := before.get(each.endpoint)) is None:
                 succeeds = not before or resumed(topic)
-                seen[each.endpoint] = _Seen(each.node, now_s + (_BURIED_S if succeeds else 0.0))
+                seen[each.endpoint] = _PublisherRecord(
+                    each.node, now_s + (_BURIED_S if succeeds else 0.0)
+                )
             else:
                 seen[each.endpoint] = old._replace(name=each.node or old.name or _NAMELESS)
         self._seen[topic] = seen
@@ -186,14 +188,14 @@ class Doubles(_PublisherWatch):
         return f"several nodes publish {topic}: {nodes}" if several else "", {*names}
 
 
-class _Seen(NamedTuple):
+class _PublisherRecord(NamedTuple):
     """A publisher's node name, and the time until which it counts as a dead node's successor."""
 
     name: str
     until_s: float
 
 
-def _is_doubled(name: str, seen: Mapping[bytes, _Seen], now_s: float) -> bool:
+def _is_doubled(name: str, seen: Mapping[bytes, _PublisherRecord], now_s: float) -> bool:
     """Return whether two processes of this name publish, and neither is presumed dead."""
     same = [_Publisher(name, end) for end, each in seen.items() if each.name == name]
     several = len({each.process for each in same}) > 1

@@ -28,7 +28,7 @@ _ATTEMPTS = 3
 _FOUND_S = 30.0
 
 
-class Sent:
+class MessageCounter:
     """Counter of the messages that several publishers send and the simulation takes.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sent:
 
 
 class _CountedPublisher:
-    def __init__(self, publisher: Any, sent: Sent) -> None:
+    def __init__(self, publisher: Any, sent: MessageCounter) -> None:
         self._publisher, self._sent = publisher, sent
 
     def publish(self, message: Any) -> None:
@@ -87,7 +87,7 @@ class SimulatedRosArm(RosArm):
             self.node, truth(self.robot, qos), truth_of, oldest_s, stamped=False
         )
         self._advance_s = 0.0  # the node's parameter, once set
-        self._sent = Sent() if lockstep else None
+        self._sent = MessageCounter() if lockstep else None
         if self._sent is not None:
             publishers = (self._target, self._grip, self._beat)
             self._target, self._grip, self._beat = map(self._sent.publisher, publishers)

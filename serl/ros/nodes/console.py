@@ -37,7 +37,7 @@ from serl.console.status import SILENT, RecordingStatus, make_status
 from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.people.attendant import SupervisedArm
 from serl.ros.people.control import control_topic
 from serl.ros.people.teleop import RemoteHand, console_topic
@@ -214,9 +214,9 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
     parameters = {
-        "actor": Described(actor, "who is shown, and told what people say"),
-        "port": Described(port, "the first of this host's TCP ports that is tried"),
-        "guard": Described(
+        "actor": DescribedParameter(actor, "who is shown, and told what people say"),
+        "port": DescribedParameter(port, "the first of this host's TCP ports that is tried"),
+        "guard": DescribedParameter(
             arm.namespace if arm else "",
             "namespace of the arm whose guard a stop goes to; or empty",
         ),
@@ -226,7 +226,7 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
         backend = RosConsoleBackend(node, folder, actor, arm)
-        served = _Served(node, folder.path, backend, port)
+        served = _PageServer(node, folder.path, backend, port)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
         try:
@@ -235,7 +235,7 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
             backend.close()
 
 
-class _Served:
+class _PageServer:
     """The page of a console, served while its node is active."""
 
     def __init__(self, node: RosNode, folder: Path, backend: RosConsoleBackend, port: int) -> None:

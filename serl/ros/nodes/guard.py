@@ -44,7 +44,7 @@ from serl.ros.arm.guard_topics import (
 from serl.ros.arm.topics import check_types, commanded, name_of, of_robot
 from serl.ros.environment import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.services import serve, serve_signed
 from serl.ros.telemetry import Health, Stats
 from serl.setpoint import PROFILE_PERIOD_S
@@ -317,18 +317,24 @@ def _level(state: GuardState) -> bytes:
     return bytes(DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN)
 
 
-def describe(config: GuardConfig) -> dict[str, Described]:
+def describe(config: GuardConfig) -> dict[str, DescribedParameter]:
     """Return the node's parameters that show the guard's limits, as set in its file."""
     limits, motion = config.motion.limits, config.motion
     return {
-        USE_SIM_TIME_NAME: Described(False, "the clock of all stamps is /clock"),
-        "limits": Described(config.digest, "digits that differ when any limit differs"),
-        "frame": Described(config.frame, "of all poses"),
-        "speed_m_s": Described(limits.speed_m_s, "top speed of the tool in m/s"),
-        "angular_speed_rad_s": Described(limits.angular_speed_rad_s, "and in rad/s"),
-        "lead_m": Described(limits.lead_m, "a target may be so far ahead of the tool, in m"),
-        "box_low_m": Described(list(motion.box_low_m), "lower corner of the tool's box, in m"),
-        "box_high_m": Described(list(motion.box_high_m), "upper corner of the tool's box, in m"),
+        USE_SIM_TIME_NAME: DescribedParameter(False, "the clock of all stamps is /clock"),
+        "limits": DescribedParameter(config.digest, "digits that differ when any limit differs"),
+        "frame": DescribedParameter(config.frame, "of all poses"),
+        "speed_m_s": DescribedParameter(limits.speed_m_s, "top speed of the tool in m/s"),
+        "angular_speed_rad_s": DescribedParameter(limits.angular_speed_rad_s, "and in rad/s"),
+        "lead_m": DescribedParameter(
+            limits.lead_m, "a target may be so far ahead of the tool, in m"
+        ),
+        "box_low_m": DescribedParameter(
+            list(motion.box_low_m), "lower corner of the tool's box, in m"
+        ),
+        "box_high_m": DescribedParameter(
+            list(motion.box_high_m), "upper corner of the tool's box, in m"
+        ),
     }
 
 

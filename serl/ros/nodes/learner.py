@@ -18,7 +18,7 @@ from serl import plugins
 from serl.log.metrics import MetricsWriter
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.services import Request
 from serl.ros.telemetry import WELL, Health, Stats, Value
 from serl.runs.config import TrainConfig
@@ -133,14 +133,14 @@ class LearnerNode:
         }
 
 
-def _described(config: TrainConfig) -> dict[str, Described]:
+def _described(config: TrainConfig) -> dict[str, DescribedParameter]:
     """Return the node's parameters that show the training settings; they are read-only."""
     agent = config.agent
     return {
-        "task": Described(config.task, "name of the task, or path of its file"),
-        "steps": Described(config.steps, "online steps to train on"),
-        "batch_size": Described(agent.batch_size, "transitions of each critic update"),
-        "utd": Described(agent.utd, "critic updates for each online step"),
+        "task": DescribedParameter(config.task, "name of the task, or path of its file"),
+        "steps": DescribedParameter(config.steps, "online steps to train on"),
+        "batch_size": DescribedParameter(agent.batch_size, "transitions of each critic update"),
+        "utd": DescribedParameter(agent.utd, "critic updates for each online step"),
     }
 
 

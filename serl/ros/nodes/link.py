@@ -31,7 +31,7 @@ from serl.log.wire import Hello, decode_hello
 from serl.ros.environment import link_name
 from serl.ros.link.sender import StreamSender
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.telemetry import Stats, Value
 from serl.ros.topics import WEIGHTS, from_cdr
 from serl.runs.config import TrainConfig
@@ -309,7 +309,7 @@ def run(run_folder: Path, actor: str) -> None:
 def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
     """Run the link until asked to stop or cut off; return True if cut off, to join `again`."""
     config = _settings_of(run_folder)
-    parameters = {"actor": Described(actor, "whose log is shipped, and who gets weights")}
+    parameters = {"actor": DescribedParameter(actor, "whose log is shipped, and who gets weights")}
     with (
         RosNode(link_name(actor), run_folder, parameters=parameters, managed=True) as node,
         closing(Link(node, run_folder, actor, config.log, config.transport)) as link,

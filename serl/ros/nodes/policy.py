@@ -67,7 +67,7 @@ def run(
         frame = action_frame(folder.config)
         people = People(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
-        deployed = _Deployed(node, folder, name, people)
+        deployed = _DeploymentSite(node, folder, name, people)
         serve(node, "stop", deployed.end)
         numbers: dict[str, Value] = {"episodes": 0.0, "successes": 0.0, "version": policy.version}
         Stats(
@@ -105,7 +105,7 @@ def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
     return policy
 
 
-class _Deployed(Site):
+class _DeploymentSite(Site):
     """An arm in a deployment: simulated in this process, simulated in its node, or real.
 
     Attributes:

@@ -30,7 +30,7 @@ from serl.ros.arm.sim_driver import PERIOD, SEED, LockStep, RealTimeDriver, Simu
 from serl.ros.conversions import stamp_of
 from serl.ros.environment import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.telemetry import Diagnostics
 from serl.ros.topics import Topic
 from serl.runs.config import TrainConfig
@@ -90,14 +90,18 @@ def run(
 
 def describe(
     config: TrainConfig, period_s: float, gains: Mapping[str, float]
-) -> dict[str, Described]:
+) -> dict[str, DescribedParameter]:
     """Return the node's parameters: of `reset`, `advance`, the controller and the task."""
     return {
-        SEED: Described(0, "of the start that the next `reset` draws, from 0", read_only=False),
-        PERIOD: Described(period_s, "what each `advance` lets pass, in s", read_only=False),
-        "task": Described(config.task, "name of the task, or path of its file"),
+        SEED: DescribedParameter(
+            0, "of the start that the next `reset` draws, from 0", read_only=False
+        ),
+        PERIOD: DescribedParameter(
+            period_s, "what each `advance` lets pass, in s", read_only=False
+        ),
+        "task": DescribedParameter(config.task, "name of the task, or path of its file"),
         **{
-            name: Described(
+            name: DescribedParameter(
                 value, "of the controller: N/m, Nm/rad, or a clip in m or rad"
             )._replace(read_only=False)
             for name, value in gains.items()

@@ -137,7 +137,7 @@ class Attendant:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """A question to a person about an arm.
 
     Attributes:
@@ -236,32 +236,32 @@ class SupervisedArm:
         self._seen = asked.service.endswith("/ack")
         return _SEEN if asked.is_first else reply
 
-    def _asked(self) -> _Asked:
+    def _asked(self) -> _Question:
         if (standing := self._guard.standing) is None:
-            return _Asked()
+            return _Question()
         what = f"{standing.state}: {standing.cause}"
         if standing.state is GuardState.ESTOP and self._seen:
-            return _Asked(what, "ends the guard's stop", f"{self._arm}/guard/reset")
+            return _Question(what, "ends the guard's stop", f"{self._arm}/guard/reset")
         self._seen = False
         is_first = standing.state is GuardState.ESTOP
         if is_first or (standing.state in LATCHED and not self._simulated):
             does = "says that you have seen to it"
-            return _Asked(what, does, f"{self._arm}/guard/ack", is_first)
+            return _Question(what, does, f"{self._arm}/guard/ack", is_first)
         if standing.state is GuardState.DISARMED and not self._simulated:
             does = "arms it; keep clear, and a hand at the stop"
-            return _Asked("the guard is disarmed", does, f"{self._arm}/guard/arm")
+            return _Question("the guard is disarmed", does, f"{self._arm}/guard/arm")
         if self._stopped:
-            return _Asked(self._stopped, "ends the actor's stop", f"{self.actor}/release")
+            return _Question(self._stopped, "ends the actor's stop", f"{self.actor}/release")
         if self._paused:
-            return _Asked(self._paused, "goes on", f"{self.actor}/resume")
-        return _Asked()
+            return _Question(self._paused, "goes on", f"{self.actor}/resume")
+        return _Question()
 
-    def _call(self, asked: _Asked) -> str:
+    def _call(self, asked: _Question) -> str:
         if (key := self._key(asked)) is None:
             return self._remote.trigger(asked.service, _LIMIT_S)
         return self._remote.order(asked.service, key, _LIMIT_S)
 
-    def _key(self, asked: _Asked) -> Path | None:
+    def _key(self, asked: _Question) -> Path | None:
         """Return the key file that signs an answer; None for answers without a signature."""
         if asked.guard_word:
             return self._guard_key

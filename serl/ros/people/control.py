@@ -20,7 +20,7 @@ from serl.loop import Observer
 from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 from serl.ros.people.teleop import TopicDevices
 from serl.ros.services import serve, serve_signed
 from serl.ros.telemetry import Health, ScenePublisher
@@ -46,14 +46,18 @@ def control_topic(actor: str) -> Topic:
     return Topic(f"{actor}/control", DiagnosticStatus, latest_only())
 
 
-def describe(config: TrainConfig) -> dict[str, Described]:
+def describe(config: TrainConfig) -> dict[str, DescribedParameter]:
     """Return the parameters that describe an actor's task and arm."""
     task = make_task(config).config
     return {
-        "task": Described(config.task, "name of the task, or path of its file"),
-        "robot": Described(config.robot or "", "the arm behind ROS 2; empty: in this process"),
-        "rate_hz": Described(task.rate_hz, "control rate in Hz"),
-        "time_limit_s": Described(task.time_limit_s, "an episode is cut after so many seconds"),
+        "task": DescribedParameter(config.task, "name of the task, or path of its file"),
+        "robot": DescribedParameter(
+            config.robot or "", "the arm behind ROS 2; empty: in this process"
+        ),
+        "rate_hz": DescribedParameter(task.rate_hz, "control rate in Hz"),
+        "time_limit_s": DescribedParameter(
+            task.time_limit_s, "an episode is cut after so many seconds"
+        ),
     }
 
 

@@ -32,7 +32,7 @@ _ANSWER_S = 5.0
 OLD_S = 0.1
 
 
-class _Heard:
+class _MessageLog:
     """A subscription that keeps all messages of a channel, with their arrival."""
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
@@ -64,7 +64,7 @@ class RobotCheck:
         yield from self._packages()
         decoders, reports = self._decoders(), self._reports()
         heard = {
-            what: _Heard(self._node, topic_of(channel, self._arm, SENSOR))
+            what: _MessageLog(self._node, topic_of(channel, self._arm, SENSOR))
             for what, channel in self._states()
         }
         look = Look(self._node)
@@ -130,7 +130,7 @@ class RobotCheck:
     def _state(
         self,
         what: str,
-        heard: _Heard,
+        heard: _MessageLog,
         topic: TopicSeen | None,
         decode: Callable[[Any], object],
         seconds: float,
@@ -157,14 +157,18 @@ class RobotCheck:
         frame = getattr(heard.messages[-1][1].header, "frame_id", "")
         return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))
 
-    def _reports(self) -> _Heard | None:
+    def _reports(self) -> _MessageLog | None:
         """Subscribe to the arm's error reports; None without them or without their type."""
         channel = self._profile.fault
         with suppress(BadInput):
-            return None if channel is None else _Heard(self._node, fault_topic(channel, self._arm))
+            return (
+                None
+                if channel is None
+                else _MessageLog(self._node, fault_topic(channel, self._arm))
+            )
         return None
 
-    def _fault(self, heard: _Heard, topics: dict[str, TopicSeen]) -> Finding:
+    def _fault(self, heard: _MessageLog, topics: dict[str, TopicSeen]) -> Finding:
         """Check that the arm reports no error."""
         channel = self._profile.fault
         assert channel is not None
@@ -176,7 +180,7 @@ class RobotCheck:
         text = f"the arm reports {words}" if words else "the arm is well"
         return Finding(not words, "errors", f"{heard.name}: {text}")
 
-    def _joints(self, heard: _Heard) -> Finding:
+    def _joints(self, heard: _MessageLog) -> Finding:
         """Check that the arm's joints are reported, and within the limits of the profile."""
         profile = self._profile
         found = None

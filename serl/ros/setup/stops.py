@@ -48,7 +48,7 @@ def takeover(session: SetupSession) -> str:
     """Check that a person can take over the swinging arm, and release it again."""
     arm, people = session.arm, session.people
     centre = _centre(session)
-    swing, steered = Swing(arm, centre), _Steered()
+    swing, steered = Swing(arm, centre), _TakeoverMotion()
     until_s = time.monotonic() + _LIMIT_S
     session.asker.show(
         f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
@@ -80,7 +80,7 @@ def takeover(session: SetupSession) -> str:
     return found
 
 
-class _Steered:
+class _TakeoverMotion:
     """The commanded and the measured motion of a takeover."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ class Fact(BaseModel):
     source: str = Field(min_length=1)
 
 
-class Named(Fact):
+class NamedFact(Fact):
     """A name in the sources."""
 
     name: str
@@ -97,9 +97,9 @@ class Driver(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    law: Named
-    node: Named
-    frame: Named
+    law: NamedFact
+    node: NamedFact
+    frame: NamedFact
     joints: DriverJoints
     channels: dict[Role, DriverChannel]
     gripper: DriverGripper | None = None

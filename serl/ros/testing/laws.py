@@ -177,7 +177,7 @@ class ForwardDynamics(Law):
         return error
 
 
-class Compliance(ForwardDynamics):
+class ComplianceController(ForwardDynamics):
     """CartesianComplianceController of FZI: its mass is drawn by a spring and by a sensor."""
 
     publishes_command = False  # another node publishes the pose
@@ -243,7 +243,7 @@ class Servo(Law):
 LAWS: dict[str, type[Law]] = {
     "spring": Spring,
     "motion": ForwardDynamics,
-    "compliance": Compliance,
+    "compliance": ComplianceController,
     "servo": Servo,
 }
 """The laws of serl, by the name that a `Driver` has for them."""

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from serl.ros.node import RosNode
-from serl.ros.parameters import Described
+from serl.ros.parameters import DescribedParameter
 
 
 def main(run_folder: Path) -> None:
-    parameters = {"actor": Described("actor0", "whose log is shipped")}
+    parameters = {"actor": DescribedParameter("actor0", "whose log is shipped")}
     with RosNode("link", run_folder, parameters=parameters, managed=True) as node:
         node.handle.manage()
         place = node.absolute("")[:-1]
