@@ -84,7 +84,7 @@ class CableRouting(ArmTask):
             "end_from_tcp": POSITION,
             "end_yaw": ArraySpec(shape=(1,), unit="rad from the tool's, modulo 180 degrees"),
             "cable_from_clip": ArraySpec(
-                shape=(3,), unit="m, from the slot's foot to what of the cable belongs into it"
+                shape=(3,), unit="m, from the slot's foot to the cable's segment that belongs in it"
             ),
         }
         return arm, cable

@@ -346,7 +346,7 @@ def _driven(demonstration: Episode) -> Points:
     seen = _observations(demonstration)
     if "car_pose" not in seen[0].state:
         raise BadInput(
-            "does not tell where the car was, so that it is of no use on another course: "
+            "has no poses of the car, so it cannot be used on another course: "
             "record another one (serl record)"
         )
     return np.array([_position(each.state) for each in seen])

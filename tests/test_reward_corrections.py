@@ -128,7 +128,7 @@ def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
     assert cli.main(["reward", "train", collection, str(mine), f"--out={first}", *QUICK]) == 0
     assert believed(first, NEARLY) > 0.9
     text = audited(capsys, first, tmp_path / "collection", run.path)
-    assert "truth: what people or scripts said of steps, 45 episodes" in text
+    assert "truth: labels of steps by people or scripts, 45 episodes" in text
     assert "0 of 45 episodes end with a false success" in text
 
     before = (mine / LABELS_FILE).read_bytes()

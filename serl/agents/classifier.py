@@ -202,7 +202,7 @@ def unproven(card: Card, config: RewardConfig) -> str:
     """
     here = config.place
     if card.place is None:
-        return f"does not say where the tool was when its threshold was chosen; here: {here}"
+        return f"does not record the tool's box for which its threshold was chosen; here: {here}"
     if card.place.holds(here):
         return ""
     return f"its threshold was chosen where the tool is {card.place}, here it is asked {_at(here)}"

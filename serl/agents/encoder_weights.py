@@ -23,8 +23,8 @@ from serl.task import Task, TaskConfig
 
 Cameras = Mapping[str, ArraySpec]
 _TRUNK_CACHED = (
-    "agent.cached_features: batches are not shifted at random, whatever learner.crop_px says; what "
-    "that costs behind a ResNet-10 nobody has measured yet"
+    "agent.cached_features: batches are not shifted at random, even with learner.crop_px; the "
+    "cost behind a ResNet-10 is not measured"
 )
 PACKAGED: tuple[Packaged, ...] = get_args(Packaged)
 
@@ -169,7 +169,7 @@ def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
     return "none that comes with serl is for all of these tasks" if no_common else _AS_ASKED
 
 
-_AS_ASKED = "as agent.encoder_weights says"
+_AS_ASKED = "as in agent.encoder_weights"
 
 
 @cache

@@ -164,8 +164,8 @@ class HybridSAC(SAC):
         """Update as SAC; the grasp critic takes a step with each critic update."""
         if not (self.updates or self.grippers.openings) and self.config.grasp_penalty:
             logger.warning(
-                "agent.grasp_penalty %g: costs nothing: the state does not tell how far each of %d "
-                'grippers is open (entries whose names end in "gripper")',
+                "agent.grasp_penalty %g: costs nothing: the state has no opening of each of %d "
+                'grippers (entries whose names end in "gripper")',
                 *(self.config.grasp_penalty, len(self.grippers.places)),
             )
         action, state = moved(batch.action, self.device), moved(batch.state, self.device)

@@ -37,9 +37,9 @@ def camera_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--file", type=Path, metavar="FILM", help="a film in the place of a camera")
     parser.add_argument("--loop", action="store_true", help="begin a film anew at its end")
     parser.add_argument("--size", metavar="WxH", default="640x480", help="asked of the device")
-    parser.add_argument("--rate", type=float, help="frames a second; 30, or as the film says")
+    parser.add_argument("--rate", type=float, help="frames a second; default 30 or the film's")
     parser.add_argument("--crop", metavar="L,T,R,B", help="the part that is seen, as shares")
-    parser.add_argument("--resize", metavar="WxH", help="size of what is published")
+    parser.add_argument("--resize", metavar="WxH", help="size of the published images")
     parser.add_argument("--jpeg", type=int, metavar="QUALITY", help="compress, 1 to 100")
     parser.add_argument("--namespace", default="/", help="such as /sim/arm; of the topics")
     parser.add_argument("--frame-id", help="of the headers; NAME_optical_frame")
@@ -111,7 +111,7 @@ def _view(options: argparse.Namespace) -> View | None:
     if options.crop is None and options.resize is None:
         return None
     if options.resize is None:
-        raise BadInput("--crop needs --resize WxH: the size of what is published")
+        raise BadInput("--crop needs --resize WxH, the size of the published images")
     width, height = _size(options.resize, "--resize")
     crop = options.crop or "0,0,1,1"
     try:

@@ -17,7 +17,7 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl demos import`."""
     parser.add_argument("file", type=Path, help="a pickled list of transitions")
     parser.add_argument("--task", required=True, help="name of a task or path of a .py file")
-    parser.add_argument("--map", type=Path, help="YAML: what of the file is what of the task")
+    parser.add_argument("--map", type=Path, help="YAML: names of the file to names of the task")
     parser.add_argument("--out", type=Path, help="folder of the recording")
 
 
@@ -59,7 +59,7 @@ def undo(options: argparse.Namespace) -> int:
     from serl.runs.folder import RunFolder
 
     if read_session(options.folder) is None:
-        raise BadInput(f"{options.folder}: expected what `serl record` wrote for a person")
+        raise BadInput(f"{options.folder}: expected a recording of a person by `serl record`")
     run = RunFolder.open(options.folder).writable()
     print(Recording(run.path, run.episodes(ACTOR)).undo())
     return DONE

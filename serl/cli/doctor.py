@@ -67,7 +67,7 @@ def examine_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN|DOMAIN",
-        help="who publishes what to whom, how often, and what is wrong; of ROS_DOMAIN_ID if none",
+        help="show publishers, subscribers, rates and defects of a graph; default: ROS_DOMAIN_ID",
     )
     what.add_argument(
         "--robot", metavar="NAME", help="an arm's driver against its profile; nothing moves"

@@ -127,7 +127,7 @@ def show(console: Console, graph: GraphSeen, root: str = "") -> None:
         return
     if root:
         console.print(f"names that begin without a slash are below {below}", soft_wrap=True)
-    console.print("? sends or takes with best effort, * keeps the last for who comes later")
+    console.print("? best effort, * keeps the last message for late subscribers")
     table = Table(box=None, pad_edge=False)
     for title in ("topic", "type", "Hz", "publishers", "subscriptions"):
         table.add_column(title, justify="right" if title == "Hz" else "left", overflow="fold")

@@ -15,7 +15,9 @@ from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_
 def guard_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl guard`."""
     parser.add_argument("robot", help="name of an arm, or the path of its profile")
-    parser.add_argument("--task", help="whose limits hold; else those of the profile's workspace")
+    parser.add_argument(
+        "--task", help="task whose limits apply; default: the workspace of the profile"
+    )
     parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
     parser.add_argument("--latch", type=Path, help="file that remembers a stop, else the arm's own")
     parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time, 1 to 99")

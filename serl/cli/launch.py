@@ -74,8 +74,8 @@ _GUARD = {
 _FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {
     "namespace": ("", "of all nodes, instead of the run's own"),
-    "autostart": ("true", "false: whoever manages the nodes configures and activates them"),
-    "use_sim_time": ("false", "true: nodes go by /clock, which a simulated arm tells then"),
+    "autostart": ("true", "false: a lifecycle manager configures and activates the nodes"),
+    "use_sim_time": ("false", "true: nodes use /clock, which a simulated arm then publishes"),
 }
 
 Declared = Mapping[str, tuple[str, str]]

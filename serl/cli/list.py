@@ -33,8 +33,8 @@ def show_options(parser: argparse.ArgumentParser) -> None:
         "task",
         nargs="?",
         metavar="NAME",
-        help="a task: show settings as a training of it would have them; any other plug-in: show "
-        "what it is, and its own settings; or a .py file with one",
+        help="a task: show its settings in a training; any other plug-in, or the path of its .py "
+        "file: describe it and show its own settings",
     )
 
 
@@ -110,7 +110,7 @@ def _own_line(kind: plugins.Kind, name: str) -> str:
 
 
 _WITHOUT_MODULE = {
-    ("person", "none"): "Nobody takes over.",
+    ("person", "none"): "No person takes over.",
     ("reward", "human"): "A person's keys for success and failure.",
     ("reward", "pose"): "The place and the orientation of the tool.",
     ("reward", "task"): "The task's own outcome.",

@@ -151,7 +151,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         BadInput: a device, or a package that the page needs, is missing.
     """
     if not options.device and (given := options.path or options.left or options.right):
-        raise BadInput(f"{given}: is a device: say of which kind by --device")
+        raise BadInput(f"{given}: is a device: give its kind by --device")
     if options.console:
         teleop_commands.require_console()
     if options.console or options.robot:

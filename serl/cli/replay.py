@@ -14,7 +14,7 @@ from serl.errors import BadInput
 def replay_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl replay`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
-    parser.add_argument("--actor", help="only what this actor recorded")
+    parser.add_argument("--actor", help="only episodes of this actor")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
     parser.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
     parser.add_argument("--follow", action="store_true", help="... step by step in real time")

@@ -34,8 +34,8 @@ from serl.system.settings_file import checked, merge
 from serl.types import Image
 
 _TRUTHS = {
-    "labels": "what people or scripts said of steps",
-    "simulation": "what the simulation knew, beside the reward that judged",
+    "labels": "labels of steps by people or scripts",
+    "simulation": "the simulation's ground truth beside the reward that was given",
     "outcome": "how the task itself judged",
 }
 _LISTED = 5
@@ -171,7 +171,7 @@ def _nothing_known(folders: Sequence[Path], episodes: int) -> str:
     if not episodes:
         return f"{where}: no episode is recorded here"
     return (
-        f"{where}: nothing says what was a success in {episodes} episodes: no step is labelled, "
+        f"{where}: no labels of success in {episodes} episodes: no step is labelled, "
         "and neither a simulation nor the task judged them: mark steps by serl reward label "
         f"{folders[0]} --episode N --steps FIRST:LAST --label 1 (or 0)"
     )
@@ -181,7 +181,7 @@ def _truth_lines(episodes: Sequence[LabelledEpisode]) -> list[str]:
     counts = Counter(episode.by for episode in episodes)
     lines = [f"truth: {text}, {counts[by]} episodes" for by, text in _TRUTHS.items() if counts[by]]
     if counts[""]:
-        lines.append(f"left out: {counts['']} episodes of which nobody said what was a success")
+        lines.append(f"left out: {counts['']} episodes without labels of success")
     return lines
 
 
@@ -193,7 +193,8 @@ def _place_lines(config: RewardConfig, episodes: Sequence[LabelledEpisode]) -> l
     ]
     lost = sum(not episode.placed for episode in episodes)
     if lines and lost:
-        lines.append(f"but anywhere in {lost} of {len(episodes)} episodes: they do not say where")
+        episodes_lost = f"{lost} of {len(episodes)} episodes"
+        lines.append(f"but anywhere in {episodes_lost}: their labels name no steps")
     return lines
 
 
@@ -213,8 +214,8 @@ def _where(origin: Origin) -> str:
 DONE = 0
 
 _BY_WORDS = (
-    "what your device says for success marks the step that passes as a positive, for failure as a "
-    "negative; --console gives keys and buttons for that"
+    "the success button of your device labels the current step as positive, its failure button as "
+    "negative; --console has keys and buttons for both"
 )
 
 

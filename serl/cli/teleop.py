@@ -47,8 +47,8 @@ def teleop_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
     add_device(parser, default="gamepad")
     add_places(parser)
-    parser.add_argument("--actor", default="actor0", help="who is driven")
-    parser.add_argument("--check", action="store_true", help="only show what the device says")
+    parser.add_argument("--actor", default="actor0", help="name of the actor to drive")
+    parser.add_argument("--check", action="store_true", help="only show the input of the device")
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:

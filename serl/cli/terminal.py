@@ -126,7 +126,7 @@ class Terminal:
             return self._typed.line()
         except TerminalClosed:
             self._deserted = True
-            _say(f"nobody is at this terminal: it waits for {self._attendant.means()}")
+            _say(f"no person is at this terminal: it waits for {self._attendant.means()}")
             return None
 
     def _answer(self, line: str) -> None:

@@ -242,7 +242,7 @@ def evaluate(
     """
     if is_real(robot := run.config.robot):
         raise BadInput(
-            f"{run.path}: was trained on {robot}, of which a simulation says nothing; on the arm: "
+            f"{run.path}: was trained on {robot}, for which simulated trials prove nothing: "
             f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
         )
     path = pick(run.checkpoints, step)

@@ -164,8 +164,8 @@ class Audit(NamedTuple):
     def lines(self) -> list[str]:
         """Format the audit for display."""
         return [
-            _line("accuracy", self.accuracy, "samples are told right"),
-            _line("precision", self.precision, "of what it takes for success are"),
+            _line("accuracy", self.accuracy, "samples are classified correctly"),
+            _line("precision", self.precision, "of its predicted successes are"),
             _line("recall", self.recall, "of the successes are seen"),
         ]
 
@@ -215,13 +215,13 @@ class Endings(NamedTuple):
         ended, wrong = self.right + len(self.wrong), len(self.wrong)
         found = [
             _line("precision", (self.right, ended), "episodes that it ends are successes"),
-            _line("recall", self.told, "successes that last are told"),
+            _line("recall", self.told, "lasting successes are detected"),
             _line("false", (wrong, self.episodes), "episodes end with a false success"),
         ]
         if self.short:
-            found.append(f"{self.short} successes end their recording before it could tell them")
+            found.append(f"{self.short} recordings end before their success could be detected")
         if self.unclear:
-            found.append(f"{self.unclear} episodes it ends where nobody said what was to be seen")
+            found.append(f"{self.unclear} episodes it ends at steps without a label")
         return found
 
 

@@ -165,7 +165,7 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
         wrong = f"joint_names: {', '.join(names)}, but its joints are {', '.join(profile.joints)}"
     elif config.wrench and profile.wrench is None:
         wrong = (
-            "wrench: true, but it tells none: say wrench: false, and that nothing sees a contact"
+            "wrench: true, but it publishes none: set wrench: false, without detection of contacts"
         )
     elif too_fast := _too_fast(config.motion.limits, profile):
         wrong = too_fast

@@ -248,7 +248,8 @@ class Guard:
             far = far_outside(self.measured.pose, self._config)
             return f"{far}: bring the arm there by hand" if far else ""
         person = self.lease.mode is GuardState.TELEOP and self.lease.is_fresh(now_s)
-        return "a person drives; let go first" if person and self.state in LATCHED else ""
+        is_driven = person and self.state in LATCHED
+        return "a person drives; release the controls first" if is_driven else ""
 
     def disarm(self) -> str:
         """Brake, then disarm and publish nothing; a stop is not ended. Return the result."""

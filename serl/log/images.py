@@ -5,7 +5,6 @@ from __future__ import annotations
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
 
 from serl.errors import CorruptData
 from serl.log.ros_messages import Encoding, image_data
@@ -45,6 +44,8 @@ _FORMATS = {"png": ("PNG", b"IEND\xaeB\x60\x82"), "jpeg": ("JPEG", b"\xff\xd9")}
 
 
 def _decompress(data: memoryview, encoding: Encoding, camera: str, shape: tuple[int, ...]) -> bytes:
+    from PIL import Image  # not loaded by processes beside an arm, which decode nothing
+
     name, end = _FORMATS[encoding]
     try:
         with Image.open(BytesIO(data), formats=[name]) as image:  # reads the header alone

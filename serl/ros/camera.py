@@ -45,7 +45,7 @@ def describe(source: str, config: PublishConfig) -> dict[str, DescribedParameter
     view, whole = config.view, "its own size"
     size = whole if view is None else f"{view.width}x{view.height}"
     return {
-        "source": DescribedParameter(source, "what gives the pictures"),
+        "source": DescribedParameter(source, "source of the images"),
         "frame": DescribedParameter(config.frame, "of the headers"),
         "size": DescribedParameter(size, "of the pictures in px, width x height"),
         "jpeg": DescribedParameter(

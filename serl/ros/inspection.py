@@ -106,7 +106,7 @@ def _mismatches(topic: TopicSeen) -> Iterator[str]:
     for sender in topic.publishers:
         for reader in topic.subscriptions:
             if sender.type == reader.type and (why := mismatch(sender, reader)):
-                yield f"{topic.name}: {reader.node} hears nothing of {sender.node}: {why}"
+                yield f"{topic.name}: {reader.node} receives nothing from {sender.node}: {why}"
 
 
 def mismatch(sender: Endpoint, reader: Endpoint) -> str:

@@ -25,9 +25,7 @@ logger = logging.getLogger(__name__)
 RCLError = rclpy_implementation.RCLError
 
 AUTOSTART = "autostart"
-AUTOSTARTS = DescribedParameter(
-    True, "the node activates itself; false: someone who manages it does"
-)
+AUTOSTARTS = DescribedParameter(True, "the node activates itself; false: a lifecycle manager does")
 INACTIVE = "its node is not active"
 
 

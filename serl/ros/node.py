@@ -59,7 +59,7 @@ def keep_freed_memory() -> None:
 
 logger = logging.getLogger(__name__)
 
-_TIMELESS = "use_sim_time is true, and nobody tells the time on /clock"
+_TIMELESS = "use_sim_time is true, and /clock has no publisher"
 _LOOK_S = 5.0
 _JOIN_S, _AGAIN_S = 20.0, 0.1
 _ECHO_S = 1.0
@@ -279,7 +279,7 @@ class RosNode:
         try:
             declare(handle, self._parameters)
             if alone and not handle.get_parameter(AUTOSTART).value:
-                raise BadInput(f"{AUTOSTART}: expected true: nobody can manage it over a network")
+                raise BadInput(f"{AUTOSTART}: expected true: no manager reaches it over a network")
         except (ParameterException, BadInput) as error:
             raise BadInput(f"{name}: {error}") from None
 

@@ -81,7 +81,7 @@ class RunFolder:
         """
         run = cls.make(path.parent, path.name, config, now)
         if run.path != path:
-            raise BadInput(f"{path}: somebody else has just made it; kept as {run.path}")
+            raise BadInput(f"{path}: another process has just made it; kept as {run.path}")
         return run
 
     @classmethod

@@ -235,7 +235,7 @@ def _lines(
     ]
     fresh += [] if whole else ["temperature"]
     counted = "updates count on, there is no warm-up" if whole else "updates count from 0"
-    scale = "as there" if "normaliser" in loaded else "anew, by what this run has recorded"
+    scale = "as there" if "normaliser" in loaded else "anew, from this run's recordings"
     lines = [
         f"starts from {source}: with its {', '.join(loaded) or 'data alone'}",
         f"fresh: {', '.join([*fresh, 'optimiser, random numbers'])}; {counted}",
@@ -243,7 +243,7 @@ def _lines(
     ]
     frozen: list[str] = [*agent.frozen]
     if agent.cached_features and agent.encoder == "small":
-        frozen.append("what it makes of images (agent.cached_features)")
+        frozen.append("its features of images (agent.cached_features)")
     if frozen:
         lines.append(f"frozen, no update changes it: {', '.join(frozen)}")
     return tuple(lines)

@@ -20,7 +20,7 @@ from serl.system.settings_file import merge
 from serl.task import FeatureTunedTask, SimulatedTask
 from serl.types import Observation
 
-NO_JUDGE = "nothing tells this arm when the task is done: a person says success or failure"
+NO_JUDGE = "this arm has no reward: a person labels success or failure"
 _LEAST_M = 0.02
 
 
@@ -49,8 +49,8 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.demos and not config.demo_paths:
         raise BadInput(
-            f"demos: {config.demos}: no script demonstrates on a real arm: give --demos FOLDER of "
-            f"what a person recorded (serl record {config.task} --robot NAME), or --demos 0"
+            f"demos: {config.demos}: no script demonstrates on a real arm: give --demos "
+            f"FOLDER, recorded by a person (serl record {config.task} --robot NAME), or --demos 0"
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
@@ -121,7 +121,7 @@ def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
     simulated = f" ({task.name} has a place of a simulated table)" if own else ""
     return (
         f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "
-        "tool_high_m, in the base frame of this arm, say where it has to be"
+        "tool_high_m, in the base frame of this arm, must contain it"
     )
 
 
@@ -133,7 +133,7 @@ def check_place(config: TrainConfig, profile: ArmProfile) -> None:
     given = config.task_config.get("motion", {})
     if profile.workspace is None and not {"box_low_m", "box_high_m"} <= given.keys():
         raise BadInput(
-            f"arm {profile.name}: nobody has taught it where it may be: serl setup {profile.name}, "
+            f"arm {profile.name}: it has no workspace yet: serl setup {profile.name}, "
             "or give --task_config.motion.box_low_m and box_high_m"
         )
 

@@ -33,8 +33,8 @@ from serl.training.learner_stats import restore_progress
 from serl.types import End
 
 COUNTED = (
-    "records: steps, and one end an episode; accepted: those that a learner took, not what came "
-    "after its last step, nor demonstrations, which it reads as they are"
+    "records: steps, and one end an episode; accepted: those that a learner took, without "
+    "later ones, and without demonstrations, which it reads from their files"
 )
 UNCOMPARED = (
     "the content of {:,} accepted records was not compared: the index has no checksums of them, "

@@ -70,4 +70,4 @@ class TeleopSuite(ABC):
         events = teleop.events()
         assert isinstance(events, tuple)
         assert all(isinstance(event, Event) for event in events)
-        assert teleop.events() == (), "an event was told twice"
+        assert teleop.events() == (), "an event was reported twice"

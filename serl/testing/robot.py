@@ -114,7 +114,7 @@ class RobotSuite(ABC):
             robot.observation_spec.validate_observation(robot.observe())
             assert robot.stop_reason == "first", "the first reason is to be kept"
             robot.recover()
-            assert not robot.stop_reason, "a recovered robot says why it was stopped"
+            assert not robot.stop_reason, "a recovered robot still has a stop reason"
 
 
 class SimulatedRobotSuite(RobotSuite):

@@ -395,6 +395,6 @@ def test_of_a_model_that_does_not_say_where_the_tool_was_it_is_said(
 ) -> None:
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
     make_reward(saved(trained, tmp_path / "m", place=None), task)
-    assert "does not say where the tool was when its threshold was chosen; here: anywhere" in (
+    assert "does not record the tool's box for which its threshold was chosen; here: anywhere" in (
         caplog.text
     )

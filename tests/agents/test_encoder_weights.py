@@ -108,7 +108,7 @@ def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> 
 def test_features_of_an_encoder_that_nothing_trained_are_not_kept() -> None:
     cached = {"agent": {"cached_features": True}}
     for overrides, reason in (
-        ({"agent": {"encoder_weights": "none"}}, "as agent.encoder_weights says"),
+        ({"agent": {"encoder_weights": "none"}}, "as in agent.encoder_weights"),
         ({"agent": {"latent": 32}}, r"tabletop has agent\.latent 64, here it is 32"),
         ({"task_config": {"views": {"wrist": SMALL}}}, "tabletop is for cameras .*wrist 32 x 32"),
     ):
@@ -131,7 +131,7 @@ def test_it_is_the_default_where_it_fits() -> None:
     assert (without.agent.encoder_weights, without.agent.encoder_sha256) == (None, None)
     assert not is_packaged(without)
     assert describe_encoder(without.agent, _cameras(without)).endswith(
-        "as agent.encoder_weights says"
+        "as in agent.encoder_weights"
     )
 
 

@@ -132,7 +132,7 @@ def test_it_learns_when_to_close_and_a_penalty_keeps_it_from_fluttering() -> Non
 def test_a_penalty_that_costs_nothing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     one = make_spec(ONE).observation
     spec = make_spec(NAMES).model_copy(update={"observation": one})
-    told = "agent.grasp_penalty 0.1: costs nothing: the state does not tell how far each of 2 "
+    told = "agent.grasp_penalty 0.1: costs nothing: the state has no opening of each of 2 "
     batch = make_batch(ROWS, NAMES)
     batch = replace(batch, state=batch.state[:, :4], next_state=batch.next_state[:, :4])
     settings = config(algorithm="hybrid", utd=1, grasp_penalty=0.1)

@@ -94,7 +94,7 @@ def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     for words, part in (
         (["--device", "spacemouse", "--path", "/dev/nothing"], "/dev/nothing"),
-        (["--console", "--path", "/dev/nothing"], "say of which kind by --device"),
+        (["--console", "--path", "/dev/nothing"], "give its kind by --device"),
         (["--demos", "0"], "--demos 0: expected at least 1"),
     ):
         assert cli.main(["record", "reach", *words]) == 2

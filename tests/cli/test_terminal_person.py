@@ -12,7 +12,7 @@ import pytest
 from serl.cli.terminal import Terminal
 from serl.errors import SerlError
 
-QUESTION = "estop: first start: Enter says that you have seen to it"
+QUESTION = "estop: first start: Enter confirms that you have dealt with it"
 ARMING = "the guard is disarmed: Enter arms it"
 
 
@@ -163,7 +163,7 @@ def test_a_question_to_nobody_waits_and_says_how_else_it_is_answered(
             bench.serve(3)
             assert capsys.readouterr().out.splitlines() == [
                 ARMING,
-                "nobody is at this terminal: it waits for the service /guard/ack",
+                "no person is at this terminal: it waits for the service /guard/ack",
             ]
             assert bench.waiting == {"actor0": "call /guard/ack"}
             bench.attending.asks = ""
@@ -181,7 +181,7 @@ def test_a_terminal_that_is_hung_up_is_nobody(
         bench = Bench(-1)
         bench.attending.asks = ARMING
         bench.serve(3)
-    assert "nobody is at this terminal" in capsys.readouterr().out
+    assert "no person is at this terminal" in capsys.readouterr().out
 
 
 def test_ctrl_c_is_one(bench: Bench) -> None:

@@ -226,7 +226,7 @@ def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
 async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
     page: Page, here: Site
 ) -> None:
-    stop = "estop: the service estop: Enter says that you have seen to it"
+    stop = "estop: the service estop: Enter confirms that you have dealt with it"
     arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
     told(here, {"question": stop, "yes": "ack", "not_now": ""})
     await enter(page, here)

@@ -74,14 +74,14 @@ def test_what_lies_between_labels_is_known_and_what_is_near_one_is_believed() ->
     assert len(ended(told("0??????0???", "00011000000")).wrong) == 1
     far = ended(told("0???????????1", "0000011000000"))
     assert (far.right, far.wrong, far.unclear) == (0, (), 1)
-    assert "1 episodes it ends where nobody said" in far.lines()[-1]
+    assert "1 episodes it ends at steps without a label" in far.lines()[-1]
 
 
 def test_a_success_that_lasts_has_to_be_told_and_one_that_ends_the_recording_cannot() -> None:
     found = ended(told("00111", "00000"), told("00111", "00111"), told("00001", "00001"))
     assert found.told == (1, 2)
     assert found.short == 1
-    assert "recall      50.0%   1 of 2 successes that last" in found.lines()[1]
+    assert "recall      50.0%   1 of 2 lasting successes" in found.lines()[1]
     assert found.lines()[3].startswith("1 successes end their recording")
 
 

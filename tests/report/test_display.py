@@ -138,7 +138,7 @@ def test_the_line_is_plain_and_names_what_is_wrong() -> None:
 
 
 def test_who_waits_for_a_person_does_not_look_healthy() -> None:
-    waits = "estop: the service estop: Enter says that you have seen to it"
+    waits = "estop: the service estop: Enter confirms that you have dealt with it"
     progress = RunProgress(
         steps=2000, total_steps=6000, actors=(ActorProgress("actor0", link=WELL, waits=waits),)
     )

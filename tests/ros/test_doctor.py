@@ -134,10 +134,10 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
                 "pose": "world",
                 "joints": "no joint a among",
                 "limits": "no joint a among",
-                "target": "elsewhere: nobody listens",
-                "recovery": "heal: nobody offers it",
+                "target": "elsewhere: it has no subscriber",
+                "recovery": "heal: it has no server",
                 "controller": "absent/get_parameters: no such service",
-                "errors": "/program: nobody publishes it",
+                "errors": "/program: it has no publisher",
             },
         ),
         (

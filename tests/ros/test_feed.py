@@ -54,7 +54,7 @@ def test_who_does_not_know_the_time_believes_nothing_and_says_why(tmp_path: Path
         eventually(publisher.get_subscription_count)
         publisher.publish(pose_message([0.0, 0.0, 0.0, *DOWN], "base", BEGAN_S * 1_000_000_000))
         eventually(lambda: feed.refused)
-        with pytest.raises(Silent, match="use_sim_time is true, and nobody tells the time"):
+        with pytest.raises(Silent, match="use_sim_time is true, and /clock has no publisher"):
             feed.newest()
 
 

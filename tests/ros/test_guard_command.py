@@ -62,7 +62,7 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["franka"], "arm franka: has no workspace: teach it with `serl setup`"),
-        (["franka", "--task", "reach"], "arm franka: nobody has taught it where it may be"),
+        (["franka", "--task", "reach"], "arm franka: it has no workspace yet"),
         (["nobody"], "unknown robot 'nobody'"),
         (["sim", "--task", "nothing"], "unknown task 'nothing'"),
         (

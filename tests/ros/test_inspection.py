@@ -72,4 +72,5 @@ def test_who_hears_whom_is_as_dds_has_it(
 def test_a_mismatch_names_both_ends() -> None:
     topic = TopicSeen("/pose", (GUARD._replace(reliable=False),), (ARM,))
     (line,) = problems(seen(topic))
-    assert line.startswith("/pose: /run/left/arm hears nothing of /run/guard_left: the publisher")
+    expected = "/pose: /run/left/arm receives nothing from /run/guard_left: the publisher"
+    assert line.startswith(expected)

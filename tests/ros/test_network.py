@@ -137,7 +137,7 @@ def test_nobody_manages_a_node_over_a_network(ours: Run) -> None:
     process = ours.start(*link, "--ros-args", "-p", "autostart:=false")
     said = process.communicate(timeout=4 * LIMIT_S)[1]
     assert process.returncode == 2
-    assert "autostart: expected true: nobody can manage it over a network" in said
+    assert "autostart: expected true: no manager reaches it over a network" in said
     ours.processes.clear()
     managed = [sys.executable, MANAGED, str(ours.folder)]  # a process has one network in its life
     done = subprocess.run(managed, capture_output=True, text=True, timeout=4 * LIMIT_S)

@@ -68,7 +68,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 1, "--out", folder)
         command = Terminal(tmp_path, "record", "reach", *words, *SETTINGS)
         commands.append(command)
-        command.until("is this the first start?: Enter says that you have seen to it")
+        command.until("is this the first start?: Enter confirms that you have dealt with it")
         make_folder(folder)
         at_a_joystick(node, folder, command)
         answer_until(command, lambda: FAILED in command.output, (*ARMS, MOVES, GOES_ON))
@@ -98,7 +98,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(
         (["--robot", "sim"], "--robot sim: expected a real arm"),
         (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
         (["--robot", "franka", "--stages.x", "1"], "stages"),
-        (["--robot", "franka"], "arm franka: nobody has taught it where it may be: serl setup"),
+        (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(

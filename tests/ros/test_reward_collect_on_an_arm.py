@@ -66,7 +66,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
             tmp_path, "reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS
         )
         commands.append(command)
-        command.until("is this the first start?: Enter says that you have seen to it")
+        command.until("is this the first start?: Enter confirms that you have dealt with it")
         assert "for success marks the step that passes as a positive" in command.output
         make_folder(folder)
         at_a_joystick(node, folder)
@@ -89,7 +89,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
         (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
         (["--robot", "sim"], "--robot sim: expected a real arm"),
         (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
-        (["--robot", "franka"], "arm franka: nobody has taught it where it may be: serl setup"),
+        (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
         (["--robot", "franka", "--positives", "0"], "--positives and --negatives: expected at"),
         (["--robot", "franka", "--path", "/dev/x"], "say of which kind by --device"),
     ],

@@ -95,7 +95,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
         words = ("--robot", "mine.py", *where, "--episodes", 1)
         command = Terminal(tmp_path, "run", run.path, *words)
         commands.append(command)
-        command.until(f"{cause}: Enter says that you have seen to it")
+        command.until(f"{cause}: Enter confirms that you have dealt with it")
         disarmed = "the guard is disarmed: Enter arms it"
         answer_until(command, lambda: disarmed in command.output, [SEEN])
         assert "episode" not in command.output.replace("episodes", "")

@@ -150,7 +150,7 @@ def test_a_frame_that_is_mirrored_is_refused_before_a_person_is_asked(cell: Cell
     cell.misbehave("mirrored")
     cell.person.asked.clear()
     line = cell.refused("frames")
-    assert "told to go along +x" in line
+    assert "commanded along +x" in line
     assert "same frame" in line
     assert "frames.x" not in cell.person.asked
 

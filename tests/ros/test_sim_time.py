@@ -106,7 +106,7 @@ def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Ri
 
 def test_without_a_clock_an_actor_ends_with_one_line_and_nothing_moves(tmp_path: Path) -> None:
     with Rig(tmp_path, *BY_THE_CLOCK, tells=()) as rig:
-        with pytest.raises(SerlError, match="use_sim_time is true, and nobody tells the time"):
+        with pytest.raises(SerlError, match="use_sim_time is true, and /clock has no publisher"):
             rig.arm().reset(0)
         assert rig.said == "disarmed"
 

@@ -53,7 +53,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
         reward = ("--reward.kind=pose", POSE)
         command = Terminal(tmp_path, "train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
         commands.append(command)
-        command.until("is this the first start?: Enter says that you have seen to it")
+        command.until("is this the first start?: Enter confirms that you have dealt with it")
         answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
         assert "the guard is disarmed: Enter arms it" in command.output
         assert not list((tmp_path / "runs").rglob("*.mcap")), "it moved before a person said so"
@@ -86,7 +86,7 @@ def test_a_training_without_a_terminal_waits_for_its_services(
         assert command.process.stdin is not None
         command.process.stdin.close()  # as of a service
         with RosNode("person", driver.folder, local=True) as node:
-            waits, guard = "nobody is at this terminal: it waits for serl order", f"{arm}/guard"
+            waits, guard = "no person is at this terminal: it waits for serl order", f"{arm}/guard"
             command.until(f"{waits} {guard}/ack {guard}/reset --key ")
             (key,) = tmp_path.glob("mine*.latch.key")
             eventually(lambda: answered(node, f"{guard}/ack", key))

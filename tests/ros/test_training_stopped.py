@@ -18,7 +18,10 @@ from .test_training import TINY
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
-WAITS = "actor0 waits for a person: estop: the service estop: Enter says that you have seen to it"
+WAITS = (
+    "actor0 waits for a person: estop: the service estop: "
+    "Enter confirms that you have dealt with it"
+)
 
 
 def stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

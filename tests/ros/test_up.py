@@ -298,7 +298,7 @@ def test_an_arm_that_nobody_taught_is_refused_beside_one_that_somebody_did(
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
     assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
     said = capfd.readouterr()
-    assert "nobody has taught it where it may be: serl setup sim" in said.err
+    assert "it has no workspace yet: serl setup sim" in said.err
     assert untaught == "left" or "robots.right.profile: " in said.err  # the first one is the run's
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "right.yaml"}

@@ -223,7 +223,7 @@ def test_a_lap_of_unknown_places_is_refused(
     assert cli.main([*words, "--runs", str(tmp_path / "runs")]) == 2
     errors = capsys.readouterr().err
     assert f"{old_lap}/" in errors
-    assert "does not tell where the car was" in errors
+    assert "has no poses of the car" in errors
     assert errors.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 

@@ -174,7 +174,7 @@ class Compliance:
         self._asked_s, soft = time.monotonic(), self._soft
         if self._silent_s is not None and self._asked_s - self._silent_s > _SILENT_S:
             self._silent_s = None  # named once
-            logger.warning("%s does not tell its gains: they stay as they are", self._name)
+            logger.warning("%s does not report its gains: they stay as they are", self._name)
 
         def hear(future: Any) -> None:
             answer = future.result()
@@ -262,7 +262,7 @@ class ControllerWatch:
         if not self._names:
             return ""
         if time.monotonic() - self._answered_s > _OLD_S:
-            return f"{self._node}: the controller does not tell its parameters"
+            return f"{self._node}: the controller does not report its parameters"
         return f"{self._node}: {self._wrong}" if self._wrong else self._unfelt()
 
     @property

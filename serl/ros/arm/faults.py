@@ -76,14 +76,14 @@ class FaultWatch:
         if deaf := self._deaf_to():
             return f"{self._name}: {deaf}"
         if self._unheard:
-            return f"{self._name}: nobody tells whether the arm is well"
+            return f"{self._name}: no fault reports of the driver"
         there = self._node.handle.count_publishers(self._name) > 0
         heard = self._heard_s > float("-inf")
         self._gone |= self._seen and not there and heard
         self._seen = there
         silent = not self._latched and time.monotonic() - self._heard_s > _SILENT_S
         if self._gone or (silent and heard):
-            return f"{self._name}: nobody tells any more whether the arm is well"
+            return f"{self._name}: the driver's fault reports have ended"
         return ""
 
     def _deaf_to(self) -> str:

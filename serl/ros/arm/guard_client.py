@@ -126,7 +126,7 @@ class GuardClient:
         self._remote.trigger(f"{self._robot}/guard/disarm")
         if not self._remote.wait(gone, _LIMIT_S):
             state, cause, _ = self.feed.newest().value
-            raise SerlError(f"{self._robot}: the guard does not let go: {state}: {cause}")
+            raise SerlError(f"{self._robot}: the guard does not disarm: {state}: {cause}")
 
     def take(self) -> None:
         """Make the guard take a simulated arm again, at the pose in which it was placed.

@@ -313,6 +313,6 @@ def _check(record: Arrival, stream: _Stream, highest: int) -> None:
     if isinstance(record, Step) and record.policy_version > highest:
         raise CorruptData(f"policy_version {record.policy_version}, allowed 0-{highest}")
     if (key.run, key.actor, key.epoch) != (hello.run, hello.actor, hello.epoch):
-        raise CorruptData(f"says to be of {key.run}/{key.actor}/{key.epoch}")
+        raise CorruptData(f"claims to be of {key.run}/{key.actor}/{key.epoch}")
     if stream.place not in (None, found):
-        raise CorruptData(f"says to be {found}, expected {stream.place} (episode, index)")
+        raise CorruptData(f"claims to be {found}, expected {stream.place} (episode, index)")

@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.actor", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", required=True, help="name of the actor")
-    parser.add_argument("--robot", help="profile of a real arm; else what the run says")
+    parser.add_argument("--robot", help="profile of a real arm; default: the run's")
     parser.add_argument("--namespace", default="/", help="of a real arm's topics, from the root")
     given = parser.parse_args(own_arguments(arguments))
     return run_node(lambda: run(given.run, given.actor, given.robot, given.namespace))

@@ -214,11 +214,11 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
     parameters = {
-        "actor": DescribedParameter(actor, "who is shown, and told what people say"),
+        "actor": DescribedParameter(actor, "actor that is shown and that receives the commands"),
         "port": DescribedParameter(port, "the first of this host's TCP ports that is tried"),
         "guard": DescribedParameter(
             arm.namespace if arm else "",
-            "namespace of the arm whose guard a stop goes to; or empty",
+            "namespace of the arm whose guard receives stops; or empty",
         ),
     }
     with (

@@ -97,7 +97,7 @@ def describe(
             0, "of the start that the next `reset` draws, from 0", read_only=False
         ),
         PERIOD: DescribedParameter(
-            period_s, "what each `advance` lets pass, in s", read_only=False
+            period_s, "simulated time of each `advance`, in s", read_only=False
         ),
         "task": DescribedParameter(config.task, "name of the task, or path of its file"),
         **{

@@ -126,7 +126,7 @@ class Attendant:
             self._heard_s, self._unheard_s = time.monotonic(), _UNHEARD_S
         if time.monotonic() - self._heard_s < self._unheard_s and not self._node.deaf:
             return
-        logger.info("no guard is heard: joining the ROS domain again")
+        logger.info("no message from a guard: joining the ROS domain again")
         with suppress(SerlError):
             self._node.__exit__(None, None, None)
         self._join()
@@ -245,7 +245,7 @@ class SupervisedArm:
         self._seen = False
         is_first = standing.state is GuardState.ESTOP
         if is_first or (standing.state in LATCHED and not self._simulated):
-            does = "says that you have seen to it"
+            does = "confirms that you have dealt with it"
             return _Question(what, does, f"{self._arm}/guard/ack", is_first)
         if standing.state is GuardState.DISARMED and not self._simulated:
             does = "arms it; keep clear, and a hand at the stop"

@@ -150,7 +150,7 @@ class TopicDevices:
                 for device, mapping in devices
             ]
         except BadInput as error:
-            logger.warning("nobody can drive: %s", error)
+            logger.warning("no device can drive: %s", error)
             return []
 
     def _two_hands(self) -> tuple[TopicDevice, TopicDevice]:

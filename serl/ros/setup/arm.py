@@ -211,7 +211,7 @@ class SetupArm:
             return bool(reports)
 
         if not self.driver.remote.wait(hears, _GUARD_S):
-            raise StepFailed(f"the guard says nothing: {self._last_line()}")
+            raise StepFailed(f"the guard is silent: {self._last_line()}")
         return reports[-1]
 
     def press(self) -> None:
@@ -227,7 +227,7 @@ class SetupArm:
             return standing is not None and standing.state is GuardState.ESTOP
 
         if not self.driver.remote.wait(stopped, _PRESS_S):
-            raise StepFailed("the guard does not hear the stop: use the arm's own")
+            raise StepFailed("the guard does not receive the stop: use the arm's own")
 
     def drive(
         self, mode: Mode, moved: Callable[[Pose], Action | None], stops: bool = False

@@ -74,7 +74,7 @@ def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, Ce
     path = session.out.with_name(f"{session.out.stem}.{name}.png")
     while True:
         crop = _crop(session, look, name, path)
-        if agreed(session.asker, f"cameras.{name}.good", f"{path}: is that what tasks need?"):
+        if agreed(session.asker, f"cameras.{name}.good", f"{path}: do tasks need these?"):
             kept[name] = CellCamera(
                 topic=base, compressed=compressed, crop=crop, rate_hz=round(rate_hz, 1)
             )

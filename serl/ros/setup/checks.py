@@ -92,13 +92,13 @@ def check_way(axis: str, start: Vector, place: Vector) -> None:
     aside = math.sqrt(max(0.0, math.hypot(*moved) ** 2 - along**2))
     if along < -_ASTRAY_M:
         raise StepFailed(
-            f"{axis}: told to go along +{axis}, the tool went {-100 * along:.1f} cm along "
+            f"{axis}: commanded along +{axis}, the tool went {-100 * along:.1f} cm along "
             f"-{axis}: do targets and poses of the driver have the same frame?"
         )
     if aside > _ASTRAY_M and aside > along:
         other = max((abs(moved[i]), name) for i, name in enumerate("xyz") if name != axis)[1]
         raise StepFailed(
-            f"{axis}: told to go along +{axis}, the tool went {100 * aside:.1f} cm along {other}: "
+            f"{axis}: commanded along +{axis}, the tool went {100 * aside:.1f} cm along {other}: "
             "do targets and poses of the driver have the same frame?"
         )
 

@@ -138,7 +138,7 @@ class RobotCheck:
         """Check a topic of the driver: publishers, type, content, age and rate."""
         name = heard.name
         if topic is None or not topic.publishers:
-            return Finding(False, what, f"{name}: nobody publishes it")
+            return Finding(False, what, f"{name}: it has no publisher")
         wanted = _type_name(heard.topic.kind)
         if topic.types != (wanted,):
             return Finding(False, what, f"{name}: is {', '.join(topic.types)}, expected {wanted}")
@@ -174,7 +174,7 @@ class RobotCheck:
         assert channel is not None
         if not heard.messages:
             nobody = not topics.get(heard.name, TopicSeen(heard.name)).publishers
-            why = "nobody publishes it" if nobody else "silent"
+            why = "it has no publisher" if nobody else "silent"
             return Finding(False, "errors", f"{heard.name}: {why}")
         words = fault_words(channel, heard.messages[-1][1])
         text = f"the arm reports {words}" if words else "the arm is well"
@@ -193,7 +193,7 @@ class RobotCheck:
                 break
         if found is None:
             names = ", ".join(profile.joints)
-            return Finding(False, "limits", f"no message tells the joints {names}")
+            return Finding(False, "limits", f"no message has the joints {names}")
         rows = zip(
             profile.joints, found[0], profile.joint_low_rad, profile.joint_high_rad, strict=True
         )
@@ -225,7 +225,7 @@ class RobotCheck:
         name = self._node.absolute(topic_of(channel, self._arm, SENSOR).name)
         takers = topics.get(name, TopicSeen(name)).subscriptions
         if not takers:
-            return Finding(False, what, f"{name}: nobody listens; does its controller run?")
+            return Finding(False, what, f"{name}: it has no subscriber; does its controller run?")
         types = sorted({end.type for end in takers})
         if types != [channel.type]:
             return Finding(False, what, f"{name}: is {', '.join(types)}, expected {channel.type}")
@@ -237,7 +237,7 @@ class RobotCheck:
         full = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
         found = dict(self._node.handle.get_service_names_and_types()).get(full, [])
         if not found:
-            return Finding(False, what, f"{full}: nobody offers it")
+            return Finding(False, what, f"{full}: it has no server")
         if kind not in found:
             return Finding(False, what, f"{full}: is {', '.join(found)}, expected {kind}")
         return Finding(True, what, f"{full}: is offered")

@@ -124,7 +124,7 @@ def _check_target(session: SetupSession) -> None:
         raise StepFailed(f"{others}: end them first")
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:
-        raise StepFailed(f"nobody listens to {name}: is the controller loaded and active?")
+        raise StepFailed(f"no subscriber of {name}: is the controller loaded and active?")
     types = sorted({printable(each.topic_type) for each in takers})
     if session.profile.target.type not in types:
         raise StepFailed(
@@ -137,9 +137,9 @@ def _why_silent(node: RosNode, topic: Topic) -> str:
     name = node.absolute(topic.name)
     found = node.handle.get_publishers_info_by_topic(name)
     if not found:
-        return f"nobody publishes {name}"
+        return f"no publisher of {name}"
     types = sorted({printable(each.topic_type) for each in found})
     wanted = f"{topic.kind.__module__.split('.')[0]}/msg/{topic.kind.__name__}"
     if wanted not in types:
         return f"{name}: is published as {', '.join(types)}, expected {wanted}"
-    return f"{name}: has a publisher, which says nothing"
+    return f"{name}: has a publisher that sends nothing"

@@ -64,8 +64,8 @@ def limits(session: SetupSession) -> str:
     if not agreed(session.asker, "limits.joints", "Are these the limits of this arm?"):
         raise StepFailed("joint_low_rad, joint_high_rad: correct them in the profile")
     mass = f"{profile.payload.mass_kg:g} kg at {profile.payload.center_m} m of the flange"
-    if not agreed(session.asker, "limits.payload", f"Is the arm itself told a payload of {mass}?"):
-        raise StepFailed("payload: tell it to the arm at its own panel, or correct the profile")
+    if not agreed(session.asker, "limits.payload", f"Is the arm set to a payload of {mass}?"):
+        raise StepFailed("payload: set it at the arm's own panel, or correct the profile")
     return f"{len(profile.controller.parameters)} parameters set and read back"
 
 
@@ -168,7 +168,7 @@ def dry_run(session: SetupSession) -> str:
         raise StepFailed("no workspace was taught: do that step first")
     arm = session.arm
     session.asker.show("The tool goes to home and to two corners of the box, at 5 cm/s.")
-    begun(session.asker, "dry_run.begin", "A hand on the e-stop, nobody in the box: Enter begins")
+    begun(session.asker, "dry_run.begin", "Hand on the e-stop, box empty: Enter begins")
     arm.guarded()
     inset: Vector = (_INSET_M, _INSET_M, _INSET_M)
     low, high = add(place.low_m, inset), subtract(place.high_m, inset)
@@ -176,7 +176,7 @@ def dry_run(session: SetupSession) -> str:
     for goal in (place.home_m, low, high, place.home_m):
         arm.move_to(_clamped(goal, low, high))
         force_n = max(force_n, _force_n(arm))
-    if not agreed(session.asker, "dry_run.end", "Was that what you expected, without a touch?"):
+    if not agreed(session.asker, "dry_run.end", "Did the arm move as expected, without contact?"):
         raise StepFailed("the dry run was not as expected: teach the workspace anew, or repeat it")
     return f"both corners and home reached; {force_n:.1f} N at most where it stood"
 
@@ -191,12 +191,12 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
 
 
 STEPS = (
-    SetupStep("connection", "what the driver tells, and how often", connection),
+    SetupStep("connection", "topics of the driver and their rates", connection),
     SetupStep("limits", "gains, limits and payload", limits),
     SetupStep("frames", "which way the axes point", frames),
     SetupStep("workspace", "home, and a box to work in", workspace),
     SetupStep("cameras", "what is seen", cameras),
-    SetupStep("takeover", "a person takes over, and lets go", takeover),
+    SetupStep("takeover", "a person takes over and hands back", takeover),
     SetupStep("estop", "the emergency stop of the guard", estop),
     SetupStep("stop_button", "the arm's own emergency stop", stop_button),
     SetupStep("dry_run", "slowly around the box", dry_run),

@@ -103,7 +103,7 @@ class _TakeoverMotion:
 
     def complaint(self) -> str:
         if self._start is None:
-            return f"nobody took over within {_LIMIT_S:g} s: does the device report?"
+            return f"no takeover within {_LIMIT_S:g} s: does the device report?"
         moved_cm = 100 * float(np.linalg.norm(self._moved))
         return f"you took over, and the tool went {moved_cm:.1f} cm in {_LIMIT_S:g} s"
 
@@ -183,9 +183,9 @@ def _check_own_stop(session: SetupSession, pressed: bool) -> None:
     if state in LATCHED and not cause.startswith(_OWN) and not (pressed and cause == _LEFT):
         raise StepFailed(f"the guard stopped the arm: {cause}: that was not the arm's own button")
     if state in LATCHED and cause == _SILENT:
-        question = "The arm tells nothing any more. Does it stand?"
+        question = "The arm no longer reports its state. Does it stand still?"
         if not agreed(session.asker, "stop_button.stood", question):
-            raise StepFailed("you said that the arm does not stand: is the button another's?")
+            raise StepFailed("the arm does not stand still: does the button belong to another arm?")
     elif not arm.is_still():
         raise StepFailed("the arm's own button was pressed, and the arm still moves")
 

@@ -205,7 +205,7 @@ class ProfileSuite:
 
         def is_refused() -> bool:
             accepted, answer = bench.call("arm")
-            assert not accepted, "armed with a controller that does not hear its force sensor"
+            assert not accepted, "armed with a controller that does not receive its force sensor"
             return "does not listen to" in answer
 
         eventually(is_refused)

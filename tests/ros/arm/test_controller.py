@@ -174,7 +174,7 @@ def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
     with caplog.at_level(logging.WARNING):
         controller.run(5.0)
     assert 9 <= controller.asked <= 11
-    assert "controller does not tell its gains: they stay as they are" in caplog.text
+    assert "controller does not report its gains: they stay as they are" in caplog.text
     assert len(caplog.messages) == 1
     controller.answers = True
     controller.run(1.2)

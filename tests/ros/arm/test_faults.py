@@ -60,13 +60,13 @@ def watched(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list
 def test_who_tells_of_errors_may_come_late_and_go(late: bool) -> None:
     graph, watch, told = watched(latched=True)
     for _ in range(3 if late else 0):
-        assert watch.look() == "/running: nobody tells whether the arm is well"
+        assert watch.look() == "/running: no fault reports of the driver"
     graph.publishers = 1
-    assert watch.look() == "/running: nobody tells whether the arm is well"
+    assert watch.look() == "/running: no fault reports of the driver"
     graph.tell(True)
     assert [watch.look() for _ in range(3)] == [""] * 3
     graph.publishers = 0
-    assert watch.look() == "/running: nobody tells any more whether the arm is well"
+    assert watch.look() == "/running: the driver's fault reports have ended"
     graph.publishers = 1
     assert watch.look(), "it is there again, and has said nothing yet"
     graph.tell(False)
@@ -93,7 +93,7 @@ def test_what_is_told_again_and_again_is_missed_after_a_second(
     for now_s in (0.2, 0.9):  # noqa: B007
         assert watch.look() == ""
     now_s = 1.1
-    assert watch.look() == "/running: nobody tells any more whether the arm is well"
+    assert watch.look() == "/running: the driver's fault reports have ended"
     graph.tell(True)
     assert watch.look() == ""
 

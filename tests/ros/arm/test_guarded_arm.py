@@ -110,7 +110,7 @@ def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(stop: str, tmp_p
 def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> None:
     fault = {"name": "/nobody", "type": RUNNING}
     with ProfileBench(tmp_path, "ur5e", file_of("ur5e"), fault=fault) as bench:
-        line = "not now: /nobody: nobody tells whether the arm is well"
+        line = "not now: /nobody: no fault reports of the driver"
         eventually(lambda: bench.call("arm")[1] == line, found=lambda: bench.not_now)
 
 

@@ -103,7 +103,7 @@ def test_it_says_that_nobody_tells_the_time_and_is_not_armed(cell: Cell) -> None
         guard = cell.start_guard("--ros-args", "-p", "use_sim_time:=true")
         cell.until("disarmed")
         eventually(lambda: cell.counts.get("pose: future", 0.0) > 0.0)
-        said = "use_sim_time is true, and nobody tells the time on /clock"
+        said = "use_sim_time is true, and /clock has no publisher"
         assert cell.call("arm") == (False, f"not now: {said}")
         tools.listen("guard", 7)
         assert tools.told("guard")[-1].message == f"disarmed; {said}"

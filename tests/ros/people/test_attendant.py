@@ -89,13 +89,17 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run:
     cell.start_arm()
     cell.start_guard()
     with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
-        eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
+        eventually(
+            lambda: attendant.question().endswith("dealt with it"), found=attendant.hindrance
+        )
         attendant.answer()
         assert cell.call("estop")[0], "pressed once more"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
-        eventually(lambda: attendant.question().endswith("seen to it"), found=attendant.hindrance)
+        eventually(
+            lambda: attendant.question().endswith("dealt with it"), found=attendant.hindrance
+        )
         assert cell.state.startswith("estop")
 
 

@@ -54,9 +54,9 @@ def test_directions_have_names() -> None:
 @pytest.mark.parametrize(
     ("axis", "place", "line"),
     [
-        ("x", (0.39, 0.1, 0.3), r"told to go along \+x, the tool went 1.0 cm along -x"),
+        ("x", (0.39, 0.1, 0.3), r"commanded along \+x, the tool went 1.0 cm along -x"),
         ("y", (0.4, 0.09, 0.3), "along -y"),
-        ("z", (0.4, 0.11, 0.3), r"told to go along \+z, the tool went 1.0 cm along y"),
+        ("z", (0.4, 0.11, 0.3), r"commanded along \+z, the tool went 1.0 cm along y"),
         ("x", (0.405, 0.1, 0.32), "2.0 cm along z"),
     ],
 )

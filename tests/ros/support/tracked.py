@@ -16,7 +16,7 @@ from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
-SEEN, GOES_ON = "Enter says that you have seen to it\n", ": Enter goes on\n"
+SEEN, GOES_ON = "Enter confirms that you have dealt with it\n", ": Enter goes on\n"
 MOVES = ": Enter ends the actor's stop\n"
 ENDS = ": Enter ends the guard's stop\n"
 ARMS = ("stop\n", SEEN)
