@@ -47,7 +47,7 @@ soak: .venv/ready
 LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py
 lowest:
 	python3.11 -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console]' pytest hypothesis mcap
+	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console]' pytest hypothesis
 	.venv-lowest/bin/serl list > /dev/null
 	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 

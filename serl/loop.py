@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from serl.clock import Clock
-from serl.errors import ArmStuck, NeedsPerson, SerlError
+from serl.errors import SerlError
 from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import GuardedRobot, Robot
@@ -33,10 +33,9 @@ from serl.types import (
     Outcome,
     Record,
     Step,
+    parse_reason,
     reason_text,
 )
-
-_FAULTS = {ArmStuck: EndReason.STUCK, NeedsPerson: EndReason.NEEDS_PERSON}
 
 LIVE = "human, live"
 """Provenance of a reward that the operator changed during the episode."""
@@ -232,7 +231,8 @@ def _apply(
 ) -> tuple[Outcome, EndReason | None]:
     """Return the outcome after the operator's events, and the reason if the episode ends."""
     if error is not None:
-        return outcome, _FAULTS.get(type(error), EndReason.FAULT)
+        reason, _ = parse_reason(_description(error))
+        return outcome, reason if reason.is_fault else EndReason.FAULT
     if given := (Event.REWARD in events) - (Event.PENALTY in events):
         outcome = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
     cut = [reason for event, reason in ENDINGS.items() if event in events]

@@ -201,9 +201,9 @@ def make_actor(
         watching.append(ToolLog(folder))
         if arm.simulated and isinstance(task, RewardedTask):
             watching.append(TruthLog(folder, lambda: task.solved))
-    if isinstance(site.teleop, Observer):
-        watching.append(site.teleop)
     every = [*observers, *watching]
+    if isinstance(site.teleop, Observer):  # first after the log: it keeps a person's stop
+        every.insert(1 if observers else 0, site.teleop)
     return Actor(key, robot, task, policy, clock, every, site, config.actor)
 
 

@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from serl.errors import BadInput, SerlError
 
@@ -93,6 +93,11 @@ def is_up(address: IPv4Address) -> bool:
     return is_own(address) and address not in _stopped()
 
 
+def _is_running(state: Any) -> bool:
+    """Return whether psutil's state of an interface is up; an unknown interface counts as up."""
+    return state is None or bool(state.isup)
+
+
 def _stopped() -> set[IPv4Address]:
     """Return the addresses of interfaces that are not running."""
     import psutil  # not loaded with the settings of a run
@@ -102,5 +107,5 @@ def _stopped() -> set[IPv4Address]:
         IPv4Address(each.address)
         for name, addresses in psutil.net_if_addrs().items()
         for each in addresses
-        if each.family == AF_INET and not (name in states and states[name].isup)
+        if each.family == AF_INET and not _is_running(states.get(name.partition(":")[0]))
     }

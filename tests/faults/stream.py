@@ -85,7 +85,7 @@ class Stream:
         self.index.close()
 
     def _start_sender(self, spec: Spec) -> None:
-        self.sender = StreamSender(cast(RosNode, self.cable.node()), WINDOW)
+        self.sender = StreamSender(cast(RosNode, self.cable.node()), self._folder, WINDOW)
         hello = Hello(RUN, ACTOR, 1, spec, "0" * 32, "place")
         self.sender.start(hello, partial(Tail, self._folder / "log", 1))
 

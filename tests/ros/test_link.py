@@ -262,6 +262,23 @@ def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None
         link.close()
 
 
+def test_a_link_that_restarts_after_the_clock_was_set_back_is_heard(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.act("a", 1, episodes=1)
+    with RosNode("both", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        link = Link(node, run.folder, "a", LogConfig())
+        assert shipped(link, transport, 50) == expected("a", 1, 1)
+        link.close()
+        monkeypatch.setattr("serl.ros.link.sender.time.time_ns", lambda: 1)
+        run.act("a", 2, episodes=1)
+        link = Link(node, run.folder, "a", LogConfig())
+        assert shipped(link, transport, 50) == expected("a", 2, 1)
+        assert not transport.counts["replayed"]
+        link.close()
+
+
 def test_images_are_compressed_while_there_is_no_learner(run: Run) -> None:
     (path,) = write_log(run.folder / "episodes" / "a", random_records(2))
     with RosNode("link", run.folder) as node:

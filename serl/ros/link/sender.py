@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from std_msgs.msg import String
@@ -15,6 +16,7 @@ from serl.log.tail import Tail
 from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello
 from serl.ros.node import RosNode
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, Answer, to_cdr
+from serl.system.files import open_regular, write_atomic
 from serl.system.json_fields import printable
 
 SILENCE_S = 2.0
@@ -26,6 +28,9 @@ _HELLO_S = 0.5  # between unanswered hellos: an actor of a name in use is refuse
 _MOST_IN_VAIN = 28  # hellos, in 14 s; a resend of frames counts as four, which is 31.5 s
 _READ_BYTES = 1 << 20
 _SMALLEST_WINDOW = 16
+_RESERVED = "introduced"
+"""File with a time above those of all introductions so far, in nanoseconds."""
+_RESERVE_NS = 600 * 10**9
 
 
 class StreamSender:
@@ -42,6 +47,8 @@ class StreamSender:
 
     Args:
         node: the process's node.
+        folder: folder of the link, which remembers the time of the last introduction, so that
+            times grow even if the clock was set back before a restart.
         window: most frames in flight; four senders' windows fit the topic's depth of 512.
 
     Attributes:
@@ -53,12 +60,14 @@ class StreamSender:
         resent: number of frames published again.
     """
 
-    def __init__(self, node: RosNode, window: int = 128) -> None:
+    def __init__(self, node: RosNode, folder: Path, window: int = 128) -> None:
         self.refused = ""
         self.acknowledged = self.sent = self.resent = self.offered = 0
         self._widest = self._window = window
         self._hello: Hello | None = None
-        self._number = self._sent_ns = 0
+        self._number = 0
+        self._reserved_file = folder / _RESERVED
+        self._sent_ns = self._reserved_ns = _read_number(self._reserved_file)
         self._open_log: Callable[[int], Tail] | None = None
         self._log: Tail | None = None
         self._flight: deque[bytes] = deque()
@@ -140,10 +149,18 @@ class StreamSender:
 
     def _announce(self) -> None:
         if self._hello is not None:
-            self._sent_ns = max(self._sent_ns + 1, time.time_ns())
-            hello = self._hello._replace(sent_ns=self._sent_ns)
+            hello = self._hello._replace(sent_ns=self._next_time_ns())
             self._hellos.publish(String(data=encode_hello(hello).decode()))
             self._announced_s = time.monotonic()
+
+    def _next_time_ns(self) -> int:
+        """Return the wall time, or the number after the last one if the clock was set back."""
+        self._sent_ns = max(self._sent_ns + 1, time.time_ns())
+        if self._sent_ns > self._reserved_ns:
+            self._reserved_ns = self._sent_ns + _RESERVE_NS
+            with suppress(OSError):  # a full disk: the clock alone orders introductions
+                write_atomic(self._reserved_file, str(self._reserved_ns).encode())
+        return self._sent_ns
 
     def _on_ack(self, message: Any) -> None:
         if len(message.data) == 5:
@@ -239,3 +256,13 @@ class StreamSender:
         self.sent += waiting
         self._published += waiting
         return waiting > 0
+
+
+def _read_number(path: Path) -> int:
+    """Return the number in a file; 0 if there is none."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(20)
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0

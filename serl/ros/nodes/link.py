@@ -166,7 +166,7 @@ class Link:
         self._folder = link_folder(run_folder, actor)
         self._episodes = run_folder / "episodes" / actor
         self._actor = actor
-        self._sender = _sender(node, run_folder, transport or TransportConfig())
+        self._sender = _sender(node, run_folder, self._folder, transport or TransportConfig())
         self._compactor = Compactor(self._episodes, log)
         self._weights: WeightsReceiver | PlainWeights | None = None
         self._waiting: deque[Hello] = deque()
@@ -274,10 +274,12 @@ class Link:
         }
 
 
-def _sender(node: RosNode, run_folder: Path, config: TransportConfig) -> StreamSender | PlainSender:
-    """Return the actor's end of the run's transport."""
+def _sender(
+    node: RosNode, run_folder: Path, folder: Path, config: TransportConfig
+) -> StreamSender | PlainSender:
+    """Return the actor's end of the run's transport; `folder` is that of the link."""
     if config.kind == DDS:
-        return StreamSender(node)
+        return StreamSender(node, folder)
     kind = plugins.load("transport", config.kind)
 
     def open_end(hello: Hello) -> ActorEnd:
