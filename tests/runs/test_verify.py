@@ -262,7 +262,7 @@ def damage_demonstration(run: RunFolder) -> None:
         (lose_file_and_line, 4, 0, "000000.mcap: missing"),
         (lose_line, 0, 0, "000000.mcap: not listed in MANIFEST.jsonl"),
         (cut_in_the_middle, 2, 0, "000000.mcap: cut after 2 records, yet others follow"),
-        (rename, 4, 0, "000009.mcap: byte 29: holds episode '0', named as another"),
+        (rename, 4, 0, "000009.mcap: byte 33: holds episode '0', named as another"),
         (lose_tail_of_start, 2, 0, "000001.mcap: gone, with 2 records"),
         (accept_twice, 0, 4, "0 passed over, 4 accepted again"),
         (pass_over, 2, 0, "2 passed over, 0 accepted again"),
