@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.images import decode
-from serl.log.mcap_reader import Block, McapReader, parse, read_messages
+from serl.log.mcap_reader import MAX_DECLARATIONS, Block, McapReader, parse, read_messages
 from serl.log.ros_messages import ENCODINGS, StepMessages
 from serl.log.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
 from serl.specs import Spec
@@ -35,6 +36,7 @@ PART, SEALED = ".part.mcap", ".mcap"
 
 _NAME = re.compile(r"(\d{1,20})-(\d{6,9})(\.part)?\.mcap")
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 20)
+_MAX_NUMBERS = MAX_RECORD_BYTES // 64  # a number is text, float32, float64 and a joint's name
 _METADATA_FIELDS = {"format", "run", "actor", "epoch", "episode", "images", "spec", "crc32"}
 
 
@@ -86,6 +88,7 @@ class EpisodeFile:
         self._messages: StepMessages | None = None  # None in format 2
         self._reader = McapReader(path, _MAX_BLOCK_BYTES, checksum)
         self._count = 0
+        self._declarations = 0
 
     def close(self) -> None:
         """Close the file."""
@@ -183,6 +186,9 @@ class EpisodeFile:
         if self.spec is None:
             raise CorruptData("records before the metadata")
         chunk = read_messages(block.body)
+        self._declarations += chunk.declarations
+        if self._declarations > MAX_DECLARATIONS:
+            raise CorruptData(f"more than {MAX_DECLARATIONS} schemas and channels")
         others = list(range(FIRST_IMAGE, FIRST_IMAGE + len(chunk.channels) - 1))
         if chunk.channels[:1] not in ([STEP], [END]) or chunk.channels[1:] != others:
             raise CorruptData(f"a chunk with the channels {short(chunk.channels)}")
@@ -213,13 +219,27 @@ class EpisodeFile:
         if metadata["images"] not in ENCODINGS:
             raise CorruptData(f"images in an unknown encoding: {short(metadata['images'])}")
         try:
-            self.spec = Spec.model_validate_json(metadata["spec"])
+            spec = Spec.model_validate_json(metadata["spec"])
         except ValidationError as error:
             raise CorruptData("the spec cannot be read") from error
+        _check_sizes(spec)
+        self.spec = spec
         if metadata["format"] == FORMAT:
-            self._messages = StepMessages(self.spec)
+            self._messages = StepMessages(spec)
         self.metadata = metadata
         self._encoding = ENCODINGS[metadata["images"]]
+
+
+def _check_sizes(spec: Spec) -> None:
+    """Raise `CorruptData` unless records of this spec fit their bounds."""
+    if len(spec.action.shape) != 1:
+        raise CorruptData(f"an action of shape {list(spec.action.shape)}, expected one axis")
+    shapes = [array.shape for array in (*spec.observation.state.values(), spec.action, spec.action)]
+    if (numbers := sum(map(prod, shapes))) > _MAX_NUMBERS:
+        raise CorruptData(f"a spec of {numbers} numbers, allowed {_MAX_NUMBERS}")
+    size = sum(prod(image.shape) for image in spec.observation.images.values())
+    if size > MAX_RECORD_BYTES:
+        raise CorruptData(f"a spec with images of {size} bytes, allowed {MAX_RECORD_BYTES}")
 
 
 def episode_name(path: Path) -> EpisodeName:

@@ -52,6 +52,7 @@ class EpisodeWriter:
     """
 
     def __init__(self, folder: Path, suffix: str, metadata: Mapping[str, str], spec: Spec) -> None:
+        self._messages = StepMessages(spec)
         name = EpisodeName(int(metadata["epoch"]), int(metadata["episode"]))
         self.path = name.path(folder, suffix)
         self._final = name.path(folder, SEALED)
@@ -68,7 +69,6 @@ class EpisodeWriter:
             compression=CompressionType.NONE,
             enable_data_crcs=True,
         )
-        self._messages = StepMessages(spec)
         try:
             self._declare({**metadata, "format": FORMAT})
         except BaseException:
@@ -106,6 +106,8 @@ class EpisodeWriter:
                 self._writer.finish()
                 self._output.flush()
                 os.fsync(self._descriptor)
+                if os.fstat(self._descriptor).st_size != self._output.tell():
+                    raise OSError("the file is not as long as what was written to it")
                 digest = sha256_of(self.path)
         finally:
             self.close()

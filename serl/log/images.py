@@ -41,6 +41,7 @@ def decode(message: memoryview, encoding: Encoding, camera: str, shape: tuple[in
 
 
 _FORMATS = {"png": ("PNG", b"IEND\xaeB\x60\x82"), "jpeg": ("JPEG", b"\xff\xd9")}  # and the end
+_DEPTH = 24  # byte of a PNG that holds the bits of a channel
 
 
 def _decompress(data: memoryview, encoding: Encoding, camera: str, shape: tuple[int, ...]) -> bytes:
@@ -54,6 +55,10 @@ def _decompress(data: memoryview, encoding: Encoding, camera: str, shape: tuple[
                 raise CorruptData(
                     f"image {camera}: expected {encoding} of {list(shape)}, got {list(found)}"
                 )
+            if image.get_format_mimetype() != f"image/{encoding}":
+                raise CorruptData(f"image {camera}: more than one image in the {encoding}")
+            if encoding == "png" and data[_DEPTH] != 8:
+                raise CorruptData(f"image {camera}: {data[_DEPTH]} bits a channel, expected 8")
             if data[-len(end) :] != end:
                 raise CorruptData(f"image {camera}: the {encoding} is cut, or added to")
             return image.tobytes()

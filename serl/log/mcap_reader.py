@@ -30,6 +30,8 @@ _CRC = struct.Struct("<I")
 _INDEX_BYTES = 22  # length of a message index of one entry, the only length in episode files
 _FOOTER_BYTES = 20
 _AHEAD_BYTES = 1 << 20
+MAX_DECLARATIONS = 256
+"""Largest number of declarations of a file before its chunks, and of those in its chunks."""
 _DECLARATIONS = {Opcode.HEADER, Opcode.METADATA, Opcode.SCHEMA, Opcode.CHANNEL}
 
 Parsed = TypeVar("Parsed", Chunk, Footer, Metadata, Statistics)
@@ -44,12 +46,21 @@ class Block(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The messages of one chunk: their channels, their data, and their common sequence and time."""
+    """The messages of one chunk.
+
+    Attributes:
+        channels: their channels, in order.
+        data: their data.
+        sequence: their common sequence number.
+        time_ns: their common time.
+        declarations: number of schemas and channels that the chunk declares.
+    """
 
     channels: list[int]
     data: list[memoryview]
     sequence: int
     time_ns: int
+    declarations: int
 
 
 class McapReader:
@@ -73,6 +84,7 @@ class McapReader:
         self._checksum = checksum
         self._crc = 0
         self._chunks = 0
+        self._declarations = 0
         self._ahead = memoryview(b"")  # bytes of the file from `_ahead_start` on
         self._ahead_start = 0
         self._file = open_regular(path, buffering=0)
@@ -152,6 +164,7 @@ class McapReader:
         if self._checksum and opcode != Opcode.DATA_END:
             self._crc = crc32(body, crc32(head, self._crc))
         self._chunks += opcode == Opcode.CHUNK
+        self._declarations += opcode in _DECLARATIONS
         self.offset = start + HEAD.size + length
         return Block(opcode, body, start)
 
@@ -172,10 +185,11 @@ class McapReader:
     def _may_follow(self, opcode: int, length: int) -> bool:
         """Return whether a record may occur here, so that a damaged opcode cannot hide a chunk.
 
-        Declarations come first, indexes are short.
+        Declarations are few and come first, indexes are short.
         """
         if opcode in _DECLARATIONS:
-            return not self._chunks and length <= self._max_block_bytes
+            few = self._declarations < MAX_DECLARATIONS
+            return few and not self._chunks and length <= self._max_block_bytes
         if opcode == Opcode.MESSAGE_INDEX:
             return self._chunks > 0 and length == _INDEX_BYTES
         if opcode == Opcode.DATA_END:
@@ -206,9 +220,12 @@ def read_messages(body: Buffer) -> Messages:
         raise CorruptData("a chunk that serl did not write")
     if crc32(chunk.data) != chunk.uncompressed_crc:
         raise CorruptData("the checksum of the chunk does not match")
-    found = Messages([], [], 0, 0)
+    found = Messages([], [], 0, 0, 0)
     for opcode, content in _split(chunk.data):
         if opcode in (Opcode.SCHEMA, Opcode.CHANNEL) and not found.channels:
+            found = found._replace(declarations=found.declarations + 1)
+            if found.declarations > MAX_DECLARATIONS:
+                raise CorruptData(f"more than {MAX_DECLARATIONS} schemas and channels")
             continue
         if opcode != Opcode.MESSAGE or len(content) < _MESSAGE.size:
             raise CorruptData(f"unexpected record {opcode} in a chunk")

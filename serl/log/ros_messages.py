@@ -60,6 +60,10 @@ class _Numbers(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Numbers)
+_REFUSALS = (
+    *(msgspec.DecodeError, UnicodeDecodeError, RecursionError),  # msgspec raises all three
+    *(KeyError, OverflowError, struct.error),
+)
 
 
 class _Standard(NamedTuple):
@@ -160,7 +164,7 @@ class StepMessages:
             if kind == STEP:
                 numbers += [*fields.requested, *fields.action, fields.reward]
             head = self._heads[kind].pack(CDR, *time, *numbers, len(text) + 1)
-        except (msgspec.DecodeError, KeyError, OverflowError, struct.error) as error:
+        except _REFUSALS as error:
             raise CorruptData(f"record: not of this spec: {error}") from error
         stamp = STAMP.pack(CDR, *time)
         return head + text + b"\0", [

@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from mcap.reader import make_reader
+from PIL import Image
 
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.compression import Compactor, compact
@@ -376,3 +378,22 @@ def encodings(folder: Path) -> list[str]:
             file.next_message()
             found.append(file.metadata["images"])
     return found
+
+
+def _other_images() -> dict[str, tuple[Literal["png", "jpeg"], bytes]]:
+    deep = cv2.imencode(".png", np.zeros(SHAPE, np.uint16))[1].tobytes()
+    frames = [Image.new("RGB", (32, 24), colour) for colour in ("red", "blue")]
+    found: dict[str, tuple[Literal["png", "jpeg"], bytes]] = {"16 bits": ("png", deep)}
+    for name, encoding, form in (("animated", "png", "PNG"), ("several", "jpeg", "MPO")):
+        file = BytesIO()
+        frames[0].save(file, form, save_all=True, append_images=frames[1:])
+        found[name] = ("png" if encoding == "png" else "jpeg", file.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["16 bits", "animated", "several"])
+def test_only_one_image_of_8_bits_is_decoded(kind: str) -> None:
+    encoding, data = _other_images()[kind]
+    message = memoryview(image_head(encoding, "a", SHAPE, len(data), 0) + data)
+    with pytest.raises(CorruptData, match=r"16 bits a channel|more than one image"):
+        decode(message, encoding, "a", SHAPE)

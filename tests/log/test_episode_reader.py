@@ -10,7 +10,10 @@ import pytest
 
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
+from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.recovery import recover
+from serl.log.wire import STEP, Parts, record_parts
+from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import (
     BLIND,
     EPOCH,
@@ -184,3 +187,73 @@ def test_a_file_that_is_sealed_after_it_was_listed_is_read_all_the_same(tmp_path
     assert not listed.exists()
     assert len(read_episode(listed, SPEC).steps) == 5
     assert len(list(read_records([listed], SPEC))) == len(items)
+
+
+def _sized(action: tuple[int, ...] = (7,), image: int = 1, **state: tuple[int, ...]) -> Spec:
+    images = {name: ArraySpec(shape=(image, 1024, 3), dtype="uint8") for name in ("a", "b")}
+    arrays = {name: ArraySpec(shape=shape) for name, shape in state.items()}
+    return BLIND.model_copy(
+        update={
+            "action": ArraySpec(shape=action),
+            "observation": ObservationSpec(state=arrays, images=images),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(_sized(action=(2, 2)), _sized(action=()), _sized(x=(1 << 20,) * 8)),
+        *(_sized(q=(1 << 20, 1 << 20)), _sized(q=(1 << 20, 1 << 11)), _sized(image=12_000)),
+    ],
+)
+def test_a_spec_beyond_what_records_hold_is_refused(tmp_path: Path, spec: Spec) -> None:
+    metadata = metadata_of(random_records(1)[0].key, BLIND)
+    writer = EpisodeWriter(tmp_path, PART, {**metadata, "spec": spec.model_dump_json()}, BLIND)
+    writer.close()
+    with closing(EpisodeFile(writer.path)) as file:
+        with pytest.raises(CorruptData, match=r"an action of shape|a spec (of|with)"):
+            file.next_message()
+        assert file.spec is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"state":{"\xff":[]}}', b'{"x":' + b"[" * 100_000],
+    ids=["not UTF-8", "too deep"],
+)
+def test_a_record_whose_text_cannot_be_parsed_ends_a_recovered_file(
+    tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = random_records(2, spec=BLIND, ended=False)[0]
+    writer = EpisodeWriter(tmp_path, PART, metadata_of(first.key, BLIND), BLIND)
+    writer.write(record_parts(first), 0)
+    with pytest.raises(CorruptData, match="not of this spec"):
+        writer.write(Parts(STEP, text, ()), 0)
+    _, standard = writer._messages.encode(STEP, record_parts(first).text, 0)
+    head = writer._messages._heads[STEP]
+    message = bytes(head.size - 4) + (len(text) + 1).to_bytes(4, "little") + text + b"\0"
+    monkeypatch.setattr(writer._messages, "encode", lambda *_: (message, standard))
+    writer.write(Parts(STEP, text, ()), 0)
+    writer.close()
+    (sealed,) = recover(tmp_path)
+    assert encoded(read_episode(sealed, BLIND).steps) == encoded([first])
+
+
+def test_a_file_shorter_than_what_was_written_is_not_sealed(tmp_path: Path) -> None:
+    first = random_records(1, spec=BLIND)[0]
+    writer = EpisodeWriter(tmp_path, PART, metadata_of(first.key, BLIND), BLIND)
+    writer.write(record_parts(first), 0)
+    os.lseek(writer._descriptor, -1, os.SEEK_END)  # a byte is overwritten: the file is shorter
+    with pytest.raises(OSError, match="not as long as what was written"):
+        writer.seal()
+    assert not list(tmp_path.glob("*[0-9].mcap"))
+
+
+def test_a_spec_that_cannot_be_written_opens_no_file(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    metadata = metadata_of(random_records(1)[0].key, BLIND)
+    with pytest.raises(ValueError, match="values to unpack"):
+        EpisodeWriter(tmp_path, PART, metadata, _sized(action=(2, 2)))
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from zlib import crc32
 
@@ -11,10 +12,10 @@ import pytest
 from mcap.opcode import Opcode
 
 from serl.errors import CorruptData
-from serl.log.episode_reader import count_records, read_episode
-from serl.log.mcap_reader import HEAD, MAGIC, read_messages
+from serl.log.episode_reader import EpisodeFile, count_records, read_episode
+from serl.log.mcap_reader import HEAD, MAGIC, MAX_DECLARATIONS, McapReader, read_messages
 from serl.log.ros_messages import U32
-from serl.testing.samples import SPEC, random_records, write_log
+from serl.testing.samples import BLIND, SPEC, leave_open, random_records, write_log
 
 from ..support.mutations import CHUNK
 
@@ -57,3 +58,38 @@ def test_a_chunk_of_tiny_messages_costs_no_more_than_it_holds() -> None:
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak_bytes < 2 * len(chunk)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SCHEMA, Opcode.CHANNEL])
+def test_declarations_without_end_are_refused(tmp_path: Path, opcode: Opcode) -> None:
+    declaration = HEAD.pack(opcode, 0)
+    for number, allowed in ((MAX_DECLARATIONS, True), (MAX_DECLARATIONS + 1, False)):
+        body = declaration * number
+        chunk = CHUNK.pack(0, 0, len(body), crc32(body), 0, len(body)) + body
+        if allowed:
+            assert read_messages(chunk).declarations == number
+        else:
+            with pytest.raises(CorruptData, match="more than 256 schemas and channels"):
+                read_messages(chunk)
+    path = tmp_path / "1-000000.mcap"
+    path.write_bytes(MAGIC + declaration * (MAX_DECLARATIONS + 1))
+    reader = McapReader(path, 1 << 20, checksum=False)
+    with closing(reader), pytest.raises(CorruptData, match="unexpected record"):
+        reader.next_block()
+
+
+def test_declarations_of_all_chunks_count_together(tmp_path: Path) -> None:
+    part = leave_open(tmp_path, random_records(2, spec=BLIND, ended=False), BLIND)
+    with closing(EpisodeFile(part)) as file:
+        _, second = [message.offset for message in file.prefix()]
+    data = part.read_bytes()
+    start = second + HEAD.size
+    (_, length) = HEAD.unpack_from(data, second)
+    old = data[start : start + length]
+    body = HEAD.pack(Opcode.SCHEMA, 0) * MAX_DECLARATIONS + old[CHUNK.size :]
+    chunk = CHUNK.pack(*CHUNK.unpack_from(old)[:2], len(body), crc32(body), 0, len(body)) + body
+    part.write_bytes(data[:second] + HEAD.pack(Opcode.CHUNK, len(chunk)) + chunk)
+    with closing(EpisodeFile(part)) as file:
+        assert file.next_message() is not None
+        with pytest.raises(CorruptData, match="more than 256 schemas and channels"):
+            file.next_message()
