@@ -120,7 +120,7 @@ def _transition(item: Any, where: str) -> Transition:
     mask = _number(item.get("masks", 0.0 if done else 1.0), f"{where}: masks")
     if mask not in (0.0, 1.0) or (mask == 0.0 and not done):
         raise CorruptData(f"{where}: mask {mask:g} with done {done}, expected 1, or 0 at an end")
-    action = np.asarray(item["actions"])
+    action = _array(item["actions"], f"{where}: actions")
     if action.dtype.kind not in "fiu" or not np.isfinite(action).all():
         raise CorruptData(f"{where}: actions: expected numbers, found {short(action.tolist())}")
     return Transition(
@@ -133,8 +133,15 @@ def _transition(item: Any, where: str) -> Transition:
     )
 
 
+def _array(value: Any, where: str) -> Values:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise CorruptData(f"{where}: expected numbers, found lists of different lengths") from error
+
+
 def _number(value: Any, where: str) -> float:
-    array = np.asarray(value)
+    array = _array(value, where)
     if array.size != 1 or array.dtype.kind not in "fiub" or not math.isfinite(array.item()):
         raise CorruptData(f"{where}: expected one finite number, found {short(array.tolist())}")
     return float(array.item())
@@ -148,7 +155,7 @@ def _arrays(tree: Any, where: str, prefix: str = "") -> dict[str, Values]:
             for name, value in tree.items()
             for path, leaf in _arrays(value, where, f"{prefix}/{name}" if prefix else name).items()
         }
-    array = np.asarray(tree)
+    array = _array(tree, f"{where}: {prefix or 'state'}")
     if array.dtype.kind not in "fiub":
         raise CorruptData(f"{where}: {prefix or 'state'}: expected an array of numbers")
     return {prefix or "state": array}

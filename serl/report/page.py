@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from serl.errors import CorruptData
-from serl.system.video import VIDEO_TYPES, encode_image, read_video
+from serl.system.video import VIDEO_TYPES, encode_image, middle_frame
 
 if TYPE_CHECKING:  # plots import matplotlib, which the console does not need
     from serl.report.plots import Trace
@@ -85,11 +85,10 @@ def films(paths: Iterable[Path], max_bytes: int) -> list[FilmClip]:
             found.append(FilmClip(name, problem=f"Not shown for its size: {place}"))
             continue
         try:
-            frames = read_video(path)
+            poster = _data_url("image/jpeg", encode_image(middle_frame(path), ".jpg"))
         except CorruptData:
             found.append(FilmClip(name, problem=f"Not a whole video: {place}"))
             continue
-        poster = _data_url("image/jpeg", encode_image(frames[len(frames) // 2], ".jpg"))
         found.append(FilmClip(name, _data_url(VIDEO_TYPES[path.suffix], path.read_bytes()), poster))
     return found
 

@@ -170,7 +170,7 @@ def _inline(document: str, name: str) -> str:
         (r'<g id="[^"]*"', "<g"),
         (r' transform="rotate\(-0[^"]*"', ""),
         (r"font-family: [^;\"]*;|font: (?=[\d.]+px)", ""),
-        (r'( id="|href="#|url\(#)', rf"\1{slug}-"),
+        (r'( id="|href="#|url\(#)', rf"\g<1>{slug}-"),
         (r"\s*\n\s*", "\n"),
     ):
         svg = re.sub(pattern, replacement, svg, flags=re.DOTALL)

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ MAX_ARRAY_BYTES = 16 << 30
 
 _NUMBERS = {"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8"}
 _MAX_AXES = 32
+_MAX_DTYPE_STATE = 9
+"""Largest number of entries of the state that numpy writes for a data type."""
+_MAX_INTEGER_BYTES = 8  # equal hashes of longer ones make the time of a dict quadratic
 _INSTRUCTIONS = (
     b"\x80\x95.N\x88\x89KMJ\x8aG\x8cX\x8dCB\x8e\x96()\x85\x86\x87t]ae}suqr\x94hjc\x93Rb"
     # PROTO FRAME STOP, None and bool, numbers, text, bytes, tuple, list, dict, memo, names, calls
@@ -56,7 +59,7 @@ def decode_pickle(data: bytes, what: str = "pickle") -> Any:
 
     Plain values are text, bytes, numbers and None. Keys are text or integers. Arrays hold booleans,
     integers or floats and are read-only; jax arrays become numpy's, ordered and frozen dicts become
-    dicts. An array that the file mentions twice is one object.
+    dicts. An array, dict, list or tuple that the file mentions twice is one object.
 
     Args:
         data: one pickle of protocol 2 to 5, and nothing after it.
@@ -81,8 +84,12 @@ class _Dtype:
         if type(code) is not str or code not in _NUMBERS:
             raise ValueError(f"arrays of {short(code)}, allowed {sorted(_NUMBERS)}")
         self.dtype = np.dtype(code)
+        self.filled = False
 
     def fill(self, state: Any) -> None:
+        if self.filled or type(state) is not tuple or len(state) > _MAX_DTYPE_STATE:
+            raise ValueError("expected one state of a data type, not longer than numpy's")
+        self.filled = True
         _, order, *fields = state
         if order not in ("<", ">", "|") or fields[:3] != [None, None, None]:
             raise ValueError("a data type with fields, expected a number")
@@ -101,35 +108,71 @@ class _Array:
     def __init__(self, kind: Any, _shape: Any, _code: Any) -> None:
         if kind is not _Array:
             raise ValueError("an array of another class, expected numpy.ndarray")
+        self.filled = False
 
     def fill(self, state: Any) -> None:
+        if self.filled:
+            raise ValueError("a second state for an array")
+        self.filled = True
         _, shape, kind, fortran, values = state
         self.array = _view(values, kind, shape, "F" if fortran else "C")
 
 
+class _Copy(NamedTuple):
+    """A copied container, and the numbers of values, bytes and levels in it."""
+
+    container: Any
+    values: int
+    array_bytes: int
+    levels: int
+
+
 class _Plain:
-    """A copy of a tree with the arrays themselves, within the bounds of this module."""
+    """A copy of a tree with the arrays themselves, within the bounds of this module.
+
+    A repeated container is copied once, but its content counts each time.
+    """
 
     def __init__(self) -> None:
         self._values = self._array_bytes = 0
+        self._deepest = 0  # level reached in the container that is being copied
+        self._copies: dict[int, _Copy] = {}  # by the identity of the original
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        self._values += 1
+        if known := self._copies.get(id(value)):
+            self._count(known.values, known.array_bytes, depth + known.levels)
+            return known.container
         if isinstance(value, _Array):
             value = value.array
-        if isinstance(value, np.ndarray):
-            self._array_bytes += value.nbytes
+        self._count(1, value.nbytes if isinstance(value, np.ndarray) else 0, depth)
+        if isinstance(value, dict | list | tuple):
+            return self._container(value, depth)
+        if not isinstance(value, str | bytes | int | float | None | np.ndarray | np.generic):
+            raise ValueError(f"{type(value).__name__} instead of a value")
+        return value
+
+    def _container(self, value: Any, depth: int) -> Any:
+        values, array_bytes, deepest = self._values - 1, self._array_bytes, self._deepest
+        self._deepest = depth
+        copy: Any
+        if isinstance(value, dict):
+            copy = {key: self.of(each, depth + 1) for key, each in value.items()}
+        else:
+            copy = type(value)(self.of(each, depth + 1) for each in value)
+        self._copies[id(value)] = _Copy(
+            copy, self._values - values, self._array_bytes - array_bytes, self._deepest - depth
+        )
+        self._deepest = max(self._deepest, deepest)
+        return copy
+
+    def _count(self, values: int, array_bytes: int, depth: int) -> None:
+        self._values += values
+        self._array_bytes += array_bytes
+        self._deepest = max(self._deepest, depth)
         if self._values > MAX_STEPS or self._array_bytes > MAX_ARRAY_BYTES:
             raise ValueError(f"over {MAX_STEPS:,} values or {MAX_ARRAY_BYTES:,} bytes of arrays")
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}, or in itself")
-        if isinstance(value, dict):
-            return {key: self.of(each, depth + 1) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self.of(each, depth + 1) for each in value)
-        if not isinstance(value, str | bytes | int | float | None | np.ndarray | np.generic):
-            raise ValueError(f"{type(value).__name__} instead of a value")
-        return value
 
 
 class _Unpickler(pickle._Unpickler):
@@ -142,6 +185,7 @@ class _Unpickler(pickle._Unpickler):
     stack: list[Any]
     metastack: list[list[Any]]
     pop_mark: Callable[[], list[Any]]
+    read: Callable[[int], bytes]
     dispatch: dict[int, Callable[[Any], None]]  # type: ignore[misc]
 
     def __init__(self, data: bytes) -> None:
@@ -150,6 +194,7 @@ class _Unpickler(pickle._Unpickler):
         self.dispatch = _Dispatch(self.dispatch)
         self.dispatch |= {
             pickle.BUILD[0]: _Unpickler._fill,
+            pickle.LONG1[0]: _Unpickler._integer,
             pickle.SETITEM[0]: _Unpickler._set_item,
             pickle.SETITEMS[0]: _Unpickler._set_items,
             pickle.BYTEARRAY8[0]: self.dispatch[pickle.BINBYTES8[0]],  # allocates what is there
@@ -183,6 +228,12 @@ class _Unpickler(pickle._Unpickler):
         if not isinstance(self.stack[-1], _Array | _Dtype):
             raise ValueError(f"a state for {type(self.stack[-1]).__name__}, expected an array")
         self.stack[-1].fill(state)
+
+    def _integer(self) -> None:
+        size = self.read(1)[0]
+        if size > _MAX_INTEGER_BYTES:
+            raise ValueError(f"an integer of {size} bytes, allowed {_MAX_INTEGER_BYTES}")
+        self.stack.append(pickle.decode_long(self.read(size)))
 
     def _set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from serl.types import ActionSource, Image
 
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm"}
 """Media types of videos, by the ending of the file's name."""
+MAX_FRAME_PIXELS = 1920 * 1200
+MAX_FRAMES = 36_000
+"""Largest number of frames of a video that is read: an hour at 10 Hz."""
 
 _CODECS: dict[str, tuple[str, dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "23"}),
@@ -89,7 +93,11 @@ def _encode(path: Path, name: str, frames: Iterable[Image], fps: float) -> int:
     shape: tuple[int, ...] = ()
     count = 0
     with av.open(path, "w", container_options=layout) as container:
-        stream: Any = container.add_stream(codec, Fraction(fps).limit_denominator(1000), options)
+        rate = Fraction(fps).limit_denominator(1000)
+        try:
+            stream: Any = container.add_stream(codec, rate, options)
+        except ValueError as error:  # this PyAV was built without the encoder
+            raise SerlError(f"{name}: cannot be written: {error}") from error
         stream.pix_fmt = "yuv420p"  # the one pixel format that all browsers play
         for count, frame in enumerate(frames, 1):
             if count == 1:
@@ -114,24 +122,58 @@ def check_name(path: Path) -> None:
         raise BadInput(f"a video's name must end in {' or '.join(_CODECS)}, got {path.name}")
 
 
-def read_video(path: Path) -> list[Image]:
-    """Return all frames of a video.
+def read_video(path: Path) -> Iterator[Image]:
+    """Yield the frames of a video; only one of them is in memory at a time.
 
     Raises:
-        CorruptData: the file is not a video, or is damaged.
+        CorruptData: the file is not a video, is damaged or exceeds the bounds.
     """
+    for frame in _decode(path):
+        yield frame.to_ndarray(format="rgb24")
+
+
+def middle_frame(path: Path) -> Image:
+    """Return the middle frame of a video, after all frames have been decoded.
+
+    Raises:
+        CorruptData: as for `read_video`.
+    """
+    count = sum(1 for _ in _decode(path))
+    return next(islice(read_video(path), count // 2, None))
+
+
+def _decode(path: Path) -> Iterator[Any]:
+    """Yield the decoded frames, at least one, in the video's own pixel format."""
     # With a given format, FFmpeg does not take the file for a playlist that names other files.
     kind = "matroska" if path.suffix == ".webm" else "mp4"
+    limit = {"max_pixels": str(MAX_FRAME_PIXELS)}
+    count = 0
     try:
-        with open_regular(path) as file, av.open(file, "r", format=kind) as container:
-            frames: list[Any] = [
-                frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)
-            ]
-    except (OSError, av.FFmpegError, IndexError) as error:  # IndexError: no video stream
+        with (
+            open_regular(path) as file,
+            av.open(file, "r", format=kind, options=limit, metadata_errors="replace") as container,
+        ):
+            context = container.streams.video[0].codec_context
+            if context is None:
+                raise ValueError("no decoder for its frames")
+            _check_size(path, context)
+            context.options = limit  # the size can change later
+            for count, frame in enumerate(container.decode(video=0), 1):
+                _check_size(path, frame)
+                if count > MAX_FRAMES:
+                    raise CorruptData(f"{path}: over {MAX_FRAMES:,} frames")
+                yield frame
+    except (OSError, av.FFmpegError, ValueError, IndexError) as error:  # IndexError: no stream
         raise CorruptData(f"{path}: not a video: {error}") from error
-    if not frames:
+    if not count:
         raise CorruptData(f"{path}: a video without frames")
-    return frames
+
+
+def _check_size(path: Path, item: Any) -> None:
+    if item.width * item.height > MAX_FRAME_PIXELS:
+        raise CorruptData(
+            f"{path}: frames of {item.width} x {item.height}, allowed {MAX_FRAME_PIXELS:,} pixels"
+        )
 
 
 def draw_caption(frame: Image, caption: Caption) -> Image:

@@ -318,7 +318,7 @@ def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) 
     code, told, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
     assert code == cli.DONE
     assert told == "video: films/1.mp4 (simulated again for its pictures)\n"
-    assert len(read_video(tmp_path / "films" / "1.mp4")) == int(steps) + 10
+    assert len(list(read_video(tmp_path / "films" / "1.mp4"))) == int(steps) + 10
     for words, part in (
         (["--episode", 7], "no episode 7: there are demos 0 to 2"),
         (["--actor", "me"], "no actor 'me': expected one of demos"),

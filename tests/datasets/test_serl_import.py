@@ -169,6 +169,9 @@ def test_a_later_step_that_does_not_fit_is_refused(change: Any, part: str, tmp_p
         ([{**episode(2, 1.0)[0], "masks": 0.0}], "mask 0 with done False"),
         ([{**episode(1, 1.0)[0], "rewards": math.nan}], "rewards: expected one finite number"),
         ([{**episode(1, 1.0)[0], "actions": "left"}], "actions: expected numbers"),
+        ([{**episode(1, 1.0)[0], "actions": [[1.0], [1.0, 2.0]]}], "actions: expected numbers"),
+        ([{**episode(1, 1.0)[0], "rewards": [[1.0], 2.0]}], "rewards: expected numbers"),
+        ([{**episode(1, 1.0)[0], "observations": [[1.0], 2.0]}], "state: expected numbers"),
         ([{**episode(1, 1.0)[0], "observations": {"state": "x"}}], "state: expected an array"),
     ],
 )

@@ -152,6 +152,6 @@ def test_a_film_is_written_in_real_time_with_whatever_there_is_to_see(tmp_path: 
     item, spec = with_camera(item, SPEC)
     seen = shown._replace(episode=item, spec=spec)
     assert write_film(seen, tmp_path / "camera.mp4") == "with the recorded images"
-    assert len(read_video(tmp_path / "camera.mp4")) == len(item.steps) + 10
+    assert len(list(read_video(tmp_path / "camera.mp4"))) == len(item.steps) + 10
     with pytest.raises(BadInput, match=r"must end in \.mp4 or \.webm"):
         write_film(shown, tmp_path / "film.avi")

@@ -307,4 +307,5 @@ def test_a_plot_keeps_small_tick_labels_and_needs_a_point() -> None:
     svg = plot("Loss <1>", [Trace("", "policy", x, 1e-3 * x)], "x")
     assert ">0.0005<" in svg
     assert 'aria-label="Loss &lt;1&gt;"' in svg
+    assert 'id="2-pegs-' in plot("2 pegs", [Trace("", "policy", x, 1e-3 * x)], "x")
     assert plot("none", [Trace("", "policy", x, np.array([math.nan] * 2))], "x") == ""

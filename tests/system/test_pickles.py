@@ -106,6 +106,7 @@ def test_all_versions_and_protocols_are_there() -> None:
 def test_an_array_that_is_mentioned_twice_is_one_object() -> None:
     first, second = read_pickle(FILES[-1])["steps"]
     assert first["observations"]["wrist"] is second["observations"]["wrist"]
+    assert first["observations"] is second["observations"]
 
 
 def test_arrays_are_read_only() -> None:
@@ -173,6 +174,9 @@ def test_a_hostile_or_foreign_pickle_is_refused(data: bytes, part: str) -> None:
         (b"\x96\0\0\0\0\4\0\0\0", ""),
         (b"Nr\xff\xff\xff\xffN.", "values left over"),
         (b"c" + b"x" * 100_000, ""),
+        (b"\x8a\xff" + bytes(255) + b".", "an integer of 255 bytes, allowed 8"),
+        (b"\x8a\x09" + bytes(9) + b".", "an integer of 9 bytes, allowed 8"),
+        (b"]\x94(h\0h\0h\0e.", "nested deeper than 64, or in itself"),
         (b"]" * 20_000 + b"a" * 19_999 + b".", "nested deeper than 64"),
         (b"N" + b"\x85" * 20_000 + b".", "nested deeper than 64"),
         (b"]\x94h\0a.", "nested deeper than 64, or in itself"),
@@ -203,6 +207,41 @@ def test_numbers_of_instructions_values_and_bytes_are_bounded(
     monkeypatch.setattr(pickles, "MAX_ARRAY_BYTES", 30)
     four = SMALL + an_array(b"K\x02\x85")[2:-1] + b"\x94(h\0h\0h\0t\x86."
     assert "or 30 bytes of arrays" in refusal(four)
+
+
+@pytest.mark.parametrize("ending", [b"t", b"e"])
+def test_a_repeated_container_is_copied_once(ending: bytes) -> None:
+    start = b"(" if ending == b"t" else b"]("
+    ten = [start + b"h%c" % level * 10 + ending + b"\x94" for level in range(5)]
+    data = SMALL + b"(N\x94" + b"".join(ten) + b"t."
+    decode_pickle(data)
+    tracemalloc.start()
+    decode_pickle(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 17
+
+
+def test_a_repeated_container_counts_its_levels_each_time() -> None:
+    deep = b"N" + b"\x85" * 40 + b"\x940"
+    with_it = b"h\0" + b"\x85" * 20
+    assert decode_pickle(SMALL + b"(" + deep[:-1] + with_it + b"t.")
+    too_deep = b"h\0" + b"\x85" * 30
+    assert "nested deeper than 64" in refusal(SMALL + b"(" + deep[:-1] + too_deep + b"t.")
+
+
+def test_a_value_gets_its_state_once() -> None:
+    """Otherwise each of many states goes to each of many values: 144 kB took two seconds."""
+    kind, _, state = TYPE.partition(b"(K\x03")
+    once = b"(K\x03" + state
+    assert "expected one state" in refusal(an_array(b"K\x02\x85", kind=kind + once + once))
+    longer = b"(K\x03X\x01\0\0\0<NNN" + b"K\0" * 5 + b"tb"
+    assert "expected one state" in refusal(an_array(b"K\x02\x85", kind=kind + longer))
+    assert "a second state" in refusal(an_array(b"K\x02\x85")[:-1] + b"Nb.")
+    again = NEW + b"(K\x01)" + kind + b"\x94" + once + b"\x89C\x04" + bytes(4) + b"tb"
+    other = NEW + b"(K\x01)h\0\x89C\x04" + bytes(4) + b"tb"
+    expected = (np.zeros((), np.float32),) * 2
+    assert same(decode_pickle(SMALL + again + other + b"\x86."), expected)
 
 
 def long(number: int) -> bytes:

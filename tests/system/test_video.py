@@ -1,14 +1,18 @@
+import tracemalloc
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
 
 from serl.errors import BadInput, CorruptData, SerlError
+from serl.system import video
 from serl.system.video import (
     Caption,
     contact_sheet,
     draw_caption,
+    middle_frame,
     read_video,
     write_png,
     write_video,
@@ -28,7 +32,8 @@ def test_a_film_reads_back_with_its_colours_in_order(
     frames = [np.full((48, 64, 3), colour, np.uint8) for colour in colours for _ in range(4)]
     path = tmp_path / "videos" / f"final.{ending}"
     assert write_video(path, iter(frames), fps=10.0) == 12
-    film = read_video(path)
+    film = list(read_video(path))
+    assert (middle_frame(path) == film[6]).all()
     assert len(film) == 12
     for frame, colour in zip(film[3::4], colours, strict=True):
         assert np.abs(frame.mean((0, 1)) - colour).max() < 12
@@ -43,7 +48,7 @@ def test_a_film_reads_back_with_its_colours_in_order(
 
 def test_an_odd_size_loses_its_last_row_and_column(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", [plain(9, 47, 63)], fps=100 / 3)
-    assert read_video(tmp_path / "a.mp4")[0].shape == (46, 62, 3)
+    assert next(read_video(tmp_path / "a.mp4")).shape == (46, 62, 3)
 
 
 def test_a_failed_film_leaves_the_old_one(tmp_path: Path) -> None:
@@ -71,7 +76,7 @@ def test_a_file_that_is_no_film_is_refused(tmp_path: Path, ending: str, content:
     for damaged in (content, whole.read_bytes()[:40], whole.read_bytes()[:400]):
         path.write_bytes(damaged)
         with pytest.raises(CorruptData, match=rf"a\.{ending}"):
-            read_video(path)
+            list(read_video(path))
 
 
 def test_a_film_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -82,6 +87,49 @@ def test_a_film_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SerlError, match="cannot be written"):
         write_video(tmp_path / "a.mp4", [plain(9)], fps=10.0)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.mp4", "file"]
+
+
+@pytest.mark.parametrize("ending", ["mp4", "webm"])
+def test_a_title_in_another_encoding_is_no_damage(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    kind = "mp4" if ending == "mp4" else "webm"
+    with av.open(path, "w", format=kind) as container:
+        container.metadata["title"] = "TITLE"
+        stream = container.add_stream("libx264" if ending == "mp4" else "libvpx-vp9", 10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(plain(9), format="rgb24")))
+        container.mux(stream.encode(None))
+    data = path.read_bytes()
+    assert b"TITLE" in data
+    path.write_bytes(data.replace(b"TITLE", b"\xff\xfe\xff\xfe\xff"))
+    assert middle_frame(path).shape == (48, 64, 3)
+
+
+def test_frames_are_read_one_by_one_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.mp4"
+    write_video(path, [plain(9, 480, 640)] * 60, fps=10.0)  # 55 MB of frames
+    tracemalloc.start()
+    assert middle_frame(path).shape == (480, 640, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    monkeypatch.setattr(video, "MAX_FRAMES", 59)
+    with pytest.raises(CorruptData, match="over 59 frames"):
+        middle_frame(path)
+    monkeypatch.setattr(video, "MAX_FRAME_PIXELS", 640 * 480 - 1)
+    with pytest.raises(CorruptData, match="frames of 640 x 480"):
+        middle_frame(path)
+
+
+def test_an_encoder_that_is_absent_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(video._CODECS, ".mp4", ("libabsent", {}))
+    with pytest.raises(SerlError, match=r"a\.mp4: cannot be written"):
+        write_video(tmp_path / "a.mp4", [plain(9)], fps=10.0)
+    assert not list(tmp_path.iterdir())
 
 
 def contains(image: Image, colour: tuple[int, int, int]) -> bool:
