@@ -129,7 +129,11 @@ def read_video(path: Path) -> Iterator[Image]:
         CorruptData: the file is not a video, is damaged or exceeds the bounds.
     """
     for frame in _decode(path):
-        yield frame.to_ndarray(format="rgb24")
+        try:
+            image = frame.to_ndarray(format="rgb24")
+        except (av.FFmpegError, ValueError) as error:
+            raise CorruptData(f"{path}: a frame cannot be converted: {error}") from error
+        yield image
 
 
 def middle_frame(path: Path) -> Image:
@@ -139,7 +143,9 @@ def middle_frame(path: Path) -> Image:
         CorruptData: as for `read_video`.
     """
     count = sum(1 for _ in _decode(path))
-    return next(islice(read_video(path), count // 2, None))
+    for image in islice(read_video(path), count // 2, None):
+        return image
+    raise CorruptData(f"{path}: was replaced while it was read")
 
 
 def _decode(path: Path) -> Iterator[Any]:

@@ -123,6 +123,24 @@ def test_frames_are_read_one_by_one_within_bounds(
         middle_frame(path)
 
 
+def test_a_frame_that_cannot_be_converted_and_a_film_that_shrinks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = iter((9, 2))
+    frame = av.VideoFrame(64, 48, "rgb24")
+    monkeypatch.setattr(video, "_decode", lambda _path: [frame] * next(lengths))
+    with pytest.raises(CorruptData, match=r"a\.mp4: was replaced"):
+        middle_frame(tmp_path / "a.mp4")
+
+    class Odd:
+        def to_ndarray(self, format: str) -> Image:
+            raise ValueError(f"no conversion to {format}")
+
+    monkeypatch.setattr(video, "_decode", lambda _path: [Odd()])
+    with pytest.raises(CorruptData, match=r"a\.mp4: a frame cannot be converted"):
+        middle_frame(tmp_path / "a.mp4")
+
+
 def test_an_encoder_that_is_absent_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
