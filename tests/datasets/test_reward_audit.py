@@ -82,7 +82,7 @@ def test_a_success_that_lasts_has_to_be_told_and_one_that_ends_the_recording_can
     assert found.told == (1, 2)
     assert found.short == 1
     assert "recall      50.0%   1 of 2 lasting successes" in found.lines()[1]
-    assert found.lines()[3].startswith("1 successes end their recording")
+    assert found.lines()[3].startswith("1 recordings end before their success")
 
 
 def test_stages_are_told_in_their_order() -> None:

@@ -80,7 +80,7 @@ def test_a_person_who_still_drives_ends_no_stop() -> None:
     loop = driving("teleop")
     loop.guard.stop("test")
     loop.tick(60)
-    with pytest.raises(BadInput, match="let go"):
+    with pytest.raises(BadInput, match="release the controls"):
         loop.guard.ack(loop.now_s)
     loop.mode = "hold"
     loop.tick(3)

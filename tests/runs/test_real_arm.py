@@ -76,7 +76,7 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER .*serl record"),
+        ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER, .*serl record"),
         ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
         ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
         ({"robot": "nobody"}, "unknown robot 'nobody': expected one of"),
@@ -211,11 +211,11 @@ def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
 def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:
     for motion in ({}, {"box_high_m": BOX["box_high_m"]}):
         config = resolve({"task": "reach", "task_config": {"motion": motion}})
-        with pytest.raises(BadInput, match=r"arm franka: nobody has taught it .*: serl setup"):
+        with pytest.raises(BadInput, match=r"arm franka: it has no workspace yet: serl setup"):
             check_place(config, FRANKA)
         check_place(config, TAUGHT)
     check_place(resolve({"task": "reach", **OWN_BOX}), FRANKA)
-    with pytest.raises(BadInput, match="nobody has taught it"):
+    with pytest.raises(BadInput, match="it has no workspace yet"):
         run_settings("reach", {}, {"robot": "franka", "demos": 0})
 
 
