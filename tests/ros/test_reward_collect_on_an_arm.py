@@ -91,7 +91,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
         (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
         (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
         (["--robot", "franka", "--positives", "0"], "--positives and --negatives: expected at"),
-        (["--robot", "franka", "--path", "/dev/x"], "say of which kind by --device"),
+        (["--robot", "franka", "--path", "/dev/x"], "give its kind by --device"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(

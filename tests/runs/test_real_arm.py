@@ -76,7 +76,10 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER, .*serl record"),
+        (
+            {},
+            r"demos: 20: no script demonstrates on a real arm: give --demos FOLDER, .*serl record",
+        ),
         ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
         ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
         ({"robot": "nobody"}, "unknown robot 'nobody': expected one of"),
