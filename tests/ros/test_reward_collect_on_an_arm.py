@@ -67,7 +67,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
         )
         commands.append(command)
         command.until("is this the first start?: Enter confirms that you have dealt with it")
-        assert "for success marks the step that passes as a positive" in command.output
+        assert "labels the current step as positive" in command.output
         make_folder(folder)
         at_a_joystick(node, folder)
         answer_all(command, (*ARMS, GOES_ON))
