@@ -250,12 +250,13 @@ def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None
         link = Link(node, run.folder, "a", LogConfig())
         log.append(_record(run, 2, 0))
         assert shipped(link, transport, 1) == expected("a", 2, 1)[:1]
-        old = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
+        newest = transport._streams[number].hello
+        old = newest._replace(epoch=1, sent_ns=newest.sent_ns - 1)
         hellos = node.publisher(ACTORS)
         hellos.publish(String(data=encode_hello(old).decode()))
         eventually(lambda: transport.counts["replayed"] == 1)
         assert transport._streams[number].hello.epoch == 2
-        hellos.publish(String(data=encode_hello(old._replace(sent_ns=time.time_ns())).decode()))
+        hellos.publish(String(data=encode_hello(old._replace(sent_ns=newest.sent_ns + 1)).decode()))
         eventually(lambda: transport._streams[number].hello.epoch == 1)
         log.append(_record(run, 2, 1))
         assert shipped(link, transport, 1) == expected("a", 2, 1)[1:2]

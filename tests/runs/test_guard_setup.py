@@ -93,7 +93,7 @@ def test_a_configuration_of_another_arm_is_refused_by_its_key(
 def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
     config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
     numb = PROFILE.model_copy(update={"wrench": None})
-    with pytest.raises(BadInput, match="wrench: true, but it tells none"):
+    with pytest.raises(BadInput, match="wrench: true, but it publishes none"):
         check_fits(config, numb)
 
 

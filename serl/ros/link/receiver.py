@@ -213,7 +213,7 @@ class LearnerTransport:
             return
         with self._lock:
             stream = self._streams.get(actor_number(hello.run, hello.actor))
-            if stream and hello.sent_ns <= stream.hello.sent_ns:
+            if stream and _is_replayed(hello, stream.hello):
                 self.counts["replayed"] += 1
                 return
             known = stream and stream.hello._replace(sent_ns=hello.sent_ns) == hello
@@ -301,6 +301,14 @@ class LearnerTransport:
         self.counts["refused"] += 1
         text = json.dumps({"actor": hello.actor, "epoch": hello.epoch, "reason": reason})
         self._refusals.publish(String(data=text))
+
+
+def _is_replayed(hello: Hello, last: Hello) -> bool:
+    """Return whether an introduction was sent before the last one, by the same actor's folder.
+
+    Times of another folder are not comparable: its claim to the name is refused.
+    """
+    return hello.home == last.home and hello.sent_ns <= last.sent_ns
 
 
 def _check(record: Arrival, stream: _Stream, highest: int) -> None:
