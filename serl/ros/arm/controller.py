@@ -225,6 +225,8 @@ _ASK_S = 0.5
 _OLD_S = 2.0
 _SWITCH_S = 2.0
 """Longest plausible time between the gains of two modes; a switch takes half a second."""
+_NO_ANSWER_S = 5.0
+"""Time since the first answer between two modes after which it must have ended, heard or not."""
 
 _STIFFEN = "call the service gains/precision of its actor, or start that anew"
 
@@ -247,7 +249,8 @@ class ControllerWatch:
         self._names = list(known)
         self._node = node.absolute(controller_node(robot, profile))
         self._wrong, self._answered_s = "", float("-inf")
-        self._right_s: float | None = None  # last time all was as expected
+        self._was_right = False
+        self._wrong_s = 0.0  # time of the first answer that differs
         self._soft = False
         self._may_pass = False  # the difference occurs during a switch of gains
         self._asked: Any = None
@@ -278,11 +281,15 @@ class ControllerWatch:
         """The reason to stop: the controller's parameters were changed, or only partly switched.
 
         A controller that does not answer has not been changed: its arm times out as well, or
-        follows as before.
+        follows as before. Only one that falls silent halfway through a switch is stopped.
         """
-        if not self._wrong or self._right_s is None:
+        if not self._wrong or not self._was_right:
             return ""
-        if self._may_pass and self._answered_s - self._right_s <= _SWITCH_S:
+        may_end = (
+            self._answered_s - self._wrong_s <= _SWITCH_S
+            and time.monotonic() - self._wrong_s <= _NO_ANSWER_S
+        )
+        if self._may_pass and may_end:
             return ""
         return f"{self._node}: {self._wrong}"
 
@@ -299,10 +306,11 @@ class ControllerWatch:
             return
         values = map(parameter_value_to_python, answer.values)
         found = dict(zip(self._names, values, strict=False))
+        self._answered_s = time.monotonic()
+        if not self._wrong:
+            self._wrong_s = self._answered_s
         self._wrong = self._controller.wrong(found)
+        self._was_right |= not self._wrong
         gains = self._soft_gains
         self._soft = bool(gains) and not differences(found, gains)
         self._may_pass = self._controller.is_between(found)
-        self._answered_s = time.monotonic()
-        if not self._wrong:
-            self._right_s = self._answered_s

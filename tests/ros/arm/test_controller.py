@@ -148,6 +148,40 @@ def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
     assert watch.left_soft == ""
 
 
+def test_an_arm_is_stopped_if_its_controller_falls_silent_halfway_through_a_switch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Controller(monkeypatch)
+    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
+    controller.ask()
+    controller.gains[GAIN] = 1500.0
+    controller.now_s += 4.0  # answers come late: the switch may just have begun
+    controller.ask()
+    controller.now_s += 4.9
+    assert watch.changed == ""
+    controller.gains |= PROFILE.controller.modes["compliance"].parameters
+    controller.ask()
+    controller.now_s += 60.0
+    assert watch.changed == "", "the switch was completed"
+    controller.gains[GAIN] = 1500.0
+    controller.ask()
+    controller.now_s += 5.1
+    assert "task.k_pos_x is 1500.0" in watch.changed
+
+
+def test_a_switch_is_completed_within_two_seconds_by_the_answers_of_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Controller(monkeypatch)
+    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
+    controller.ask()
+    controller.gains[GAIN] = 1500.0
+    for later_s, stopped in ((0.5, False), (2.0, False), (0.1, True)):
+        controller.now_s += later_s
+        controller.ask()
+        assert bool(watch.changed) == stopped
+
+
 def test_a_stop_that_ends_half_way_goes_back_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller(monkeypatch)
     controller.soft = True
