@@ -24,7 +24,7 @@ from serl.loop import EpisodeKey, RecordCallback, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import TopicDevices
-from serl.ros.testing.processes import Lateness
+from serl.ros.testing.processes import Lateness, eventually
 from serl.teleop.config import TeleopConfig
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -34,7 +34,6 @@ from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, ActionSource, Observation, Record, Step
 
 from ..console.site import PUSH, REST, Site, heard, refused, served, settled
-from ..ros.conftest import eventually
 from ..teleop.pad import BY_MOTION, Bench, Two, moved
 from .registry import REGISTRY, Level
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from serl.log.episode_log import EpisodeLog
 from serl.ros.environment import clean_shared_memory, environment, free_domain
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.nodes.link import Link
+from serl.ros.testing.processes import eventually
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.link import announce
 from serl.types import ActionSource, Arrival, End, EndReason, Key, Observation, Step
@@ -63,14 +64,6 @@ def commands() -> Iterator[list[Any]]:
     for command in started:
         if command.process.poll() is None:
             command.interrupt()
-
-
-def eventually(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Return once the condition holds; fail when it does not within the limit."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s"
-        time.sleep(0.1)
 
 
 @dataclass
@@ -194,9 +187,11 @@ def arrived(transport: LearnerTransport, count: int) -> list[tuple[str, int, int
 def shipped(link: Link, transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
     """Keys of the next records that a link in this process brings."""
     records: list[Arrival] = []
-    deadline_s = time.monotonic() + LIMIT_S
-    while len(records) < count:
-        assert time.monotonic() < deadline_s, f"{len(records)} of {count} records"
+
+    def enough() -> bool:
         link.step()
         records.extend(transport.receive())
+        return len(records) >= count
+
+    eventually(enough, found=lambda: f"{len(records)} of {count} records")
     return [(r.key.actor, r.key.epoch, r.key.episode, r.key.index) for r in records]

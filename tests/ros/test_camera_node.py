@@ -19,11 +19,12 @@ from serl.guard.camera_monitor import CameraFault, CameraMonitor, CameraMonitorC
 from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
 from serl.types import ActionSource, Observation
 from serl.workspace import CellCamera
 
 from ..system.test_cameras import RED, write_film
-from .conftest import Run, eventually
+from .conftest import Run
 
 pytestmark = pytest.mark.ros
 

@@ -16,13 +16,14 @@ import pytest
 from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import LABELS_FILE, read_labels
 from serl.log.episode_reader import read_records
+from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.teleop.human_input import TWICE_S
 from serl.types import ActionSource, End, Record, Step
 
 from ..console.browser import CHROMIUM, Page, browser
-from .conftest import LIMIT_S, eventually
+from .conftest import LIMIT_S
 from .test_training import TINY, Command
 
 pytestmark = [

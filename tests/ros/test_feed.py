@@ -13,9 +13,8 @@ from serl.errors import Silent
 from serl.ros.conversions import pose_message
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
-
-from .conftest import eventually
 
 pytestmark = pytest.mark.ros
 

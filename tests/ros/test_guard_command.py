@@ -16,10 +16,11 @@ from serl.ros.arm.guard_client import GuardClient
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.runs.guard_setup import ArmNamespace, guard_arguments, guard_of, place_of
 from serl.workspace import Workspace
 
-from .conftest import Run, eventually
+from .conftest import Run
 
 pytestmark = pytest.mark.ros
 

@@ -23,14 +23,13 @@ import yaml
 from serl.cli import launch as launching
 from serl.errors import BadInput
 from serl.ros.processes import all_processes, arm_processes, described_processes
+from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
 from serl.runs.verify import verify
 from serl.system.settings_file import checked
-
-from .conftest import eventually
 
 ROOT = Path(__file__).parents[2]
 NOTHING = {"task": "", "settings": "", "config": "", "runs": "runs", "run": ""}

@@ -21,11 +21,12 @@ from serl.ros.node import RosNode
 from serl.ros.people.control import control_topic
 from serl.ros.services import Remote
 from serl.ros.testing.processes import ROBOT as GUARDED
+from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 
-from .conftest import Run, eventually
+from .conftest import Run
 from .support.cell import Cell
 from .support.tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
 

@@ -16,12 +16,13 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from serl.console.access import read_address
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
 from ..system.test_cameras import write_film
-from .conftest import Run, eventually
+from .conftest import Run
 from .support.tools import ACTIVATE, CLEAN_UP, CONFIGURE, DEACTIVATE, LIMIT_S, SHUT_DOWN, Tools
 from .test_training import TINY, Command
 

@@ -24,12 +24,13 @@ from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.nodes.link import Link
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.system.authentication import run_key
 from serl.testing.samples import CONFIG, random_records, write_log
 from serl.types import End, Key, Step
 
-from .conftest import LIMIT_S, SPEC, Run, arrived, eventually, expected, record, shipped
+from .conftest import LIMIT_S, SPEC, Run, arrived, expected, record, shipped
 
 pytestmark = pytest.mark.ros
 
@@ -198,7 +199,7 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
     assert first + rest == expected("a", 1, 4)
 
 
-def test_all_starts_of_an_actor_between_two_looks_areshipped(run: Run) -> None:
+def test_all_starts_of_an_actor_between_two_looks_are_shipped(run: Run) -> None:
     """A link that stood still, while its actor started twice."""
     run.act("a", 1, episodes=1)
     with RosNode("both", run.folder) as node:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from serl.log.episode_log import EpisodeLog
+from serl.ros.testing.processes import eventually
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunInfo
 from serl.runs.network import NetworkConfig
@@ -23,7 +24,7 @@ from serl.system.authentication import new_key
 from serl.training.link import decode_snapshot
 from serl.types import Key
 
-from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, eventually, expected, record
+from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, expected, record
 from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros

@@ -17,13 +17,14 @@ import psutil
 import pytest
 
 from serl.log.episode_reader import episode_paths, read_records
+from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.types import Key
 
-from .conftest import LIMIT_S, eventually
+from .conftest import LIMIT_S
 from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros

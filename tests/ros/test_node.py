@@ -22,9 +22,10 @@ from serl.ros import node as node_module
 from serl.ros.environment import environment, ros_name
 from serl.ros.node import RosNode, namespace, run_node
 from serl.ros.telemetry import Stats, StatsMonitor
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr
 
-from .conftest import LIMIT_S, Run, eventually
+from .conftest import LIMIT_S, Run
 from .support.starved import Waiting
 
 pytestmark = pytest.mark.ros

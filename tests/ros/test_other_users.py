@@ -14,11 +14,12 @@ from serl.cli.main import main
 from serl.guard.latch import Latch, LatchFile
 from serl.ros.environment import meet_others
 from serl.ros.node import namespace
+from serl.ros.testing.processes import eventually
 from serl.system.signed_order import key_path
 from serl.teleop.stop import STOP_FILE
 
 from ..support.guarding import config
-from .conftest import Run, eventually
+from .conftest import Run
 from .test_meeting_others import stock_environment
 
 pytestmark = pytest.mark.ros

@@ -18,11 +18,12 @@ from serl.robot import Robot
 from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
 from serl.ros.testing.bench import SPAWN
+from serl.ros.testing.processes import eventually
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 
 from ..support.upstream import file_of
-from .conftest import Run, eventually
+from .conftest import Run
 
 pytestmark = pytest.mark.ros
 

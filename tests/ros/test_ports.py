@@ -16,9 +16,8 @@ from serl.ros import node as node_module
 from serl.ros.environment import SHARED_MEMORY, Domain, free_domain
 from serl.ros.node import RosNode
 from serl.ros.ports import discovery_port, hears_domain, read_ports, removed_ports
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS
-
-from .conftest import eventually
 
 pytestmark = pytest.mark.ros
 

@@ -11,12 +11,13 @@ from serl.console.access import ConsoleAddress, read_address
 from serl.datasets.recording_session import FAILURES, UNDONE
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths, read_episode
+from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.types import ActionSource
 
 from ..console.browser import CHROMIUM, Page, browser
-from .conftest import LIMIT_S, eventually
+from .conftest import LIMIT_S
 from .test_training import Command
 
 pytestmark = [

@@ -11,9 +11,9 @@ import pytest
 
 from serl.arm_profile import load_robot, read_robot
 from serl.ros.setup.steps import STEPS
+from serl.ros.testing.processes import eventually
 from serl.runs.guard_setup import guard_of
 
-from .conftest import eventually
 from .support.terminal import Terminal
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]

@@ -15,11 +15,12 @@ from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.nodes import link as link_node
 from serl.ros.nodes.link import Link, WeightsReceiver
+from serl.ros.testing.processes import eventually
 from serl.runs.folder import LEARNER_LOCK
 from serl.system.files import FileLock
 from serl.transport import Snapshot
 
-from .conftest import SPEC, Run, arrived, eventually, expected, shipped
+from .conftest import SPEC, Run, arrived, expected, shipped
 
 pytestmark = pytest.mark.ros
 

@@ -12,10 +12,11 @@ import pytest
 from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
+from serl.ros.testing.processes import eventually
 from serl.runs.reward_data import read_samples
 
 from ..console.browser import CHROMIUM, Page, browser
-from .conftest import LIMIT_S, eventually
+from .conftest import LIMIT_S
 from .test_record import SETTINGS, counted, enter
 from .test_training import Command
 

@@ -15,9 +15,10 @@ from serl.guard.latch import LatchFile
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.system.signed_order import key_path
 
-from .conftest import Run, eventually
+from .conftest import Run
 from .support.franka import start_franka
 from .support.terminal import LIMIT_S, Terminal
 

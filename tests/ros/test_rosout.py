@@ -18,8 +18,9 @@ from rclpy.executors import SingleThreadedExecutor
 from serl.ros import rosout
 from serl.ros.node import RosNode
 from serl.ros.rosout import MOST, RosoutHandler
+from serl.ros.testing.processes import eventually
 
-from .conftest import Run, eventually
+from .conftest import Run
 
 pytestmark = pytest.mark.ros
 

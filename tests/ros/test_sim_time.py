@@ -21,13 +21,14 @@ from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
 from serl.ros.processes import arm_processes, simulated_arm
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
 
-from .conftest import Run, eventually
+from .conftest import Run
 
 pytestmark = pytest.mark.ros
 

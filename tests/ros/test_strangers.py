@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from serl.log.episode_log import EpisodeLog
+from serl.ros.testing.processes import eventually
 from serl.system.authentication import RUN_KEY
 from serl.training.link import decode_snapshot
 from serl.types import Key
 
-from .conftest import EPISODE_STEPS, SPEC, Run, eventually, expected, record
+from .conftest import EPISODE_STEPS, SPEC, Run, expected, record
 
 pytestmark = pytest.mark.ros
 

@@ -20,13 +20,14 @@ from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.log.metrics import MetricsRow, read_metrics
 from serl.ros.node import RosNode
 from serl.ros.telemetry import StatsMonitor
+from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
 from serl.types import ActionSource, Step
 
-from .conftest import LIMIT_S, eventually
+from .conftest import LIMIT_S
 
 pytestmark = pytest.mark.ros
 

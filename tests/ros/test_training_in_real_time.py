@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from serl.log.episode_reader import read_records
+from serl.ros.testing.processes import eventually
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.link import read_control_status
 from serl.types import End
 
-from .conftest import eventually
 from .test_training import TINY, Command, assert_sound, trained
 
 pytestmark = pytest.mark.ros

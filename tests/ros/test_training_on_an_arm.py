@@ -15,13 +15,13 @@ from serl.log.episode_reader import read_records
 from serl.ros.arm.station import RESTORE
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step
 
-from .conftest import eventually
 from .support.terminal import LIMIT_S, Terminal
 from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
 from .test_training import assert_sound, rows, trained

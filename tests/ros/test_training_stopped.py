@@ -9,9 +9,9 @@ import pytest
 from serl.ros.node import RosNode
 from serl.ros.processes import started_domain_id
 from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 
-from .conftest import eventually
 from .support.terminal import LIMIT_S, Terminal
 from .support.tracked import PROGRESS, SEEN, answer_until
 from .test_training import TINY

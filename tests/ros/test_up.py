@@ -28,6 +28,7 @@ from serl.ros.processes import (
     guard_process,
     learner_processes,
 )
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -36,7 +37,6 @@ from serl.runs.verify import verify
 from serl.system.settings_file import checked
 from serl.workspace import Workspace
 
-from .conftest import eventually
 from .support.terminal import Terminal
 from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside_goals
 

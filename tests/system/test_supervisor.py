@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from serl.errors import BadInput, SerlError
+from serl.ros.testing.processes import eventually
 from serl.system.supervisor import ProcessSpec, Supervisor, is_orphaned
 
 CHILD = """
@@ -58,13 +58,6 @@ class Stage:
 
 def child(name: str, mode: str, restarts: int = 3, ends: bool = True) -> ProcessSpec:
     return ProcessSpec(name, "child", (mode,), restarts, ends)
-
-
-def eventually(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"did not happen within {limit_s} s"
-        time.sleep(0.02)
 
 
 @pytest.fixture

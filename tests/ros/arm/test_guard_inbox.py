@@ -20,10 +20,9 @@ from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.conversions import pose_message
 from serl.ros.node import RosNode
-from serl.ros.testing.processes import ROBOT
+from serl.ros.testing.processes import ROBOT, eventually
 
 from ...support.guarding import config
-from ..conftest import eventually
 from ..support.cell import PROFILE
 from ..support.starved import Waiting
 

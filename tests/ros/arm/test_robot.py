@@ -27,6 +27,7 @@ from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing.bench import SPAWN
+from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.tasks.reach import ReachConfig
@@ -34,7 +35,7 @@ from serl.testing import RobotSuite
 from serl.types import ActionSource
 
 from ...support.upstream import file_of
-from ..conftest import Run, eventually
+from ..conftest import Run
 
 pytestmark = pytest.mark.ros
 

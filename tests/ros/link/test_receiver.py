@@ -19,6 +19,7 @@ from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_h
 from serl.ros.link import receiver as transport_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS, REFUSED, TRANSITIONS, to_cdr
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -27,7 +28,7 @@ from serl.specs import Spec
 from serl.transport import MAX_LEAD
 from serl.types import Key, Step
 
-from ..conftest import SPEC, Run, eventually, record
+from ..conftest import SPEC, Run, record
 
 pytestmark = pytest.mark.ros
 

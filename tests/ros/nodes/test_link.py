@@ -14,11 +14,12 @@ from serl.errors import CorruptData
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.nodes.link import WeightsReceiver
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import WEIGHTS, to_cdr
 from serl.training.link import WeightsFile, decode_snapshot, encode_snapshot
 from serl.transport import MAX_LEAD, MAX_VERSION, Snapshot
 
-from ..conftest import SPEC, Run, eventually
+from ..conftest import SPEC, Run
 
 pytestmark = pytest.mark.ros
 

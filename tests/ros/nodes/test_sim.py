@@ -24,6 +24,7 @@ from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.conversions import pose_message
 from serl.ros.node import RosNode
 from serl.ros.telemetry import scene_topic
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -31,7 +32,7 @@ from serl.runs.task_setup import make_task
 from serl.testing import SimulatedRobotSuite
 from serl.types import Array, Observation
 
-from ..conftest import Run, eventually
+from ..conftest import Run
 
 pytestmark = pytest.mark.ros
 

@@ -28,6 +28,7 @@ from serl.ros.people.teleop import (
     leader_topic,
     twist_topic,
 )
+from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.specs import ArraySpec
 from serl.teleop import mapping
@@ -37,8 +38,6 @@ from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
 from serl.types import Action
-
-from ..conftest import eventually
 
 pytestmark = pytest.mark.ros
 

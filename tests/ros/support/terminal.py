@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..conftest import eventually
+from serl.ros.testing.processes import eventually
 
 LIMIT_S = 120.0
 

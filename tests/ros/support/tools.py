@@ -14,8 +14,7 @@ from rclpy.parameter import Parameter
 
 from serl.ros.node import RosNode
 from serl.ros.telemetry import DIAGNOSTICS
-
-from ..conftest import eventually
+from serl.ros.testing.processes import eventually
 
 CONFIGURE, CLEAN_UP = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP
 ACTIVATE, DEACTIVATE = Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE

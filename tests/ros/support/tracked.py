@@ -9,9 +9,10 @@ from pathlib import Path
 from geometry_msgs.msg import PoseStamped
 
 from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 
-from ..conftest import Run, eventually
+from ..conftest import Run
 from .franka import start_franka
 from .terminal import LIMIT_S, Terminal
 
