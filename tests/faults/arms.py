@@ -28,7 +28,7 @@ from serl.types import ActionSource, Observation
 from ..ros.support.cell import Cell
 from ..support.upstream import file_of
 from .motion import cell_in
-from .registry import REGISTRY, Level
+from .registry import REGISTRY, Level, Scene
 
 CAMERA = "front"
 VIEW = View(camera=CAMERA, width=16, height=16, capture=(32, 32))
@@ -144,11 +144,14 @@ class WatchedCamera:
 
 
 @contextmanager
-def camera(folder: Path) -> Iterator[WatchedCamera]:
+def _camera(folder: Path) -> Iterator[WatchedCamera]:
     """Start a camera that works, at 30 Hz."""
     with cell_in(folder) as cell, RosNode("eyes", folder, local=True) as node:
         cell.start_camera(CAMERA)
         yield WatchedCamera(cell, node)
+
+
+camera = Scene(_camera)
 
 
 @REGISTRY.fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from serl.errors import CorruptData
@@ -34,6 +35,17 @@ def lines_of(keys: Iterable[Key]) -> str:
 def read_book(book: Path) -> list[str]:
     """The whole lines of a book that may not exist yet."""
     return book.read_text().split("\n")[:-1] if book.exists() else []
+
+
+def lost_or_doubled(appended: list[str], accepted: list[str]) -> str:
+    """What is wrong between the books of one actor; empty when each record was accepted once.
+
+    An actor that is killed between an append and its note has appended more than its book says.
+    """
+    if lost := sorted(set(appended) - set(accepted)):
+        return f"{len(lost)} lost, from {lost[0]} on"
+    doubled = next((b for a, b in pairwise(accepted) if b <= a), "")
+    return doubled and f"duplicated, or out of order: {doubled}"
 
 
 def count_lines(book: Path) -> int:

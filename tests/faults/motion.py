@@ -26,7 +26,7 @@ from serl.ros.node import RosNode
 from serl.ros.testing.processes import ROBOT, eventually
 
 from ..ros.support.cell import Cell
-from .registry import REGISTRY, Level
+from .registry import REGISTRY, Level, Scene
 
 HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
 
@@ -43,11 +43,14 @@ def cell_in(folder: Path) -> Iterator[Cell]:
 
 
 @contextmanager
-def moving(folder: Path) -> Iterator[Cell]:
+def _moving(folder: Path) -> Iterator[Cell]:
     """Start a guard, an arm, and an actor that leads it around."""
     with cell_in(folder) as cell:
         cell.start_all()
         yield cell
+
+
+moving = Scene(_moving)
 
 
 @REGISTRY.fault(

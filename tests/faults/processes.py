@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import psutil
 
 from serl.log.episode_log import LogConfig
-from serl.log.episode_reader import SEALED, read_episode
+from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.ros.environment import clean_shared_memory
 from serl.ros.link.sender import SILENCE_S
 from serl.ros.node import RosNode
@@ -25,7 +26,7 @@ from serl.ros.nodes.link import Link, link_folder
 from serl.system.authentication import RUN_KEY
 from serl.training.link import PERIOD_S, announce, read_link_status
 
-from .registry import REGISTRY, Level
+from .registry import REGISTRY, Level, Scene
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
 RATE_HZ = 200.0
@@ -37,13 +38,16 @@ SLACK_S = 2.0
 
 
 @contextmanager
-def two_actors(folder: Path) -> Iterator[System]:
-    """Start two actors, their links and a learner; check at the end that nothing was lost."""
+def _two_actors(folder: Path) -> Iterator[System]:
+    """Start two actors, their links and a learner; check all files at the end."""
     with running(folder, actors=2, rate_hz=100) as system:
         system.until(moves(system.accepted, FEW))
         yield system
         system.finish()
         system.check()
+
+
+two_actors = Scene(_two_actors, System.check_books)
 
 
 @REGISTRY.strike
@@ -156,7 +160,8 @@ def actor_dies(system: System) -> None:
     for _ in range(3):
         system.until(moves(system.accepted, rng.randint(FEW, 3 * FEW)))
         kill_actor(system, rng)
-    system.until(moves(system.accepted, 5 * FEW))  # each has started again, and recovered its log
+    began = [moves(partial(system.appended, actor), 1) for actor in system.actors]
+    system.until(lambda: all(has() for has in began))  # each has recovered its log
     episodes = [read_episode(path, system.spec) for path in _sealed(system) - before]
     cut = [found for found in episodes if found.end is None]
     assert 0 < len(cut) <= 3
@@ -165,7 +170,8 @@ def actor_dies(system: System) -> None:
 
 def _sealed(system: System) -> set[Path]:
     folders = map(system.run.episodes, system.actors)
-    return {path for each in folders for path in each.glob(f"*{SEALED}")}
+    paths = [path for folder in folders for path in episode_paths(folder)]
+    return {path for path in paths if not path.name.endswith(PART)}
 
 
 @REGISTRY.fault(

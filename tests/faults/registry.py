@@ -18,9 +18,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-Scene = Callable[[Path], AbstractContextManager[Any]]
-"""Starts processes in an empty folder, in which several faults are injected one after the other."""
-
 Trial = Callable[[Any], None]
 """Injects a fault, and fails unless the required behaviour follows.
 
@@ -29,6 +26,24 @@ Its argument is the object of the fault's scene, or an empty folder.
 
 Strike = Callable[[Any, Random], str]
 """Injects a fault into a living `tests.faults.system.System`; says in words what it did."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Processes in which several faults are injected one after the other.
+
+    Attributes:
+        start: starts them in an empty folder.
+        check: fails unless a fault left them as all faults must; called after each.
+    """
+
+    start: Callable[[Path], AbstractContextManager[Any]]
+    check: Callable[[Any], None] = lambda scene: None
+
+    @property
+    def name(self) -> str:
+        """Unique: the name of the function that starts it."""
+        return self.start.__name__
 
 
 class Level(StrEnum):
@@ -152,9 +167,11 @@ class Stage:
             self.close()
             self._count += 1
             (place := self._root / f"scene{self._count}").mkdir()
-            self._open, self._scene = self._stack.enter_context(fault.scene(place)), fault.scene
+            self._open = self._stack.enter_context(fault.scene.start(place))
+            self._scene = fault.scene
         try:
             fault.trial(self._open)
+            fault.scene.check(self._open)
         except BaseException as error:
             self._scene = None
             if not self._stack.__exit__(type(error), error, error.__traceback__):

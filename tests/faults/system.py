@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,7 +35,15 @@ from serl.system.supervisor import ProcessSpec, Supervisor
 from serl.types import Key
 
 from ..ros.support.namespaces import ADDRESSES, Hosts
-from .books import accepted_book, appended_book, count_lines, enough_file, lines_of, read_book
+from .books import (
+    accepted_book,
+    appended_book,
+    count_lines,
+    enough_file,
+    lines_of,
+    lost_or_doubled,
+    read_book,
+)
 from .records import STEPS
 from .strace import ROOT
 from .summing import check_resumes
@@ -215,10 +224,24 @@ class System:
         paths = episode_paths(self.far.episodes(actor))
         return [record.key for record in read_records(paths, self.spec)]
 
+    def received(self, actor: str) -> list[str]:
+        """What the learner accepted of this actor, as lines of its book."""
+        lines = read_book(accepted_book(self.run.path))
+        return [line for line in lines if line.split(" ")[0] == actor]
+
+    def check_books(self) -> None:
+        """Fail unless what is logged by now is accepted once; all processes go on meanwhile."""
+        for actor in self.actors:
+            appended = read_book(appended_book(self.far.path, actor))
+            self.until(partial(self._has_reached, actor, appended[-1:]))
+            assert not (wrong := lost_or_doubled(appended, self.received(actor))), wrong
+
+    def _has_reached(self, actor: str, line: list[str]) -> bool:
+        return self.received(actor)[-1:] >= line
+
     def check(self) -> int:
         """Stop everything; fail unless nothing was lost or doubled; returns the logged steps."""
         self.supervisor.stop()
-        accepted = read_book(accepted_book(self.run.path))
         records = steps = 0
         for actor in self.actors:
             recover(self.far.episodes(actor))
@@ -229,11 +252,11 @@ class System:
             assert not set(appended) - set(logged), "lost in the log"
             # A kill may fall between an append and the actor's note of it.
             assert len(logged) - len(appended) <= self.kills, "never appended"
-            received = [line for line in accepted if line.split(" ")[0] == actor]
+            received = self.received(actor)
             assert received == logged, _first_difference(received, logged)
             records += len(keys)
             steps += sum(key.index < STEPS for key in keys)
-        assert len(accepted) == records
+        assert len(read_book(accepted_book(self.run.path))) == records
         for run in (self.run, self.far):
             report = verify(run.path)
             assert report.sound, report

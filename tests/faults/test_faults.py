@@ -6,6 +6,7 @@ Faults of a scene come one after the other and share its processes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,19 @@ import pytest
 
 pytest.importorskip("rclpy", reason="faults need ROS 2")
 
+from .books import lost_or_doubled
 from .catalogue import REGISTRY
-from .registry import Fault, Level, Stage
+from .registry import Fault, Level, Scene, Stage
 from .table import PAGE, page
 
-FAULTS = sorted(REGISTRY, key=lambda fault: fault.scene.__name__ if fault.scene else "")
+FAULTS = sorted(REGISTRY, key=lambda fault: fault.scene.name if fault.scene else "")
 PROMISED = {*range(1, 38), 42, 43, 44, 45, 46, 47, 48, 49, 52, 54, 55, 56, 57, 58, 59, 60}
 
 
 def _marked(fault: Fault) -> Any:
     marks = [pytest.mark.slow] if fault.level is Level.SOAK else []
     if fault.scene is not None:
-        marks.append(pytest.mark.xdist_group(f"scene_{fault.scene.__name__}"))
+        marks.append(pytest.mark.xdist_group(f"scene_{fault.scene.name}"))
     return pytest.param(fault, id=fault.name, marks=marks)
 
 
@@ -50,3 +52,39 @@ def test_every_promised_fault_is_in_the_registry_under_a_name_of_its_own() -> No
     assert {fault.number for fault in REGISTRY} >= PROMISED
     names = [fault.name for fault in REGISTRY]
     assert len(set(names)) == len(names)
+
+
+def test_a_loss_is_found_after_the_fault_that_caused_it_and_the_next_gets_another_scene(
+    tmp_path: Path,
+) -> None:
+    @contextmanager
+    def start(folder: Path) -> Iterator[list[str]]:
+        yield []
+
+    def check(losses: list[str]) -> None:
+        assert not losses
+
+    stage, scene = Stage(tmp_path), Scene(start, check)
+    sound, loses = (
+        Fault(number, "", "", "", Level.UNIT, trial, scene=scene)
+        for number, trial in enumerate((lambda losses: None, lambda losses: losses.append("one")))
+    )
+    stage.run(sound, tmp_path)
+    with pytest.raises(AssertionError):
+        stage.run(loses, tmp_path)
+    stage.run(sound, tmp_path)
+    stage.close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("accepted", "wrong"),
+    [
+        (["a 1", "a 2", "a 3", "a 4"], ""),  # more than the actor could note down
+        (["a 1", "a 3"], "1 lost, from a 2 on"),
+        (["a 1", "a 2", "a 2", "a 3"], "duplicated, or out of order: a 2"),
+        (["a 2", "a 1", "a 3"], "duplicated, or out of order: a 1"),
+    ],
+)
+def test_the_books_show_what_was_lost_or_duplicated(accepted: list[str], wrong: str) -> None:
+    assert lost_or_doubled(["a 1", "a 2", "a 3"], accepted) == wrong
