@@ -278,6 +278,20 @@ def test_near_a_joints_limit_it_is_slow_then_holds_a_policy_then_stops(sign: flo
         loop.guard.ack(loop.now_s)
 
 
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ([], "joints: 6 numbers, expected 7"),
+        *(([value], "joints is not finite") for value in (math.nan, math.inf, -math.inf)),
+    ],
+)
+def test_an_arm_without_seven_finite_joints_is_held(last: list[float], cause: str) -> None:
+    loop = driving()
+    loop.joints = [0.0] * 6 + last
+    loop.ticks_until(GuardState.HOLD, limit=2)
+    assert loop.guard.cause == cause
+
+
 def test_a_reading_that_jumps_is_not_followed() -> None:
     loop = driving()
     place = loop.fake.pose

@@ -209,6 +209,15 @@ def test_numbers_of_instructions_values_and_bytes_are_bounded(
     assert "or 30 bytes of arrays" in refusal(four)
 
 
+@pytest.mark.parametrize("name", ["_codecs.encode", *NAMES])
+def test_a_call_with_many_arguments_is_refused(name: str) -> None:
+    """Otherwise many calls that mention one long tuple would each look at all of it."""
+    call, many = "c{}\n{}\n".format(*name.rsplit(".", 1)).encode(), b"(" + b"N" * 1000 + b"t"
+    assert "were given" in refusal(SMALL + call + many + b"R.")
+    jax = b"cjax._src.array\n_reconstruct_array\n(cnumpy\nndarray\n" + many + b"NNtR."
+    assert "were given" in refusal(SMALL + jax)
+
+
 @pytest.mark.parametrize("ending", [b"t", b"e"])
 def test_a_repeated_container_is_copied_once(ending: bytes) -> None:
     start = b"(" if ending == b"t" else b"]("
