@@ -23,7 +23,7 @@ from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, mak
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.demonstrations import record_expert
 from serl.runs.settings import run_settings
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
 from serl.system.settings_file import read_yaml
 from serl.training.evaluation import Purpose, start_seed
 from serl.training.frames import FrameStack
@@ -194,6 +194,7 @@ def measure(
         now: clock, monotonic seconds.
     """
     task = make_task(config)
+    by_hand, slower = config.demonstrator == "human", make_demonstrated_task(config)
     demonstrated: list[Record] = []
     tried: list[Record] = []
     acting = make_acting_agent(config, make_spec(task), 0)
@@ -201,7 +202,15 @@ def measure(
     steps, env_s = 0, 0.0
     with plugins.make_simulation(task) as robot:
         key = EpisodeKey("plan", "expert", 1, 0)
-        record_expert(robot, task, demonstrated.append, _EXPERT_EPISODES, config.seed, key)
+        record_expert(
+            robot,
+            slower,
+            demonstrated.append,
+            _EXPERT_EPISODES,
+            config.seed,
+            key,
+            by_hand=by_hand,
+        )
         clock, begin_s = VirtualClock(robot.advance, task.config.rate_hz), now()
         for episode in count():
             robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))

@@ -79,11 +79,11 @@ def record(options: argparse.Namespace) -> int:
 def _record_expert(options: argparse.Namespace) -> int:
     from serl.log.episode_log import EpisodeLog
     from serl.runs.demonstrations import EXPERT, record_expert
-    from serl.runs.task_setup import for_recording, make_spec, make_task
+    from serl.runs.task_setup import for_recording, make_demonstrated_task, make_spec
 
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
     config = for_recording(resolve(overrides))
-    task = make_task(config)
+    task = make_demonstrated_task(config)
     folder = options.out or _new_folder(task.name, "demonstrations")
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
@@ -93,7 +93,15 @@ def _record_expert(options: argparse.Namespace) -> int:
         EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch, config.log) as log,
     ):
         try:
-            failed = record_expert(robot, task, log.append, options.demos, options.seed, key)
+            failed = record_expert(
+                robot,
+                task,
+                log.append,
+                options.demos,
+                options.seed,
+                key,
+                by_hand=config.demonstrator == "human",
+            )
         except KeyboardInterrupt:
             print(f"{len(episode_paths(folder))} demonstrations in {folder}", file=sys.stderr)
             raise

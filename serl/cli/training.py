@@ -30,7 +30,7 @@ from serl.runs.deployment import read_tried, unassisted
 from serl.runs.folder import RunFolder
 from serl.runs.real_arm import asked_where
 from serl.runs.resume import trained_steps
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
 from serl.runs.trials import Examiner, choose
 from serl.system.video import write_video
 from serl.teleop.scripted import ScriptedHumanConfig
@@ -107,15 +107,17 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     config = run.config
     if config.demo_paths or episode_paths(run.demonstrations) or not config.demos:
         return
-    display.print_line(f"recording {config.demos} demonstrations of the scripted expert")
+    by_hand = config.demonstrator == "human"
+    whose = "a simulated person" if by_hand else "the scripted expert"
+    display.print_line(f"recording {config.demos} demonstrations of {whose}")
     unjudged = config.reward.kind in ("human", "vice")  # an expert detects its own success
-    task = make_task(config) if unjudged else make_judged_task(config)
+    task = make_demonstrated_task(config, judged=not unjudged)
     key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
         shutil.rmtree(scratch, ignore_errors=True)
         with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch, config.log) as log:
-            record_expert(robot, task, log.append, config.demos, config.seed, key)
+            record_expert(robot, task, log.append, config.demos, config.seed, key, by_hand=by_hand)
         scratch.rename(run.demonstrations)
 
 

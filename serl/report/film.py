@@ -23,7 +23,7 @@ from serl.report.review import ReplayedEpisode
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, RunFolder
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.task_setup import make_demonstrated_task, make_spec
 from serl.specs import Spec
 from serl.system.video import GREEN, INK, QUIET, SOURCE_COLOURS, check_name, font, write_video
 from serl.task import SimulatedTask
@@ -58,7 +58,7 @@ def reenact(
             from the recording later, as it does when the task or the simulation has changed since.
         BadInput: the task cannot be loaded.
     """
-    task = make_task(config)
+    task = make_demonstrated_task(config)
     if difference := make_spec(task).difference(spec):
         raise ReplayDiverged(f"the task has changed: {difference}")
     with plugins.make_simulation(task) as robot:

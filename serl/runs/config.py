@@ -102,7 +102,10 @@ class TrainConfig(BaseModel):
             or a .py or .yaml file with one, for a real arm behind its guard; None for a simulated
             arm in the process of the actor, as fast as it goes.
         namespace: namespace of a real arm's own topics, from the root; "/" for the root itself.
-        demos: number of demonstrations that the scripted expert records at the start.
+        demos: number of demonstrations that are recorded at the start.
+        demonstrator: source of these demonstrations: the scripted "expert", or a simulated "human"
+            with its knowledge and a person's hand (see `serl.teleop.human_motion`), who may take
+            three times the time limit.
         demo_paths: recordings to use instead, which may also be given as `demos`.
         init_from: another run to start from, and the parts and data to take over.
         curriculum: whether episodes begin nearer to the goal at first.
@@ -132,6 +135,7 @@ class TrainConfig(BaseModel):
     robot: str | None = None
     namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
     demos: int = Field(20, ge=0, le=100_000)
+    demonstrator: Literal["expert", "human"] = "expert"
     demo_paths: tuple[Path, ...] = ()
     init_from: InitFrom = InitFrom()
     intervention: PluginName = "scripted"

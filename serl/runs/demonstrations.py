@@ -11,12 +11,13 @@ from typing import Any
 from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_reader import count_records, episode_paths, read_episode, read_spec
-from serl.loop import EpisodeKey, RecordCallback, Result, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.task_setup import for_recording, make_spec, make_task
 from serl.specs import Spec
 from serl.task import DemonstrationTask, SimulatedTask
+from serl.teleop.human_motion import HumanMotion
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, Episode, Record
 
@@ -32,6 +33,7 @@ def record_expert(
     seed: int,
     key: EpisodeKey,
     progress: Callable[[int, int], None] = lambda kept, failed: None,
+    by_hand: bool = False,
 ) -> int:
     """Record `count` successful episodes of the task's expert; return the number of failures.
 
@@ -43,6 +45,7 @@ def record_expert(
         seed: seed of the run; the starts of demonstrations differ from all other starts.
         key: identity of the first episode.
         progress: called with the numbers of successes and failures after each episode.
+        by_hand: the expert moves the arm as a person does; see `HumanMotion`.
 
     Raises:
         SerlError: the expert fails more often than it succeeds.
@@ -53,7 +56,18 @@ def record_expert(
         start = start_seed(Purpose.DEMONSTRATION, seed, key.actor, kept + failed)
         robot.reset(start)
         records: list[Record] = []
-        result = _demonstrate(robot, task, clock, records, start, key, kept)
+        expert = task.expert(robot.truth, start)
+        policy = HumanMotion(expert, task, start) if by_hand else expert
+        numbered = EpisodeKey(key.run, key.actor, key.epoch, kept)
+        result = run(
+            robot,
+            task,
+            policy,
+            clock,
+            numbered,
+            [RecordCallback(records.append)],
+            chosen_by=ActionSource.SCRIPT,
+        )
         if result.success:
             for record in records:
                 sink(record)
@@ -164,25 +178,3 @@ def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
         differences = [limited.difference(spec) for spec in specs]
         if all(differences):
             raise SpecMismatch(f"{folder}: demonstrates something else: {differences[0]}")
-
-
-def _demonstrate(
-    robot: SimulatedRobot,
-    task: SimulatedTask,
-    clock: VirtualClock,
-    records: list[Record],
-    start: int,
-    key: EpisodeKey,
-    episode: int,
-) -> Result:
-    expert = task.expert(robot.truth, start)
-    numbered = EpisodeKey(key.run, key.actor, key.epoch, episode)
-    return run(
-        robot,
-        task,
-        expert,
-        clock,
-        numbered,
-        [RecordCallback(records.append)],
-        chosen_by=ActionSource.SCRIPT,
-    )

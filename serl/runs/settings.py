@@ -19,7 +19,13 @@ from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import fitting
 from serl.runs.real_arm import check_trainable, tuned_settings
 from serl.runs.reward_data import with_labelled
-from serl.runs.task_setup import check_topics, make_judged_task, make_spec, make_task
+from serl.runs.task_setup import (
+    check_topics,
+    make_demonstrated_task,
+    make_judged_task,
+    make_spec,
+    make_task,
+)
 from serl.specs import Spec
 from serl.system.files import digest_of
 from serl.system.settings_file import merge
@@ -61,6 +67,7 @@ def _checked(config: TrainConfig) -> list[Spec]:
     for each in (config, *stage_configs(config).values()):
         if each.robot is not None:
             check_topics(make_task(each))
+        make_demonstrated_task(each)
         judged = make_judged_task(each)
         _check_homing(each, judged)
         if each.robot is not None:

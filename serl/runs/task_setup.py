@@ -15,6 +15,7 @@ from serl.runs.real_arm import is_judged_apart
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
+from serl.teleop.human_motion import TIME_FACTOR, check_hand
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -40,6 +41,25 @@ def for_recording(config: TrainConfig) -> TrainConfig:
         return config
     kept = merge(config.task_config, task.recording_defaults())
     return config.model_copy(update={"task_config": kept})
+
+
+def make_demonstrated_task(config: TrainConfig, judged: bool = False) -> SimulatedTask:
+    """Return the task to be demonstrated, with more time for a demonstrator who is slower.
+
+    Args:
+        config: settings of the run.
+        judged: with the configured reward, as by `make_judged_task`.
+
+    Raises:
+        BadInput: see `check_hand`; if `judged`, see `make_judged_task`.
+    """
+    task = make_task(config)
+    if config.demonstrator == "human":
+        check_hand(task)
+        longer = {"time_limit_s": TIME_FACTOR * task.config.time_limit_s}
+        given = merge(config.task_config, longer)
+        config = config.model_copy(update={"task_config": given})
+    return make_judged_task(config) if judged else make_task(config)
 
 
 def check_topics(task: SimulatedTask) -> None:

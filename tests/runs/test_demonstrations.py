@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl import plugins
 from serl.cli import main as cli
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_log import EpisodeLog
@@ -14,7 +15,7 @@ from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.runs.config import resolve
 from serl.runs.demonstrations import check_recordings, record_expert
-from serl.runs.task_setup import make_spec
+from serl.runs.task_setup import make_demonstrated_task, make_spec
 from serl.testing import FakeRobot, FakeTask
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, End, Record, Step
@@ -43,6 +44,28 @@ def test_every_demonstration_is_a_success_of_a_script() -> None:
     assert [(end.key.episode, end.success) for end in ends] == [(0, True), (1, True), (2, True)]
     assert {r.source for r in records if isinstance(r, Step)} == {ActionSource.SCRIPT}
     assert {record.key.epoch for record in records} == {5}
+
+
+def test_a_person_takes_longer_and_is_given_the_time() -> None:
+    assert make_demonstrated_task(resolve({"task": "reach"})).config.time_limit_s == 5.0
+    task = make_demonstrated_task(resolve({"task": "reach", "demonstrator": "human"}))
+    assert task.config.time_limit_s == 15.0
+    lengths = []
+    with plugins.make_simulation(task) as robot:
+        for by_hand in (False, True):
+            records: list[Record] = []
+            record_expert(robot, task, records.append, 5, 7, KEY, by_hand=by_hand)
+            lengths.append(len(records))
+    assert lengths[1] > 1.5 * lengths[0]
+
+
+def test_no_run_is_made_that_a_person_cannot_demonstrate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "object_flip", "--demonstrator=human", "--runs", str(tmp_path / "runs")]
+    assert cli.main(words) == 2
+    assert "a simulated hand moves tools only" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_starts_are_those_of_demonstrations() -> None:
