@@ -6,8 +6,10 @@ with `SERL_PROBE=write python -m pytest tests/test_probe.py`, and its commit giv
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -37,11 +39,8 @@ from serl.types import Record, Step
 from .support.guarding import DOWN, driving
 
 HASHES = Path(__file__).with_name("data") / "probe.json"
-# Other processors and library versions round differently: there is nothing to compare with there.
-MACHINE = {
-    "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-    "libc": platform.libc_ver()[1],
-    **{name: version(name) for name in ("mujoco", "numpy", "torch")},
+VERSIONS = {"libc": platform.libc_ver()[1]} | {
+    name: version(name) for name in ("mujoco", "numpy", "torch")
 }
 EPISODES, UPDATES = 2, 200
 SMALL = {
@@ -64,13 +63,53 @@ class Rows:
     def write(self, steps: int, row: object) -> None: ...
 
 
+@functools.cache
+def machine() -> dict[str, str]:
+    """Return what decides how this machine rounds.
+
+    Kernels are chosen by the exact processor; so its name is worth less than results of each kind.
+    """
+    rng = np.random.default_rng(0)
+    found: list[object] = [
+        f(x) for f in (math.sin, math.exp, math.atan) for x in rng.normal(size=9)
+    ]
+    for kind in (np.float64, np.float32):
+        for rows, inner, columns in ((3, 3, 1), (6, 9, 9), (16, 40, 32), (64, 128, 128)):
+            a, b = rng.normal(size=(rows, inner)), rng.normal(size=(inner, columns))
+            found += [
+                a.astype(kind) @ b.astype(kind),
+                np.sin(a.astype(kind)),
+                np.exp(b.astype(kind)),
+            ]
+        found.append(np.linalg.solve(rng.normal(size=(6, 6)).astype(kind), np.ones(6, kind)))
+    generator = torch.Generator().manual_seed(0)
+    for batch in (1, 8, 16):
+        seen = torch.randn(batch, 3, 32, 32, generator=generator)
+        many = torch.randn(10, batch, 32, generator=generator)
+        layers = [torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(), torch.nn.Linear(1800, 32)]
+        weights = [weight for layer in layers for weight in layer.parameters()]
+        for weight in weights:
+            torch.nn.init.normal_(weight, 0, 0.1, generator=generator)
+        network = torch.nn.Sequential(*layers, torch.nn.LayerNorm(32), torch.nn.Tanh())
+        optimizer = torch.optim.Adam(weights, 0.01)
+        for _ in range(3):
+            loss = torch.nn.functional.softplus(network(seen) * many).exp().log().std(0).mean()
+            loss.backward()
+            optimizer.step()
+        found += [torch.bmm(many, many.mT), torch.bmm(many.bfloat16(), many.bfloat16().mT).float()]
+        found += [weight.detach() for weight in weights]
+        found += [f(seen) for f in (torch.sum, torch.sigmoid, torch.log1p, torch.std, torch.norm)]
+    capability = torch.backends.cpu.get_cpu_capability()
+    return VERSIONS | {"processor": capability, "arithmetic": digest(found)[:16]}
+
+
 def check(name: str, found: str) -> None:
     """Compare a hash with that of this kind of machine, or write it down when asked to."""
     records = json.loads(HASHES.read_text())
-    known = next((record for record in records if record["machine"] == MACHINE), None)
+    known = next((record for record in records if record["machine"] == machine()), None)
     if os.environ.get("SERL_PROBE") == "write":
         if known is None:
-            records.append(known := {"machine": MACHINE, "sha256": {}})
+            records.append(known := {"machine": machine(), "sha256": {}})
         known["sha256"][name] = found
         HASHES.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
     if known is None:
