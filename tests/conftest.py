@@ -1,13 +1,21 @@
-"""No process of the tests executes what it reads: see `tests/audit/sitecustomize.py`."""
+"""Settings of all tests and of their processes: audited, and forked after their imports.
+
+See `audit/sitecustomize.py` and `support/preloaded.py`.
+"""
 
 from __future__ import annotations
 
 import os
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import serl.sim  # noqa: F401 (says by which library to draw; before any test imports MuJoCo)
+
+from .support.preloaded import preloading
 
 _AUDIT = Path(__file__).with_name("audit")
 
@@ -20,3 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(_AUDIT), os.environ.get("PYTHONPATH")])
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _preloading() -> Iterator[None]:
+    with preloading():
+        yield

@@ -94,7 +94,7 @@ def machine() -> dict[str, str]:
         optimizer = torch.optim.Adam(weights, 0.01)
         for _ in range(3):
             loss = torch.nn.functional.softplus(network(seen) * many).exp().log().std(0).mean()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         found += [torch.bmm(many, many.mT), torch.bmm(many.bfloat16(), many.bfloat16().mT).float()]
         found += [weight.detach() for weight in weights]
