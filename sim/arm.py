@@ -76,8 +76,8 @@ class ArmWorld(World):
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason of the first stop; None while motion is allowed."""
-        return self.arms[0].stop_reason
+        """The reason of the first stopped arm's stop; None while all arms may move."""
+        return next((arm.stop_reason for arm in self.arms if arm.stop_reason is not None), None)
 
     def measure(self) -> dict[str, list[float]]:
         """Return the state of a reading by name, in full precision; raises like `observe`."""

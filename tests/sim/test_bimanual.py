@@ -168,6 +168,16 @@ def test_both_hold_when_one_was_stopped() -> None:
     assert pair.act(np.ones(10, np.float32)).any(), "a reset forgets it"
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_stop_of_either_arm_is_reported(number: int) -> None:
+    robot = make()
+    assert robot.stop_reason is None
+    robot.arms[number].stop("its joints run")
+    assert robot.stop_reason == "its joints run"
+    robot.recover()
+    assert robot.stop_reason is None
+
+
 def test_each_is_wrong_in_its_own_way() -> None:
     """Of a random world: other noise, other starts, other gains."""
     pair = make(randomize="full")
