@@ -323,8 +323,8 @@ class RosNode:
     def _spin(self) -> None:
         try:
             self._executor.spin()
-        except ExternalShutdownException:
-            pass
+            if not self._leaving:
+                raise ExternalShutdownException("the node's ROS 2 context was shut down")
         except Exception as error:  # a defect: better to end than to go on deaf
             # rclpy 7.1.6 may still read its guard conditions while they are being destroyed.
             if not (self._leaving and isinstance(error, _TAKEN_AWAY)):

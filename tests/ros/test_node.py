@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
 from std_msgs.msg import String
@@ -77,6 +77,16 @@ def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError, match="a defect"):
         _listen(tmp_path, fail)
+
+
+def test_a_node_whose_context_is_shut_down_ends_loudly(tmp_path: Path) -> None:
+    def shut_down() -> None:
+        with RosNode("a", tmp_path) as node:
+            node.handle.context.shutdown()
+            eventually(lambda: node.stopping)
+
+    with pytest.raises(ExternalShutdownException):
+        shut_down()
 
 
 @pytest.mark.parametrize(

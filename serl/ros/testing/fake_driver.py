@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import math
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -340,12 +341,9 @@ def main(file: str, namespace: str) -> None:
     """Run the process."""
     driver = Driver.read(Path(file))
     rclpy.init(args=[])
-    try:
+    with suppress(KeyboardInterrupt, ExternalShutdownException):  # SIGINT and SIGTERM end it
         FakeDriver(driver, namespace).spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    finally:
-        rclpy.try_shutdown()
+    rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

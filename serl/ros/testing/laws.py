@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class Tool:
         return np.concatenate([target.position - self.position, turn])
 
 
-class Law:
+class Law(ABC):
     """Base of all laws.
 
     Args:
@@ -72,17 +73,17 @@ class Law:
         """Stiffness of the controller's spring with its present parameters; None without one."""
         return None
 
+    @abstractmethod
     def receive(self, message: Any, publishers: int) -> None:
         """Take a message of the command topic, which has this number of publishers."""
-        raise NotImplementedError
 
     def publishes(self, role: str) -> bool:
         """Return whether a topic, such as "pose", is published with the present parameters."""
         return True
 
+    @abstractmethod
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:  # wrench: (6,)
         """Return the tool `PERIOD_S` later; `now_s` is the time of the node's clock."""
-        raise NotImplementedError
 
 
 class Spring(Law):
@@ -269,6 +270,8 @@ def load_law(name: str) -> type[Law]:
     law = getattr(module, kind, None)
     if not (isinstance(law, type) and issubclass(law, Law)):
         raise BadInput(f"law {name!r}: expected {kind} to be a subclass of Law")
+    if missing := ", ".join(sorted(law.__abstractmethods__)):
+        raise BadInput(f"law {name!r}: {kind} does not define {missing}")
     return law
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
+from serl.errors import BadInput
 from serl.geometry import between, from_rotation_vector, multiply
 from serl.guard.config import limits_of
 from serl.motion import Limits, Pose
-from serl.ros.testing.laws import LawRunner, Tool
+from serl.ros.testing.laws import LawRunner, Tool, load_law
 
 from ...support.guarding import DOWN, Loop
 from ...support.guarding import START as START_POSE
@@ -169,3 +171,13 @@ def test_servo_and_its_guard_stay_together_in_a_turn_with_the_scale_that_is_comp
     turned_rad = math.hypot(*between(START_POSE.quaternion, arm.pose.quaternion))
     asked_rad = sum(0.01 * math.hypot(*angular) for _, angular in arm.sent)
     assert (turned_rad == pytest.approx(asked_rad, rel=0.05)) == together
+
+
+def test_a_law_that_does_not_say_how_it_moves_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "still.py"
+    file.write_text(
+        "from serl.ros.testing import Law\n\n"
+        "class Still(Law):\n    def receive(self, message, publishers): ...\n"
+    )
+    with pytest.raises(BadInput, match="Still does not define step"):
+        load_law(f"{file}:Still")
