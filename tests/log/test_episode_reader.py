@@ -11,15 +11,18 @@ import pytest
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.episode_reader import PART, EpisodeFile, read_episode, read_records
 from serl.log.episode_writer import EpisodeWriter, metadata_of
+from serl.log.manifest import read_entries
 from serl.log.recovery import recover
 from serl.log.wire import STEP, Parts, record_parts
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.system.files import sha256_of
 from serl.testing.samples import (
     BLIND,
     EPOCH,
     SPEC,
     encoded,
     leave_open,
+    open_log,
     random_records,
     write_log,
 )
@@ -94,6 +97,24 @@ def test_every_damaged_byte_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
         with damaged_byte(path, place, int(bit)), pytest.raises(CorruptData, match=path.name):
             read_episode(path, BLIND)
     assert len(read_episode(path, BLIND).steps) == 1
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+def test_a_bit_that_flips_before_the_seal_is_noticed(tmp_path: Path, share: float) -> None:
+    """The manifest has the checksum of the damaged file; those in the file are of what it wrote."""
+    first, end = random_records(1, spec=BLIND)
+    with open_log(tmp_path, spec=BLIND) as log:
+        log.append(first)
+        (part,) = tmp_path.glob(f"*{PART}")
+        with part.open("r+b") as file:
+            place = int(share * part.stat().st_size)
+            (good,) = os.pread(file.fileno(), 1, place)
+            os.pwrite(file.fileno(), bytes([good ^ 1]), place)
+        log.append(end)
+    (path,) = tmp_path.glob("*.mcap")
+    assert [entry.sha256 for entry in read_entries(tmp_path)[path.name]] == [sha256_of(path)]
+    with pytest.raises(CorruptData, match=path.name):
+        read_episode(path, BLIND)
 
 
 def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
