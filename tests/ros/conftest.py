@@ -26,6 +26,8 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.link import announce
 from serl.types import ActionSource, Arrival, End, EndReason, Key, Observation, Step
 
+from ..support.preloaded import SERVERS
+
 SPEC = Spec(
     task="test",
     observation=ObservationSpec(state={"tcp": ArraySpec(shape=(7,))}),
@@ -49,7 +51,7 @@ def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _alone(_domain: None) -> Iterator[None]:
     """End what a failure left: tests of the next file would meet it in their domain."""
     yield
-    left = psutil.Process().children(recursive=True)
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in SERVERS]
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()

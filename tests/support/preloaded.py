@@ -40,6 +40,9 @@ IMPORTED = (
 """Modules that the server imports; those that a process runs as `__main__` are imported again."""
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+SERVERS: dict[int, subprocess.Popen[bytes]] = {}
+"""The servers by process id; a test that ends all children of this process spares them."""
+
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _EARLY = re.compile(r"LD_|OMP_|MKL_|OPENBLAS_|MUJOCO_GL|PYOPENGL|ATEN_|PYTHON(?!PATH|UNBUFFERED)")
 _LOCK = threading.Lock()
@@ -104,12 +107,13 @@ def _early_variables() -> dict[str, str]:
 def _serve() -> socket.socket:
     """Start the server; return the end of a socket on which it takes requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"],
         pass_fds=[theirs.fileno()],
         env={**os.environ, "SERL_PRELOADED": str(theirs.fileno())},
     )
     theirs.close()
+    SERVERS[process.pid] = process
     return ours
 
 
