@@ -40,7 +40,8 @@ class LearnerConfig(BaseModel):
         capacity: transitions that replay holds, demonstrations included.
         image_bytes: limit of the bytes of replay's images; reduces the capacity if necessary.
         memory_bytes: size of the images above which they are stored in a file in the run's folder.
-        prior_share: share of each batch drawn from demonstrations and human steps.
+        prior_share: share of each batch drawn from demonstrations and human steps; the rest is
+            drawn from steps taken online, those of humans included.
         n_step: length of the returns.
         crop_px: largest random shift of the images of a batch, in pixels.
         prefetch: draw the next batch while an update runs, from the same records as otherwise; None

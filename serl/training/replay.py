@@ -70,7 +70,8 @@ class Replay:
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
         self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
         self._stacks = np.zeros((capacity, stacked), np.int64)  # slots of the stack, oldest first
-        self._all, self._of_prior = _Members(capacity), _Members(capacity)
+        self._of_prior, self._of_online = _Members(capacity), _Members(capacity)
+        self._transitions = 0
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
         self._written = np.zeros(capacity, np.int64)  # number of writes of each slot
@@ -81,7 +82,7 @@ class Replay:
 
     def __len__(self) -> int:
         """Return the number of transitions that can be sampled."""
-        return len(self._all)
+        return self._transitions
 
     def add(self, record: Record, prior: bool = False) -> None:
         """Enter the next record of an actor's stream.
@@ -114,20 +115,24 @@ class Replay:
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
-        """Sample `n` transitions: `prior_share` from demonstrations and humans, the rest from all.
+        """Sample `n` transitions: `prior_share` from prior data, the rest from online data.
 
-        Uniform, with replacement. The two strata alternate, so that equal parts of the batch hold
-        equal shares. While there is no prior data, all are drawn from all transitions.
+        Prior data are demonstrations and steps of humans; online data are all steps but those of
+        demonstrations, so that steps of humans are in both, as in HIL-SERL. Uniform within each,
+        with replacement (Ball et al. 2023, RLPD). The two alternate, so that equal parts of the
+        batch hold equal shares. While one of them is empty, all are drawn from the other.
 
         Raises:
             BadInput: the replay is empty.
         """
         if not len(self):
             raise BadInput("replay: empty, nothing to sample")
-        slots = self._all.sample(self._rng, n)
-        if len(self._of_prior):
-            from_prior = np.diff(np.floor(np.arange(n + 1) * prior_share)) > 0
-            slots[from_prior] = self._of_prior.sample(self._rng, int(from_prior.sum()))
+        from_prior = np.diff(np.floor(np.arange(n + 1) * prior_share)) > 0
+        if not (len(self._of_prior) and len(self._of_online)):
+            from_prior[:] = len(self._of_prior) > 0
+        slots = np.empty(n, np.int64)
+        for rows, stratum in ((from_prior, self._of_prior), (~from_prior, self._of_online)):
+            slots[rows] = stratum.sample(self._rng, int(rows.sum()))
         reward, discount, final = self._walk(slots)
         return Batch(
             state=self._state[slots],
@@ -147,7 +152,7 @@ class Replay:
 
     def states(self) -> Array:
         """Return the state vectors before each action of all transitions.  # (N, D)."""
-        states: Array = self._state[np.sort(self._all.slots)]
+        states: Array = self._state[np.flatnonzero(self._successor != _NONE)]
         return states
 
     def sampler_state(self) -> dict[str, NDArray[np.uint64]]:
@@ -241,9 +246,11 @@ class Replay:
         """Remove the transition that starts in a slot, if any, from sampling."""
         if self._successor[slot] != _NONE:
             self._successor[slot] = _NONE
-            self._all.remove(slot)
+            self._transitions -= 1
             if self._prior[slot]:
                 self._of_prior.remove(slot)
+            if self._pinned is not None and slot >= self._pinned:
+                self._of_online.remove(slot)
 
     def _forget_since(self, stream: Stream, since_s: float) -> None:
         """Remove an ended episode's steps issued since a time from sampling; counts stay."""
@@ -271,13 +278,14 @@ class Replay:
         self._successor[slot] = self._after[slot] = successor
         human = step.source is ActionSource.HUMAN
         self._prior[slot] = prior or human
-        self._all.add(slot)
+        self._transitions += 1
         self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))
         if self._prior[slot]:
             self._of_prior.add(slot)
         if prior:
             self.demonstrations += 1
         else:
+            self._of_online.add(slot)
             self.online += 1
             self.human += human
 

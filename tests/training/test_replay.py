@@ -243,7 +243,7 @@ def test_equal_parts_of_a_batch_hold_equal_shares_of_the_strata(share: float) ->
     replay = fill(Replay(SPEC, 4000, GAMMA), plan(human, human, first=5000), prior=True)
     fill(replay, plan(*[policy] * 2000, first=0), plan(human, first=3000, number=1))
     prior = replay.sample(256, share).prior.reshape(4, 64)
-    # A policy's step is in one stratum only; of "all", 3 in 2003 are prior too.
+    # Of the online steps, 1 in 2001 is a human's and therefore prior too.
     assert np.abs(prior.sum(1) - 64 * share).max() <= 3
 
 
@@ -253,11 +253,20 @@ def test_the_strata_are_uniform_over_their_members() -> None:
     fill(replay, plan(policy, human, policy, policy, first=0))
     names, counts = np.unique(replay.sample(12_000).action, return_counts=True)
     share = dict(zip(names.astype(int).tolist(), (counts / 12_000).tolist(), strict=True))
-    in_both, in_all = 0.5 / 3 + 0.5 / 6, 0.5 / 6
-    for name in (50, 51, 1):
-        assert share[name] == pytest.approx(in_both, abs=0.02)
-    for name in (0, 2, 3):
-        assert share[name] == pytest.approx(in_all, abs=0.02)
+    of_prior, of_online = 0.5 / 3, 0.5 / 4
+    expected = dict.fromkeys((50, 51), of_prior) | dict.fromkeys((0, 2, 3), of_online)
+    assert share == pytest.approx(expected | {1: of_prior + of_online}, abs=0.02)
+
+
+def test_demonstrations_stay_out_of_the_online_part_of_a_batch() -> None:
+    """They were 94 % of a batch after 100 online steps, when the rest came from all transitions."""
+    shown, policy = [ActionSource.SCRIPT] * 780, [ActionSource.POLICY] * 60
+    replay = fill(Replay(SPEC, 900, GAMMA), plan(*shown, first=1000), prior=True)
+    for number in range(4):  # the ring wraps
+        fill(replay, plan(*policy, first=100 * number, number=number))
+        assert (replay.sample(1000, 0.5).action >= 1000).sum() == 500
+        assert not (replay.sample(1000, 0.0).action >= 1000).any()
+    assert len(replay) == len(replay.states())
 
 
 def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
