@@ -42,7 +42,7 @@ class LearnerConfig(BaseModel):
         memory_bytes: size of the images above which they are stored in a file in the run's folder.
         prior_share: share of each batch drawn from demonstrations and human steps; the rest is
             drawn from steps taken online, those of humans included.
-        n_step: length of the returns.
+        n_step: largest length of the returns, which end where a takeover begins or ends.
         crop_px: largest random shift of the images of a batch, in pixels.
         prefetch: draw the next batch while an update runs, from the same records as otherwise; None
             to enable it where it helps: with a GPU.

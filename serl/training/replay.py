@@ -177,13 +177,18 @@ class Replay:
         }
 
     def _walk(self, slots: Slots) -> tuple[Array, Array, Slots]:
-        """Return n-step rewards, discounts and frames to bootstrap from.  # (B,) each."""
+        """Return n-step rewards, discounts and frames to bootstrap from.  # (B,) each.
+
+        A return ends where a takeover begins or ends, and bootstraps from the first frame of the
+        other source: what a human earned after a policy's action is not what the policy would earn.
+        """
         reward = self._reward[slots]
         discount = np.full(len(slots), self._discount, np.float32)
         final = self._successor[slots]
         ended = self._terminated[slots]
         for _ in range(self._n_step - 1):
-            walking = np.flatnonzero(~ended & (self._successor[final] != _NONE))
+            same_source = self._prior[final] == self._prior[slots]
+            walking = np.flatnonzero(~ended & same_source & (self._successor[final] != _NONE))
             if not len(walking):
                 break
             here = final[walking]

@@ -77,7 +77,7 @@ class Model:
             self.open[stream] = record
 
     def expected(self, name: int, n_step: int) -> tuple[float, float, int]:
-        reward, discount, held = 0.0, 1.0, self.held()
+        reward, discount, held, first = 0.0, 1.0, self.held(), name
         for _ in range(n_step):
             value, terminated = self.closed[name]
             reward += discount * value
@@ -85,7 +85,7 @@ class Model:
             name += 1
             if terminated:
                 return reward, 0.0, name
-            if name not in held:
+            if name not in held or (name in self.prior) != (first in self.prior):
                 break
         return reward, discount, name
 
@@ -187,6 +187,24 @@ def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor
     assert successor == {name: name + 1 for name in rows}
     discount = {name: float(batch.discount[row]) for name, row in rows.items()}
     assert discount == {name: 0.0 if name == 20 else GAMMA for name in rows}
+
+
+def test_a_return_of_several_steps_ends_where_a_takeover_begins_or_ends() -> None:
+    human, policy = ActionSource.HUMAN, ActionSource.POLICY
+    replay = Replay(SPEC, 100, GAMMA, n_step=3)
+    fill(replay, plan(policy, policy, human, human, policy, first=10))
+    batch = replay.sample(400)
+    found = {
+        name: (float(batch.reward[row]), float(batch.discount[row]), int(batch.next_state[row, 0]))
+        for name, row in by_name(batch).items()
+    }
+    assert found == {
+        10: (10 + GAMMA * 11, GAMMA**2, 12),
+        11: (11, GAMMA, 12),
+        12: (12 + GAMMA * 13, GAMMA**2, 14),
+        13: (13, GAMMA, 14),
+        14: (14, GAMMA, 15),
+    }
 
 
 def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
