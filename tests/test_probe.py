@@ -6,7 +6,6 @@ with `SERL_PROBE=write python -m pytest tests/test_probe.py`, and its commit giv
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -63,7 +62,15 @@ class Rows:
     def write(self, steps: int, row: object) -> None: ...
 
 
-@functools.cache
+def digest(arrays: Iterable[object]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        value = np.asarray(array)
+        found.update(f"{value.dtype} {value.shape} ".encode())
+        found.update(value.tobytes())
+    return found.hexdigest()
+
+
 def machine() -> dict[str, str]:
     """Return what decides how this machine rounds.
 
@@ -103,27 +110,21 @@ def machine() -> dict[str, str]:
     return VERSIONS | {"processor": capability, "arithmetic": digest(found)[:16]}
 
 
+MACHINE = machine()  # before an agent sets the precision of products in this process
+
+
 def check(name: str, found: str) -> None:
     """Compare a hash with that of this kind of machine, or write it down when asked to."""
     records = json.loads(HASHES.read_text())
-    known = next((record for record in records if record["machine"] == machine()), None)
+    known = next((record for record in records if record["machine"] == MACHINE), None)
     if os.environ.get("SERL_PROBE") == "write":
         if known is None:
-            records.append(known := {"machine": machine(), "sha256": {}})
+            records.append(known := {"machine": MACHINE, "sha256": {}})
         known["sha256"][name] = found
         HASHES.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
     if known is None:
         pytest.skip(f"recorded on other machines: {[record['machine'] for record in records]}")
     assert known["sha256"][name] == found
-
-
-def digest(arrays: Iterable[object]) -> str:
-    found = hashlib.sha256()
-    for array in arrays:
-        value = np.asarray(array)
-        found.update(f"{value.dtype} {value.shape} ".encode())
-        found.update(value.tobytes())
-    return found.hexdigest()
 
 
 def of_record(record: Record) -> Iterable[object]:
