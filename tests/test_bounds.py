@@ -32,7 +32,15 @@ _ENDLESS = {
 }
 # A place, or the value of a return or an entropy: any number is one.
 _ANYWHERE = {
-    *("target_entropy", "return_bounds", "tool_low_m", "tool_high_m", "pose", "tolerance_m"),
+    *(
+        "target_entropy",
+        "entropy_per_dimension",
+        "return_bounds",
+        "tool_low_m",
+        "tool_high_m",
+        "pose",
+        "tolerance_m",
+    ),
     *("box_low_m", "box_high_m", "checkpoints", "middle_m", "fixed_m"),
     *("field_low_m", "field_high_m"),
 }

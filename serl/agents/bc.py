@@ -6,32 +6,19 @@ With demonstrations alone it is BC; in a training with takeovers it is HG-DAgger
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from serl.agents.config import SACConfig
 from serl.agents.losses import cloning_loss
 from serl.agents.networks import descend
 from serl.agents.sac import SAC
-from serl.specs import Spec
 from serl.types import Batch
-
-_EXPLORING_STD = 0.05
-"""Action noise before tanh, which cloning does not learn.
-
-A human corrects little near a clone, and RL starts from one.
-"""
 
 
 class BC(SAC):
     """Behaviour cloning agent; see `serl.agent.Agent`. Critics and temperature are not trained."""
 
-    def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
-        super().__init__(spec, config, seed)
-        network = self.networks.actor
-        bias = network.views(self.actor.flat.detach())[f"{len(network.sizes) - 2}.bias"][0]
-        bias[len(bias) // 2 :] = math.log(_EXPLORING_STD)
+    # Cloning does not learn it. A human corrects little near a clone, and RL starts from one.
+    _INITIAL_STD = 0.05
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Take `utd` steps of actor and encoder towards the actions of prior transitions.

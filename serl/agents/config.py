@@ -11,6 +11,7 @@ from serl.agent import AgentConfig, Channels
 from serl.geometry import Vector
 
 Width = Annotated[int, Field(ge=1, le=4096)]
+Std = Annotated[float, Field(ge=1e-4, le=7.0)]  # within `serl.agents.networks.LOG_STD`
 
 
 class SACConfig(AgentConfig):
@@ -23,7 +24,14 @@ class SACConfig(AgentConfig):
         tau: share of the critic that its target takes over per critic step.
         learning_rate: learning rate of Adam, for actor, critic and temperature.
         temperature: initial weight of the entropy.
-        target_entropy: target entropy in nats; None for minus half the size of the action.
+        temperature_learning_rate: learning rate of the temperature; None for `learning_rate`.
+        target_entropy: target entropy in nats; None for `entropy_per_dimension`.
+        entropy_per_dimension: target entropy for each entry of the action, in nats.
+        initial_std: standard deviation before tanh that the policy begins with, which cloning by
+            "mse" does not change; "target" for that of the target entropy; None for 1, and with
+            "bc" 0.05.
+        noise_correlation: correlation of the noise of successive steps in training; see
+            `serl.agents.exploration`.
         return_bounds: least and greatest possible return; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
@@ -45,7 +53,11 @@ class SACConfig(AgentConfig):
     tau: float = Field(0.005, gt=0.0, le=1.0)
     learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
     temperature: float = Field(0.01, gt=0.0, le=1000.0)
+    temperature_learning_rate: float | None = Field(None, gt=0.0, le=1.0)
     target_entropy: float | None = None
+    entropy_per_dimension: float = Field(-0.5, ge=-100.0, le=100.0)
+    initial_std: Std | Literal["target"] | None = None
+    noise_correlation: float = Field(0.0, ge=0.0, lt=1.0)
     return_bounds: tuple[float, float] | None = None
     backup_entropy: bool = False
     layer_norm: bool = True

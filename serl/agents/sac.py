@@ -19,6 +19,7 @@ from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import starting_file
 from serl.agents.encoders import Encoder
+from serl.agents.exploration import ExplorationNoise, width
 from serl.agents.losses import (
     Networks,
     Tensors,
@@ -65,6 +66,8 @@ def actor_terms(config: SACConfig, updates: int) -> tuple[float, float]:
 class SAC:
     """The SAC agent; see `serl.agent.Agent`. Create it with `SAC.create`."""
 
+    _INITIAL_STD = 1.0
+
     def __init__(self, spec: Spec, config: SACConfig, seed: int) -> None:
         if config.subset > config.critics:
             raise BadInput(f"subset {config.subset} is larger than critics {config.critics}")
@@ -83,17 +86,19 @@ class SAC:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features:
             _check_cached(config, bool(cameras), self.trunk)
-        self.target_entropy = (
-            -0.5 * action_size if config.target_entropy is None else config.target_entropy
-        )
+        self.target_entropy = config.target_entropy
+        if self.target_entropy is None:
+            self.target_entropy = config.entropy_per_dimension * action_size
         trunk_shape = (GRID, GRID, CHANNELS) if self.trunk else None
         self.networks = _networks(config, cameras, (state_size, action_size), trunk_shape, dtype)
         encoder = self.networks.encoder
         self._acting = torch.Generator().manual_seed(seed)
+        self._noise = ExplorationNoise(self._acting, config.noise_correlation)
         self._learning = torch.Generator().manual_seed(seed + 1)
         init = torch.Generator().manual_seed(seed + 2)
         rate = config.learning_rate
-        self.actor = Group(self.networks.actor.init(init, _ACTOR_HEAD).to(self.device), rate)
+        std = width(config.initial_std or self._INITIAL_STD, self.target_entropy, action_size)
+        self.actor = Group(self._fresh_actor(init, std).to(self.device), rate)
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
         flat = encoder.init(init)
@@ -107,7 +112,7 @@ class SAC:
         if config.cached_features and not (self.trunk or state_size):
             self.encoder.flat.requires_grad_(False)  # no part of it has any input
         start = torch.tensor([math.log(config.temperature)], device=self.device)
-        self.temperature = Group(start, rate)
+        self.temperature = Group(start, config.temperature_learning_rate or rate)
         self.mean = torch.zeros(state_size, device=self.device)
         self.std = torch.ones(state_size, device=self.device)
         self.updates = 0
@@ -157,8 +162,7 @@ class SAC:
         head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
         if explore:
-            noise = torch.randn(mean.shape, generator=self._acting).to(self.device)
-            mean = mean + log_std.exp() * noise
+            mean = mean + log_std.exp() * self._noise.draw(mean.shape).to(self.device)
         return torch.tanh(mean)
 
     def frame_encoder(self) -> FrameEncoder | None:
@@ -280,6 +284,14 @@ class SAC:
         self.updates = int(tensors["updates"])
         self._acting.set_state(tensors["generator.acting"])
         self._learning.set_state(tensors["generator.learning"])
+
+    def _fresh_actor(self, generator: torch.Generator, std: float) -> Tensor:
+        """Create the actor's parameters: the mode near zero, the std before tanh near `std`."""
+        network = self.networks.actor
+        flat = network.init(generator, _ACTOR_HEAD)
+        bias = network.views(flat)[f"{len(network.sizes) - 2}.bias"][0]
+        bias[len(bias) // 2 :] = math.log(std)
+        return flat
 
     def _rows(self, batch: Batch) -> int:
         """Return the transitions per update; raises `SpecMismatch` if the batch size differs."""
