@@ -113,6 +113,7 @@ COMMANDS = {
     "teleop": Command(
         "teleop:teleop", "drive an actor with a device of this machine", _STOPPED, "teleop"
     ),
+    "compare": Command("compare:compare", "compare configurations over tasks and seeds"),
     "verify": Command("evaluate:verify", "check that a run is complete and undamaged"),
     "list": Command("list:show", "list tasks, robots, other plug-ins and settings"),
     "doctor": Command("doctor:examine", "check this installation, a ROS graph, or a robot"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serl.log.metrics import EpisodeRow, MetricsRow, RequestRow
+from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsRow, RequestRow
 
 Values = NDArray[np.float64]
 
@@ -59,6 +59,38 @@ def thin(x: Values, y: Values, max_points: int) -> tuple[Values, Values]:
     starts = np.linspace(0, len(x), max_points, endpoint=False).astype(int)
     sizes = np.diff(np.append(starts, len(x)))
     return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+
+
+def reached(rows: Sequence[MetricsRow], share: float = 0.9) -> tuple[float, float]:
+    """Return online steps and seconds at which a run first succeeded in a share of episodes.
+
+    It is the first of: the last `WINDOW` unassisted training episodes, or the trials of one
+    checkpoint. Infinite if neither reached the share.
+    """
+    alone = [row for row in rows if row["kind"] == EpisodeRow.kind and not row.get("assisted")]
+    good = running_mean(series(alone, "success"))[WINDOW - 1 :] >= share
+    first = alone[WINDOW - 1 + int(good.argmax())] if good.any() else None
+    in_training = (first["steps"], first["time_s"]) if first else (math.inf, math.inf)
+    for row in rows:
+        trials = number(row, "trials")
+        solved = trials >= 1 and number(row, "successes") >= share * trials
+        if row["kind"] == EvaluationRow.kind and solved:
+            step = number(row, "checkpoint")
+            times_s = (other["time_s"] for other in rows if other["steps"] >= step)
+            return min(in_training, (step, next(times_s, math.inf)))
+    return in_training
+
+
+def success_curve(rows: Sequence[MetricsRow], steps: Values) -> Values:
+    """Return the success rate of the last `WINDOW` unassisted training episodes at each step.
+
+    It is 0 before the first such episode.
+    """
+    alone = [row for row in rows if row["kind"] == EpisodeRow.kind and not row.get("assisted")]
+    ends, rates = series(alone, "steps"), running_mean(series(alone, "success"))
+    before = np.searchsorted(ends, steps, side="right")
+    curve: Values = np.concatenate([[0.0], np.nan_to_num(rates)])[before]
+    return curve
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class Trace:
         x: abscissae.  # (N,)
         y: ordinates, NaN where missing.  # (N,)
         mark: a line, faint dots of raw values, or marked points.
-        interval: lower and upper ends of error bars, for points.  # two of (N,)
+        interval: lower and upper ends of error bars of points, or of the band around a line.
+            # two of (N,)
     """
 
     label: str
@@ -109,6 +110,8 @@ def plot(
 def _draw(axes: Axes, trace: Trace) -> None:
     colour = _PLACEHOLDERS[trace.colour]
     if trace.mark == "line":
+        if trace.interval is not None:
+            axes.fill_between(trace.x, *trace.interval, color=colour, alpha=0.16, linewidth=0)
         axes.plot(*thin(trace.x, trace.y, _MAX_POINTS), color=colour, linewidth=1.8)
     elif trace.mark == "dots":
         step = len(trace.x) // _MAX_POINTS + 1

@@ -52,8 +52,8 @@ def read_run(run_path: Path) -> RunData:
         help=assistance(rows),
         episodes=_of_kind(rows, "episode"),
         updates=_of_kind(rows, "update"),
-        selections=_evaluations(rows, "selection"),
-        finals=_evaluations(rows, "final"),
+        selections=evaluations(rows, "selection"),
+        finals=evaluations(rows, "final"),
         events=_of_kind(rows, "event"),
     )
 
@@ -89,7 +89,7 @@ def _of_kind(rows: list[MetricsRow], kind: str) -> list[MetricsRow]:
     return [row for row in rows if row["kind"] == kind]
 
 
-def _evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:
+def evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:
     """Return the evaluations for a purpose, without rows of impossible counts."""
     return [
         row

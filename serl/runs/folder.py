@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl.errors import BadInput, CorruptData
+from serl.log.metrics import EvaluationRow, read_metrics
 from serl.runs import checkpoint
 from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.system.authentication import RUN_KEY, new_key
@@ -151,6 +152,16 @@ class RunFolder:
             return {"": self}
         stages = self.path / STAGES
         return {name: self.open(stages / name, self._data_only) for name in self.config.stages}
+
+    def is_finished(self) -> bool:
+        """Return whether the final trials of the run, or of each of its stages, are done."""
+        return all(
+            any(
+                row["kind"] == EvaluationRow.kind and row.get("purpose") == "final"
+                for row in read_metrics(part.metrics)
+            )
+            for part in self.parts().values()
+        )
 
     @property
     def name(self) -> str:

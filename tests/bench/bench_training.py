@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from serl.log.metrics import MetricsRow, read_metrics
-from serl.report.curves import WINDOW, quarters, running_mean, series
+from serl.log.metrics import read_metrics
+from serl.report.aggregates import Sample, estimate
+from serl.report.curves import quarters, reached
 from serl.runs.folder import RunFolder
-from serl.training.evaluation import wilson
 from tests.bench.training_runs import Result, train_once
 
 BASE = "serl"
@@ -33,7 +33,6 @@ ABLATIONS = {
     "LayerNorm": ("--agent.layer_norm=true",),
     "no observation normalisation": ("--agent.normalise=false",),
 }
-LEVEL = 0.9
 SHORT = ["--task_config.time_limit_s=2", "--steps=60", "--demos=2", "--trials=2"]
 
 
@@ -65,7 +64,7 @@ def summary(run: RunFolder) -> Result:
     rows = read_metrics(run.metrics)
     episodes = [row for row in rows if row["kind"] == "episode"]
     final = next((r for r in rows if r["kind"] == "evaluation" and r["purpose"] == "final"), {})
-    reached = min(_training_reached(episodes), _selection_reached(rows))
+    first = reached(rows)
     length = sum(row["length"] for row in episodes)
     return {
         "run": str(run.path),
@@ -74,31 +73,14 @@ def summary(run: RunFolder) -> Result:
         "trials": run.config.trials,
         "successes": final.get("successes"),
         "cycle_time_s": final.get("cycle_time_s"),
-        "reached": reached if math.isfinite(reached[0]) else None,
+        "reached": first if math.isfinite(first[0]) else None,
         "human": sum(row["human_steps"] for row in episodes) / length if length else None,
         "quarters": [quarter.human_share for quarter in quarters(episodes)],
     }
 
 
-def _training_reached(episodes: list[MetricsRow]) -> tuple[float, float]:
-    """Steps and seconds at which the last 20 unassisted episodes were 90 % successes."""
-    alone = [row for row in episodes if not row["assisted"]]
-    good = running_mean(series(alone, "success"))[WINDOW - 1 :] >= LEVEL
-    row = alone[WINDOW - 1 + int(good.argmax())] if good.any() else None
-    return (row["steps"], row["time_s"]) if row else (math.inf, math.inf)
-
-
-def _selection_reached(rows: list[MetricsRow]) -> tuple[float, float]:
-    """Steps and seconds of the first compared checkpoint with 90 % successes."""
-    for row in rows:
-        if row["kind"] == "evaluation" and row["successes"] >= LEVEL * row["trials"]:
-            step = row["checkpoint"]
-            return step, next(other["time_s"] for other in rows if other["steps"] >= step)
-    return math.inf, math.inf
-
-
 def print_runs(results: Sequence[Result]) -> None:
-    """One row per seed, then all trials pooled."""
+    """One row per seed, then all trials together, with the interval by seed and then trial."""
     print(
         "\n| seed | final trials | steps to 90 % | s to 90 % | steps | total s | cycle s |", end=""
     )
@@ -112,20 +94,20 @@ def print_runs(results: Sequence[Result]) -> None:
             f"| {_number(result.get('cycle_time_s'), '.1f')} | {shares} "
             f"| {_percent(result.get('human'))} | {result['exit']} |"
         )
-    print(f"\npooled: {_pooled(results)}")
+    print(f"\nall: {_together(results)}")
 
 
 def print_ablations(results: dict[str, list[Result]]) -> None:
-    """One row per variant: pooled trials, the difference to all parts together, and the effort."""
-    print(f"\n| variant, seeds {[r['seed'] for r in results[BASE]]} | pooled | each |", end="")
+    """One row per variant: all trials, the difference to all parts, and the effort."""
+    print(f"\n| variant, seeds {[r['seed'] for r in results[BASE]]} | all | each |", end="")
     print(" worth, points | median steps to 90 % | median total s |\n|" + "---|" * 6)
     shares = {v: np.divide(*_counts(runs)) for v, runs in results.items()}
     for variant, runs in results.items():
-        reached = [(run.get("reached") or (math.inf,))[0] for run in runs]
+        steps = [(run.get("reached") or (math.inf,))[0] for run in runs]
         worth = "" if variant == BASE else f"{100 * (shares[BASE] - shares[variant]):+.0f}"
-        middle = statistics.median(reached)
+        middle = statistics.median(steps)
         print(
-            f"| {variant} | {_pooled(runs)} | {', '.join(map(_trials, runs))} | {worth} "
+            f"| {variant} | {_together(runs)} | {', '.join(map(_trials, runs))} | {worth} "
             f"| {_number(middle if math.isfinite(middle) else 'never')} "
             f"| {_number(statistics.median(run['seconds'] for run in runs))} |"
         )
@@ -137,10 +119,12 @@ def _counts(results: Sequence[Result]) -> tuple[int, int]:
     return successes, sum(result.get("trials", 50) for result in results)
 
 
-def _pooled(results: Sequence[Result]) -> str:
-    successes, trials = _counts(results)
-    low, high = wilson(successes, trials)
-    return f"{successes} of {trials}: {successes / trials:.1%} ({low:.1%} to {high:.1%})"
+def _together(results: Sequence[Result]) -> str:
+    trials = [result.get("trials", 50) for result in results]
+    shares = [(run.get("successes") or 0) / n for run, n in zip(results, trials, strict=True)]
+    _, low, high = estimate(lambda group: group[0].values.mean(-1), [Sample.of(shares, trials)])
+    successes, of = _counts(results)
+    return f"{successes} of {of}: {successes / of:.1%} ({low:.1%} to {high:.1%} by seed)"
 
 
 def _trials(result: Result) -> str:
