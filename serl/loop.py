@@ -80,7 +80,7 @@ class Observer:
 
     The loop calls its observers in the order of their list, which is the same everywhere: first the
     log, so that a step is durable before anything else uses it and before the next action; then
-    checks of readings; then all others.
+    checks of readings, so that no other observer receives a bad one; then all others.
     """
 
     def on_begin(self, chosen_by: ActionSource) -> None:

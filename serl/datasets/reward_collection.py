@@ -378,7 +378,7 @@ def collect_person(
         )
 
     stopping = stand.stopping
-    stand.observers = [marks, *stand.observers]
+    stand.observers = [*stand.observers, marks]
     stand.stopping = lambda: enough() or stopping()
     name = run.path.resolve().name
     while not stand.stopping():

@@ -196,14 +196,14 @@ def make_actor(
     real_time = RealTime(WallClock(rate_hz), site.is_attended, pressure)
     clock = arm.clock or VirtualClock(robot.advance, rate_hz, real_time)
     cameras = _SIMULATED_CAMERAS if arm.simulated else CameraMonitorConfig()
-    watching: list[Observer] = [CameraMonitor(robot.observation_spec.images, cameras), pressure]
+    every = [*observers[:1], CameraMonitor(robot.observation_spec.images, cameras)]
+    if isinstance(site.teleop, Observer):  # before observers that may fail: it keeps a stop
+        every.append(site.teleop)
+    every += [*observers[1:], pressure]
     if folder is not None:
-        watching.append(ToolLog(folder))
+        every.append(ToolLog(folder))
         if arm.simulated and isinstance(task, RewardedTask):
-            watching.append(TruthLog(folder, lambda: task.solved))
-    every = [*observers, *watching]
-    if isinstance(site.teleop, Observer):  # first after the log: it keeps a person's stop
-        every.insert(1 if observers else 0, site.teleop)
+            every.append(TruthLog(folder, lambda: task.solved))
     return Actor(key, robot, task, policy, clock, every, site, config.actor)
 
 

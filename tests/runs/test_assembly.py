@@ -14,8 +14,9 @@ from serl.agent import State
 from serl.agents.bc import BC
 from serl.clock import VirtualClock
 from serl.errors import BadInput
+from serl.guard.camera_monitor import CameraMonitor
 from serl.log.metrics import EpisodeRow, Row
-from serl.loop import EpisodeKey, RecordCallback
+from serl.loop import EpisodeKey, Observer, RecordCallback
 from serl.reward import RewardConfig
 from serl.runs.assembly import (
     ActorHistory,
@@ -30,13 +31,14 @@ from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
+from serl.teleop.mux import TeleopMux
 from serl.testing import InProcess
 from serl.training.frames import shifted
 from serl.training.learner import Learner
 from serl.training.replay import Replay
 from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step
 
-from ..support.acting import FakeSite
+from ..support.acting import FakeCameraArm, FakeSite, notice_frozen_camera
 
 CONFIG = resolve(
     {
@@ -350,6 +352,21 @@ def test_nobody_takes_over_when_nobody_is_asked_to() -> None:
         nobody = CONFIG.model_copy(update={"intervention": "none"})
         assert make_human(nobody, task, robot, "actor0") is None
         assert make_human(CONFIG, task, robot, "actor0") is not None
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_after_the_log_come_the_check_of_cameras_the_person_and_all_others(
+    simulated: bool, tmp_path: Path
+) -> None:
+    given = [Observer(), Observer()]
+    arm = DrivenArm(FakeCameraArm(), VirtualClock(lambda dt_s: None, 10.0), simulated=simulated)
+    key = EpisodeKey("run", "actor0", 1, 0)
+    actor = make_actor(CONFIG, key, InProcess(), given, arm, folder=tmp_path)
+    log, monitor, person, other, *_ = actor.observers
+    assert [log, other] == given
+    assert isinstance(monitor, CameraMonitor)
+    assert isinstance(person, TeleopMux)
+    assert notice_frozen_camera(actor.observers) == (not simulated)
 
 
 def test_actor_and_learner_agree_on_the_spec() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from serl.agent import State
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson, Silent, SpecMismatch
-from serl.loop import EpisodeKey, RecordCallback
+from serl.guard.camera_monitor import CameraFault
+from serl.loop import EpisodeKey, Observer, RecordCallback
 from serl.policy import Policy
 from serl.runs.assembly import RunSite
+from serl.specs import ArraySpec
 from serl.testing import FakeRobot, FakeTask, InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
@@ -128,6 +130,30 @@ class ActorBench:
     @property
     def steps(self) -> list[Step]:
         return [record for record in self.records if isinstance(record, Step)]
+
+
+class FakeCameraArm(FakeRobot):
+    """The fake robot as an arm with a camera, which does not show anything."""
+
+    observation_spec = FakeRobot.observation_spec.model_copy(
+        update={"images": {"wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8")}}
+    )
+    silence_s: Callable[[], float]
+
+    def beat(self) -> None:
+        pass
+
+
+def notice_frozen_camera(observers: Sequence[Observer]) -> bool:
+    """Whether observers refuse the fifth reading with the same image and another stamp."""
+    images = {"wrist": np.full((8, 8, 3), 200, np.uint8)}
+    try:
+        for now_s in range(5):
+            for observer in observers:
+                observer.on_reading(Observation({}, images, {"robot": now_s, "wrist": now_s}))
+    except CameraFault as error:
+        return "frozen" in str(error)
+    return False
 
 
 class Acting(LearnedPolicy):

@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.errors import Silent
+from serl.errors import NeedsPerson, Silent
 from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot
+from serl.training.actor import Site
+from serl.training.evaluation import Purpose
+from serl.training.resets import EpisodeStarts
 from serl.types import End, Observation, Outcome
 
 from ..support.acting import ActorBench, snapshot
@@ -44,6 +47,21 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
     silences[0] = 100
     with pytest.raises(Silent, match="no news"):
         stage.run(1)
+
+
+def test_a_site_without_people_lets_the_simulation_restore_the_scene_and_raises_the_rest() -> None:
+    site, robot, request = Site(), FakeRobot(), NeedsPerson("the cube fell")
+    assert not site.is_stopping()
+    assert not site.standby()
+    site.on_robot_stopped("a fault")
+    with pytest.raises(Silent, match="no news"):
+        site.on_silence(Silent("no news"))
+    with pytest.raises(NeedsPerson, match="the cube fell"):
+        site.on_reset_failed(request)
+    robot.stop("the cube fell")
+    site.starts = EpisodeStarts(robot, Purpose.TRAINING, 0, "actor")
+    site.on_reset_failed(request)
+    assert robot.stop_reason == ""
 
 
 def test_stopping_ends_the_episode_and_the_actor() -> None:

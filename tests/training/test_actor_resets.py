@@ -7,6 +7,9 @@ from serl.errors import NeedsPerson
 from serl.intervention import Event
 from serl.policy import Policy, ZeroPolicy
 from serl.teleop.mux import TeleopMux
+from serl.testing import FakeRobot
+from serl.training.evaluation import Purpose
+from serl.training.resets import EpisodeStarts
 from serl.types import Action, ActionSource, End, Observation, Step
 
 from ..support.acting import Acting, ActorBench
@@ -213,6 +216,24 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
     stage.run(3)
     assert placed == [0]
     assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5
+
+
+def test_starts_are_repeatable_and_those_of_each_actor_purpose_and_person_are_others() -> None:
+    robot = FakeRobot()
+
+    def start(number: int, first: int = 0, actor: str = "a", final: bool = False) -> float:
+        purpose = Purpose.FINAL if final else Purpose.TRAINING
+        EpisodeStarts(robot, purpose, 7, actor, first).place(number)
+        return float(robot.observe().state["position"][0])
+
+    assert start(2) == start(2) == start(0, first=2), "a restarted actor goes on counting"
+    starts = EpisodeStarts(robot, Purpose.TRAINING, 7, "a")
+    restored = []
+    for _ in range(2):
+        starts.restore("the cube fell")
+        restored.append(float(robot.observe().state["position"][0]))
+    others = [start(1), start(2), start(3), start(2, actor="b"), start(2, final=True), *restored]
+    assert len(set(others)) == 7
 
 
 def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:

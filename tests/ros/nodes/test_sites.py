@@ -1,0 +1,161 @@
+"""What an actor's process and a deployment's do between episodes, in simulation and on an arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serl.errors import NeedsPerson, Silent
+from serl.loop import Observer
+from serl.ros.arm.station import Station
+from serl.ros.nodes import policy
+from serl.ros.nodes.actor import _NodeSite
+from serl.ros.nodes.policy import _DeploymentSite
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
+from serl.teleop.human_input import HumanInput
+from serl.teleop.mux import TeleopMux
+from serl.teleop.stop import StopLatch
+from serl.training.actor import Site
+from serl.training.evaluation import Purpose
+from serl.training.resets import EpisodeStarts
+from serl.types import ActionSource
+
+from ...support.acting import FakeCameraArm, notice_frozen_camera
+
+pytestmark = pytest.mark.ros
+
+
+class People(Observer):
+    """The operators of an actor, without topics.
+
+    Attributes:
+        used: the operator inputs that were made the current ones.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.hold, self.used = StopLatch(folder / "stopped"), list[HumanInput]()
+
+    def desk(self, robot: Any, script: Any, episodes: Path) -> HumanInput:
+        return HumanInput(TeleopMux((), script), self.hold, episodes)
+
+    def use(self, desk: HumanInput) -> None:
+        self.used.append(desk)
+
+    def attended(self) -> bool:
+        return True
+
+    def silence_s(self) -> float:
+        return 0.3
+
+
+class Bench:
+    """A site, its operators, and how its process ends.
+
+    Attributes:
+        node: `stopping` ends the process.
+        stood: how often a real arm's station was waited for.
+    """
+
+    site: Any
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, real: bool) -> None:
+        self.people, self.node, self.stood = People(folder), SimpleNamespace(stopping=False), 0
+        self.robot, self.folder, self.real, self.patch = FakeCameraArm(), folder, real, patch
+
+        def standby(station: Station) -> bool:
+            self.stood += 1
+            return True
+
+        patch.setattr(Station, "standby", standby)
+
+    def of_node(self) -> None:
+        people: Any = self.people
+        arm: Any = self.robot
+        station = Station(arm, people.hold, self.is_ending) if self.real else None
+        self.site = _NodeSite(people, station, self.is_ending, self.folder)
+        if not self.real:
+            self.site.starts = EpisodeStarts(self.robot, Purpose.TRAINING, 0, "actor0")
+
+    def of_deployment(self) -> None:
+        settings = {"task": "reach", "demos": 0, "log": {"min_free_bytes": 0}}
+        own = {"robot": "franka", "intervention": "none"} if self.real else {}
+        run = RunFolder.create(self.folder, resolve({**settings, **own}), datetime.now())
+        self.patch.setattr(policy, "make_arm", lambda *arguments: self.robot)
+        node: Any = self.node
+        people: Any = self.people
+        self.site = _DeploymentSite(node, run, "actor0", people)
+
+    def is_ending(self) -> bool:
+        return bool(self.node.stopping)
+
+
+Make = Callable[[str, bool], Bench]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    def made(kind: str, real: bool) -> Bench:
+        bench = Bench(tmp_path, monkeypatch, real)
+        bench.of_node() if kind == "node" else bench.of_deployment()
+        return bench
+
+    return made
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("kind", ["node", "deployment"])
+def test_a_real_arm_waits_for_a_person_and_a_simulation_goes_on(
+    make: Make, kind: str, real: bool
+) -> None:
+    bench = make(kind, real)
+    site, hold = bench.site, bench.people.hold
+    assert isinstance(site, Site)
+    assert site.standby() == real
+    assert bench.stood == int(real)
+    site.on_robot_stopped("no picture")
+    assert hold.paused == ("no picture" if real else "")
+    hold.resume()
+    if real:
+        site.on_silence(Silent("no pose"))
+        assert hold.paused == "no pose"
+        hold.resume()
+    else:
+        with pytest.raises(Silent, match="no pose"):
+            site.on_silence(Silent("no pose"))
+    bench.robot.stop("the cube fell")
+    site.on_reset_failed(request := NeedsPerson("the cube fell"))
+    placed = kind == "node" and not real
+    assert hold.paused == ("" if placed else str(request))
+    assert bench.robot.stop_reason == ("" if placed else "the cube fell")
+    hold.pause("by a person")
+    bench.node.stopping = True
+    assert site.is_stopping(), "although it is paused"
+
+
+def test_the_person_of_the_stage_that_begins_is_at_the_controls(make: Make) -> None:
+    bench = make("node", False)
+    desk = bench.site.attend(bench.robot, None)
+    assert bench.site.is_attended()
+    bench.site.on_begin(ActionSource.POLICY)
+    assert bench.people.used == [desk]
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_deployment_watches_the_cameras_of_a_real_arm(make: Make, real: bool) -> None:
+    bench = make("deployment", real)
+    acting: Any = None
+    with ExitStack() as opened:
+        actor = bench.site.actor(acting, opened)
+    assert actor.robot is bench.site.robot
+    assert actor.site.teleop in actor.observers
+    assert (bench.site.starts is None) == bench.site.leaves_the_scene == real
+    if real:
+        assert actor.robot.silence_s() == 0.3
+        assert notice_frozen_camera(actor.observers)
