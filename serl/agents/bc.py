@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from serl.agents.losses import cloning_loss
+from serl.agents.losses import prior_mean
 from serl.agents.networks import descend
 from serl.agents.sac import SAC
 from serl.types import Batch
@@ -36,9 +36,8 @@ class BC(SAC):
         for start in range(0, self._rows(batch), size):
             part = tensors.rows(slice(start, start + size))
             seen = self.networks.encode(self.encoder.flat, part.state, part.images)
-            noise = torch.zeros_like(part.action)
-            mode = self.networks.sample(self.actor.flat, seen, noise)[2]
-            loss = cloning_loss(mode, part)
+            head = self.networks.head(self.actor.flat, seen)
+            loss = prior_mean(self._cloning.error(*head, part.action), part)
             skipped = skipped + descend(loss, *groups)
         self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1

@@ -11,6 +11,7 @@ from serl.agent import AgentConfig, Channels
 from serl.geometry import Vector
 
 Width = Annotated[int, Field(ge=1, le=4096)]
+Activation = Literal["relu", "tanh"]
 Std = Annotated[float, Field(ge=1e-4, le=7.0)]  # within `serl.agents.networks.LOG_STD`
 
 
@@ -19,6 +20,9 @@ class SACConfig(AgentConfig):
 
     Attributes:
         hidden: widths of the hidden layers of actor and critics.
+        actor_hidden: widths of the actor's hidden layers; None for `hidden`.
+        activation: activation of the hidden layers of actor and critics.
+        actor_activation: activation of the actor's hidden layers; None for `activation`.
         critics: size of the critic ensemble; 10 is worth it on a GPU.
         subset: number of target critics, drawn anew per step, in the minimum (REDQ).
         tau: share of the critic that its target takes over per critic step.
@@ -35,11 +39,17 @@ class SACConfig(AgentConfig):
         return_bounds: least and greatest possible return; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
+        actor_layer_norm: LayerNorm in the actor; None for `layer_norm`.
         normalise: scale observations by the statistics given to `fit_normaliser`.
-        bc_weight: weight of the squared error to actions of demonstrations and humans in the
-            actor's loss; changes linearly to `bc_final_weight` over `bc_steps` updates.
-        bc_final_weight: see `bc_weight`.
+        bc_weight: weight of cloning actions of demonstrations and humans in the actor's loss;
+            changes linearly to `bc_final_weight` over the first `bc_steps` updates after
+            `bc_warm_start`, and is `bc_final_weight` from then on.
+        bc_final_weight: see `bc_weight`; 0 ends the pull towards the demonstrator.
         bc_steps: see `bc_weight`.
+        bc_loss: "mse", the squared error of the mode, or "nll", the negative log-likelihood, which
+            learns the standard deviation as well; see `serl.agents.losses.Cloning`.
+        bc_filter: "q" to clone, after `bc_warm_start`, only actions that the critics value above
+            the policy's mode (Nair et al. 2018); "none" to clone all.
         grasp_penalty: cost of switching a gripper, for the grasp critic.
         bc_warm_start: number of first updates that train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
@@ -48,6 +58,9 @@ class SACConfig(AgentConfig):
     """
 
     hidden: tuple[Width, ...] = Field((256, 256), min_length=1, max_length=8)
+    actor_hidden: tuple[Width, ...] | None = Field(None, min_length=1, max_length=8)
+    activation: Activation = "relu"
+    actor_activation: Activation | None = None
     critics: int = Field(2, ge=1, le=100)
     subset: int = Field(2, ge=1, le=100)
     tau: float = Field(0.005, gt=0.0, le=1.0)
@@ -61,10 +74,13 @@ class SACConfig(AgentConfig):
     return_bounds: tuple[float, float] | None = None
     backup_entropy: bool = False
     layer_norm: bool = True
+    actor_layer_norm: bool | None = None
     normalise: bool = True
     bc_weight: float = Field(0.0, ge=0.0, le=1e6)
     bc_final_weight: float = Field(0.0, ge=0.0, le=1e6)
     bc_steps: int = Field(0, ge=0)
+    bc_loss: Literal["mse", "nll"] = "mse"
+    bc_filter: Literal["none", "q"] = "none"
     grasp_penalty: float = Field(0.02, ge=0, le=1000)
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)

@@ -140,7 +140,7 @@ class HybridSAC(SAC):
         )
         super().__init__(spec.model_copy(update={"action": arm}), config, seed)
         sizes = (self.networks.actor.sizes[0], *config.hidden, self.grippers.choices)
-        self.grasp_network = EnsembleMLP(1, sizes, config.layer_norm)
+        self.grasp_network = EnsembleMLP(1, sizes, config.layer_norm, config.activation)
         init = torch.Generator().manual_seed(seed + 3)
         fresh = self.grasp_network.init(init).to(self.device)
         self.grasp = Group(fresh, config.learning_rate)

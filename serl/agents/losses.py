@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, split_head, squash
+
+_WITHIN_BOUNDS = 0.999  # atanh of it is 3.8
 
 
 class Tensors(NamedTuple):
@@ -52,9 +54,13 @@ class Networks:
         """Return the input of actor and critics, shape (B, Z); without cameras the state itself."""
         return self.encoder(encoder, state, images) if self.encoder.cameras else state
 
+    def head(self, actor: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before tanh.  # (B, A)."""
+        return split_head(self.actor(actor, state)[0])
+
     def sample(self, actor: Tensor, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return sampled actions (B, A), their log-probabilities (B,) and the modes (B, A)."""
-        mean, log_std = split_head(self.actor(actor, state)[0])
+        mean, log_std = self.head(actor, state)
         return *squash(mean, log_std, noise), torch.tanh(mean)
 
     def values(self, critic: Tensor, state: Tensor, action: Tensor) -> Tensor:
@@ -92,6 +98,27 @@ def critic_loss(
     return (values - target).square().mean(1).sum(), seen.detach()
 
 
+class Cloning(NamedTuple):
+    """The cloning loss.
+
+    Attributes:
+        loss: "mse", the squared error of the mode; or "nll", the negative log-likelihood before
+            tanh, which learns the standard deviation too. Human actions lie on the bounds, where
+            a tanh-Gaussian saturates, so its likelihood is that of actions just within.
+        filter: "q" to clone only actions that the critics value above the mode.
+    """
+
+    loss: Literal["mse", "nll"] = "mse"
+    filter: Literal["none", "q"] = "none"
+
+    def error(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+        """Return the loss of each action (B, A), without constants.  # (B,)."""
+        if self.loss == "mse":
+            return (torch.tanh(mean) - action).square().sum(-1)
+        raw = torch.atanh(action.clamp(-_WITHIN_BOUNDS, _WITHIN_BOUNDS))
+        return (0.5 * ((raw - mean) / log_std.exp()).square() + log_std).sum(-1)
+
+
 def actor_loss(
     networks: Networks,
     actor: Tensor,
@@ -100,23 +127,42 @@ def actor_loss(
     noise: Tensor,
     temperature: Tensor,
     weights: Tensor,
+    cloning: Cloning,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of the actor, and its mean entropy (no gradient).
 
-    temperature * log pi - mean of all critics, plus the squared error of the mode to the actions
-    of demonstrations and humans. The mode's error, not the likelihood, because human actions lie
-    on the bounds, where a tanh-Gaussian would saturate. `weights` (2,) weigh the two terms.
+    temperature * log pi - mean of all critics, plus the cloning loss on the actions of
+    demonstrations and humans. `weights` (2,) weigh the two terms; the critics filter the second one
+    only beside the first, since they are not trained on the policy while it is cloned alone.
     """
-    action, log_probability, mode = networks.sample(actor, batch.state, noise)
+    mean, log_std = networks.head(actor, batch.state)
+    action, log_probability = squash(mean, log_std, noise)
     value = networks.values(critic, batch.state, action).mean(0)  # (B,)
     improvement = (temperature * log_probability - value).mean()
-    objective = weights[0] * improvement + weights[1] * cloning_loss(mode, batch)
+    error = cloning.error(mean, log_std, batch.action)
+    if cloning.filter == "q":
+        better = exceeds_mode(networks, critic, batch, torch.tanh(mean.detach()))
+        error = error * torch.where(weights[0] > 0.0, better, 1.0)
+    objective = weights[0] * improvement + weights[1] * prior_mean(error, batch)
     return objective, -log_probability.detach().mean()
 
 
-def cloning_loss(mode: Tensor, batch: Tensors) -> Tensor:
-    """Return the squared error of modes (B, A) to the actions of demonstrations and humans."""
-    error = (mode - batch.action).square().sum(-1)  # (B,)
+def exceeds_mode(networks: Networks, critic: Tensor, batch: Tensors, mode: Tensor) -> Tensor:
+    """Return 1 for actions of the batch that the critics value above the mode, else 0.  # (B,).
+
+    The Q-filter of Nair et al. 2018, Overcoming exploration in reinforcement learning with
+    demonstrations, with the mean of all critics. What the policy does better than a demonstrator
+    is no longer pulled back.
+    """
+    with torch.no_grad():
+        shown, own = (
+            networks.values(critic, batch.state, action).mean(0) for action in (batch.action, mode)
+        )
+    return (shown > own).float()
+
+
+def prior_mean(error: Tensor, batch: Tensors) -> Tensor:
+    """Return the mean of errors (B,) over the rows of demonstrations and humans, 0 without any."""
     return (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,18 +64,20 @@ def named_views(prefix: str, network: FlatParameters, flat: Tensor) -> dict[str,
 class EnsembleMLP(FlatParameters):
     """`members` independent perceptrons of equal shape.
 
-    Each layer but the last is linear, LayerNorm (or a bias), relu; the last one is affine. The
+    Each layer but the last is linear, LayerNorm (or a bias), activation; the last is affine. The
     parameters of member e are row e of the flat matrix.
 
     Attributes:
         members: size of the ensemble E.
         sizes: widths from input to output.
-        layer_norm: normalise before each relu (RLPD, Ball et al. 2023, section 4.2).
+        layer_norm: normalise before each activation (RLPD, Ball et al. 2023, section 4.2).
+        activation: "relu" or "tanh".
     """
 
     members: int
     sizes: tuple[int, ...]
     layer_norm: bool
+    activation: Literal["relu", "tanh"] = "relu"
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -132,7 +134,7 @@ class EnsembleMLP(FlatParameters):
             else:
                 x = torch.addmm(next(parts), x, weight)
             if layer < last:
-                x = x.relu_()
+                x = x.relu_() if self.activation == "relu" else x.tanh()
         return x
 
     def _normed(self, layer: int) -> bool:

@@ -21,6 +21,7 @@ from serl.agents.encoder_weights import starting_file
 from serl.agents.encoders import Encoder
 from serl.agents.exploration import ExplorationNoise, width
 from serl.agents.losses import (
+    Cloning,
     Networks,
     Tensors,
     actor_loss,
@@ -94,6 +95,7 @@ class SAC:
         encoder = self.networks.encoder
         self._acting = torch.Generator().manual_seed(seed)
         self._noise = ExplorationNoise(self._acting, config.noise_correlation)
+        self._cloning = Cloning(config.bc_loss, config.bc_filter)
         self._learning = torch.Generator().manual_seed(seed + 1)
         init = torch.Generator().manual_seed(seed + 2)
         rate = config.learning_rate
@@ -238,7 +240,14 @@ class SAC:
         weights = torch.tensor(actor_terms(self.config, self.updates), device=self.device)
         critic = self.critic.flat.detach()
         objective, entropy = self._actor_loss(
-            self.networks, self.actor.flat, critic, part, noise, temperature, weights
+            self.networks,
+            self.actor.flat,
+            critic,
+            part,
+            noise,
+            temperature,
+            weights,
+            self._cloning,
         )
         skipped = descend(objective, self.actor)
         error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
@@ -382,9 +391,13 @@ def _networks(
     channels = config.encoder_channels
     encoder = Encoder(cameras, state_size, channels, *latents, trunk_shape, config.frames, dtype)
     seen = encoder.size if cameras else state_size
+    hidden = config.actor_hidden or config.hidden
+    normed = config.layer_norm if config.actor_layer_norm is None else config.actor_layer_norm
+    activation = config.actor_activation or config.activation
+    critic = (seen + action_size, *config.hidden, 1)
     return Networks(
-        EnsembleMLP(1, (seen, *config.hidden, 2 * action_size), config.layer_norm),
-        EnsembleMLP(config.critics, (seen + action_size, *config.hidden, 1), config.layer_norm),
+        EnsembleMLP(1, (seen, *hidden, 2 * action_size), normed, activation),
+        EnsembleMLP(config.critics, critic, config.layer_norm, config.activation),
         encoder,
     )
 

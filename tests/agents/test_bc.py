@@ -8,7 +8,7 @@ from serl.agents.bc import BC
 from serl.agents.sac import SAC
 from serl.errors import SpecMismatch
 
-from .conftest import ROWS, SPEC, config, equal, make_batch, observation
+from .conftest import ACTION, ROWS, SPEC, config, equal, make_batch, observation
 
 
 def make(**settings: object) -> BC:
@@ -28,6 +28,21 @@ def test_it_clones_prior_actions_and_no_others() -> None:
     error = (mode - tensors.action).abs().max(1).values.detach().numpy()
     assert error[batch.prior].max() < 0.1
     assert error[~batch.prior].mean() > 0.3
+
+
+def test_by_likelihood_it_learns_how_much_the_actions_vary() -> None:
+    agent = make(utd=1, learning_rate=3e-3, bc_loss="nll")
+    rng = np.random.default_rng(0)
+    for _ in range(600):
+        batch = make_batch(rows=ROWS)
+        batch.prior[:] = True
+        raw = 0.5 + np.array([0.02, 0.1, 0.5]) * rng.standard_normal((ROWS, ACTION))
+        batch.action[:] = np.tanh(raw)
+        agent.update(batch)
+    mean, log_std = agent.networks.head(agent.actor.flat, agent._tensors(batch).state)
+    assert (mean - 0.5).abs().mean().item() < 0.15
+    spread = log_std.exp().mean(0).tolist()
+    assert spread == pytest.approx([0.02, 0.1, 0.5], rel=0.6)
 
 
 def test_nothing_but_the_actor_moves() -> None:

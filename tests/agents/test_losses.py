@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from serl.agents.losses import actor_loss, critic_loss, critic_target, temperature_loss
+from serl.agents.losses import (
+    Cloning,
+    actor_loss,
+    critic_loss,
+    critic_target,
+    temperature_loss,
+)
 from serl.agents.networks import LOG_STD, EnsembleMLP, Group, descend, split_head, squash
 
 from .conftest import ACTION, ROWS, SMALL, make, make_tensors
@@ -40,6 +46,23 @@ def test_ensemble_equals_single_networks_written_out() -> None:
         torch.testing.assert_close(together[member], y)
     batched = torch.vmap(network.member, in_dims=(0, None))(flat, x)  # what a GPU runs
     torch.testing.assert_close(batched, together)
+
+
+def test_hidden_layers_may_be_tanh() -> None:
+    network = EnsembleMLP(2, (5, 16, 2), layer_norm=False, activation="tanh")
+    flat = network.init(torch.Generator().manual_seed(0)).requires_grad_()
+    x, parts = torch.randn(7, 5), network.views(flat)
+    hidden = torch.tanh(x @ parts["0.weight"][1] + parts["0.bias"][1])
+    expected = hidden @ parts["1.weight"][1] + parts["1.bias"][1]
+    found = network(flat, x)[1]
+    torch.testing.assert_close(found, expected)
+    given = torch.randn(7, 2)
+    for left, right in zip(
+        torch.autograd.grad((found * given).sum(), flat),
+        torch.autograd.grad((expected * given).sum(), flat),
+        strict=True,
+    ):
+        torch.testing.assert_close(left, right)
 
 
 def test_target_is_the_minimum_over_the_subset_only() -> None:
@@ -138,7 +161,9 @@ def test_actor_loss_by_hand() -> None:
     batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
     actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()
     temperature, weights = torch.tensor([0.3]), torch.tensor([1.0, 2.0])
-    loss, entropy = actor_loss(agent.networks, actor, critic, batch, noise, temperature, weights)
+    loss, entropy = actor_loss(
+        agent.networks, actor, critic, batch, noise, temperature, weights, Cloning()
+    )
     action, log_probability, mode = agent.networks.sample(actor, batch.state, noise)
     value = agent.networks.values(critic, batch.state, action).mean(0)
     prior = batch.prior.bool()
@@ -148,12 +173,55 @@ def test_actor_loss_by_hand() -> None:
     torch.testing.assert_close(entropy, -log_probability.mean())
 
 
+def test_likelihood_is_that_of_the_normal_before_tanh_just_within_the_bounds() -> None:
+    mean, log_std = torch.randn(4, ACTION), torch.rand(4, ACTION) - 1.0
+    action = torch.tensor([[0.3, -0.5, 0.9], [1.0, -1.0, 0.0], [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]])
+    raw = torch.atanh(action.clamp(-0.999, 0.999))
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    expected = -(normal.log_prob(raw) + math.log(2 * math.pi) / 2).sum(-1)
+    torch.testing.assert_close(Cloning("nll").error(mean, log_std, action), expected)
+    squared = (torch.tanh(mean) - action).square().sum(-1)
+    torch.testing.assert_close(Cloning("mse").error(mean, log_std, action), squared)
+
+
+def test_the_filter_clones_only_what_the_critics_value_above_the_mode() -> None:
+    agent = make()
+    batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
+    actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()
+
+    def loss(weights: tuple[float, float], cloning: Cloning) -> torch.Tensor:
+        given = torch.tensor(weights)
+        return actor_loss(
+            agent.networks, actor, critic, batch, noise, torch.ones(1), given, cloning
+        )[0]
+
+    mode = agent.networks.sample(actor, batch.state, noise)[2]
+    shown, own = (
+        agent.networks.values(critic, batch.state, action).mean(0)
+        for action in (batch.action, mode)
+    )
+    prior = batch.prior.bool()
+    kept = prior & (shown > own)
+    assert 0 < kept.sum() < prior.sum()
+    error = (mode - batch.action).square().sum(-1)
+    cloned = loss((1.0, 1.0), Cloning(filter="q")) - loss((1.0, 0.0), Cloning(filter="q"))
+    torch.testing.assert_close(cloned, error[kept].sum() / prior.sum())
+    torch.testing.assert_close(loss((0.0, 1.0), Cloning(filter="q")), error[prior].mean())
+
+
 def test_cloning_without_prior_rows_is_finite() -> None:
     agent = make()
     batch = make_tensors(agent)._replace(prior=torch.zeros(ROWS))
     flat, noise = agent.actor.flat.detach(), torch.zeros(ROWS, ACTION)
     weights = torch.tensor([0.0, 1.0])
     loss, _ = actor_loss(
-        agent.networks, flat, agent.critic.flat.detach(), batch, noise, torch.ones(1), weights
+        agent.networks,
+        flat,
+        agent.critic.flat.detach(),
+        batch,
+        noise,
+        torch.ones(1),
+        weights,
+        Cloning(),
     )
     assert loss.item() == 0.0

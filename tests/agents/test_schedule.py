@@ -66,6 +66,43 @@ def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
     assert actor_terms(config(bc_final_weight=1.0), 9) == (1.0, 1.0)
 
 
+def test_the_actor_may_be_shaped_otherwise_than_the_critics() -> None:
+    shaped = {"actor_hidden": (24,), "actor_layer_norm": False, "actor_activation": "tanh"}
+    networks = make(**shaped).networks
+    assert networks.actor.sizes[1:-1] == (24,)
+    assert (networks.actor.layer_norm, networks.actor.activation) == (False, "tanh")
+    assert networks.critic.sizes[1:-1] == SMALL.hidden
+    assert (networks.critic.layer_norm, networks.critic.activation) == (True, "relu")
+    agent = make(**shaped, hidden=(16, 16))
+    agent.update(make_batch())
+    same = make(activation="tanh").networks
+    assert same.actor.activation == same.critic.activation == "tanh"
+
+
+def test_the_pull_to_the_demonstrator_ends_with_its_weight() -> None:
+    """Demonstrations are at -0.9, and the reward is highest at 1."""
+    batch = make_batch()
+    batch.prior[:], batch.discount[:] = np.arange(len(batch.prior)) % 2 == 0, 0.0
+    batch.action[:] = np.random.default_rng(0).uniform(-1, 1, batch.action.shape)
+    batch.action[batch.prior] = -0.9
+    batch.reward[:] = batch.action.sum(1)
+    modes = []
+    for final in (10.0, 0.0):
+        agent = make(
+            bc_warm_start=20,
+            bc_weight=10.0,
+            bc_final_weight=final,
+            bc_steps=100,
+            learning_rate=3e-3,
+        )
+        for _ in range(500):
+            agent.update(batch)
+        seen = Observation(state={"a": batch.state[0, :-1], "b": batch.state[0, -1:]})
+        modes.append(agent.act(seen, explore=False).mean())
+    assert modes[0] < -0.6
+    assert modes[1] > 0.3
+
+
 def test_targets_stay_within_the_bounds_of_the_return() -> None:
     batch = make_batch()
     batch.reward[:], batch.discount[:] = 7.0, 0.0
