@@ -109,8 +109,9 @@ class TrainConfig(BaseModel):
         demo_paths: recordings to use instead, which may also be given as `demos`.
         init_from: another run to start from, and the parts and data to take over.
         curriculum: whether episodes begin nearer to the goal at first.
-        intervention: the simulated person that may take over during training: "scripted"; "none";
-            the name of one in an installed package; or the path of a .py file.
+        intervention: the simulated person that may take over during training: "scripted", with
+            the exact state; "novice", with a late and wrong view of it; "none"; the name of one in
+            an installed package; or the path of a .py file.
         human: settings of that person.
         transport: transport of steps to the learner and of weights to the actors.
         trials: unassisted trials of the final evaluation, on the run's own arm if it is real; 0

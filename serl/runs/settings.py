@@ -30,6 +30,8 @@ from serl.specs import Spec
 from serl.system.files import digest_of
 from serl.system.settings_file import merge
 from serl.task import SimulatedTask
+from serl.teleop.human_motion import check_hand
+from serl.teleop.novice import NoviceConfig
 from serl.training.successes import LastFrames
 
 
@@ -68,6 +70,8 @@ def _checked(config: TrainConfig) -> list[Spec]:
         if each.robot is not None:
             check_topics(make_task(each))
         make_demonstrated_task(each)
+        if isinstance(each.human, NoviceConfig):
+            check_hand(make_task(each))
         judged = make_judged_task(each)
         _check_homing(each, judged)
         if each.robot is not None:

@@ -17,12 +17,13 @@ TIME_FACTOR = 3.0
 """Factor of a task's time limit for a person: half the speed of an expert, and pauses."""
 
 _SPEED = (0.4, 0.6)  # share of the expert's, drawn for each episode
+_CAUTIOUS_SPEED = 0.25  # of the expert's, near targets; rises to the person's speed far away
 _LAG_S = 0.15  # of the hand behind the wish: it passes its target before it turns back
 # Standard deviation: share of the motion along the same axis, of that along all, and at rest.
 _NOISE, _ASIDE, _TREMOR = 0.25, 0.05, 0.002
 _NOISE_S = 0.4  # correlation time
 _PAUSES_HZ, _PAUSE_S = 0.2, (0.2, 0.8)
-_FINE = 0.2  # motion below which a person is no slower, and moves along all axes
+_FINE = 0.2  # smaller motions are as fast as the expert's, and along all axes at once
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -38,13 +39,17 @@ class HumanMotion:
         policy: policy to be executed, which must be able to continue from any state.
         task: the task, with its axes and its rate.
         seed: seed of speed, style, noise and pauses.
+        cautious: whether the hand is slow near targets; one that is seen late would swing.
 
     Raises:
         BadInput: see `check_hand`.
     """
 
-    def __init__(self, policy: Policy, task: SimulatedTask, seed: int) -> None:
+    def __init__(
+        self, policy: Policy, task: SimulatedTask, seed: int, cautious: bool = False
+    ) -> None:
         check_hand(task)
+        self._near, self._near_speed = (1.0, _CAUTIOUS_SPEED) if cautious else (_FINE, 1.0)
         self._policy, self._period_s = policy, 1.0 / task.config.rate_hz
         words = task.config.action_spec.unit.split()
         moving = [i for i, word in enumerate(words) if not word.endswith("gripper")]
@@ -68,8 +73,8 @@ class HumanMotion:
         moved = wish.copy()
         for number, arm in enumerate(self._arms):
             along = self._along(number, wish) if self._one_by_one else wish[arm]
-            far = min(1.0, float(np.abs(along).max()) / _FINE)
-            speed = 1.0 - far * (1.0 - self._speed)
+            far = min(1.0, float(np.abs(along).max()) / self._near)
+            speed = self._near_speed + far * (self._speed - self._near_speed)
             hand = (not paused) * (lag * self._hand[arm] + (1.0 - lag) * speed * along)
             self._hand[arm], sizes = hand, np.abs(hand)
             loud = _NOISE * sizes + _ASIDE * sizes.max() + _TREMOR * (not paused)

@@ -15,6 +15,7 @@ from pydantic import Field
 from serl.errors import Silent
 from serl.intervention import Event, PersonConfig, PersonContext, SimulationView
 from serl.motion import Motion
+from serl.policy import Policy
 from serl.robot import SimulatedRobot, Truth
 from serl.task import SimulatedTask
 from serl.types import Action, Array, Observation
@@ -152,7 +153,7 @@ class ScriptedHuman:
 
     def begin(self) -> None:
         """Start an episode, not in control."""
-        self._expert = self._task.expert(self._robot.truth, int(self._rng.integers(2**31)))
+        self._expert = self._make_expert(int(self._rng.integers(2**31)))
         self._tool_before: Array | None = None
         self._best = -np.inf
         self._idle_steps = 0
@@ -162,7 +163,7 @@ class ScriptedHuman:
 
     def __call__(self) -> Action | None:
         """Return the correction, or None while not in control."""
-        truth = self._robot.truth()
+        truth = self._look()
         progress, leaves = self._task.progress(truth), self._leaves_box(truth)
         action = self._go_on(progress) if self._driving_steps else self._watch(progress, leaves)
         self.budget.tick(action is not None)
@@ -172,6 +173,14 @@ class ScriptedHuman:
         """Return a success event if it labels and the task is solved, otherwise none."""
         seen = self._labels and self._task.is_success(self._robot.truth())
         return (Event.SUCCESS,) if seen else ()
+
+    def _make_expert(self, seed: int) -> Policy:
+        """Return this operator's own expert for an episode."""
+        return self._task.expert(self._robot.truth, seed)
+
+    def _look(self) -> Truth:
+        """Return the state of the scene as this operator sees it; called once a step."""
+        return self._robot.truth()
 
     def _leaves_box(self, truth: Truth) -> bool:
         """Return whether the tool is at a side of its box, or will be there soon."""

@@ -59,10 +59,11 @@ def test_a_person_takes_longer_and_is_given_the_time() -> None:
     assert lengths[1] > 1.5 * lengths[0]
 
 
-def test_no_run_is_made_that_a_person_cannot_demonstrate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("setting", ["--demonstrator=human", "--intervention=novice"])
+def test_no_run_is_made_whose_task_no_hand_can_do(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "object_flip", "--demonstrator=human", "--runs", str(tmp_path / "runs")]
+    words = ["train", "object_flip", setting, "--runs", str(tmp_path / "runs")]
     assert cli.main(words) == 2
     assert "a simulated hand moves tools only" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
