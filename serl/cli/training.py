@@ -32,6 +32,7 @@ from serl.runs.real_arm import asked_where
 from serl.runs.resume import trained_steps
 from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
 from serl.runs.trials import Examiner, choose
+from serl.system.supervisor import is_orphaned
 from serl.system.video import write_video
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.training.evaluation import Evaluation, Purpose, evaluation_seeds
@@ -141,6 +142,8 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     ):
         while not all(map(supervisor.finished, learners)):
             supervisor.check()
+            if is_orphaned():  # a sweep that was killed resumes the run itself
+                raise KeyboardInterrupt
             beside()
             waiting = attend()
             if not all(supervisor.finished(name) for name in actor_names(run)):

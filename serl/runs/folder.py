@@ -68,10 +68,7 @@ class RunFolder:
         """
         task = checked_name(Path(config.task).stem, "task")
         stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
-        run = cls.make(root / task, stamp, config, now)
-        for name, each in stage_configs(config).items():
-            cls.make(run.path / STAGES, name, each, now)
-        return run
+        return cls.make(root / task, stamp, config, now)._with_stages(now)
 
     @classmethod
     def create_at(cls, path: Path, config: TrainConfig, now: datetime) -> RunFolder:
@@ -83,7 +80,13 @@ class RunFolder:
         run = cls.make(path.parent, path.name, config, now)
         if run.path != path:
             raise BadInput(f"{path}: another process has just made it; kept as {run.path}")
-        return run
+        return run._with_stages(now)
+
+    def _with_stages(self, now: datetime) -> RunFolder:
+        """Make the folders of the stages; return the run."""
+        for name, each in stage_configs(self.config).items():
+            self.make(self.path / STAGES, name, each, now)
+        return self
 
     @classmethod
     def make(cls, parent: Path, name: str, config: TrainConfig, now: datetime) -> RunFolder:

@@ -1,0 +1,111 @@
+"""`serl sweep`: trains a grid of settings over tasks and seeds, here or as a Slurm array."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from serl.errors import BadInput
+from serl.runs.folder import RunFolder
+from serl.runs.sweep import SweepRun, read_sweep, sweep_runs
+from serl.system.files import make_folder
+from serl.system.jobs import Job, run_jobs
+
+DONE, FAILED = 0, 1
+
+
+def sweep_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `serl sweep`."""
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="YAML file with tasks, seeds, settings and factors"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder of the runs; default: sweeps/ and the file's name"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
+    parser.add_argument(
+        "--slurm", action="store_true", help="only print a script for sbatch: an array of all runs"
+    )
+    parser.add_argument(
+        "--only", type=int, metavar="NUMBER", help="only the run of this number, from 0"
+    )
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Train all runs of a sweep that are not finished, and go on with those that were begun.
+
+    Raises:
+        BadInput: the file or a setting is invalid, or a folder has other settings.
+    """
+    if options.jobs < 1:
+        raise BadInput(f"--jobs: expected at least 1, got {options.jobs}")
+    folder = (options.out or Path("sweeps") / options.file.stem).resolve()
+    runs = sweep_runs(read_sweep(options.file), folder)
+    for family in {id(run.family): run.family for run in runs}.values():
+        _ = family.config  # a mistake in any of them ends the sweep before the first run
+    if options.slurm:
+        make_folder(folder)  # of the array's output
+        print(slurm_script(options.file.resolve(), folder, len(runs), options.jobs), end="")
+        return DONE
+    if options.only is not None:
+        if not 0 <= options.only < len(runs):
+            raise BadInput(f"--only: expected 0 to {len(runs) - 1}, got {options.only}")
+        runs = [runs[options.only]]
+    failed = train_all(runs, options.jobs)
+    if folders := sorted({str(run.path.parent) for run in runs}):
+        print(f"to compare: serl compare {' '.join(map(shlex.quote, folders[:3]))}", flush=True)
+    return FAILED if failed else DONE
+
+
+def train_all(runs: list[SweepRun], count: int) -> int:
+    """Train the unfinished runs, `count` at a time; return the number of those that failed."""
+    from serl.ros.processes import require_ros
+
+    require_ros()
+    waiting = {run.name: run for run in runs if not run.is_finished()}
+    if skipped := len(runs) - len(waiting):
+        print(f"{skipped} of {len(runs)} runs are finished", flush=True)
+    failed = []
+
+    def started(job: Job) -> None:
+        print(f"{job.name}: {'goes on' if job.log.exists() else 'starts'}", flush=True)
+
+    def ended(job: Job, code: int) -> None:
+        if waiting[job.name].is_finished():  # exit code 1 may mean a low success rate
+            print(f"{job.name}: finished", flush=True)
+        else:
+            failed.append(job.name)
+            print(f"{job.name}: ended with exit code {code}: {job.last_line()}", flush=True)
+
+    jobs = (training(run.open(datetime.now()), run.name) for run in waiting.values())
+    run_jobs(jobs, count, started, ended)
+    if failed:
+        print(f"{len(failed)} runs failed; the same command tries them again", file=sys.stderr)
+    return len(failed)
+
+
+def training(run: RunFolder, name: str) -> Job:
+    """Return the job that trains a run to its end, from its last checkpoint if it has one."""
+    command = (sys.executable, "-m", "serl.cli.main", "train", "--resume", str(run.path))
+    return Job(name, command, run.log / "train.log")
+
+
+def slurm_script(file: Path, folder: Path, runs: int, jobs: int) -> str:
+    """Return a batch script of Slurm with one task per run; it is submitted again to go on."""
+    words = (sys.executable, "-m", "serl.cli.main", "sweep", str(file), "--out", str(folder))
+    return f"""#!/bin/bash
+#SBATCH --job-name=serl-{file.stem}
+#SBATCH --array=0-{runs - 1}%{jobs}
+#SBATCH --output={folder}/slurm-%a.txt
+#SBATCH --open-mode=append
+#SBATCH --cpus-per-task=2
+#SBATCH --signal=B:INT@90
+# Each task saves and ends 90 s before its time is up; the script is submitted again to go on.
+trap 'kill -INT "$serl"; wait "$serl"' INT
+{shlex.join(words)} --only "$SLURM_ARRAY_TASK_ID" &
+serl=$!
+wait "$serl"
+"""

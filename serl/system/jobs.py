@@ -1,0 +1,94 @@
+"""Commands that run beside each other, a few at a time, each with a log file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from serl.system.json_fields import printable
+
+GRACE_S = 60.0
+"""Time for interrupted commands to save and end, after which they are killed."""
+
+_POLL_S = 0.2
+_TAIL_BYTES = 4096
+
+
+class Job(NamedTuple):
+    """A command with the name in its messages; its output is appended to the log file."""
+
+    name: str
+    command: tuple[str, ...]
+    log: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the command in a session of its own, which no Ctrl-C at the terminal reaches."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "SERL_PARENT": str(os.getpid())},
+                start_new_session=True,
+            )
+
+    def last_line(self) -> str:
+        """Return the last line of the log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return printable(lines[-1]) if lines else f"see {self.log}"
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    count: int,
+    on_start: Callable[[Job], object],
+    on_end: Callable[[Job, int], object],
+) -> None:
+    """Run jobs, at most `count` at a time; stop those that run when it is interrupted.
+
+    Args:
+        jobs: jobs in the order of starting; the next one is taken when there is room for it.
+        count: number of jobs at a time.
+        on_start: called with each job before it starts.
+        on_end: called with each job and its exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; all jobs have been interrupted and have ended.
+    """
+    waiting, running = iter(jobs), dict[Job, subprocess.Popen[bytes]]()
+    try:
+        while True:
+            while len(running) < count and (job := next(waiting, None)) is not None:
+                on_start(job)
+                running[job] = job.start()
+            if not running:
+                return
+            time.sleep(_POLL_S)
+            for job in [job for job, process in running.items() if process.poll() is not None]:
+                on_end(job, running.pop(job).returncode)
+    finally:
+        stop(list(running.values()))
+
+
+def stop(processes: list[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> None:
+    """Interrupt processes as Ctrl-C does, and kill those that have not ended after `grace_s`."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+    deadline_s = time.monotonic() + grace_s
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

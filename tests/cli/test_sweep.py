@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from serl.cli import sweep as command
+from serl.cli.main import main
+from serl.runs.folder import RunFolder
+from serl.system.jobs import Job
+
+TRAINING = """
+import sys, time
+from pathlib import Path
+from serl.log.metrics import EvaluationRow, MetricsWriter
+from serl.runs.folder import RunFolder
+run = RunFolder.open(Path(sys.argv[1]))
+print("trains", flush=True)
+if run.config.steps == 13:
+    sys.exit("out of luck")
+if run.config.steps == 60 and not (run.path / "slept").exists():
+    (run.path / "slept").touch()
+    time.sleep(60)
+with MetricsWriter(run.path) as writer:
+    writer.write(9, EvaluationRow(9, 10, 2, 3.0, "final"))
+sys.exit(1)  # as for a low success rate
+"""
+TINY = {"demos": 0, "agent": {"hidden": [8, 8], "device": "cpu"}}
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for `serl train --resume`, which takes no time."""
+
+    def job(run: RunFolder, name: str) -> Job:
+        return Job(name, (sys.executable, "-c", TRAINING, str(run.path)), run.log / "train.log")
+
+    pytest.importorskip("rclpy")
+    monkeypatch.setattr(command, "training", job)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def run(steps: list[int], *words: str, seeds: tuple[int, ...] = (0,)) -> tuple[int, str]:
+        file = tmp_path / "grid.yaml"
+        values = {"tasks": ["reach"], "seeds": list(seeds), "settings": TINY}
+        file.write_text(yaml.safe_dump(values | {"factors": {"steps": steps}}))
+        code = main(["sweep", str(file), "--out", str(tmp_path / "out"), *words])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def test_a_finished_run_is_not_run_again(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
+    code, text = sweep([10, 20], "--jobs", "2")
+    assert code == 0
+    assert text.count("starts") == text.count(": finished") == 2
+    assert f"serl compare {tmp_path}/out/steps-10 {tmp_path}/out/steps-20" in text
+    code, text = sweep([10, 20], seeds=(0, 1))
+    assert code == 0
+    assert "2 of 4 runs are finished" in text
+    assert text.count("starts") == 2
+    assert main(["compare", *(str(tmp_path / "out" / f"steps-{n}") for n in (10, 20)),
+                 "--out", str(tmp_path / "page.html")]) == 0  # fmt: skip
+
+
+def test_a_failed_run_does_not_end_the_sweep_and_is_tried_again(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
+    for word in ("starts", "goes on"):
+        code, text = sweep([13, 20])
+        assert code == 1
+        assert f"steps-13/reach-0: {word}" in text
+        assert "steps-13/reach-0: ended with exit code 1: out of luck" in text
+        assert "1 runs failed" in text
+    assert (tmp_path / "out/steps-13/reach-0/log/train.log").read_text().count("trains") == 2
+
+
+def test_an_interrupted_sweep_goes_on(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
+    slept = tmp_path / "out/steps-60/reach-0/slept"
+
+    def interrupt() -> None:
+        deadline_s = time.monotonic() + 60
+        while not slept.exists() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    code, text = sweep([60, 20])
+    assert code == 130
+    assert "everything is stopped and saved" in text
+    assert not (tmp_path / "out/steps-20").exists()
+    code, text = sweep([60, 20])
+    assert code == 0
+    assert "steps-60/reach-0: goes on" in text
+    assert "steps-20/reach-0: starts" in text
+
+
+def test_one_run_of_an_array(tmp_path: Path, sweep: Callable[..., tuple[int, str]]) -> None:
+    code, script = sweep([10, 20], "--slurm", "--jobs", "3", seeds=(0, 1))
+    assert code == 0
+    assert "#SBATCH --array=0-3%3\n" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    (line,) = [line for line in script.splitlines() if "--only" in line]
+    assert line.endswith(
+        f'{tmp_path}/grid.yaml --out {tmp_path}/out --only "$SLURM_ARRAY_TASK_ID" &'
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+    assert sweep([10, 20], "--only", "3", seeds=(0, 1))[0] == 0
+    assert [path.name for path in (tmp_path / "out").glob("*/*")] == ["reach-1"]
+    code, text = sweep([10, 20], "--only", "4", seeds=(0, 1))
+    assert (code, text) == (2, "serl: --only: expected 0 to 3, got 4\n")
+
+
+def test_a_mistake_ends_the_sweep_before_the_first_run(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
+    for words, message in (
+        (([10, -1],), "steps: input should be greater"),
+        (([10], "--jobs", "0"), "--jobs: expected at least 1"),
+    ):
+        code, text = sweep(*words)
+        assert code == 2
+        assert message in text
+        assert not (tmp_path / "out").exists()
+    assert main(["sweep", str(tmp_path / "none.yaml")]) == 2

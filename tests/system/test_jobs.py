@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serl.system.jobs import Job, run_jobs, stop
+
+HANGS = "import time; print('up', flush=True); time.sleep(60)"
+DEAF = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {HANGS}"
+
+
+def job(folder: Path, name: str, code: str) -> Job:
+    return Job(name, (sys.executable, "-c", code), folder / name / "log.txt")
+
+
+def is_up(each: Job) -> bool:
+    return each.log.exists() and "up" in each.log.read_text()
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_all_jobs_run_with_their_exit_codes(tmp_path: Path) -> None:
+    codes: dict[str, int] = {}
+    alive: set[str] = set()
+    most = 0
+
+    def started(each: Job) -> None:
+        nonlocal most
+        alive.add(each.name)
+        most = max(most, len(alive))
+
+    def ended(each: Job, code: int) -> None:
+        alive.remove(each.name)
+        codes[each.name] = code
+
+    jobs = [job(tmp_path, str(n), f"print('code', {n}); raise SystemExit({n})") for n in range(5)]
+    run_jobs(jobs, 2, started, ended)
+    assert codes == {str(n): n for n in range(5)}
+    assert most == 2
+    assert [each.last_line() for each in jobs] == [f"code {n}" for n in range(5)]
+
+
+def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, name, HANGS) for name in "abc"]
+    ends: list[str] = []
+
+    def interrupt() -> None:
+        wait_for(lambda: all(map(is_up, jobs[:2])))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(jobs, 2, lambda each: None, lambda each, code: ends.append(each.name))
+    assert "KeyboardInterrupt" in jobs[0].log.read_text()
+    assert "KeyboardInterrupt" in jobs[1].log.read_text()
+    assert not jobs[2].log.exists()
+    assert ends == []
+
+
+def test_a_job_that_ignores_the_interrupt_is_killed(tmp_path: Path) -> None:
+    deaf = job(tmp_path, "deaf", DEAF)
+    process = deaf.start()
+    wait_for(lambda: is_up(deaf))
+    stop([process], grace_s=0.3)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_job_knows_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "from serl.system.supervisor import is_orphaned, is_supervised\n"
+        "print(is_supervised(), is_orphaned())"
+    )
+    ours = job(tmp_path, "ours", code)
+    assert ours.start().wait() == 0
+    assert ours.last_line() == "True False"
+
+
+def test_the_log_is_kept_when_a_job_is_started_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert job(tmp_path, "again", "print('line')").start().wait() == 0
+    assert (tmp_path / "again" / "log.txt").read_text() == "line\nline\n"
+    empty = job(tmp_path, "empty", "")
+    assert empty.start().wait() == 0
+    assert empty.last_line() == f"see {empty.log}"
