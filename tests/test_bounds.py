@@ -49,7 +49,7 @@ _AT_LEAST_ONE = (
     *("agent.hidden", "agent.encoder_channels", "vice.channels", "agent.critics", "agent.subset"),
     *("agent.batch_size", "agent.utd", "agent.latent", "agent.state_latent", "agent.frames"),
     *("agent.threads", "agent.learning_rate", "agent.temperature", "agent.metrics_every"),
-    *("vice.hidden", "vice.latent", "vice.batch_size", "vice.last_frames", "steps", "actors"),
+    *("vice.hidden", "vice.latent", "vice.batch_size", "vice.last_frames", "actors"),
     *("learner.capacity", "learner.n_step", "learner.image_bytes", "learner.publish_every"),
     *("learner.checkpoint_every", "learner.metrics_every", "selection_trials"),
     *("selection_checkpoints", "log.interval_s", "actor.patience_s", "actor.reset_attempts"),

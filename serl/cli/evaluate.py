@@ -31,6 +31,9 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
     verify_options(parser)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; default: the best")
+    parser.add_argument(
+        "--sampled", action="store_true", help="sample actions as in training, not the mode"
+    )
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -39,7 +42,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from serl.cli.training import evaluate
 
     for stage, run in RunFolder.open(options.run).parts().items():
-        evaluation, film = evaluate(run, options.trials, options.checkpoint)
+        evaluation, film = evaluate(run, options.trials, options.checkpoint, options.sampled)
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
         try:
             print(f"video: {film()}")

@@ -16,13 +16,20 @@ from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths
-from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, read_metrics
+from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, TrialPurpose, read_metrics
 from serl.loop import EpisodeKey
 from serl.report.curves import assistance, quarters
 from serl.report.display import Display, Summary, print_summary
 from serl.report.progress import ProgressReader, with_waiting
 from serl.report.report import write_report, write_stages_report
-from serl.ros.processes import actor_names, all_processes, arms_behind_guards, prefix, run_processes
+from serl.ros.processes import (
+    actor_names,
+    all_processes,
+    arms_behind_guards,
+    learner_processes,
+    prefix,
+    run_processes,
+)
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
@@ -64,12 +71,17 @@ def train_run(
     parts = run.parts()
     for part in parts.values():
         demonstrate(part, display)
-    if any(trained_steps(part) < part.config.steps for part in parts.values()):
+    if not all(map(is_trained, parts.values())):
         learn(run, display, beside)
     good = all([_conclude(stage, part, display) for stage, part in parts.items()])
     if run.config.stages:
         display.print_line(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
     return good
+
+
+def is_trained(run: RunFolder) -> bool:
+    """Return whether all steps are trained on, and a checkpoint is there, of 0 steps too."""
+    return trained_steps(run) >= run.config.steps and bool(checkpoint_paths(run.checkpoints))
 
 
 def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
@@ -131,13 +143,15 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
     ]
     learners = [f"{prefix(stage)}learner" for stage in parts]
     told, deserted_s = 0, math.inf
-    if run.config.intervention != "none":
+    actors = actor_names(run) if any(part.config.steps for part in parts.values()) else []
+    processes = all_processes(run) if actors else learner_processes(run)
+    if actors and run.config.intervention != "none":
         display.print_line(_simulated_human(run.config))
     if line := asked_where(run.config, make_task(run.config)):
         display.print_line(line)
     with (
-        run_processes(run, all_processes(run)) as supervisor,
-        at_the_terminal(run, arms_behind_guards(run, actor_names(run))) as attend,
+        run_processes(run, processes) as supervisor,
+        at_the_terminal(run, arms_behind_guards(run, actors)) as attend,
         display,
     ):
         while not all(map(supervisor.finished, learners)):
@@ -146,7 +160,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
                 raise KeyboardInterrupt
             beside()
             waiting = attend()
-            if not all(supervisor.finished(name) for name in actor_names(run)):
+            if not (actors and all(supervisor.finished(name) for name in actors)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
                 raise SerlError("every actor was asked to stop before the training was over")
@@ -158,7 +172,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
                 display.print_line(event)
             told = len(supervisor.events)
             time.sleep(POLL_S)
-    for name in actor_names(run):
+    for name in actors:
         if control := read_control_status(run.link(name)):
             display.print_line(
                 f"{name}: {control.late:,} of {control.periods:,} control periods began late by "
@@ -180,7 +194,11 @@ def _simulated_human(config: TrainConfig) -> str:
 
 
 def examine(run: RunFolder, display: Display) -> Evaluation:
-    """Choose the best of the last checkpoints, run the final trials on it once, and film some."""
+    """Choose the best of the last checkpoints, run the final trials on it once, and film some.
+
+    The last checkpoint, which is what is used where nothing chooses by the ground truth, is tried
+    on the same starts.
+    """
     config = run.config
     paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
     if not paths:
@@ -190,7 +208,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     examiner = Examiner(config)
     with run.lock_learner(), MetricsWriter(run.path) as metrics:
 
-        def told(step: int, evaluation: Evaluation, purpose: str = "selection") -> None:
+        def told(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
             won, trials = evaluation.successes, len(evaluation.trials)
             display.print_line(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
@@ -198,7 +216,9 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
         chosen = choose(config, examiner, weights, told)
         mark_best(candidates[chosen].path)
-        winner = candidates[chosen].arrays["actor"]
+        winner, (last, newest) = candidates[chosen].arrays["actor"], weights[-1]
+        if last != chosen:
+            told(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
         evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
         told(chosen, evaluation, "final")
     try:
@@ -235,9 +255,15 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
 
 
 def evaluate(
-    run: RunFolder, trials: int, step: int | None
+    run: RunFolder, trials: int, step: int | None, sampled: bool = False
 ) -> tuple[Evaluation, Callable[[], Path]]:
     """Run trials of a checkpoint (the best by default) on the final starts.
+
+    Args:
+        run: the run.
+        trials: number of trials.
+        step: steps of the checkpoint; None for the best.
+        sampled: sample actions as in training, whatever `trial_actions` says.
 
     Returns:
         The evaluation, and a function that films some of the trials and returns the film's path.
@@ -251,7 +277,9 @@ def evaluate(
             f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
         )
     path = pick(run.checkpoints, step)
-    examiner, weights = Examiner(run.config), load(path).arrays["actor"]
+    actions = {"trial_actions": "sampled"} if sampled else {}
+    examiner = Examiner(run.config.model_copy(update=actions))
+    weights = load(path).arrays["actor"]
     evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
     video = run.videos / f"eval-{path.name}.mp4"
     return evaluation, lambda: film(run, examiner, weights, video)
@@ -286,11 +314,11 @@ def _episodes(rows: list[MetricsRow]) -> list[MetricsRow]:
     return [row for row in rows if row["kind"] == "episode"]
 
 
-def _row(step: int, evaluation: Evaluation, purpose: str) -> EvaluationRow:
+def _row(step: int, evaluation: Evaluation, purpose: TrialPurpose) -> EvaluationRow:
     return EvaluationRow(
         checkpoint=step,
         trials=len(evaluation.trials),
         successes=evaluation.successes,
         cycle_time_s=evaluation.cycle_time_s,
-        purpose="final" if purpose == "final" else "selection",
+        purpose=purpose,
     )

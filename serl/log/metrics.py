@@ -96,6 +96,9 @@ class UpdateRow:
     weights_version: int = 0
 
 
+TrialPurpose = Literal["selection", "final", "last"]
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
     """Unassisted trials of one checkpoint.
@@ -105,7 +108,8 @@ class EvaluationRow:
         trials: number of trials.
         successes: number of trials that solved the task.
         cycle_time_s: mean task time of the successes; None without any.
-        purpose: "selection" to choose a checkpoint, "final" to report on the chosen one.
+        purpose: "selection" to choose a checkpoint, "final" to report on the chosen one, "last" to
+            report on the last one where another is chosen, on the same starts.
     """
 
     kind: ClassVar[str] = "evaluation"
@@ -113,7 +117,7 @@ class EvaluationRow:
     trials: int
     successes: int
     cycle_time_s: float | None
-    purpose: Literal["selection", "final"]
+    purpose: TrialPurpose
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,12 @@ def _result(run: RunData) -> dict[str, Any]:
         f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
         "that neither training nor the choice of the checkpoint ever saw."
     )
+    if run.lasts:
+        last = run.lasts[-1]
+        text += (
+            f" Of the last checkpoint, which nothing chose, {last['successes']} of "
+            f"{last['trials']} succeeded on the same starts."
+        )
     return _score((int(final["successes"]), int(final["trials"])), text)
 
 
@@ -344,14 +350,15 @@ def _learner(run: RunData) -> list[page.PlotCard]:
 def _evaluation_rows(run: RunData) -> list[list[str]]:
     chosen = number(run.finals[-1], "checkpoint") if run.finals else math.nan
     rows = []
-    for row in run.selections + run.finals:
+    for row in run.selections + run.lasts + run.finals:
         low, high = _interval(row)
         step = number(row, "checkpoint")
-        is_final = row.get("purpose") == "final"
+        purpose = str(row["purpose"])
+        chose = purpose == "selection" and step == chosen
         rows.append(
             [
                 page.whole(step),
-                "final" if is_final else "selection" + ", chosen" * (step == chosen),
+                purpose + ", chosen" * chose,
                 f"{row['successes']}/{row['trials']}",
                 f"{page.percent(_rate(row))} ({100 * low:.0f} to {100 * high:.0f})",
                 page.seconds(number(row, "cycle_time_s")),

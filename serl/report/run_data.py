@@ -30,6 +30,7 @@ class RunData:
     updates: list[MetricsRow]
     selections: list[MetricsRow]
     finals: list[MetricsRow]
+    lasts: list[MetricsRow]
     events: list[MetricsRow]
 
 
@@ -54,6 +55,7 @@ def read_run(run_path: Path) -> RunData:
         updates=_of_kind(rows, "update"),
         selections=evaluations(rows, "selection"),
         finals=evaluations(rows, "final"),
+        lasts=evaluations(rows, "last"),
         events=_of_kind(rows, "event"),
     )
 

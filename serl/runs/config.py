@@ -96,7 +96,8 @@ class TrainConfig(BaseModel):
             final trials use the ground truth.
         vice: settings of the learned reward of the kind "vice".
         seed: seed of all random numbers in the run.
-        steps: online environment steps, of all actors together.
+        steps: online environment steps, of all actors together; 0 for what `learner.warm_up` learns
+            from demonstrations, with no actor.
         actors: number of actors.
         robot: "sim" for the simulated arm as a ROS 2 node behind a guard, in real time; a profile,
             or a .py or .yaml file with one, for a real arm behind its guard; None for a simulated
@@ -118,6 +119,7 @@ class TrainConfig(BaseModel):
             trials are allowed on a real arm only.
         required_success_rate: share of successful trials for exit code 0; None, or no trials, for
             no requirement.
+        trial_actions: actions of all trials: the mode of the policy, or samples as in training.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: number of last checkpoints that are compared.
     """
@@ -131,7 +133,7 @@ class TrainConfig(BaseModel):
     reward: SerializeAsAny[RewardConfig] = RewardConfig()
     vice: VICEConfig = VICEConfig()
     seed: int = Field(0, ge=0, lt=2**32)
-    steps: int = Field(15_000, ge=1)
+    steps: int = Field(15_000, ge=0)
     actors: int = Field(1, ge=1, le=16)
     robot: str | None = None
     namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
@@ -142,6 +144,7 @@ class TrainConfig(BaseModel):
     intervention: PluginName = "scripted"
     trials: int = Field(50, ge=0, le=100_000)
     required_success_rate: float | None = Field(None, ge=0, le=1)
+    trial_actions: Literal["mode", "sampled"] = "mode"
     selection_trials: int = Field(30, ge=1, le=100_000)
     selection_checkpoints: int = Field(5, ge=1, le=1000)
     agent: SerializeAsAny[AgentConfig] = SACConfig()
@@ -193,6 +196,8 @@ class TrainConfig(BaseModel):
             raise ValueError("actor.home_every: only an arm in the actor's process goes home")
         if self.stages is not None and self.robot is not None:
             raise ValueError("robot: stages drive a simulation in the actor's process only: null")
+        if self.steps == 0 and not (self.learner.warm_up or self.init_from.run):
+            raise ValueError("steps: expected at least 1, or learner.warm_up, or init_from")
         if self.trials == 0 and not is_real(self.robot):
             raise ValueError(
                 "trials: expected at least 1; only those on a real arm can be left out"

@@ -21,7 +21,7 @@ from serl.types import ActionSource, Image, Record, Step
 
 
 class Examiner:
-    """Runs trials of policies on one simulated arm: no exploration, no human.
+    """Runs trials of policies on one simulated arm, without a human.
 
     Args:
         config: settings of the run.
@@ -57,12 +57,13 @@ class Examiner:
 
     def _trial(self, seed: int, *observers: Observer) -> Trial:
         self._robot.reset(seed)
+        explore = self._config.trial_actions == "sampled"
         stack = FrameStack(self._config.agent.frames)
         rate_hz = self._task.config.rate_hz
         result = run(
             self._robot,
             self._task,
-            lambda observation: self._agent.act(stack(observation), explore=False),
+            lambda observation: self._agent.act(stack(observation), explore),
             VirtualClock(self._robot.advance, rate_hz),
             EpisodeKey("evaluation", "examiner", 0, 0),
             observers,

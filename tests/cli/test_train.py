@@ -12,7 +12,9 @@ from serl.cli import training as train
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
+from serl.log.metrics import read_metrics
 from serl.report.display import Display
+from serl.runs.assembly import make_agent
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -94,6 +96,35 @@ def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) 
     (paths[0] / "actor.safetensors").write_bytes(b"")
     with pytest.raises(CorruptData, match=r"00000200/actor\.safetensors"):
         train._sound(paths, display)
+
+
+def test_the_last_checkpoint_is_tried_beside_the_chosen_one(
+    tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"hidden": [8, 8], "threads": 1, "device": "cpu"}
+    run = make_run(
+        tmp_path, agent=small, trials=2, selection_trials=1, task_config={"time_limit_s": 0.5}
+    )
+    for step in (100, 200):
+        agent = make_agent(run.config, make_spec(make_task(run.config)), step)
+        run.save_checkpoint(step, {"actor": agent.actor_weights()}, {})
+    monkeypatch.setattr(train, "film", lambda *arguments: None)
+    for chosen, expected in ((100, [(200, "last"), (100, "final")]), (200, [(200, "final")])):
+        monkeypatch.setattr(train, "choose", lambda *arguments, step=chosen: step)
+        run.metrics.unlink(missing_ok=True)
+        train.examine(run, display)
+        rows = read_metrics(run.metrics)
+        assert [(row["checkpoint"], row["purpose"]) for row in rows] == expected
+        assert all(row["trials"] == 2 for row in rows)
+
+
+def test_of_no_steps_there_is_a_checkpoint_to_wait_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path, steps=0, learner={"warm_up": 1})
+    assert not train.is_trained(run)
+    run.save_checkpoint(0, {"actor": {"w": np.ones(1)}}, {})
+    assert train.is_trained(run)
+    with pytest.raises(BadInput, match="steps: expected at least 1, or learner"):
+        make_run(tmp_path, steps=0)
 
 
 def test_demonstrations_are_logged_as_the_run_is_configured(

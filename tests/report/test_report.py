@@ -246,6 +246,17 @@ def test_a_run_that_stopped_early(tmp_path: Path) -> None:
     assert "The run has no config.yaml." in page.text
 
 
+def test_the_last_checkpoint_is_told_beside_the_chosen_one(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(9, EvaluationRow(9, 50, 31, None, "last"))
+        writer.write(9, EvaluationRow(6, 50, 48, 4.0, "final"))
+    (tmp_path / "config.yaml").write_text("task: reach\n")
+    write_report(tmp_path)
+    text = read(tmp_path).text
+    assert "48 of 50 unassisted trials succeeded" in text
+    assert "the last checkpoint, which nothing chose, 31 of 50 succeeded" in text
+
+
 def test_rows_of_another_version_are_no_crash(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: [oh: {no\n")
     lines = (

@@ -78,7 +78,7 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
     ("layer", "start", "named"),
     [
         ({"sede": 1}, "sede: unknown setting; known ones: actor, actors, agent", "seed"),
-        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; known ones: algorithm", "utd"),
+        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; known ones: activation", "utd"),
         ({"agent": {"utd": "many"}}, "agent.utd: input should be a valid integer", "'many'"),
         ({"agent": {"utd": 0}}, "agent.utd: input should be greater than or equal to 1", "0"),
         ({"agent": 5}, "agent: ", "5"),

@@ -10,7 +10,7 @@ from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.trials import Examiner, choose
 from serl.training.evaluation import Evaluation, Purpose, Trial, evaluation_seeds
-from serl.types import Outcome
+from serl.types import Action, Observation, Outcome
 
 CONFIG = resolve(
     {
@@ -47,6 +47,21 @@ def test_trials_do_not_explore(examiner: Examiner) -> None:
     assert examiner.evaluate(weights(1), Purpose.FINAL, 2) == examiner.evaluate(
         weights(1), Purpose.FINAL, 2
     )
+
+
+@pytest.mark.parametrize("actions", ["mode", "sampled"])
+def test_trials_may_sample_as_training_does(actions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    examiner = Examiner(CONFIG.model_copy(update={"trial_actions": actions}))
+    asked: list[bool] = []
+    act = examiner._agent.act
+
+    def watched(seen: Observation, explore: bool) -> Action:
+        asked.append(explore)
+        return act(seen, explore)
+
+    monkeypatch.setattr(examiner._agent, "act", watched)
+    examiner.evaluate(weights(1), Purpose.FINAL, 1)
+    assert set(asked) == {actions == "sampled"}
 
 
 def test_a_success_that_the_truth_denies_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
