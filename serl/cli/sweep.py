@@ -102,9 +102,9 @@ def slurm_script(file: Path, folder: Path, runs: int, jobs: int) -> str:
 #SBATCH --output={folder}/slurm-%a.txt
 #SBATCH --open-mode=append
 #SBATCH --cpus-per-task=2
-#SBATCH --signal=B:INT@90
+#SBATCH --signal=B:TERM@90
 # Each task saves and ends 90 s before its time is up; the script is submitted again to go on.
-trap 'kill -INT "$serl"; wait "$serl"' INT
+trap 'kill -TERM "$serl"; wait "$serl"' TERM
 {shlex.join(words)} --only "$SLURM_ARRAY_TASK_ID" &
 serl=$!
 wait "$serl"

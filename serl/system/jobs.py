@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from serl.system.json_fields import printable
 
 GRACE_S = 60.0
-"""Time for interrupted commands to save and end, after which they are killed."""
+"""Time for terminated commands to save and end, after which they are killed."""
 
 _POLL_S = 0.2
 _TAIL_BYTES = 4096
@@ -63,7 +62,7 @@ def run_jobs(
         on_end: called with each job and its exit code.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; all jobs have been interrupted and have ended.
+        KeyboardInterrupt: Ctrl-C; all jobs have been terminated and have ended.
     """
     waiting, running = iter(jobs), dict[Job, subprocess.Popen[bytes]]()
     try:
@@ -81,10 +80,13 @@ def run_jobs(
 
 
 def stop(processes: list[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> None:
-    """Interrupt processes as Ctrl-C does, and kill those that have not ended after `grace_s`."""
+    """Terminate processes, and kill those that have not ended after `grace_s`.
+
+    The signal is not that of Ctrl-C, which all children of a shell's background job ignore.
+    """
     for process in processes:
         with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
+            process.terminate()
     deadline_s = time.monotonic() + grace_s
     for process in processes:
         try:

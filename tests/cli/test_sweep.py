@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,6 +34,12 @@ with MetricsWriter(run.path) as writer:
     writer.write(9, EvaluationRow(9, 10, 2, 3.0, "final"))
 sys.exit(1)  # as for a low success rate
 """
+SLOW = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(print('saved')));"
+    "print('trains', flush=True); time.sleep(60)",
+]
 TINY = {"demos": 0, "agent": {"hidden": [8, 8], "device": "cpu"}}
 
 
@@ -123,6 +130,19 @@ def test_one_run_of_an_array(tmp_path: Path, sweep: Callable[..., tuple[int, str
     assert [path.name for path in (tmp_path / "out").glob("*/*")] == ["reach-1"]
     code, text = sweep([10, 20], "--only", "4", seeds=(0, 1))
     assert (code, text) == (2, "serl: --only: expected 0 to 3, got 4\n")
+
+
+def test_a_task_of_an_array_ends_before_its_time_is_up(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
+    _, script = sweep([10], "--slurm")
+    (line,) = [line for line in script.splitlines() if "--only" in line]
+    (tmp_path / "array.sh").write_text(script.replace(line, f"{shlex.join(SLOW)} &"))
+    task = subprocess.Popen(["bash", tmp_path / "array.sh"], stdout=subprocess.PIPE, text=True)
+    assert task.stdout is not None
+    assert task.stdout.readline() == "trains\n"
+    task.terminate()
+    assert task.communicate(timeout=30)[0] == "saved\n"
 
 
 def test_a_mistake_ends_the_sweep_before_the_first_run(

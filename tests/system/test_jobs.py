@@ -12,8 +12,13 @@ import pytest
 
 from serl.system.jobs import Job, run_jobs, stop
 
-HANGS = "import time; print('up', flush=True); time.sleep(60)"
-DEAF = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {HANGS}"
+HANGS = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as serl does
+print('up', flush=True)
+time.sleep(60)
+"""
+DEAF = HANGS.replace("default_int_handler", "SIG_IGN")
 
 
 def job(folder: Path, name: str, code: str) -> Job:
@@ -69,7 +74,7 @@ def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     assert ends == []
 
 
-def test_a_job_that_ignores_the_interrupt_is_killed(tmp_path: Path) -> None:
+def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:
     deaf = job(tmp_path, "deaf", DEAF)
     process = deaf.start()
     wait_for(lambda: is_up(deaf))
