@@ -87,9 +87,11 @@ class SAC:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features:
             _check_cached(config, bool(cameras), self.trunk)
-        self.target_entropy = config.target_entropy
-        if self.target_entropy is None:
-            self.target_entropy = config.entropy_per_dimension * action_size
+        self.target_entropy = (
+            config.entropy_per_dimension * action_size
+            if config.target_entropy is None
+            else config.target_entropy
+        )
         trunk_shape = (GRID, GRID, CHANNELS) if self.trunk else None
         self.networks = _networks(config, cameras, (state_size, action_size), trunk_shape, dtype)
         encoder = self.networks.encoder

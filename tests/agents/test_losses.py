@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -177,7 +178,7 @@ def test_likelihood_is_that_of_the_normal_before_tanh_just_within_the_bounds() -
     mean, log_std = torch.randn(4, ACTION), torch.rand(4, ACTION) - 1.0
     action = torch.tensor([[0.3, -0.5, 0.9], [1.0, -1.0, 0.0], [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]])
     raw = torch.atanh(action.clamp(-0.999, 0.999))
-    normal = torch.distributions.Normal(mean, log_std.exp())
+    normal: Any = torch.distributions.Normal(mean, log_std.exp())
     expected = -(normal.log_prob(raw) + math.log(2 * math.pi) / 2).sum(-1)
     torch.testing.assert_close(Cloning("nll").error(mean, log_std, action), expected)
     squared = (torch.tanh(mean) - action).square().sum(-1)

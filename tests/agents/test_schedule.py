@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,11 @@ def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
 
 
 def test_the_actor_may_be_shaped_otherwise_than_the_critics() -> None:
-    shaped = {"actor_hidden": (24,), "actor_layer_norm": False, "actor_activation": "tanh"}
+    shaped: dict[str, Any] = {
+        "actor_hidden": (24,),
+        "actor_layer_norm": False,
+        "actor_activation": "tanh",
+    }
     networks = make(**shaped).networks
     assert networks.actor.sizes[1:-1] == (24,)
     assert (networks.actor.layer_norm, networks.actor.activation) == (False, "tanh")
