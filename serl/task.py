@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from serl.camera import View
 from serl.motion import Motion
+from serl.perception import PerceptionConfig
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
@@ -54,6 +55,9 @@ class TaskConfig(BaseModel):
         randomize: randomization of simulated episodes in looks, physics and sensors: none, the
             variation left open by a good set-up ("light"), or the variation needed for transfer to
             a real arm ("full"); see `sim/randomization_ranges.py`.
+        perception: errors of the poses of tracked bodies in observations, in a simulation; rewards,
+            resets and experts keep the exact poses. For tasks with a `perception` only, which see
+            through it.
         auto_reset: the arm restores the scene between episodes by `Task.reset`; a simulation places
             the scene for the first episode only. Not supported by every task.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
@@ -72,6 +76,7 @@ class TaskConfig(BaseModel):
     private_views: dict[ViewName, View] = {}
     renderer: Literal["ray", "gl", "auto", "none"] = "ray"
     randomize: Literal["none", "light", "full"] = "none"
+    perception: PerceptionConfig = PerceptionConfig()
     auto_reset: bool = False
     can_reset: ClassVar[bool] = False
 

@@ -9,6 +9,7 @@ from serl.arm_profile import is_real
 from serl.camera import REAL, View
 from serl.errors import BadInput
 from serl.motion import check_targets
+from serl.perception import PerceptionConfig
 from serl.reward import NoReward, PoseReward, RewardedTask
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import is_judged_apart
@@ -19,14 +20,24 @@ from serl.teleop.human_motion import TIME_FACTOR, check_hand
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
-    """Return the task by name or path, with the checked overrides of its configuration."""
+    """Return the task by name or path, with the checked overrides of its configuration.
+
+    On a real arm, which has errors of its own, `perception` is left out.
+
+    Raises:
+        BadInput: no such task, a wrong override, or a task that sees nothing through `perception`.
+    """
     kind = plugins.load("task", config.task)
     task: SimulatedTask = kind()
     overrides = dict(config.task_config)
     if config.observe is not None:
         overrides["observe"] = config.observe
+    if is_real(config.robot):
+        overrides.pop("perception", None)
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
+    if task.config.perception != PerceptionConfig() and not hasattr(task, "perception"):
+        raise BadInput(f"task_config.perception: {task.name} sees no bodies through it")
     return task
 
 

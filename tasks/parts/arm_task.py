@@ -14,10 +14,11 @@ from serl.bimanual import LEFT, RIGHT
 from serl.camera import View, image_specs
 from serl.geometry import Quaternion, Vector
 from serl.motion import Limits, Motion
+from serl.perception import Perception, seed_of
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import TaskConfig, ViewName
+from serl.task import Scene, TaskConfig, ViewName
 from serl.tasks.parts.steering import steer
 from serl.types import Action, Array, Observation, Outcome
 
@@ -115,6 +116,16 @@ class ArmTask(ABC):
     def __init__(self, config: TaskConfig, hold_steps: int) -> None:
         self.config, self._hold_steps, self._held = config, hold_steps, 0
 
+    @property
+    @abstractmethod
+    def scene(self) -> Scene:
+        """The scene that is added to the arm's model."""
+
+    @cached_property
+    def perception(self) -> Perception:
+        """The view of the tracked bodies through which a policy observes them."""
+        return Perception(self.config.perception, self.scene.tracked)
+
     @abstractmethod
     def _specs(self) -> tuple[Specs, Specs]:
         """Return the specification of `_arm_state`, and that of `_scene_state`."""
@@ -140,15 +151,17 @@ class ArmTask(ABC):
         return ObservationSpec(state=arm | scene)
 
     def begin(self, reading: Observation) -> None:
-        """Begin an episode: reset the count of steps with success."""
+        """Begin an episode: reset the count of steps with success, and draw errors of the view."""
         self._held = 0
+        self.perception.begin(seed_of(reading))
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the policy for a reading."""
-        arm = self._arm_state(reading.state)
+        state = self.perception(reading).state
+        arm = self._arm_state(state)
         if self.config.observe == "pixels":
             return Observation(arm, self.config.policy_images(reading), reading.stamps)
-        return Observation(arm | self._scene_state(reading.state), stamps=reading.stamps)
+        return Observation(arm | self._scene_state(state), stamps=reading.stamps)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward 1 and the end once success was held; truncated at the time limit."""

@@ -18,6 +18,7 @@ from serl.camera import View, image_specs
 from serl.errors import BadInput, NeedsPerson
 from serl.geometry import Quaternion, Vector, from_rotation_vector, multiply, rotate, wrapped, yaw
 from serl.motion import Limits, Motion
+from serl.perception import Perception, seed_of
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
@@ -161,15 +162,21 @@ class Insertion:
             tool=_BEHIND,
         )
 
+    @cached_property
+    def perception(self) -> Perception:
+        """The view of the tracked bodies through which a policy observes them."""
+        return Perception(self.config.perception, self.scene.tracked)
+
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the tool's start, and draw the start of the next episode."""
+        self.perception.begin(seed_of(reading))
         pose = reading.state["tcp_pose"]
         self._start, self._start_yaw = pose[:3].copy(), yaw(quaternion_of(pose))
         self._next = self._draw_start(rng_at(pose))
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the policy for a reading."""
-        values = reading.state
+        values = self.perception(reading).state
         tcp = values["tcp_pose"]
         arm = {
             "tcp_velocity": values["tcp_twist"][:3],

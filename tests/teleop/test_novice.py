@@ -49,7 +49,7 @@ def drive(view: ViewConfig, steps: int = 12) -> tuple[list[Truth], list[Truth]]:
     arm = SimArm(task.scene, task.config)
     arm.reset(3)
     human = NoviceHuman(NoviceConfig(**ALWAYS, view=view), task, arm, 10**9, seed=0)
-    known = []
+    known: list[Truth] = []
     for _ in range(steps):
         known.append(arm.truth())
         action = human()
