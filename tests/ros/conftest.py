@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import psutil
@@ -26,6 +26,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.training.link import announce
 from serl.types import ActionSource, Arrival, End, EndReason, Key, Observation, Step
 
+from ..support.command import Command
 from ..support.preloaded import SERVERS
 
 SPEC = Spec(
@@ -58,14 +59,14 @@ def _alone(_domain: None) -> Iterator[None]:
     psutil.wait_procs(left, LIMIT_S)
 
 
+Start = Callable[..., Command]
+
+
 @pytest.fixture
-def commands() -> Iterator[list[Any]]:
-    """Commands that a test has started, and that are interrupted after it."""
-    started: list[Any] = []
-    yield started
-    for command in started:
-        if command.process.poll() is None:
-            command.interrupt()
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a `serl` command in `tmp_path`; it is interrupted after the test if it still runs."""
+    with ExitStack() as stack:
+        yield lambda *words, **options: stack.enter_context(Command(tmp_path, *words, **options))
 
 
 @dataclass

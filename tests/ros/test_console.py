@@ -23,8 +23,9 @@ from serl.teleop.human_input import TWICE_S
 from serl.types import ActionSource, End, Record, Step
 
 from ..console.browser import CHROMIUM, Page, browser
+from ..support.command import Command
 from .conftest import LIMIT_S
-from .test_training import TINY, Command
+from .test_training import TINY
 
 pytestmark = [
     pytest.mark.xdist_group("console"),  # one training serves all tests
@@ -53,9 +54,8 @@ class Training:
         of_another = {"task_config.reach_m"} if task != "reach" else set()
         asked = {name: value for name, value in QUIET.items() if name not in of_another}
         self.command = Command(folder, "train", task, "--console", **asked | settings)
-        eventually(lambda: "run: " in self.command.output, 10 * LIMIT_S)
         self.run = self.command.run_folder()
-        eventually(lambda: read_address(self.run.path), 10 * LIMIT_S)
+        self.command.until(lambda: read_address(self.run.path))
         door = read_address(self.run.path)
         assert door is not None
         self.door: ConsoleAddress = door
@@ -82,9 +82,8 @@ class Training:
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """One for all tests; the last one ends it."""
     started = Training(tmp_path_factory.mktemp("training"))
-    yield started
-    if started.command.process.poll() is None:
-        started.command.interrupt()
+    with started.command:
+        yield started
 
 
 @asynccontextmanager
@@ -127,7 +126,7 @@ def test_strangers_move_nothing(training: Training) -> None:
     asyncio.run(_strangers(training))
     assert human_segments(training.log) == []
     assert training.endings == []
-    assert training.command.process.poll() is None
+    assert training.command.is_running
 
 
 async def _strangers(training: Training) -> None:
@@ -173,9 +172,8 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
 ) -> None:
     asyncio.run(_a_session(training, tmp_path / "chromium"))
     log, run = training.log, training.run
-    assert training.command.process.poll() is None, training.command.output
-    training.command.interrupt()
-    assert training.command.process.returncode == 130, training.command.output
+    assert training.command.is_running, training.command.output
+    assert training.command.interrupt() == 130, training.command.output
     assert read_address(run.path) is None
 
     driven, *_, held = human_segments(log)

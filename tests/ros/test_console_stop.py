@@ -18,8 +18,8 @@ from serl.ros.testing.processes import LIMIT_S, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
+from .conftest import Start
 from .support.cell import Cell
-from .support.terminal import Terminal
 from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
@@ -92,12 +92,11 @@ def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(cell: C
 
 
 def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
-    tmp_path: Path, commands: list[Terminal]
+    tmp_path: Path, start: Start
 ) -> None:
     """Whose namespace has nothing to do with the actor's name."""
     with franka_beside_a_goal(tmp_path) as (_, arm):
-        command = Terminal(tmp_path, *TRAINING, "--robot", "mine.py", "--namespace", arm)
-        commands.append(command)
+        command = start(*TRAINING, "--robot", "mine.py", "--namespace", arm)
         command.until("token: ")
         answer_until(command, lambda: "Enter arms it" in command.output, (SEEN,))
         (door_file,) = (tmp_path / "runs").rglob("console.json")

@@ -8,11 +8,12 @@ import re
 import runpy
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,13 +24,14 @@ import yaml
 from serl.cli import launch as launching
 from serl.errors import BadInput
 from serl.ros.processes import all_processes, arm_processes, described_processes
-from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
 from serl.runs.verify import verify
 from serl.system.settings_file import checked
+
+from ..support.command import Program
 
 ROOT = Path(__file__).parents[2]
 NOTHING = {"task": "", "settings": "", "config": "", "runs": "runs", "run": ""}
@@ -99,40 +101,25 @@ with_launch = pytest.mark.skipif(
 )
 
 
-Launcher = Callable[..., subprocess.Popen[bytes]]
+Launcher = Callable[..., Program]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
     """`ros2 launch`, of a file by its path or of one of ours by its name."""
-    started: list[subprocess.Popen[bytes]] = []
+    environment = {**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""}
+    numbers = count()
 
-    def start(file: str, *given: str, out: str = "launch.out") -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                ROS2,
-                "launch",
-                *([] if "/" in file else ["serl"]),
-                file,
-                *given,
-                "sigterm_timeout:=90",  # else 5, and a busy machine needs more
-            ],
-            cwd=tmp_path,
-            env={**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=(tmp_path / out).open("ab"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+    with ExitStack() as stack:
 
-    yield start
-    for process in started:
-        process.kill()  # what it started ends without it
-        process.wait()
+        def start(file: str, *given: str) -> Program:
+            package = [] if "/" in file else ["serl"]
+            patience = "sigterm_timeout:=90"  # else 5, and a busy machine needs more
+            words = [sys.executable, "-c", ROS2, "launch", *package, file, *given, patience]
+            output = tmp_path / f"{next(numbers)}.out"
+            return stack.enter_context(Program(words, output, environment))
+
+        yield start
 
 
 def _installed(folder: Path) -> dict[str, str]:
@@ -144,18 +131,12 @@ def _installed(folder: Path) -> dict[str, str]:
         for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
             shutil.copy(path, prefix / target)
     others = os.environ.get("AMENT_PREFIX_PATH") or sys.prefix
-    return {"AMENT_PREFIX_PATH": f"{prefix}{os.pathsep}{others}", "OMP_NUM_THREADS": "1"}
+    return {"AMENT_PREFIX_PATH": f"{prefix}{os.pathsep}{others}"}
 
 
-def ctrl_c(process: subprocess.Popen[bytes]) -> int:
-    """As a terminal sends it, to all processes of its foreground; the exit code."""
-    os.killpg(process.pid, signal.SIGINT)
-    return process.wait(120)
-
-
-def assert_ended_well(output: Path, *modules: str) -> None:
+def assert_ended_well(launched: Program, *modules: str) -> None:
     """Every process that was started has ended by itself or when it was asked to."""
-    said = output.read_text()
+    said = launched.output
     started = dict(re.findall(r"\[(\S+)-\d+\]: process started with pid \[(\d+)\]", said))
     assert {*modules} == {*started}, said
     assert "has died" not in said, said
@@ -321,11 +302,9 @@ def test_the_package_names_what_a_node_imports() -> None:
 
 @with_launch
 def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None:
-    process = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
-    output = tmp_path / "launch.out"
-    assert process.wait(240) == 0, output.read_text()
-    assert "[learner-1]: process has finished cleanly" in output.read_text()
-    assert_ended_well(output, "learner", "link-actor0", "actor0")
+    training = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
+    assert "[learner-1]: process has finished cleanly" in training.succeed()
+    assert_ended_well(training, "learner", "link-actor0", "actor0")
     assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 120
 
 
@@ -333,25 +312,23 @@ def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None
 def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launcher) -> None:
     file = tmp_path / "managed.launch.py"
     file.write_text(MANAGED.format(file=ROOT / "launch" / "sim.launch.py"))
-    launcher = psutil.Process(launch(str(file)).pid)
-    said = tmp_path / "launch.out"
-    eventually(lambda: "/plant/cell/left/arm is active" in said.read_text(), 120)
-    words = [word for child in launcher.children(recursive=True) for word in child.cmdline()]
+    launched = launch(str(file))
+    launched.until("/plant/cell/left/arm is active")
+    words = [word for child in launched.children() for word in child.cmdline()]
     parameters = Path(words[words.index("--params-file") + 1]).read_text()
     assert "use_sim_time: true" in parameters
-    assert "Failed to make transition" not in said.read_text()
+    assert "Failed to make transition" not in launched.output
 
 
 @with_launch
 def test_ctrl_c_ends_all_and_another_launch_goes_on(tmp_path: Path, launch: Launcher) -> None:
     longer = TINY.replace("--steps 120", "--steps 400")
-    process = launch("train.launch.py", "task:=reach", f"settings:={longer}")
-    eventually(lambda: (tmp_path / "runs" / "reach").exists(), 120)
-    eventually(lambda: checkpoint_paths(newest(tmp_path).checkpoints), 240)
-    assert ctrl_c(process) == 0
-    assert_ended_well(tmp_path / "launch.out", "learner", "link-actor0", "actor0")
-    again = launch("train.launch.py", f"run:={newest(tmp_path).path}")
-    assert again.wait(240) == 0
+    training = launch("train.launch.py", "task:=reach", f"settings:={longer}")
+    training.until((tmp_path / "runs" / "reach").exists)
+    training.until(lambda: checkpoint_paths(newest(tmp_path).checkpoints))
+    assert training.interrupt(group=True) == 0
+    assert_ended_well(training, "learner", "link-actor0", "actor0")
+    launch("train.launch.py", f"run:={newest(tmp_path).path}").succeed()
     assert int(checkpoint_paths(newest(tmp_path).checkpoints)[-1].name) == 400
 
 
@@ -360,14 +337,14 @@ def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: L
     shorter = TINY.replace("--steps 120", "--steps 40")
     where, settings = "namespace:=cell", f"settings:={shorter} --robot sim"
     learner = launch("learner.launch.py", "task:=reach", settings, where)
-    eventually(lambda: "process started" in (tmp_path / "launch.out").read_text(), 120)
+    learner.until("process started")
     given = (f"run:={newest(tmp_path).path}", "name:=more", where)
-    actor = launch("actor.launch.py", *given, out="actor.out")
-    assert learner.wait(240) == 0
-    assert ctrl_c(actor) == 0
-    assert_ended_well(tmp_path / "launch.out", "learner")
-    assert_ended_well(tmp_path / "actor.out", "sim-more", "guard-more", "link-more", "more")
-    assert "serl guard of /cell/more" in (tmp_path / "actor.out").read_text()
+    actor = launch("actor.launch.py", *given)
+    learner.succeed()
+    assert actor.interrupt(group=True) == 0
+    assert_ended_well(learner, "learner")
+    assert_ended_well(actor, "sim-more", "guard-more", "link-more", "more")
+    assert "serl guard of /cell/more" in actor.output
     report = verify(newest(tmp_path).path)
     assert report.sound, report
     assert [log.accepted > 0 for log in report.contents if log.actor == "more"] == [True]
@@ -377,14 +354,13 @@ def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: L
 def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
     tmp_path: Path, launch: Launcher
 ) -> None:
-    file, output = tmp_path / "renamed.launch.py", tmp_path / "launch.out"
+    file = tmp_path / "renamed.launch.py"
     file.write_text(RENAMED.format(file=ROOT / "launch" / "sim.launch.py"))
     arm = launch(str(file))
-    eventually(lambda: "process started" in output.read_text(), 120)
+    arm.until("process started")
     given = (f"run:={newest(tmp_path).path}", "name:=left", "namespace:=/cell")
-    guard = launch("guard.launch.py", *given, out="guard.out")
-    guarding = tmp_path / "guard.out"
-    eventually(lambda: "serl guard of /cell/left" in guarding.read_text(), 120)
+    guard = launch("guard.launch.py", *given)
+    guard.until("serl guard of /cell/left")
     seen = subprocess.run(
         [sys.executable, "-c", WITNESS, "/plant/pose", "/cell/left/guard/state"],
         env={**os.environ, "SERL_SHARED_MEMORY": ""},
@@ -396,12 +372,12 @@ def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
     assert "/cell/left/wrench" in seen.stdout
     assert "/cell/left/current_pose" not in seen.stdout.split()
     assert "/clock" not in seen.stdout.split(), "nobody asked for use_sim_time"
-    second = launch("guard.launch.py", *given, out="second.out")
-    assert second.wait(120) == 1, "two guards of one arm"
-    assert "the arm of this latch" in (tmp_path / "second.out").read_text()
-    assert [ctrl_c(guard), ctrl_c(arm)] == [0, 0]
-    assert_ended_well(guarding, "guard-left")
-    assert_ended_well(output, "sim-left")
+    second = launch("guard.launch.py", *given)
+    assert second.wait() == 1, "two guards of one arm"
+    assert "the arm of this latch" in second.output
+    assert [guard.interrupt(group=True), arm.interrupt(group=True)] == [0, 0]
+    assert_ended_well(guard, "guard-left")
+    assert_ended_well(arm, "sim-left")
 
 
 @with_launch
@@ -409,5 +385,6 @@ def test_a_file_of_serl_up_is_launched_to_its_end(tmp_path: Path, launch: Launch
     settings = parse_overrides(shlex.split(TINY))
     cell = {"task": "reach", "settings": settings, "robots": [{"name": "left", "profile": None}]}
     (tmp_path / "cell.yaml").write_text(yaml.safe_dump(cell))
-    assert launch("up.launch.py", "file:=cell.yaml").wait(240) == 0
-    assert_ended_well(tmp_path / "launch.out", "learner", "link-left", "left")
+    launched = launch("up.launch.py", "file:=cell.yaml")
+    launched.succeed()
+    assert_ended_well(launched, "learner", "link-left", "left")

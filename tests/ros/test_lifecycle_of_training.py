@@ -21,10 +21,11 @@ from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
+from ..support.command import Command
 from ..system.test_cameras import write_film
 from .conftest import Run
 from .support.tools import ACTIVATE, CLEAN_UP, CONFIGURE, DEACTIVATE, LIMIT_S, SHUT_DOWN, Tools
-from .test_training import TINY, Command
+from .test_training import TINY
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("managed")]
 
@@ -60,14 +61,11 @@ class Training:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     made = Training(tmp_path_factory.mktemp("training"))
-    with made.node:
-        try:
-            eventually(lambda: trained(made.tools) > 0.0, 2 * LIMIT_S)
-            yield made
-        finally:
-            made.command.interrupt()
-        assert "killed" not in made.command.output
-        assert "to go on: serl train --resume" in made.command.output
+    with made.command, made.node:
+        made.command.until(lambda: trained(made.tools) > 0.0)
+        yield made
+    assert "killed" not in made.command.output
+    assert "to go on: serl train --resume" in made.command.output
 
 
 def waits(tools: Tools, text: str) -> bool:

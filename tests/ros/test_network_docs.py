@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +16,12 @@ import psutil
 import pytest
 
 from serl.log.episode_reader import episode_paths, read_records
-from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths, load
-from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
 from serl.types import Key
 
-from .conftest import LIMIT_S
+from ..support.command import Program
 from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
@@ -61,17 +58,10 @@ class Host:
         environ = {name: value for name, value in os.environ.items() if name != "ROS_DOMAIN_ID"}
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
         self._environ = environ | {"HOME": str(self.home), "HOSTS": str(folder), "PATH": path}
-        self._environ["OMP_NUM_THREADS"] = "1"
 
-    def start(self, script: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*self._before, "bash", "-euc", script],
-            cwd=self.work,
-            env=self._environ,
-            stdout=(self.work / "out").open("ab"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    def start(self, script: str) -> Program:
+        words = [*self._before, "bash", "-euc", script]
+        return Program(words, self.work / "out", self._environ)
 
     def kill(self, module: str) -> None:
         """Kill -9 the process of this host that runs a module."""
@@ -81,10 +71,6 @@ class Host:
             if module in (process.info["cmdline"] or ()) and str(self.home) in _home(process)
         )
         os.kill(pid, signal.SIGKILL)
-
-    @property
-    def output(self) -> str:
-        return (self.work / "out").read_text()
 
 
 def _home(process: psutil.Process) -> str:
@@ -114,18 +100,16 @@ def pair(tmp_path: Path, hosts: Hosts) -> tuple[Host, Host]:
 
 def test_two_hosts_train_as_the_page_says(pair: tuple[Host, Host]) -> None:
     here, there = pair
-    alone = here.start(ALONE)
-    assert alone.wait(LIMIT_S) == 0, here.output
-    learner = here.start(FIRST.strip() + SHORT)
-    eventually(lambda: learner.poll() is not None or "run: " in here.output)
-    name = re.findall(r"^run: (\S+)$", here.output, re.MULTILINE)[0]
-    run = RunFolder.open(here.work / name)
-    actor = there.start(re.sub(r"^RUN=.*$", f"RUN={name}", SECOND, flags=re.MULTILINE))
-    eventually(lambda: actor.poll() is not None or checkpoint_paths(run.checkpoints), 3 * LIMIT_S)
-    here.kill("serl.ros.nodes.learner")
-    assert learner.wait(4 * LIMIT_S) == 0, here.output + there.output
-    assert actor.wait(LIMIT_S) == 0, there.output
-    assert "learner was killed by SIGKILL: started again" in here.output
+    here.start(ALONE).succeed()
+    with here.start(FIRST.strip() + SHORT) as learner:
+        run = learner.run_folder()
+        name = str(run.path.relative_to(here.work))
+        with there.start(re.sub(r"^RUN=.*$", f"RUN={name}", SECOND, flags=re.MULTILINE)) as actor:
+            actor.until(lambda: checkpoint_paths(run.checkpoints))
+            here.kill("serl.ros.nodes.learner")
+            learner.succeed()
+            actor.succeed()
+    assert "learner was killed by SIGKILL: started again" in learner.output
     assert load(checkpoint_paths(run.checkpoints)[-1]).info["trained"] == {"actor0": STEPS}
     spec = make_spec(make_task(run.config))
     copied, logged = (_keys(host.work / name / "episodes/actor0", spec) for host in pair)

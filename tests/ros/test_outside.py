@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,8 @@ from serl.log.episode_reader import read_records
 from serl.runs.task_setup import make_spec, make_task
 from serl.types import ActionSource, Step
 
-from .test_training import TINY, Command, assert_sound, trained
+from .conftest import Start
+from .test_training import TINY, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
 
@@ -40,14 +40,14 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_training_of_plugins_from_outside_survives_its_learners_death(
-    outside: Path, commands: list[Any], capsys: pytest.CaptureFixture[str]
+    outside: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = Command(outside, "train", "./near.py", **FROM_OUTSIDE, steps=300)
-    commands.append(command)
+    command = start("train", "./near.py", **FROM_OUTSIDE, steps=300)
     run = command.run_folder()
     command.until(lambda: trained(run))
     command.child("serl.ros.nodes.learner").kill()
-    assert command.wait() == 0, command.output
+    assert "learner was killed by SIGKILL: started again" in command.succeed()
+    assert any("resumed at" in row["text"] for row in rows(run, "event"))
     assert sum(trained(run).values()) == 300
     assert_sound(run)
     assert (run.path / "box" / "weights").is_file(), "weights went through the transport"

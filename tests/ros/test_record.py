@@ -17,8 +17,8 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.types import ActionSource
 
 from ..console.browser import CHROMIUM, Page, browser
+from ..support.command import Command
 from .conftest import LIMIT_S
-from .test_training import Command
 
 pytestmark = [
     pytest.mark.ros,
@@ -37,7 +37,7 @@ SETTINGS = {
 def recording(folder: Path, demos: int) -> tuple[Command, ConsoleAddress]:
     words = ("record", "reach", "--console", "--demos", demos, "--out", "demos")
     command = Command(folder, *words, **SETTINGS)
-    eventually(lambda: read_address(folder / "demos") or command.process.poll(), 10 * LIMIT_S)
+    command.until(lambda: read_address(folder / "demos"))
     door = read_address(folder / "demos")
     assert door is not None, command.output
     return command, door
@@ -107,19 +107,14 @@ async def second_session(folder: Path, door: ConsoleAddress) -> None:
 
 def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None:
     command, door = recording(tmp_path, 2)
-    try:
+    with command:
         asyncio.run(first_session(tmp_path, door, command))
-    finally:
-        command.interrupt()
     assert command.process.returncode == 130, command.output
     assert "1 demonstrations in demos; apart: 2 failures, 1 undone" in command.output
     command, door = recording(tmp_path, 2)
-    try:
+    with command:
         asyncio.run(second_session(tmp_path, door))
-        assert command.wait() == 0, command.output
-    finally:
-        if command.process.poll() is None:
-            command.interrupt()
+        command.succeed()
     folder = tmp_path / "demos"
     spec = make_spec(make_task(RunFolder.open(folder).config))
     kept = [read_episode(path, spec) for path in episode_paths(folder)]

@@ -23,7 +23,8 @@ from serl.runs.task_setup import make_judged_task, make_spec, make_task
 from serl.system.files import make_folder
 from serl.types import ActionSource
 
-from .support.terminal import Terminal
+from ..support.command import Command
+from .conftest import Start
 from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
@@ -40,7 +41,7 @@ SETTINGS = (
 )
 
 
-def at_a_joystick(node: RosNode, folder: Path, command: Terminal) -> None:
+def at_a_joystick(node: RosNode, folder: Path, command: Command) -> None:
     """Hands rest, drive downwards, and end it, again and again: by a stop, a failure, successes."""
     topic, ticks = joy_topic(ACTOR), count()
     sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
@@ -57,17 +58,14 @@ def at_a_joystick(node: RosNode, folder: Path, command: Terminal) -> None:
     node.every(PERIOD_S, move)
 
 
-def test_a_person_demonstrates_on_an_arm_through_its_guard(
-    tmp_path: Path, commands: list[Terminal]
-) -> None:
+def test_a_person_demonstrates_on_an_arm_through_its_guard(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / "demos"
     with frankas_beside_goals(tmp_path, None) as (_, (arm,), node):
         been: list[float] = []
         pose = Topic(f"{arm}/current_pose", PoseStamped, 10)
         node.subscribe(pose, lambda message: been.append(message.pose.position.x))
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 1, "--out", folder)
-        command = Terminal(tmp_path, "record", "reach", *words, *SETTINGS)
-        commands.append(command)
+        command = start("record", "reach", *words, *SETTINGS)
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         make_folder(folder)
         at_a_joystick(node, folder, command)

@@ -14,7 +14,7 @@ from serl.ros.setup.steps import STEPS
 from serl.ros.testing.processes import eventually
 from serl.runs.guard_setup import guard_of
 
-from .support.terminal import Terminal
+from ..support.command import Command
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
@@ -50,13 +50,13 @@ def answer(said: str) -> str | None:
 
 
 @pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Terminal]:
-    with Terminal(tmp_path, *command("sim")) as arm:
+def sim(tmp_path: Path) -> Iterator[Command]:
+    with Command(tmp_path, *command("sim")) as arm:
         arm.until("topics and services under /sim/arm")
         yield arm
 
 
-def rehearse(person: Terminal) -> None:
+def rehearse(person: Command) -> None:
     """Answer what is asked until it is over; who stops the swing presses until it is heard."""
     heard = 0
 
@@ -64,18 +64,18 @@ def rehearse(person: Terminal) -> None:
         nonlocal heard
         said = person.output
         new = len(said) > heard or said.rstrip().endswith(SWINGS)
-        if new and (words := answer(said)) is not None and person.process.poll() is None:
+        if new and (words := answer(said)) is not None and person.is_running:
             heard = len(said)
             person.say(words)
-        return person.process.poll() is not None
+        return not person.is_running
 
     eventually(done, 600.0)
 
 
 def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
-    sim: Terminal, tmp_path: Path
+    sim: Command, tmp_path: Path
 ) -> None:
-    with Terminal(tmp_path, *command("setup sim")) as person:
+    with Command(tmp_path, *command("setup sim")) as person:
         rehearse(person)
         assert person.process.returncode == 0, person.output
     kept = read_robot(tmp_path / "rehearsal.yaml")
@@ -86,14 +86,14 @@ def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
         tuple(map(float, corner.split(","))) for corner in CORNERS
     ]
     assert guard_of(load_robot(str(tmp_path / "rehearsal.yaml"))).motion.gripper
-    with Terminal(tmp_path, *command("guard rehearsal")) as guard:
+    with Command(tmp_path, *command("guard rehearsal")) as guard:
         guard.until("Ctrl-C ends it")
     words = [*command("train pick_cube --robot rehearsal"), *shlex.split(FASTER)]
-    with Terminal(tmp_path, *words) as training:
+    with Command(tmp_path, *words) as training:
         trains(training)
 
 
-def trains(training: Terminal) -> None:
+def trains(training: Command) -> None:
     """Arm the guard and answer what is asked, until steps of the arm have come to the learner."""
     heard = 0
 
@@ -101,9 +101,9 @@ def trains(training: Terminal) -> None:
         nonlocal heard
         said = training.output
         if len(said) > heard and "Enter" in said[heard:]:
-            training.press_enter()
+            training.say()
         heard = len(said)
-        return training.process.poll() is not None or bool(re.search(r"acked [1-9]", said))
+        return not training.is_running or bool(re.search(r"acked [1-9]", said))
 
     eventually(learns, 300.0)
     assert re.search(r"acked [1-9]", training.output), training.output

@@ -12,13 +12,11 @@ import pytest
 from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
-from serl.ros.testing.processes import eventually
 from serl.runs.reward_data import read_samples
 
 from ..console.browser import CHROMIUM, Page, browser
-from .conftest import LIMIT_S
+from ..support.command import Command
 from .test_record import SETTINGS, counted, enter
-from .test_training import Command
 
 pytestmark = [
     pytest.mark.ros,
@@ -34,7 +32,7 @@ NUMBER = "Number(document.querySelector('[data-name={}] strong').firstChild.text
 def collecting(folder: Path) -> tuple[Command, ConsoleAddress]:
     words = ("reward", "collect", "pick_cube", "--console", *WANTED, "--out", "images")
     command = Command(folder, *words, **LAX)
-    eventually(lambda: read_address(folder / "images") or command.process.poll(), 10 * LIMIT_S)
+    command.until(lambda: read_address(folder / "images"))
     door = read_address(folder / "images")
     assert door is not None, command.output
     return command, door
@@ -98,7 +96,7 @@ async def second_session(folder: Path, door: ConsoleAddress, command: Command) -
         await drive(page)
         await marked(page, "Digit0", "negatives")
         await marked(page, "Digit1", "positives")
-        while command.process.poll() is None:
+        while command.is_running:
             for code in ("Digit0", "Digit1"):
                 await page.hit(code)
                 await asyncio.sleep(0.3)  # a step passes
@@ -106,10 +104,8 @@ async def second_session(folder: Path, door: ConsoleAddress, command: Command) -
 
 def test_a_person_collects_both_kinds_by_key_and_by_button_over_two_days(tmp_path: Path) -> None:
     command, door = collecting(tmp_path)
-    try:
+    with command:
         asyncio.run(first_session(tmp_path, door))
-    finally:
-        command.interrupt()
     assert command.process.returncode == 130, command.output
     assert "to go on: the same command with --out images" in command.output
     folder = tmp_path / "images"
@@ -117,12 +113,9 @@ def test_a_person_collects_both_kinds_by_key_and_by_button_over_two_days(tmp_pat
     assert first.count(0) == 2
     assert first.count(1) >= 3, "nothing but marks is a label"
     command, door = collecting(tmp_path)
-    try:
+    with command:
         asyncio.run(second_session(tmp_path, door, command))
-        assert command.wait() == 0, command.output
-    finally:
-        if command.process.poll() is None:
-            command.interrupt()
+        command.succeed()
     assert "next: serl reward train images" in command.output
     samples, views = read_samples([folder])
     negatives, positives = np.bincount(samples.labels).tolist()

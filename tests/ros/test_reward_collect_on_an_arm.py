@@ -18,8 +18,8 @@ from serl.ros.people.teleop import joy_topic
 from serl.runs.reward_data import read_samples, read_sight
 from serl.system.files import make_folder
 
+from .conftest import Start
 from .support.fake_camera import SIDE_PX
-from .support.terminal import Terminal
 from .support.tracked import ARMS, GOES_ON, answer_all, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
@@ -55,17 +55,14 @@ def at_a_joystick(node: RosNode, folder: Path) -> None:
 
 
 def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
-    tmp_path: Path, commands: list[Terminal]
+    tmp_path: Path, start: Start
 ) -> None:
     folder = tmp_path / "images"
     with frankas_beside_goals(tmp_path, None) as (driver, (arm,), node):
         for camera in CAMERAS:
             driver.start(str(Path(__file__).parent / "support/fake_camera.py"), arm, camera)
         words = ("--robot", "mine.py", "--namespace", arm, "--positives", 3, "--negatives", 3)
-        command = Terminal(
-            tmp_path, "reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS
-        )
-        commands.append(command)
+        command = start("reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS)
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         assert "labels the current step as positive" in command.output
         make_folder(folder)

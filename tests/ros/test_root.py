@@ -18,9 +18,9 @@ from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
 from serl.system.signed_order import key_path
 
+from ..support.command import LIMIT_S, Command
 from .conftest import Run
 from .support.franka import start_franka
-from .support.terminal import LIMIT_S, Terminal
 
 pytestmark = pytest.mark.ros
 
@@ -66,7 +66,7 @@ def answers(remote: Remote, service: str, key: Path, expected: str) -> bool:
 def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run) -> None:
     (tmp_path / "mine.py").write_text(PROFILE)
     out = tmp_path / "mine.yaml"
-    with Terminal(tmp_path, "setup", "mine.py", "--out", out) as command:
+    with Command(tmp_path, "setup", "mine.py", "--out", out) as command:
         command.converse(ANSWERS)
     assert command.process.returncode == 1, command.output
     assert "x forward, y left, z up" in command.output
@@ -78,7 +78,7 @@ def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run
     words = ("guard", out, "--namespace", "/", "--task", "reach")
     with (
         RosNode("person", driver.folder, local=True) as node,
-        Terminal(tmp_path, *words) as command,
+        Command(tmp_path, *words) as command,
     ):
         remote, key = Remote(node), key_path(out.with_suffix(".latch"))
         guard = GuardClient(node, "", remote)

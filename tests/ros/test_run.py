@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from serl.cli import main as cli
@@ -18,14 +17,10 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 
 from ..runs.test_deployment import trained
-from .support.terminal import LIMIT_S, Terminal
+from .conftest import Start
 from .support.tracked import SEEN, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
-
-
-def deployment(run: RunFolder) -> RunFolder:
-    return RunFolder.open(next((run.path / "deployments").iterdir()))
 
 
 def assert_logged(run: RunFolder, episodes: int) -> None:
@@ -42,34 +37,20 @@ def assert_logged(run: RunFolder, episodes: int) -> None:
 
 
 def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
-    tmp_path: Path, commands: list[Terminal]
+    tmp_path: Path, start: Start
 ) -> None:
     run = trained(tmp_path, 100)
-    command = Terminal(tmp_path, "run", run.path)
-    commands.append(command)
+    command = start("run", run.path, "--out", "mine")
     command.until("episode 1:")
-    children = psutil.Process(command.process.pid).children(recursive=True)
+    children = command.children()
     assert command.interrupt() == 130, command.output
     assert not any(child.is_running() for child in children)
     assert "trials succeeded" in command.output
-    tried = read_tried(deployment(run).path)
+    deployed = RunFolder.open(tmp_path / "mine")
+    tried = read_tried(deployed.path)
     assert [each.episode for each in tried] == list(range(len(tried)))
-    assert len(episode_paths(deployment(run).episodes("actor0"))) >= len(tried) >= 2
+    assert len(episode_paths(deployed.episodes("actor0"))) >= len(tried) >= 2
     assert not run.actors()
-
-
-def test_a_policy_runs_on_the_simulated_arm_behind_its_guard(
-    tmp_path: Path, commands: list[Terminal]
-) -> None:
-    run = trained(tmp_path, 100)
-    command = Terminal(
-        tmp_path, "run", run.path, "--robot", "sim", "--episodes", 1, "--out", "mine"
-    )
-    commands.append(command)
-    assert command.process.wait(LIMIT_S) == 0, command.output
-    assert "episode 0:" in command.output
-    assert_logged(RunFolder.open(tmp_path / "mine"), 1)
-    assert (tmp_path / "mine" / "guard" / "actor0.latch").exists()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +66,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     before: Latch | None,
     cause: str,
     tmp_path: Path,
-    commands: list[Terminal],
+    start: Start,
 ) -> None:
     run = trained(tmp_path, 100)
     if before is not None:
@@ -93,8 +74,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     with franka_beside_a_goal(tmp_path, place) as (_, arm):
         where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
         words = ("--robot", "mine.py", *where, "--episodes", 1)
-        command = Terminal(tmp_path, "run", run.path, *words)
-        commands.append(command)
+        command = start("run", run.path, *words)
         command.until(f"{cause}: Enter confirms that you have dealt with it")
         disarmed = "the guard is disarmed: Enter arms it"
         answer_until(command, lambda: disarmed in command.output, [SEEN])
@@ -102,7 +82,8 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
         answer_all(command)
     assert command.process.returncode == 0, command.output
     assert "episode 0:" in command.output
-    assert_logged(deployment(run), 1)
+    (folder,) = (run.path / "deployments").iterdir()
+    assert_logged(RunFolder.open(folder), 1)
     place = f"@{arm.strip('/').replace('/', '.')}" if arm else ""
     latch = (tmp_path / f"mine{place}.latch").read_text()
     assert latch == "serl latch: disarmed\n", "beside its profile"

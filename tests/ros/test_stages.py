@@ -14,9 +14,9 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.types import ActionSource, Step
 
-from .conftest import LIMIT_S
+from .conftest import Start
 from .support.corners import GRAPH
-from .test_training import TINY, Command, assert_sound, rows, trained
+from .test_training import TINY, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
 
@@ -25,10 +25,9 @@ STAGES = "{near: {then: nearer}, nearer: {then: near, config: {task_config: {rea
 
 
 def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
-    tmp_path: Path, commands: list[Command], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Command(tmp_path, "train", "reach", **TINY | FEW, steps=400, stages=STAGES)
-    commands.append(first)
+    first = start("train", "reach", **TINY | FEW, steps=240, stages=STAGES)
     run = first.run_folder()
     parts = run.parts()
     assert list(parts) == ["near", "nearer"]
@@ -36,11 +35,10 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
     first.interrupt()
     assert "to go on: serl train --resume" in first.output
 
-    second = Command(tmp_path, "train", "--resume", run.path)
-    commands.append(second)
-    assert second.process.wait(20 * LIMIT_S) == 0, second.output
+    second = start("train", "--resume", run.path)
+    second.succeed()
     for name, part in parts.items():
-        assert sum(trained(part).values()) == 400
+        assert sum(trained(part).values()) == 240
         assert part.config.task_config["reach_m"] == {"near": 0.05, "nearer": 0.04}[name]
         assert [row["purpose"] for row in rows(part, "evaluation")][-1] == "final"
         assert_sound(part)
@@ -53,15 +51,14 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
 
 @pytest.mark.slow
 def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
-    tmp_path: Path, commands: list[Command]
+    tmp_path: Path, start: Start
 ) -> None:
     changed = {"steps": 120, "task_config.time_limit_s": 2.0}
     corners = Path(__file__).parent / "support/corners.py"
-    command = Command(tmp_path, "train", corners, **TINY | FEW | changed)
-    commands.append(command)
+    command = start("train", corners, **TINY | FEW | changed)
     parts = command.run_folder().parts()
     assert list(parts) == list(GRAPH)
-    assert command.process.wait(12 * LIMIT_S) == 0, command.output
+    command.succeed()
 
     played: list[tuple[float, str, bool]] = []
     for name, part in parts.items():

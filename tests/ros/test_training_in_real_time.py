@@ -8,34 +8,26 @@ from pathlib import Path
 import pytest
 
 from serl.log.episode_reader import read_records
-from serl.ros.testing.processes import eventually
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.link import read_control_status
 from serl.types import End
 
-from .test_training import TINY, Command, assert_sound, trained
+from .conftest import Start
+from .test_training import TINY, assert_sound, trained
 
 pytestmark = pytest.mark.ros
 
-_LIMIT_S = 400.0
-
 
 def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_death(
-    tmp_path: Path, commands: list[Command]
+    tmp_path: Path, start: Start
 ) -> None:
     settings = TINY | {"learner.checkpoint_every": 40, "selection_checkpoints": 1}
-    command = Command(tmp_path, "train", "reach", **settings, steps=80, robot="sim")
-    commands.append(command)
+    command = start("train", "reach", **settings, steps=80, robot="sim")
     run = command.run_folder()
     command.child("serl.ros.nodes.guard", "actor0")
-
-    def is_over() -> bool:
-        return command.process.poll() is not None or read_control_status(link) is not None
-
-    link = run.link("actor0")
-    eventually(is_over, _LIMIT_S)  # an episode
+    command.until(lambda: read_control_status(run.link("actor0")) is not None)  # an episode
     command.child("serl.ros.nodes.sim", "actor0").send_signal(signal.SIGKILL)
-    assert command.process.wait(_LIMIT_S) == 0, command.output
+    command.succeed()
     assert "sim-actor0 was killed by SIGKILL: started again" in command.output
     assert "control periods began late" in command.output
     assert sum(trained(run).values()) == 80

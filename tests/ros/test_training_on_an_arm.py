@@ -22,7 +22,8 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step
 
-from .support.terminal import LIMIT_S, Terminal
+from ..support.command import LIMIT_S
+from .conftest import Start
 from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
 from .test_training import assert_sound, rows, trained
 
@@ -44,15 +45,14 @@ POSE = f"--reward.pose=[{GOAL_M[0]},{GOAL_M[1]},{GOAL_M[2]},1,0,0,0]"
 
 
 def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
-    tmp_path: Path, commands: list[Terminal], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["record", "reach", "--demos", "2", "--out", "demos"]) == 0
     with franka_beside_a_goal(tmp_path) as (_, arm):
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", "demos", "--trials", 1)
         reward = ("--reward.kind=pose", POSE)
-        command = Terminal(tmp_path, "train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
-        commands.append(command)
+        command = start("train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
         assert "the guard is disarmed: Enter arms it" in command.output
@@ -76,13 +76,10 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
 
 
 @pytest.mark.slow
-def test_a_training_without_a_terminal_waits_for_its_services(
-    tmp_path: Path, commands: list[Terminal]
-) -> None:
+def test_a_training_without_a_terminal_waits_for_its_services(tmp_path: Path, start: Start) -> None:
     with franka_beside_a_goal(tmp_path) as (driver, arm):
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
-        command = Terminal(tmp_path, "train", "reach", *words, *SETTINGS)
-        commands.append(command)
+        command = start("train", "reach", *words, *SETTINGS)
         assert command.process.stdin is not None
         command.process.stdin.close()  # as of a service
         with RosNode("person", driver.folder, local=True) as node:
@@ -94,7 +91,7 @@ def test_a_training_without_a_terminal_waits_for_its_services(
             command.until(f"{waits} {guard}/arm --key ")
             eventually(lambda: answered(node, f"{guard}/arm", key))
         command.until(f"{RESTORE}: Enter goes on")
-        assert command.process.poll() is None
+        assert command.is_running
         assert command.interrupt() == 130
 
 
@@ -110,18 +107,17 @@ def answered(node: RosNode, service: str, key: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
-    number: signal.Signals, tmp_path: Path, commands: list[Terminal]
+    number: signal.Signals, tmp_path: Path, start: Start
 ) -> None:
     with franka_beside_a_goal(tmp_path) as (driver, arm):
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
         long = [each.replace("limit_s=1.0", "limit_s=60.0") for each in SETTINGS]
-        command = Terminal(tmp_path, "train", "reach", *words, *long)
-        commands.append(command)
+        command = start("train", "reach", *words, *long)
         moving = (tmp_path / "runs").rglob
         answer_until(command, lambda: list(moving("*.part.mcap")), (*ARMS, GOES_ON))
         children = psutil.Process(command.process.pid).children(recursive=True)
         command.process.send_signal(number)
-        command.process.wait(LIMIT_S)
+        command.wait()
         _, alive = psutil.wait_procs(children, LIMIT_S)
         assert not alive
         with RosNode("witness", driver.folder, local=True) as node:

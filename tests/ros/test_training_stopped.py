@@ -12,7 +12,7 @@ from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 
-from .support.terminal import LIMIT_S, Terminal
+from ..support.command import LIMIT_S, Command
 from .support.tracked import PROGRESS, SEEN, answer_until
 from .test_training import TINY
 
@@ -30,7 +30,7 @@ def stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         Remote(node, lambda: None).trigger("actor0/guard/estop", LIMIT_S)
 
 
-def last_progress(command: Terminal) -> str:
+def last_progress(command: Command) -> str:
     return [line for line in command.output.splitlines() if PROGRESS in line][-1]
 
 
@@ -44,11 +44,11 @@ def test_a_latched_guard_asks_at_the_terminal_and_the_progress_says_so_also_when
 ) -> None:
     options = [word for name, value in TINY.items() for word in (f"--{name}", value)]
     words = ("train", "reach", "--robot", "sim", "--steps", 100_000, *options)
-    with Terminal(tmp_path, *words) as command:
+    with Command(tmp_path, *words) as command:
         command.until(PROGRESS)
         stop(run_of(tmp_path), monkeypatch)
         command.until(WAITS)
-    with Terminal(tmp_path, "train", "--resume", run_of(tmp_path).path) as command:
+    with Command(tmp_path, "train", "--resume", run_of(tmp_path).path) as command:
         command.until(WAITS)
         answer_until(command, lambda: "disarmed\n" in command.output, (SEEN,))
         eventually(lambda: "waits for a person" not in last_progress(command), LIMIT_S)

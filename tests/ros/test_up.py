@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
@@ -37,7 +33,8 @@ from serl.runs.verify import verify
 from serl.system.settings_file import checked
 from serl.workspace import Workspace
 
-from .support.terminal import Terminal
+from ..support.command import Command
+from .conftest import Start
 from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside_goals
 
 pytestmark = pytest.mark.ros
@@ -163,25 +160,12 @@ def test_what_a_file_may_not_say_is_one_line(
 
 
 @pytest.mark.slow
-def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path) -> None:
+def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path, start: Start) -> None:
     file = tmp_path / "up.yaml"
     file.write_text(yaml.safe_dump({"task": "reach", "settings": SETTINGS, "robots": ROBOTS}))
-    output = tmp_path / "up.out"
-    command = subprocess.Popen(
-        [sys.executable, "-m", "serl.cli.main", "up", str(file)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-        stdout=output.open("wb"),
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        eventually(lambda: command.poll() is not None or "run: " in output.read_text(), 240)
-        eventually(lambda: command.poll() is not None or _modules(command) >= 9, 240)
-        assert command.wait(900) == 0, output.read_text()
-    finally:
-        if command.poll() is None:
-            command.terminate()
-            command.wait(30)
+    command = start("up", file)
+    command.until(lambda: _nodes(command) >= 9)
+    command.succeed()
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
     report = verify(folder)
     assert report.sound, report
@@ -193,7 +177,7 @@ def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
-    tmp_path: Path, commands: list[Terminal]
+    tmp_path: Path, start: Start
 ) -> None:
     places = ("/two/left", "/two/right")
     robots = [
@@ -208,15 +192,14 @@ def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
             see = partial(lambda seen, message: seen.append(message.pose.position.z), been[arm])
             node.subscribe(Topic(f"{arm}/current_pose", PoseStamped, 10), see)
         eventually(lambda: all(been.values()))
-        command = Terminal(tmp_path, "up", "up.yaml")
-        commands.append(command)
+        command = start("up", "up.yaml")
         commanding: dict[str, set[str]] = {arm: set() for arm in arms}
 
         def done() -> bool:
             for arm, names in commanding.items():
                 found = node.handle.get_publishers_info_by_topic(f"{arm}/target_pose")
                 names.update(each.node_name for each in found)
-            return command.process.poll() is not None
+            return not command.is_running
 
         command.until(": estop: no latch file")  # of whichever is heard first
         assert not list((tmp_path / "runs").rglob("*.mcap")), "they moved before a person said so"
@@ -304,7 +287,6 @@ def test_an_arm_that_nobody_taught_is_refused_beside_one_that_somebody_did(
     assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "right.yaml"}
 
 
-def _modules(command: subprocess.Popen[bytes]) -> int:
-    """Nodes that the command has started: a learner, and for each arm four."""
-    children = psutil.Process(command.pid).children()
-    return sum("serl.ros." in " ".join(child.cmdline()) for child in children)
+def _nodes(command: Command) -> int:
+    """Count the nodes that the command has started: a learner, and for each arm four."""
+    return sum("serl.ros." in " ".join(child.cmdline()) for child in command.children())

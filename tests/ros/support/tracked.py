@@ -12,9 +12,9 @@ from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 
+from ...support.command import LIMIT_S, Command
 from ..conftest import Run
 from .franka import start_franka
-from .terminal import LIMIT_S, Terminal
 
 GOAL_M = (0.5, 0.0, 0.3)
 SEEN, GOES_ON = "Enter confirms that you have dealt with it\n", ": Enter goes on\n"
@@ -70,13 +70,13 @@ def frankas_beside_goals(
             driver.end()
 
 
-def answer_all(command: Terminal, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
+def answer_all(command: Command, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
     """A person who says yes to each of these questions, until the command is done."""
-    answer_until(command, lambda: command.process.poll() is not None, ends)
+    answer_until(command, lambda: not command.is_running, ends)
 
 
 def answer_until(
-    command: Terminal, condition: Callable[[], object], ends: Sequence[str] = ARMS
+    command: Command, condition: Callable[[], object], ends: Sequence[str] = ARMS
 ) -> None:
     """... or until something is so; on a busy machine a question may come again.
 
@@ -89,7 +89,7 @@ def answer_until(
         nonlocal answered
         said = [line for line in command.output.splitlines(True) if PROGRESS not in line]
         if len(said) > answered and said[-1].endswith(tuple(ends)):
-            command.press_enter()
+            command.say()
             answered = len(said)
         return condition()
 

@@ -1,0 +1,150 @@
+"""A program, such as a `serl` command, in a process whose output a test reads and answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from serl.ros.testing.processes import eventually
+from serl.runs.folder import RunFolder
+
+LIMIT_S = 240.0
+SERL = (sys.executable, "-m", "serl.cli.main")
+
+
+class Program:
+    """A process with a session of its own, interrupted when its context is left.
+
+    Args:
+        words: the command.
+        output: file of the standard output and error; its folder is the working directory.
+        environment: environment variables; None for those of this process.
+    """
+
+    def __init__(
+        self, words: Sequence[str], output: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        variables = dict(os.environ if environment is None else environment)
+        variables |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        self.path = output
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                words,
+                cwd=output.parent,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.is_running:
+            self.interrupt(group=True)
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        return self.path.read_text()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.poll() is None
+
+    def until(self, wanted: str | Callable[[], object], limit_s: float = LIMIT_S) -> None:
+        """Return once a text is printed or a condition holds; fail when the process ends before."""
+
+        def is_met() -> object:
+            return wanted in self.output if isinstance(wanted, str) else wanted()
+
+        eventually(lambda: not self.is_running or is_met(), limit_s, lambda: self.output)
+        assert is_met(), self.output
+
+    def say(self, line: str = "") -> None:
+        """Type a line and Enter."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def converse(self, answers: Mapping[str, str]) -> None:
+        """Answer each question by the first of its ends that fits, until the process ends."""
+        answered = 0
+
+        def is_over() -> bool:
+            nonlocal answered
+            said = self.output
+            for end, answer in answers.items():
+                if len(said) > answered and said.rstrip(" \n").endswith(end):
+                    answered = len(said)
+                    self.say(answer)
+                    break
+            return not self.is_running
+
+        eventually(is_over, LIMIT_S, lambda: self.output)
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT, group: bool = False) -> int:
+        """Press Ctrl-C or send another signal, also to all children; return the exit code."""
+        if group:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Block until the process ends; return the exit code."""
+        eventually(lambda: not self.is_running, limit_s, lambda: self.output)
+        return int(self.process.returncode)
+
+    def succeed(self, limit_s: float = 2.5 * LIMIT_S) -> str:
+        """Block until the process ends; fail unless it succeeded; return its output."""
+        assert self.wait(limit_s) == 0, self.output
+        return self.output
+
+    def run_folder(self) -> RunFolder:
+        """Return the run whose folder is printed, once it does."""
+        self.until(lambda: re.search(r"^run: .+\n", self.output, re.MULTILINE))
+        return RunFolder.open(self.path.parent / self.output.partition("run: ")[2].split("\n")[0])
+
+    def children(self) -> list[psutil.Process]:
+        """Return the processes below this one."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, *words: str) -> psutil.Process:
+        """Return the child process whose command line has these words, once it runs."""
+        found: list[psutil.Process] = []
+
+        def is_found() -> bool:
+            found[:] = [p for p in self.children() if set(words) <= set(_command_line(p))]
+            return bool(found)
+
+        eventually(is_found)
+        return found[0]
+
+
+class Command(Program):
+    """A `serl` command in a folder; settings are options with a value."""
+
+    def __init__(self, folder: Path, *words: object, **settings: object) -> None:
+        dotted = [f"--{name}={value}" for name, value in settings.items()]
+        output = folder / f"{words[0]}.out"
+        super().__init__([*SERL, *map(str, words), *dotted], output)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
