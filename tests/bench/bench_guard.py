@@ -46,7 +46,7 @@ from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from tests.console.browser import CHROMIUM, browser
-from tests.ros.support.cell import Cell, Stop
+from tests.ros.support.guard_bench import GuardBench, Stop
 from tests.support.guarding import DOWN, TICK_S, Loop, armed, numbers
 
 WATCH = """
@@ -67,9 +67,9 @@ P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.300, 0.150
 class Fault(NamedTuple):
     """Something that must stop the arm: how it is dealt, the sign of it, how it is mended."""
 
-    deal: Callable[[Cell], float]
+    deal: Callable[[GuardBench], float]
     sign: str
-    mend: Callable[[Cell], None]
+    mend: Callable[[GuardBench], None]
 
 
 def main() -> None:
@@ -94,12 +94,12 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 if not options.shared_memory:
                     meet_others(Path(folder))
-                with Cell(Path(folder)) as cell:
+                with GuardBench(Path(folder)) as bench:
                     if faults:
-                        start(cell, mode, witnessed=faults is chosen[1])
-                        stops |= measure(cell, faults, mode, each)
+                        start(bench, mode, recorded_elsewhere=faults is chosen[1])
+                        stops |= measure(bench, faults, mode, each)
                     if faults is chosen[0] and not options.only:
-                        gaps = [console_dies(cell) for _ in range(max(1, options.trials // 10))]
+                        gaps = [console_dies(bench) for _ in range(max(1, options.trials // 10))]
         if CHROMIUM and any(options.only in name for name in OF_A_PAGE):
             with tempfile.TemporaryDirectory() as folder:
                 stops |= measure_page(options.only, options.trials, Path(folder))
@@ -111,105 +111,105 @@ def main() -> None:
         raise SystemExit(f"later than it may be: {', '.join(late_in)}")
 
 
-def start(cell: Cell, mode: str, witnessed: bool) -> None:
+def start(bench: GuardBench, mode: str, recorded_elsewhere: bool) -> None:
     """The processes, and one that writes down for an arm that is killed."""
-    if witnessed:
-        cell.start_witness()
-    cell.start_all(mode, steered=mode == "teleop", witnessed=witnessed)
+    if recorded_elsewhere:
+        bench.start_recorder()
+    bench.start_all(mode, teleoperated=mode == "teleop", recorded_elsewhere=recorded_elsewhere)
 
 
 def measure(
-    cell: Cell, faults: Mapping[str, Fault], mode: str, trials: int
+    bench: GuardBench, faults: Mapping[str, Fault], mode: str, trials: int
 ) -> dict[str, list[Stop]]:
     """Deal the faults in turns, so many of each."""
     stops: dict[str, list[Stop]] = {name: [] for name in faults}
     for trial in range(trials * len(faults)):
         name = list(faults)[trial % len(faults)]
         fault = faults[name]
-        eventually(lambda: cell.is_taken(mode), found=lambda: cell.state)
-        eventually(cell.moves)
+        eventually(lambda: bench.is_driven(mode), found=lambda: bench.state)
+        eventually(bench.is_moving)
         time.sleep(0.001 * (trial * 37 % 100))  # at any time of the period
-        stops[name].append(cell.stopped(fault.deal(cell), fault.sign))
-        fault.mend(cell)
-    eventually(lambda: cell.is_taken(mode), found=lambda: cell.state)
+        stops[name].append(bench.wait_for_stop(fault.deal(bench), fault.sign))
+        fault.mend(bench)
+    eventually(lambda: bench.is_driven(mode), found=lambda: bench.state)
     return stops
 
 
-def silence(cell: Cell) -> float:
+def silence(bench: GuardBench) -> float:
     """The arm measures nothing any more."""
     begin_s = time.monotonic()
-    cell.break_arm(silent=True)
+    bench.set_arm_faults(silent=True)
     return begin_s
 
 
-def press(cell: Cell) -> float:
+def press(bench: GuardBench) -> float:
     """Somebody calls for an emergency stop."""
-    cell.client("estop")
+    bench.client("estop")
     begin_s = time.monotonic()
-    assert cell.call("estop")[0]
+    assert bench.call("estop")[0]
     return begin_s
 
 
-def recover(cell: Cell) -> None:
+def recover(bench: GuardBench) -> None:
     """What an operator does after a stop."""
-    eventually(lambda: cell.call("ack")[0])
-    if cell.state.startswith("estop"):
-        cell.call("reset")
-    cell.arm()
+    eventually(lambda: bench.call("ack")[0])
+    if bench.state.startswith("estop"):
+        bench.call("reset")
+    bench.arm()
 
 
-def restart_guard(cell: Cell) -> None:
+def restart_guard(bench: GuardBench) -> None:
     """The dead guard's successor, and its operator."""
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("protective stop")
-    recover(cell)
+    bench.states.clear()
+    bench.start_guard()
+    bench.until("protective stop")
+    recover(bench)
 
 
 FAULTS = {
     "actor, SIGSTOP": Fault(
-        lambda cell: cell.signal("actor", signal.SIGSTOP),
+        lambda bench: bench.signal("actor", signal.SIGSTOP),
         "state hold",
-        lambda cell: void(cell.signal("actor", signal.SIGCONT)),
+        lambda bench: void(bench.signal("actor", signal.SIGCONT)),
     ),
     "actor, SIGKILL": Fault(
-        lambda cell: cell.signal("actor", signal.SIGKILL),
+        lambda bench: bench.signal("actor", signal.SIGKILL),
         "state hold",
-        lambda cell: cell.start_actor(),
+        lambda bench: bench.start_actor(),
     ),
-    "measurements end": Fault(silence, "state hold", lambda cell: cell.break_arm()),
+    "measurements end": Fault(silence, "state hold", lambda bench: bench.set_arm_faults()),
     "guard, SIGSTOP": Fault(
-        lambda cell: cell.signal("guard", signal.SIGSTOP),
+        lambda bench: bench.signal("guard", signal.SIGSTOP),
         "holds",
-        lambda cell: void(cell.signal("guard", signal.SIGCONT)),
+        lambda bench: void(bench.signal("guard", signal.SIGCONT)),
     ),
     "guard, SIGKILL": Fault(
-        lambda cell: cell.signal("guard", signal.SIGKILL), "holds", restart_guard
+        lambda bench: bench.signal("guard", signal.SIGKILL), "holds", restart_guard
     ),
     "e-stop service": Fault(press, "state estop", recover),
 }
 OF_THE_ARM = {
     "arm, SIGSTOP": Fault(
-        lambda cell: cell.signal("arm", signal.SIGSTOP),
+        lambda bench: bench.signal("arm", signal.SIGSTOP),
         "state hold",
-        lambda cell: void(cell.signal("arm", signal.SIGCONT)),
+        lambda bench: void(bench.signal("arm", signal.SIGCONT)),
     ),
     "arm, SIGKILL": Fault(
-        lambda cell: cell.signal("arm", signal.SIGKILL),
+        lambda bench: bench.signal("arm", signal.SIGKILL),
         "state hold",
-        lambda cell: cell.start_arm(witnessed=True),
+        lambda bench: bench.start_arm(recorded_elsewhere=True),
     ),
 }
 OF_A_HAND = {
     "hand, SIGSTOP": Fault(
-        lambda cell: cell.signal("hand", signal.SIGSTOP),
+        lambda bench: bench.signal("device", signal.SIGSTOP),
         "state hold",
-        lambda cell: void(cell.signal("hand", signal.SIGCONT)),
+        lambda bench: void(bench.signal("device", signal.SIGCONT)),
     ),
     "hand, SIGKILL": Fault(
-        lambda cell: cell.signal("hand", signal.SIGKILL),
+        lambda bench: bench.signal("device", signal.SIGKILL),
         "state hold",
-        lambda cell: cell.start_hand(),
+        lambda bench: bench.start_device(),
     ),
 }
 
@@ -218,16 +218,16 @@ class PageDriver:
     """A person who drives left and right by the keys of the console's page, in headless Chromium.
 
     Args:
-        cell: the cell; its console runs.
+        bench: its processes; its console runs.
         folder: folder for Chromium's profile.
     """
 
     KEYS = ("KeyD", "KeyA")
     HELD_S, RELEASED_S = 0.6, 1.0
 
-    def __init__(self, cell: Cell, folder: Path) -> None:
-        eventually(lambda: read_address(cell.folder))
-        self._address, self._folder = read_address(cell.folder), folder
+    def __init__(self, bench: GuardBench, folder: Path) -> None:
+        eventually(lambda: read_address(bench.folder))
+        self._address, self._folder = read_address(bench.folder), folder
         self._over, self._released = threading.Event(), threading.Event()
         self._released.set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._drive()), daemon=True)
@@ -277,32 +277,32 @@ def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
     """Deal the faults of a page and its console while a person drives by the page's keys."""
     run = RunFolder.create(folder, resolve({"task": "reach"}), datetime.now())
     meet_others(run.path)
-    with Cell(run.path) as cell:
-        cell.start_console()
-        cell.start_arm()
-        cell.start_guard()
-        cell.start_steered(hand=False)
-        driver = PageDriver(cell, folder / "chromium")
+    with GuardBench(run.path) as bench:
+        bench.start_console()
+        bench.start_arm()
+        bench.start_guard()
+        bench.start_teleoperated(device=False)
+        driver = PageDriver(bench, folder / "chromium")
 
-        def resume_console(cell: Cell) -> None:
-            cell.signal("console", signal.SIGCONT)
+        def resume_console(bench: GuardBench) -> None:
+            bench.signal("console", signal.SIGCONT)
             driver.resume()
 
         faults = {
             "page, SIGSTOP": Fault(
-                lambda cell: driver.signal(signal.SIGSTOP),
+                lambda bench: driver.signal(signal.SIGSTOP),
                 "state hold",
-                lambda cell: driver.resume(),
+                lambda bench: driver.resume(),
             ),
             "console, SIGSTOP": Fault(
-                lambda cell: cell.signal("console", signal.SIGSTOP),
+                lambda bench: bench.signal("console", signal.SIGSTOP),
                 "state hold",
                 resume_console,
             ),
         }
         chosen = {name: fault for name, fault in faults.items() if only in name}
         try:
-            return measure(cell, chosen, "teleop", trials) if chosen else {}
+            return measure(bench, chosen, "teleop", trials) if chosen else {}
         finally:
             driver.close()
 
@@ -311,18 +311,18 @@ def void(value: object) -> None:
     """Nothing of it."""
 
 
-def console_dies(cell: Cell) -> float:
+def console_dies(bench: GuardBench) -> float:
     """Kill a reader of the guard's state; the longest gap between setpoints in the 2 s after."""
-    name = f"{cell.prefix}/guard/state"
+    name = f"{bench.prefix}/guard/state"
     console = subprocess.Popen(
-        [sys.executable, "-c", WATCH, str(cell.folder), name], env=cell.environment
+        [sys.executable, "-c", WATCH, str(bench.folder), name], env=bench.environment
     )
     time.sleep(5.0)
     begin_s = time.monotonic()
     console.kill()
     console.wait()
     time.sleep(2.0)
-    times = [line.at_s for line in cell.lines(begin_s) if line.words[0] == "setpoint"]
+    times = [line.at_s for line in bench.lines(begin_s) if line.words[0] == "setpoint"]
     return float(np.diff(times).max())
 
 

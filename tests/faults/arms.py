@@ -25,9 +25,9 @@ from serl.ros.testing import ProfileBench
 from serl.ros.testing.processes import ROBOT, eventually
 from serl.types import ActionSource, Observation
 
-from ..ros.support.cell import Cell
+from ..ros.support.guard_bench import GuardBench
 from ..support.upstream import file_of
-from .motion import cell_in
+from .motion import bench_in
 from .registry import REGISTRY, Level, Scene
 
 CAMERA = "front"
@@ -91,8 +91,8 @@ def idle_gripper(folder: Path) -> None:
 class WatchedCamera:
     """A camera's driver in another process, and the actor's end of it, as `RosArm` has one."""
 
-    def __init__(self, cell: Cell, node: RosNode) -> None:
-        self._cell, self._remote = cell, Remote(node)
+    def __init__(self, bench: GuardBench, node: RosNode) -> None:
+        self._bench, self._remote = bench, Remote(node)
         topic = picture_topic(ROBOT, CAMERA)
         self._camera = RosCamera(node, topic, {CAMERA: VIEW}, 0.2, still=False)
         self._monitor = CameraMonitor({CAMERA: VIEW.spec})
@@ -118,7 +118,7 @@ class WatchedCamera:
         which this process wakes up too late, do not count.
         """
         eventually(self.is_well)
-        self._cell.lateness.worst_s = 0.0
+        self._bench.lateness.worst_s = 0.0
         self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": fault})
         last_s, deadline_s, why = -math.inf, time.monotonic() + 60.0, ""
         while part not in why:
@@ -133,22 +133,22 @@ class WatchedCamera:
         assert CAMERA in why, why
         pictures_s = self._pictures_s(fault)
         pauses_s = (b - a - FRAME_S for a, b in pairwise(pictures_s) if a < last_s)
-        allowed_s = NOTICED_S + max(0.0, *pauses_s, 0.0) + self._cell.lateness.worst_s
+        allowed_s = NOTICED_S + max(0.0, *pauses_s, 0.0) + self._bench.lateness.worst_s
         assert last_s - pictures_s[0] <= allowed_s, (fault, last_s - pictures_s[0], allowed_s)
         self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": ""})
 
     def _pictures_s(self, fault: str) -> list[float]:
         """Return when the driver sent pictures with a fault, or would have sent them."""
-        lines = (self._cell.folder / f"{CAMERA}.txt").read_text().splitlines()
+        lines = (self._bench.folder / f"{CAMERA}.txt").read_text().splitlines()
         return [float(line.split(" ")[0]) for line in lines if line.endswith(f" {fault}")]
 
 
 @contextmanager
 def _camera(folder: Path) -> Iterator[WatchedCamera]:
     """Start a camera that works, at 30 Hz."""
-    with cell_in(folder) as cell, RosNode("eyes", folder, local=True) as node:
-        cell.start_camera(CAMERA)
-        yield WatchedCamera(cell, node)
+    with bench_in(folder) as bench, RosNode("eyes", folder, local=True) as node:
+        bench.start_camera(CAMERA)
+        yield WatchedCamera(bench, node)
 
 
 camera = Scene(_camera)

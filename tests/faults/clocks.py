@@ -10,8 +10,8 @@ from pathlib import Path
 
 from serl.ros.testing.processes import eventually
 
-from ..ros.support.cell import Cell
-from .motion import cell_in
+from ..ros.support.guard_bench import GuardBench
+from .motion import bench_in
 from .registry import REGISTRY, Level, Recipe
 
 _SOURCE = Path(__file__).with_name("clock_step.c")
@@ -34,27 +34,27 @@ class HostClock:
 
 
 @contextmanager
-def moving_by(folder: Path) -> Iterator[tuple[Cell, HostClock]]:
+def moving_by(folder: Path) -> Iterator[tuple[GuardBench, HostClock]]:
     """A guard, an arm and an actor that leads it around, on a host whose clock can be set."""
     clock = HostClock(folder)
-    with cell_in(folder) as cell:
-        cell.environment |= clock.variables
-        cell.start_all()
-        yield cell, clock
+    with bench_in(folder) as bench:
+        bench.environment |= clock.variables
+        bench.start_all()
+        yield bench, clock
 
 
-def _goes_on(cell: Cell) -> None:
+def _goes_on(bench: GuardBench) -> None:
     """The arm moves, and soon nothing more is refused for a second."""
 
     def refused() -> dict[str, float]:
-        return {name: count for name, count in cell.counts.items() if ": " in name}
+        return {name: count for name, count in bench.counts.items() if ": " in name}
 
     def is_quiet() -> bool:
-        before, seen = refused(), len(cell.states)
-        eventually(lambda: len(cell.states) > seen + 10)
-        return refused() == before and cell.state.startswith("policy") and cell.moves()
+        before, seen = refused(), len(bench.states)
+        eventually(lambda: len(bench.states) > seen + 10)
+        return refused() == before and bench.state.startswith("policy") and bench.is_moving()
 
-    eventually(is_quiet, found=lambda: f"{cell.state}, {refused()}")
+    eventually(is_quiet, found=lambda: f"{bench.state}, {refused()}")
 
 
 @REGISTRY.fault(
@@ -67,14 +67,14 @@ def _goes_on(cell: Cell) -> None:
     needs=(Recipe.COMPILER,),
 )
 def host_clock_set(folder: Path) -> None:
-    with moving_by(folder) as (cell, clock):
+    with moving_by(folder) as (bench, clock):
         for ahead_s in (3600, 0):
             clock.set_s(ahead_s)
-            _goes_on(cell)  # which nobody helped after a stop
-        with cell.stranger():
-            cell.until("protective stop: others publish")
-        eventually(lambda: cell.call("ack")[0])
-        cell.arm()
-        cell.until("policy")
-        cell.press_button()()
-        eventually(lambda: cell.latch.read_text() == "serl latch: estop\nthe topic estop\n")
+            _goes_on(bench)  # which nobody helped after a stop
+        with bench.second_publisher():
+            bench.until("protective stop: others publish")
+        eventually(lambda: bench.call("ack")[0])
+        bench.arm()
+        bench.until("policy")
+        bench.estop_button()()
+        eventually(lambda: bench.latch.read_text() == "serl latch: estop\nthe topic estop\n")

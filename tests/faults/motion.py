@@ -1,6 +1,6 @@
 """Faults of the processes on the way from an actor to an arm: real ones, over real DDS.
 
-They share one cell; each begins with an arm that a policy leads around. The time by which this
+They share one bench; each begins with an arm that a policy leads around. The time by which this
 machine wakes up sleeping threads too late is added to what is required: on a busy machine no
 process can be in time.
 """
@@ -25,29 +25,29 @@ from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import ROBOT, eventually
 
-from ..ros.support.cell import Cell
+from ..ros.support.guard_bench import GuardBench
 from .registry import REGISTRY, Level, Scene
 
 HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
 
 
 @contextmanager
-def cell_in(folder: Path) -> Iterator[Cell]:
-    """Yield a cell without processes, in a ROS domain of its own."""
+def bench_in(folder: Path) -> Iterator[GuardBench]:
+    """Yield a bench without processes, in a ROS domain of its own."""
     with (
         free_domain() as domain,
         patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
-        Cell(folder) as cell,
+        GuardBench(folder) as bench,
     ):
-        yield cell
+        yield bench
 
 
 @contextmanager
-def _moving(folder: Path) -> Iterator[Cell]:
+def _moving(folder: Path) -> Iterator[GuardBench]:
     """Start a guard, an arm, and an actor that leads it around."""
-    with cell_in(folder) as cell:
-        cell.start_all()
-        yield cell
+    with bench_in(folder) as bench:
+        bench.start_all()
+        yield bench
 
 
 moving = Scene(_moving)
@@ -61,11 +61,11 @@ moving = Scene(_moving)
     level=Level.PROCESSES,
     scene=moving,
 )
-def actor_killed_in_motion(cell: Cell) -> None:
-    cell.drive()
-    cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-    cell.start_actor()
-    cell.until("policy")
+def actor_killed_in_motion(bench: GuardBench) -> None:
+    bench.until_driven()
+    bench.assert_stops(lambda: bench.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+    bench.start_actor()
+    bench.until("policy")
 
 
 @REGISTRY.fault(
@@ -76,21 +76,21 @@ def actor_killed_in_motion(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def actor_stopped_in_motion(cell: Cell) -> None:
-    cell.drive()
-    cell.stops(lambda: cell.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
-    cell.signal("actor", signal.SIGCONT)
-    eventually(lambda: cell.is_taken("policy"), found=lambda: cell.state)
-    cell.signal("actor", signal.SIGKILL)
-    cell.start_actor("teleop")  # on a busy machine the guard gives up before it is there
-    eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
-    cell.stops(lambda: cell.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
-    seen = len(cell.states)
-    cell.start_actor("policy")
+def actor_stopped_in_motion(bench: GuardBench) -> None:
+    bench.until_driven()
+    bench.assert_stops(lambda: bench.signal("actor", signal.SIGSTOP), "state hold: heartbeat lost")
+    bench.signal("actor", signal.SIGCONT)
+    eventually(lambda: bench.is_driven("policy"), found=lambda: bench.state)
+    bench.signal("actor", signal.SIGKILL)
+    bench.start_actor("teleop")  # on a busy machine the guard gives up before it is there
+    eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
+    bench.assert_stops(lambda: bench.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
+    seen = len(bench.states)
+    bench.start_actor("policy")
     nobody = ("hold: a person was lost", "disarmed")
-    eventually(lambda: cell.state.startswith(nobody), found=lambda: cell.state)
-    assert not any(text.startswith("policy") for _, text in cell.states[seen:])
-    assert cell.call("disarm")[0]
+    eventually(lambda: bench.state.startswith(nobody), found=lambda: bench.state)
+    assert not any(text.startswith("policy") for _, text in bench.states[seen:])
+    assert bench.call("disarm")[0]
 
 
 @REGISTRY.fault(
@@ -102,21 +102,21 @@ def actor_stopped_in_motion(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def guard_struck_in_motion(cell: Cell) -> None:
-    cell.drive()
-    cell.stops(lambda: cell.signal("guard", signal.SIGSTOP), "holds")
+def guard_struck_in_motion(bench: GuardBench) -> None:
+    bench.until_driven()
+    bench.assert_stops(lambda: bench.signal("guard", signal.SIGSTOP), "holds")
     time.sleep(0.5)
-    woken_s = cell.signal("guard", signal.SIGCONT)
-    eventually(cell.moves)
-    assert cell.longest_step_m(woken_s) < 0.01
-    cell.stops(lambda: cell.signal("guard", signal.SIGKILL), "holds")
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("protective stop: the guard ended while it was armed")
-    assert not cell.call("arm")[0]
-    eventually(lambda: cell.call("ack")[0])
-    cell.arm()
-    cell.until("policy")
+    woken_s = bench.signal("guard", signal.SIGCONT)
+    eventually(bench.is_moving)
+    assert bench.longest_step_m(woken_s) < 0.01
+    bench.assert_stops(lambda: bench.signal("guard", signal.SIGKILL), "holds")
+    bench.states.clear()
+    bench.start_guard()
+    bench.until("protective stop: the guard ended while it was armed")
+    assert not bench.call("arm")[0]
+    eventually(lambda: bench.call("ack")[0])
+    bench.arm()
+    bench.until("policy")
 
 
 @REGISTRY.fault(
@@ -127,15 +127,15 @@ def guard_struck_in_motion(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def second_commander(cell: Cell) -> None:
-    cell.drive()
-    with cell.stranger():
-        cell.until("protective stop: others publish")
-        eventually(lambda: "stranger" in cell.state, found=lambda: cell.state)
-        eventually(lambda: cell.call("ack")[0])
-        assert "/stranger" in cell.call("arm")[1]
-    cell.arm()
-    cell.until("policy")
+def second_commander(bench: GuardBench) -> None:
+    bench.until_driven()
+    with bench.second_publisher():
+        bench.until("protective stop: others publish")
+        eventually(lambda: "stranger" in bench.state, found=lambda: bench.state)
+        eventually(lambda: bench.call("ack")[0])
+        assert "/stranger" in bench.call("arm")[1]
+    bench.arm()
+    bench.until("policy")
 
 
 @REGISTRY.fault(
@@ -146,20 +146,20 @@ def second_commander(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def targets_of_a_stranger(cell: Cell) -> None:
-    cell.drive()
-    with RosNode("stranger", cell.folder, local=True) as node:
-        targets = node.publisher(of_robot(COMMAND_POSE, cell.prefix))
+def targets_of_a_stranger(bench: GuardBench) -> None:
+    bench.until_driven()
+    with RosNode("stranger", bench.folder, local=True) as node:
+        targets = node.publisher(of_robot(COMMAND_POSE, bench.prefix))
         at_s, aside = node.handle.get_clock(), [0.5, 0.1, 0.2, 1.0, 0.0, 0.0, 0.0]
 
         def held() -> bool:
             targets.publish(pose_message(aside, "base", at_s.now().nanoseconds))
-            return cell.state.startswith("hold: several nodes command")
+            return bench.state.startswith("hold: several nodes command")
 
-        eventually(held, found=lambda: cell.state)
-        eventually(lambda: "/stranger" in cell.state, found=lambda: cell.state)
-        assert f"/actor_{ROBOT}" in cell.state
-    cell.until("policy")
+        eventually(held, found=lambda: bench.state)
+        eventually(lambda: "/stranger" in bench.state, found=lambda: bench.state)
+        assert f"/actor_{ROBOT}" in bench.state
+    bench.until("policy")
 
 
 @REGISTRY.fault(
@@ -173,48 +173,48 @@ def targets_of_a_stranger(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def forged_measurements(cell: Cell) -> None:
-    cell.drive()
-    assert cell.call("estop")[0]
-    assert _led_m(cell) == 0.0
-    eventually(lambda: cell.call("ack")[0])
-    assert cell.call("reset")[0]
-    cell.arm()
-    cell.until("policy")
-    cell.break_arm(force_n=40.0)
-    cell.until("protective stop: force 40 N")
-    cell.break_arm()
-    assert _led_m(cell) <= 0.03 + 1e-9
-    eventually(lambda: cell.call("ack")[0])
-    cell.arm()
-    cell.until("policy")
-    with _forging(cell):
-        cell.until("protective stop: ")
+def forged_measurements(bench: GuardBench) -> None:
+    bench.until_driven()
+    assert bench.call("estop")[0]
+    assert _led_m(bench) == 0.0
+    eventually(lambda: bench.call("ack")[0])
+    assert bench.call("reset")[0]
+    bench.arm()
+    bench.until("policy")
+    bench.set_arm_faults(force_n=40.0)
+    bench.until("protective stop: force 40 N")
+    bench.set_arm_faults()
+    assert _led_m(bench) <= 0.03 + 1e-9
+    eventually(lambda: bench.call("ack")[0])
+    bench.arm()
+    bench.until("policy")
+    with _forging(bench):
+        bench.until("protective stop: ")
 
 
-def _led_m(cell: Cell) -> float:
+def _led_m(bench: GuardBench) -> float:
     """How far a forger leads the setpoints of a stopped arm in 5 s; it is named meanwhile."""
     time.sleep(1.5)  # the stop settles
-    with _forging(cell):
+    with _forging(bench):
         begun_s = time.monotonic()
-        told = f"several nodes publish {cell.prefix}/current_pose: "
-        eventually(lambda: told in cell.not_now and "/forger" in cell.not_now)
-        also = [f"{cell.prefix}/{topic}: " for topic in ("wrench", "joint_states")]
-        eventually(lambda: all(name in cell.not_now for name in also), found=lambda: cell.not_now)
-        assert told in cell.call("ack")[1]
+        told = f"several nodes publish {bench.prefix}/current_pose: "
+        eventually(lambda: told in bench.not_now and "/forger" in bench.not_now)
+        also = [f"{bench.prefix}/{topic}: " for topic in ("wrench", "joint_states")]
+        eventually(lambda: all(name in bench.not_now for name in also), found=lambda: bench.not_now)
+        assert told in bench.call("ack")[1]
         time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
     first, *others = (
         [float(word) for word in line.words[1:]]
-        for line in cell.lines(begun_s)
+        for line in bench.lines(begun_s)
         if line.words[0] == "setpoint"
     )
     return max(math.dist(first, each) for each in others)
 
 
 @contextmanager
-def _forging(cell: Cell) -> Iterator[None]:
+def _forging(bench: GuardBench) -> Iterator[None]:
     script = Path(__file__).parents[1] / "ros/support/forged_sensors_process.py"
-    process = subprocess.Popen([sys.executable, script, cell.prefix], env=cell.environment)
+    process = subprocess.Popen([sys.executable, script, bench.prefix], env=bench.environment)
     try:
         yield
     finally:
@@ -230,18 +230,18 @@ def _forging(cell: Cell) -> Iterator[None]:
     level=Level.PROCESSES,
     scene=moving,
 )
-def controller_killed(cell: Cell) -> None:
-    cell.drive()
-    seen = len(cell.states)
-    killed_s = cell.signal("arm", signal.SIGKILL)
-    cell.until("protective stop: the arm fell silent")
-    held_s = next(at_s for at_s, text in cell.states[seen:] if text.startswith("hold: "))
-    assert held_s - killed_s <= 0.15 + 3.0 * cell.lateness.worst_s
-    cell.start_arm()
-    assert "cannot arm" in cell.call("arm")[1]
-    eventually(lambda: cell.call("ack")[0])
-    cell.arm()
-    cell.until("policy")
+def controller_killed(bench: GuardBench) -> None:
+    bench.until_driven()
+    seen = len(bench.states)
+    killed_s = bench.signal("arm", signal.SIGKILL)
+    bench.until("protective stop: the arm fell silent")
+    held_s = next(at_s for at_s, text in bench.states[seen:] if text.startswith("hold: "))
+    assert held_s - killed_s <= 0.15 + 3.0 * bench.lateness.worst_s
+    bench.start_arm()
+    assert "cannot arm" in bench.call("arm")[1]
+    eventually(lambda: bench.call("ack")[0])
+    bench.arm()
+    bench.until("policy")
 
 
 @REGISTRY.fault(
@@ -252,18 +252,20 @@ def controller_killed(cell: Cell) -> None:
     level=Level.PROCESSES,
 )
 def hand_struck_in_motion(folder: Path) -> None:
-    with cell_in(folder) as cell:
-        cell.start_all("teleop", steered=True)
-        cell.stops(
-            lambda: cell.signal("hand", signal.SIGSTOP), "state hold: the person's device is silent"
+    with bench_in(folder) as bench:
+        bench.start_all("teleop", teleoperated=True)
+        bench.assert_stops(
+            lambda: bench.signal("device", signal.SIGSTOP),
+            "state hold: the person's device is silent",
         )
-        cell.signal("hand", signal.SIGCONT)
-        eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
-        cell.stops(
-            lambda: cell.signal("hand", signal.SIGKILL), "state hold: the person's device is silent"
+        bench.signal("device", signal.SIGCONT)
+        eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
+        bench.assert_stops(
+            lambda: bench.signal("device", signal.SIGKILL),
+            "state hold: the person's device is silent",
         )
-        cell.start_hand()
-        eventually(lambda: cell.is_taken("teleop"), found=lambda: cell.state)
+        bench.start_device()
+        eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
 
 
 @REGISTRY.fault(
@@ -275,22 +277,22 @@ def hand_struck_in_motion(folder: Path) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def silent_arm(cell: Cell) -> None:
-    cell.drive()
+def silent_arm(bench: GuardBench) -> None:
+    bench.until_driven()
     signs = {"silent": "pose is stale", "nan": "pose is not finite", "frozen": "wrench is stale"}
     for fault, sign in signs.items():
-        cell.stops(_breaking(cell, **{fault: True}), f"state hold: {sign}")
-        cell.break_arm()
-        eventually(lambda: _goes_on(cell), found=lambda: cell.state)
+        bench.assert_stops(_breaking(bench, **{fault: True}), f"state hold: {sign}")
+        bench.set_arm_faults()
+        eventually(lambda: _goes_on(bench), found=lambda: bench.state)
 
 
-def _goes_on(cell: Cell) -> bool:
+def _goes_on(bench: GuardBench) -> bool:
     """Whether the arm moves; it was held for so long, maybe, that a person has to say so."""
-    if cell.state.startswith("protective stop: the arm fell silent"):
-        cell.call("ack")
-    elif cell.state.startswith("disarmed"):
-        cell.call("arm")
-    return cell.state.startswith("policy")
+    if bench.state.startswith("protective stop: the arm fell silent"):
+        bench.call("ack")
+    elif bench.state.startswith("disarmed"):
+        bench.call("arm")
+    return bench.state.startswith("policy")
 
 
 @REGISTRY.fault(
@@ -302,15 +304,15 @@ def _goes_on(cell: Cell) -> bool:
     level=Level.PROCESSES,
     scene=moving,
 )
-def contact_in_motion(cell: Cell) -> None:
-    cell.drive()
-    cell.stops(_breaking(cell, force_n=60.0), "state protective stop: force 60 N")
-    eventually(lambda: cell.call("ack") == (False, "not now: force 60 N"))
-    cell.break_arm(error="reflex")
-    eventually(lambda: cell.call("ack")[1] == "not now: the arm reports reflex")
-    cell.break_arm()
-    eventually(lambda: cell.call("ack")[0])
-    cell.until("disarmed")
+def contact_in_motion(bench: GuardBench) -> None:
+    bench.until_driven()
+    bench.assert_stops(_breaking(bench, force_n=60.0), "state protective stop: force 60 N")
+    eventually(lambda: bench.call("ack") == (False, "not now: force 60 N"))
+    bench.set_arm_faults(error="reflex")
+    eventually(lambda: bench.call("ack")[1] == "not now: the arm reports reflex")
+    bench.set_arm_faults()
+    eventually(lambda: bench.call("ack")[0])
+    bench.until("disarmed")
 
 
 @REGISTRY.fault(
@@ -322,33 +324,33 @@ def contact_in_motion(cell: Cell) -> None:
     level=Level.PROCESSES,
     scene=moving,
 )
-def emergency_stop_in_motion(cell: Cell) -> None:
-    cell.drive()
+def emergency_stop_in_motion(bench: GuardBench) -> None:
+    bench.until_driven()
 
     def press() -> float:
-        cell.client("estop")
+        bench.client("estop")
         begin_s = time.monotonic()
-        assert cell.call("estop")[0]
-        assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
+        assert bench.call("estop")[0]
+        assert bench.latch.read_text() == "serl latch: estop\nthe service estop\n"
         return begin_s
 
-    cell.stops(press, "state estop", 0.15, 0.15)
-    cell.signal("guard", signal.SIGKILL)
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("estop: the service estop")
-    assert not cell.call("arm")[0]
-    eventually(lambda: cell.call("ack")[0])
-    assert cell.call("reset")[0]
-    cell.arm()
-    cell.until("policy")
-    cell.stops(cell.press_button(), "state estop", 0.15, 0.15)
+    bench.assert_stops(press, "state estop", 0.15, 0.15)
+    bench.signal("guard", signal.SIGKILL)
+    bench.states.clear()
+    bench.start_guard()
+    bench.until("estop: the service estop")
+    assert not bench.call("arm")[0]
+    eventually(lambda: bench.call("ack")[0])
+    assert bench.call("reset")[0]
+    bench.arm()
+    bench.until("policy")
+    bench.assert_stops(bench.estop_button(), "state estop", 0.15, 0.15)
 
 
-def _breaking(cell: Cell, **faults: object) -> Callable[[], float]:
+def _breaking(bench: GuardBench, **faults: object) -> Callable[[], float]:
     def strike() -> float:
         begin_s = time.monotonic()
-        cell.break_arm(**faults)
+        bench.set_arm_faults(**faults)
         return begin_s
 
     return strike

@@ -19,7 +19,7 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
 from .conftest import Start
-from .support.cell import Cell
+from .support.guard_bench import GuardBench
 from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
@@ -28,9 +28,9 @@ TRAINING = ("train", "reach", "--console", "--console-port", 8990, "--demos", 0,
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
+def bench(tmp_path: Path) -> Iterator[GuardBench]:
     run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
-    with Cell(run.path) as made:
+    with GuardBench(run.path) as made:
         yield made
 
 
@@ -51,40 +51,40 @@ async def press_stop(door: ConsoleAddress) -> dict[str, Any]:
     raise AssertionError("the console hung up")
 
 
-def open_console(cell: Cell) -> ConsoleAddress:
-    cell.start_console()
-    eventually(lambda: read_address(cell.folder))
-    door = read_address(cell.folder)
+def open_console(bench: GuardBench) -> ConsoleAddress:
+    bench.start_console()
+    eventually(lambda: read_address(bench.folder))
+    door = read_address(bench.folder)
     assert door is not None
     return door
 
 
-def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(cell: Cell) -> None:
-    cell.start_all()  # its actor has no services: it would not hear of a stop
-    door = open_console(cell)
+def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(bench: GuardBench) -> None:
+    bench.start_all()  # its actor has no services: it would not hear of a stop
+    door = open_console(bench)
 
     def pressed() -> bool:
         """The console may not have found the guard yet: a person presses again."""
         return bool(asyncio.run(press_stop(door))["done"])
 
     eventually(pressed)
-    cell.until("estop: the service estop")
-    assert cell.latch.read_text() == "serl latch: estop\nthe service estop\n"
+    bench.until("estop: the service estop")
+    assert bench.latch.read_text() == "serl latch: estop\nthe service estop\n"
 
-    cell.signal("guard", signal.SIGKILL)
-    cell.states.clear()
-    cell.start_guard()
-    cell.until("estop: the service estop")
-    assert not cell.call("arm")[0], "a restart ends no stop"
-    assert not cell.call("reset")[0], "nor does anything before a person has seen it"
-    eventually(lambda: cell.call("ack")[0])
-    assert cell.state.startswith("estop")
-    assert cell.call("reset")[0]
-    cell.until("disarmed")
-    cell.arm()
+    bench.signal("guard", signal.SIGKILL)
+    bench.states.clear()
+    bench.start_guard()
+    bench.until("estop: the service estop")
+    assert not bench.call("arm")[0], "a restart ends no stop"
+    assert not bench.call("reset")[0], "nor does anything before a person has seen it"
+    eventually(lambda: bench.call("ack")[0])
+    assert bench.state.startswith("estop")
+    assert bench.call("reset")[0]
+    bench.until("disarmed")
+    bench.arm()
 
     eventually(pressed)
-    cell.signal("guard", signal.SIGSTOP)  # holds the arm's own timeout; it answers nobody
+    bench.signal("guard", signal.SIGSTOP)  # holds the arm's own timeout; it answers nobody
     answer = asyncio.run(press_stop(door))
     assert not answer["done"]
     assert "guard: the guard did not answer within 3 s" in answer["text"]
@@ -119,7 +119,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
     assert stop in command.output, "and what was to be done before it is to be done still"
 
 
-async def answer_at_the_page(door: ConsoleAddress, cell: Cell) -> list[str]:
+async def answer_at_the_page(door: ConsoleAddress, bench: GuardBench) -> list[str]:
     """Say yes to what the guard asks until it holds the arm; what was answered, in words."""
     own, said = door.url.rstrip("/"), list[str]()
     async with (
@@ -143,23 +143,23 @@ async def answer_at_the_page(door: ConsoleAddress, cell: Cell) -> list[str]:
     raise AssertionError("the console hung up")
 
 
-def test_a_person_at_the_page_ends_a_stop_and_arms(cell: Cell) -> None:
+def test_a_person_at_the_page_ends_a_stop_and_arms(bench: GuardBench) -> None:
     """Also where nobody is at the terminal of the training."""
-    cell.latch.unlink()
-    cell.start_arm()
-    cell.start_guard()
-    door = open_console(cell)
-    cell.until("estop: no latch file")
-    said = asyncio.run(asyncio.wait_for(answer_at_the_page(door, cell), LIMIT_S))
+    bench.latch.unlink()
+    bench.start_arm()
+    bench.start_guard()
+    door = open_console(bench)
+    bench.until("estop: no latch file")
+    said = asyncio.run(asyncio.wait_for(answer_at_the_page(door, bench), LIMIT_S))
     assert said[0] == "noted; next: end the guard's stop"
     assert "disarmed" in said
-    cell.until("hold")
+    bench.until("hold")
 
 
 def test_a_page_beside_an_arm_whose_guard_is_not_there_says_that_nothing_stops_it(
-    cell: Cell,
+    bench: GuardBench,
 ) -> None:
-    door = open_console(cell)
+    door = open_console(bench)
     answer = asyncio.run(press_stop(door))
     assert not answer["done"]
     assert "guard: the guard does not answer" in answer["text"]

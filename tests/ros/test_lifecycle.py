@@ -27,7 +27,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 
 from .conftest import Run
-from .support.cell import Cell
+from .support.guard_bench import GuardBench
 from .support.tools import ACTIVATE, CONFIGURE, DEACTIVATE, LIMIT_S, Tools
 
 pytestmark = pytest.mark.ros
@@ -140,16 +140,16 @@ def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
 
 
 def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path: Path) -> None:
-    with Cell(tmp_path) as cell, RosNode("tools", tmp_path, local=True) as node:
+    with GuardBench(tmp_path) as bench, RosNode("tools", tmp_path, local=True) as node:
         tools, name = Tools(node), guard_name(GUARDED)
-        cell.start_all()
+        bench.start_all()
         assert tools.descriptors(name)["speed_m_s"].read_only
         assert "read-only" in tools.refusal(name, "use_sim_time", True)  # it goes on by its clock
         assert tools.change(name, DEACTIVATE)
-        cell.let_go()
-        armed, why = cell.call("arm")
+        bench.until_disarmed()
+        armed, why = bench.call("arm")
         assert not armed
         assert "the guard's node is not active" in why
         assert tools.change(name, ACTIVATE)
-        cell.arm()
+        bench.arm()
         eventually(lambda: tools.told("guard"), LIMIT_S)

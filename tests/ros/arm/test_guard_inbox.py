@@ -23,7 +23,7 @@ from serl.ros.node import RosNode
 from serl.ros.testing.processes import ROBOT, eventually
 
 from ...support.guarding import config
-from ..support.cell import PROFILE
+from ..support.guard_bench import PROFILE
 from ..support.starved import Waiting
 
 pytestmark = pytest.mark.ros
@@ -120,11 +120,11 @@ def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_
         monkeypatch.setattr(Guard, "active", property(lambda _: True))
         forged = forger.publisher(topic)
 
-        def is_taken() -> bool:
+        def is_driven() -> bool:
             forged.publish(JointState(name=list(GRIPPER), position=[0.0]))
             return inbox._shares_joints
 
-        eventually(is_taken)
+        eventually(is_driven)
 
         def is_named() -> bool:
             inbox.look()

@@ -55,7 +55,7 @@ class Wire:
             self._heed[name](message)
 
 
-class Cell:
+class GuardBench:
     """An arm and its cameras; every number that it tells says when it was measured, in seconds."""
 
     def __init__(
@@ -108,9 +108,9 @@ def instants(reading: Observation) -> dict[str, float]:
 def test_the_state_is_that_of_the_instant_of_a_late_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = Cell(monkeypatch, "front")
-    cell.run(0.5, front=0.06)
-    reading = cell.read()
+    bench = GuardBench(monkeypatch, "front")
+    bench.run(0.5, front=0.06)
+    reading = bench.read()
     assert set(instants(reading).values()) == {0.44}
     assert reading.stamps["robot"] == pytest.approx(reading.stamps["front"]) == 0.44
     # The mean over 0.34 < t <= 0.44.
@@ -118,63 +118,63 @@ def test_the_state_is_that_of_the_instant_of_a_late_picture(
 
 
 def test_between_two_samples_it_is_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = Cell(monkeypatch, "front")
-    cell.run(0.5, front=0.0641)
-    assert set(instants(cell.read()).values()) == {0.44}
-    cell.run(0.1, front=0.0659)
-    assert set(instants(cell.read()).values()) == {0.53}
+    bench = GuardBench(monkeypatch, "front")
+    bench.run(0.5, front=0.0641)
+    assert set(instants(bench.read()).values()) == {0.44}
+    bench.run(0.1, front=0.0659)
+    assert set(instants(bench.read()).values()) == {0.53}
 
 
 def test_of_two_cameras_the_faster_one_says_which_instant_and_the_other_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = Cell(monkeypatch, "front", "wrist")
-    cell.run(0.5, front=0.06, wrist=0.15)
-    reading = cell.read()
+    bench = GuardBench(monkeypatch, "front", "wrist")
+    bench.run(0.5, front=0.06, wrist=0.15)
+    reading = bench.read()
     assert set(instants(reading).values()) == {0.44}
     assert reading.stamps["wrist"] == pytest.approx(0.35)
-    cell.run(0.3, front=0.06, wrist=0.19)
-    assert cell.read().stamps["robot"] == pytest.approx(0.74)
-    cell.run(0.3, front=0.06, wrist=0.25)
+    bench.run(0.3, front=0.06, wrist=0.19)
+    assert bench.read().stamps["robot"] == pytest.approx(0.74)
+    bench.run(0.3, front=0.06, wrist=0.25)
     with pytest.raises(Silent, match=r"wrist/image_raw: its newest message is 0.25 s old"):
-        cell.read()
+        bench.read()
 
 
 def test_a_picture_from_before_all_that_is_remembered_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("serl.ros.arm.measurements._IMAGE_AGE_S", 9.0)
-    cell = Cell(monkeypatch, "front")
-    cell.run(0.02, front=0.3)
+    bench = GuardBench(monkeypatch, "front")
+    bench.run(0.02, front=0.3)
     with pytest.raises(CameraFault, match=r"front: its image is 0\.29 s old"):
-        cell.read()
+        bench.read()
 
 
 def test_without_cameras_the_numbers_are_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = Cell(monkeypatch)
-    cell.run(0.5)
-    assert set(instants(cell.read()).values()) == {0.5}
+    bench = GuardBench(monkeypatch)
+    bench.run(0.5)
+    assert set(instants(bench.read()).values()) == {0.5}
 
 
 def test_in_lock_step_the_state_is_that_of_now_whatever_a_picture_is_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = Cell(monkeypatch, "front", lockstep=True)
-    cell.run(0.5, front=0.06)
-    assert set(instants(cell.read()).values()) == {0.5}
+    bench = GuardBench(monkeypatch, "front", lockstep=True)
+    bench.run(0.5, front=0.06)
+    assert set(instants(bench.read()).values()) == {0.5}
 
 
 def test_a_twist_worked_out_of_poses_is_of_that_instant(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = Cell(monkeypatch, "front", twist=None)
-    cell.run(0.5, front=0.06)
-    assert cell.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)  # x is the time
+    bench = GuardBench(monkeypatch, "front", twist=None)
+    bench.run(0.5, front=0.06)
+    assert bench.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)  # x is the time
 
 
 def test_an_arm_that_is_silent_is_named_however_old_the_picture_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = Cell(monkeypatch, "front")
-    cell.run(0.5, front=0.06)
-    cell.run(0.12, deaf=True, front=0.15)
+    bench = GuardBench(monkeypatch, "front")
+    bench.run(0.5, front=0.06)
+    bench.run(0.12, deaf=True, front=0.15)
     with pytest.raises(Silent, match=r"current_pose: its newest message is 0.12 s old"):
-        cell.read()
+        bench.read()

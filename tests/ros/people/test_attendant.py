@@ -17,14 +17,14 @@ from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
-from ..support.cell import Cell
+from ..support.guard_bench import GuardBench
 
 pytestmark = pytest.mark.ros
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
-    with Cell(tmp_path) as made:
+def bench(tmp_path: Path) -> Iterator[GuardBench]:
+    with GuardBench(tmp_path) as made:
         yield made
 
 
@@ -34,22 +34,22 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
-    cell: Cell, run: RunFolder
+    bench: GuardBench, run: RunFolder
 ) -> None:
-    cell.latch.unlink()
-    cell.start_arm(silent=True)
-    cell.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
-        stale = f"the guard waits: pose is stale ({cell.prefix}/current_pose)"
+    bench.latch.unlink()
+    bench.start_arm(silent=True)
+    bench.start_guard()
+    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
+        stale = f"the guard waits: pose is stale ({bench.prefix}/current_pose)"
         eventually(lambda: attendant.hindrance() == stale, found=attendant.hindrance)
-        cell.until("estop: no latch file")
+        bench.until("estop: no latch file")
         assert not attendant.question()
-        cell.break_arm()
+        bench.set_arm_faults()
         eventually(lambda: "is this the first start?" in attendant.question())
-        key, guard = f"--key {cell.latch}.key", f"{cell.prefix}/guard"
+        key, guard = f"--key {bench.latch}.key", f"{bench.prefix}/guard"
         assert attendant.means() == f"serl order {guard}/ack {guard}/reset {key}"
         assert attendant.answer() == "noted; next: end the guard's stop"
-        assert cell.state.startswith("estop"), "what was seen is ended by another answer"
+        assert bench.state.startswith("estop"), "what was seen is ended by another answer"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means() == f"serl order {guard}/reset {key}"
         assert attendant.answer() == "disarmed"
@@ -57,56 +57,62 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         assert not attendant.hindrance()
         assert attendant.answer() == "armed"
         assert not attendant.question(), "an armed guard asks nothing"
-        cell.until("hold")
+        bench.until("hold")
 
 
-def test_an_arm_that_is_outside_of_its_box_is_no_question(cell: Cell, run: RunFolder) -> None:
-    cell.start_arm(away_m=0.5)
-    cell.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
+def test_an_arm_that_is_outside_of_its_box_is_no_question(
+    bench: GuardBench, run: RunFolder
+) -> None:
+    bench.start_arm(away_m=0.5)
+    bench.start_guard()
+    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
         eventually(lambda: "outside" in attendant.hindrance(), found=attendant.hindrance)
         assert not attendant.question()
-        cell.break_arm()
+        bench.set_arm_faults()
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
 
 
-def test_an_answer_is_to_what_was_asked(cell: Cell, run: RunFolder) -> None:
+def test_an_answer_is_to_what_was_asked(bench: GuardBench, run: RunFolder) -> None:
     """A person who says yes to one thing has not said it to another."""
-    cell.start_arm()
-    cell.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
+    bench.start_arm()
+    bench.start_guard()
+    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
-        assert cell.call("estop")[0]
-        cell.until("estop")
+        assert bench.call("estop")[0]
+        bench.until("estop")
         eventually(lambda: attendant._asked.question().startswith("estop"))
         with pytest.raises(SerlError, match="something else is asked by now"):
             attendant.answer()
-        assert cell.state.startswith("estop")
+        assert bench.state.startswith("estop")
 
 
-def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(cell: Cell, run: RunFolder) -> None:
-    cell.latch.unlink()
-    cell.start_arm()
-    cell.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
+def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(
+    bench: GuardBench, run: RunFolder
+) -> None:
+    bench.latch.unlink()
+    bench.start_arm()
+    bench.start_guard()
+    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
         eventually(
             lambda: attendant.question().endswith("dealt with it"), found=attendant.hindrance
         )
         attendant.answer()
-        assert cell.call("estop")[0], "pressed once more"
+        assert bench.call("estop")[0], "pressed once more"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
         eventually(
             lambda: attendant.question().endswith("dealt with it"), found=attendant.hindrance
         )
-        assert cell.state.startswith("estop")
+        assert bench.state.startswith("estop")
 
 
-def test_of_two_arms_that_is_asked_about_which_an_answer_helps(cell: Cell, run: RunFolder) -> None:
-    cell.start_arm()
-    cell.start_guard()
-    here = GuardedArm(cell.prefix, cell.latch)
+def test_of_two_arms_that_is_asked_about_which_an_answer_helps(
+    bench: GuardBench, run: RunFolder
+) -> None:
+    bench.start_arm()
+    bench.start_guard()
+    here = GuardedArm(bench.prefix, bench.latch)
     arms = {"absent": here._replace(namespace="/nowhere"), "actor0": here}
     with Attendant(run, arms) as attendant:
         eventually(lambda: attendant.question().startswith("actor0: the guard is disarmed"))
@@ -114,18 +120,18 @@ def test_of_two_arms_that_is_asked_about_which_an_answer_helps(cell: Cell, run: 
 
 
 def test_a_guard_that_starts_after_the_attendant_went_deaf_is_heard(
-    cell: Cell, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+    bench: GuardBench, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process took the attendant's shared-memory ports for those of a dead one."""
     monkeypatch.setattr(attendant_module, "_UNHEARD_S", 2.0)
-    cell.start_arm()
+    bench.start_arm()
     before = read_ports()
-    with Attendant(run, {"actor0": GuardedArm(cell.prefix, cell.latch)}) as attendant:
+    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
         locks = [lock for number, lock in read_ports().items() if before.get(number) != lock]
         for lock in locks:
             if lock.endswith("_el"):
                 Path(lock.removesuffix("_el")).unlink()
-        cell.start_guard()
-        cell.until("disarmed")
+        bench.start_guard()
+        bench.until("disarmed")
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
         assert not attendant.asked_to_end

@@ -1,12 +1,12 @@
-"""An arm as its driver shows it: measures at 100 Hz, follows setpoints, holds when they end.
+"""A fake arm with the topics of its driver: measures at 100 Hz, follows setpoints, or holds.
 
     python arm_process.py RUN ROBOT
 
-Writes down what it heard, in `arm.txt` of the run: setpoints, states of the guard, and when it
-began to hold by itself, or was late to tick. What is wrong with it stands in `arm_faults.yaml`,
-which it reads again and again: silent (measures nothing), frozen (the wrench and its stamp), frame,
-force_n, away_m (of what it measures), error, nan, joints (how many), deaf (to setpoints, from the
-start on), witnessed (from the start on: `witness_process.py` writes down, as this one is killed).
+Its record is `arm.txt` of the run: setpoints, states of the guard, beginnings of holds of its own,
+and late ticks. Its faults are read from `arm_faults.yaml` whenever that changes: silent (measures
+nothing), frozen (the wrench and its stamp), frame, force_n, away_m (offset of the measured pose),
+error, nan, joints (their number); and at the start: deaf (subscribes to no setpoints),
+recorded_elsewhere (`subscriber_process.py` writes `arm.txt`, as this process is killed).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ArmProcess:
     def __init__(self, node: RosNode, folder: Path, robot: str, faults: dict[str, Any]) -> None:
         self._node, self._folder = node, folder
         self._arm, self._lock = FakeArm(START), threading.Lock()
-        name = "killed_arm.txt" if faults.get("witnessed") else "arm.txt"
+        name = "killed_arm.txt" if faults.get("recorded_elsewhere") else "arm.txt"
         self._log = (folder / name).open("a", buffering=1)
         self._said, self._ticked_s = "", time.monotonic()
         self._felt = WrenchStamped()

@@ -1,4 +1,4 @@
-"""An actor that leads an arm around in a circle: 10 cm/s, ten targets a second, a beat in 20 ms.
+"""An actor that moves an arm in a circle: 10 cm/s, ten targets a second, a beat every 15 ms.
 
 python driving_process.py RUN ROBOT MODE
 """

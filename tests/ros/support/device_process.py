@@ -1,6 +1,6 @@
-"""A person at the device of an actor: hands off until heard, then around in a circle, by sight.
+"""A person's device: at rest until it is received, then in a circle by the measured pose.
 
-python steering_process.py RUN ROBOT
+python device_process.py RUN ROBOT
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
         if math.dist(seen, before) > 1e-3:
             before, moved_s = seen, time.monotonic()
 
-    with RosNode("hand", folder, local=True) as node:
+    with RosNode("device", folder, local=True) as node:
         node.subscribe(Topic(f"{robot}/current_pose", PoseStamped, latest_only()), see)
         topic = device_topics(robot)[0]
         hand = RemoteHand(node, topic)
@@ -52,7 +52,7 @@ def main() -> None:
         while not (node.stopping or is_orphaned()):
             last_s, sent_s = sent_s, time.monotonic()
             if sent_s - last_s > PAUSE_S or sent_s - moved_s > STUCK_S:
-                count, moved_s = 0, sent_s  # who was away, or moves nothing, lets go first
+                count, moved_s = 0, sent_s  # after a pause, or without motion, first at rest
             hand.send(REST if count < OFF_BEATS else around(*seen))
             # Hands that are on in the first beat that is heard are not believed.
             count += node.handle.count_subscribers(node.absolute(topic.name)) > 0

@@ -1,6 +1,6 @@
-"""An actor that a person steers, and nobody else: the arm, the devices and the beats of ours.
+"""An actor without a policy that a person's device drives: our arm, devices and heartbeats.
 
-python steered_process.py RUN ROBOT
+python teleoperated_process.py RUN ROBOT
 """
 
 from __future__ import annotations

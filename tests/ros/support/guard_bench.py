@@ -1,4 +1,4 @@
-"""A guard, an arm and an actor as processes, and what passes between them."""
+"""The bench of the guard's tests: a guard, an arm and an actor as processes, over real DDS."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PROFILE: ArmProfile = plugins.load("robot", "sim")
 _HERE = Path(__file__).parent
 _STILL_M = 1e-9
 _STANDS = 20
-"""Setpoints in a row that are the same: 200 ms, in which nobody leads the arm back."""
+"""Equal setpoints in a row after which the arm counts as stopped: 200 ms."""
 
 
 class Line(NamedTuple):
-    """What the arm wrote down, with its monotonic time."""
+    """A line of the arm's record: its monotonic time and its words."""
 
     at_s: float
     words: list[str]
@@ -40,12 +40,12 @@ class Line(NamedTuple):
 
 @dataclass
 class Stop:
-    """How an arm came to stand.
+    """A stop of the arm after a fault.
 
     Attributes:
-        noticed_s: from the fault to the guard's word, or to the arm's own hold.
-        stood_s: from the fault to a commanded velocity of zero.
-        travel_m: what the setpoint moved meanwhile.
+        noticed_s: time from the fault to the guard's report, or to the arm's own hold.
+        stood_s: time from the fault to a commanded velocity of zero.
+        travel_m: travel of the setpoint in between.
     """
 
     noticed_s: float
@@ -53,8 +53,8 @@ class Stop:
     travel_m: float
 
 
-class Cell(GuardProcesses):
-    """The simulated arm's process, an actor, and further processes beside the guard."""
+class GuardBench(GuardProcesses):
+    """A guard with a fake arm, an actor, and further processes beside it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, config())
@@ -65,29 +65,29 @@ class Cell(GuardProcesses):
         self._read_to = 0
 
     def start_arm(self, **faults: Any) -> None:
-        self.break_arm(**faults)
+        self.set_arm_faults(**faults)
         self.start("arm", str(_HERE / "arm_process.py"), str(self.folder), ROBOT)
 
     def start_camera(self, camera: str) -> None:
-        """A camera with a sensor's noise, which records what it does in `<camera>.txt`."""
+        """Start a camera with a sensor's noise; it records its actions in `<camera>.txt`."""
         record = str(self.folder / f"{camera}.txt")
         self.start(camera, str(_HERE / "fake_camera.py"), self.prefix, camera, record)
 
     def start_actor(self, mode: str = "policy") -> None:
         self.start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
-    def start_steered(self, hand: bool = True) -> None:
-        """An actor that a person's device steers, and that device's process."""
-        self.start("actor", str(_HERE / "steered_process.py"), str(self.folder), ROBOT)
-        if hand:
-            self.start_hand()
+    def start_teleoperated(self, device: bool = True) -> None:
+        """Start an actor that a person's device drives, and that device's process."""
+        self.start("actor", str(_HERE / "teleoperated_process.py"), str(self.folder), ROBOT)
+        if device:
+            self.start_device()
 
-    def start_hand(self) -> None:
-        """The process of a person's device, who leads the arm around."""
-        self.start("hand", str(_HERE / "steering_process.py"), str(self.folder), ROBOT)
+    def start_device(self) -> None:
+        """Start the process of a person's device that moves the arm in a circle."""
+        self.start("device", str(_HERE / "device_process.py"), str(self.folder), ROBOT)
 
     def start_console(self) -> None:
-        """The page of the run, beside the actor that drives this arm."""
+        """Start the page of the run, beside the actor that drives this arm."""
         folder = str(self.folder)
         self.start(
             *("console", "-m", "serl.ros.nodes.console", "--run", folder, "--actor", ROBOT),
@@ -95,44 +95,45 @@ class Cell(GuardProcesses):
         )
 
     def start_reader(self) -> None:
-        """A controller that asks for reliable setpoints, as those of ros2_control do."""
+        """Start a second, reliable subscriber to setpoints, as controllers of ros2_control are."""
         topic = f"{self.prefix}/{PROFILE.target.name}"
         before = self.operator.handle.count_subscribers(topic)
-        self.start("reader", str(_HERE / "reader_process.py"), str(self.folder), topic)
+        self.start("reader", str(_HERE / "subscriber_process.py"), str(self.folder), ROBOT)
         eventually(lambda: self.operator.handle.count_subscribers(topic) > before)
 
-    def start_witness(self) -> None:
-        """Who writes down what an arm hears that is `witnessed`."""
-        self.start("witness", str(_HERE / "witness_process.py"), str(self.folder), ROBOT)
+    def start_recorder(self) -> None:
+        """Start a record of the messages to an arm that is `recorded_elsewhere`."""
+        script, record = str(_HERE / "subscriber_process.py"), str(self.folder / "arm.txt")
+        self.start("recorder", script, str(self.folder), ROBOT, record)
 
-    def start_all(self, mode: str = "policy", steered: bool = False, **faults: Any) -> None:
-        """All three, with the arm on its way around the circle; a person may steer it."""
+    def start_all(self, mode: str = "policy", teleoperated: bool = False, **faults: Any) -> None:
+        """Start all three and wait until the arm moves in a circle, perhaps by a device."""
         self.start_arm(**faults)
         self.start_guard()
-        if steered:
-            self.start_steered()
+        if teleoperated:
+            self.start_teleoperated()
         else:
             self.start_actor(mode)
-        eventually(lambda: self.is_taken(mode), found=lambda: self.state)
+        eventually(lambda: self.is_driven(mode), found=lambda: self.state)
 
-    def drive(self) -> None:
-        """Wait until the actor, started again if it has ended, drives the arm by its policy."""
+    def until_driven(self) -> None:
+        """Wait until the actor's policy drives the arm; start the actor again if it has ended."""
         if self.processes["actor"].poll() is not None:
             self.start_actor()
-        eventually(lambda: self.is_taken("policy"), found=lambda: self.state)
+        eventually(lambda: self.is_driven("policy"), found=lambda: self.state)
 
-    def let_go(self) -> None:
-        """Wait until the guard is disarmed; who was stopped because the machine was late is so."""
+    def until_disarmed(self) -> None:
+        """Wait until the guard is disarmed; acknowledge protective stops of a late machine."""
 
-        def gone() -> bool:
+        def is_disarmed() -> bool:
             if self.state.startswith("protective stop"):
                 self.call("ack")
             return self.state.startswith("disarmed")
 
-        eventually(gone, found=lambda: self.state)
+        eventually(is_disarmed, found=lambda: self.state)
 
-    def is_taken(self, mode: str) -> bool:
-        """Whether the arm is driven; armed until it is, on a machine that is late at first."""
+    def is_driven(self, mode: str) -> bool:
+        """Return whether the arm is driven in this mode; if it is not, acknowledge or arm."""
         guard = self.processes["guard"]
         assert guard.poll() is None, guard.communicate()[1]
         if self.state.startswith("protective stop"):
@@ -142,17 +143,17 @@ class Cell(GuardProcesses):
         return self.state.startswith(mode)
 
     def arm(self) -> None:
-        """Arm the guard as soon as it can be."""
+        """Arm the guard as soon as it accepts that."""
         eventually(lambda: self.call("arm")[0])
 
-    def break_arm(self, **faults: Any) -> None:
-        """Let the arm have these faults, and no others."""
+    def set_arm_faults(self, **faults: Any) -> None:
+        """Replace the faults of `arm_process.py`."""
         scratch = self.folder / "arm_faults.new"
         scratch.write_text(json.dumps(faults))
         scratch.replace(self.folder / "arm_faults.yaml")
 
     def lines(self, after_s: float) -> Iterator[Line]:
-        """What the arm wrote down since."""
+        """Yield the lines of the arm's record since a time."""
         path = self.folder / "arm.txt"
         if path.exists():
             with path.open() as file:
@@ -164,8 +165,8 @@ class Cell(GuardProcesses):
                 self._lines.append(Line(float(at), words))
         yield from (line for line in self._lines if line.at_s >= after_s)
 
-    def press_button(self) -> Callable[[], float]:
-        """Stops the arm by the topic."""
+    def estop_button(self) -> Callable[[], float]:
+        """Return a function that stops the arm by the topic, and returns the time of that."""
         buttons = self.publisher(ESTOP)
         buttons.publish(Bool(data=False))  # does nothing
         eventually(lambda: buttons.get_subscription_count() > 0)
@@ -178,26 +179,26 @@ class Cell(GuardProcesses):
         return press
 
     @contextmanager
-    def stranger(self) -> Iterator[None]:
-        """Somebody else who publishes setpoints, in another participant."""
+    def second_publisher(self) -> Iterator[None]:
+        """Have a second publisher of setpoints, the node `stranger`."""
         with RosNode("stranger", self.folder, local=True) as node:
             node.publisher(topic_of(PROFILE.target, self.prefix, COMMAND))
             yield
 
-    def moves(self) -> bool:
-        """The setpoint moves now."""
+    def is_moving(self) -> bool:
+        """Return whether the setpoint has moved in the last 100 ms."""
         places = [line.words[1:] for line in self.lines(time.monotonic() - 0.1)]
         return len({tuple(place) for place in places if len(place) == 3}) > 2
 
-    def stop_after(self, fault_s: float, *signs: str) -> Stop | None:
-        """How the arm came to stand after a fault; None while it does not.
+    def find_stop(self, fault_s: float, *signs: str) -> Stop | None:
+        """Return the stop after a fault; None before it.
 
         Args:
-            fault_s: when the fault was.
-            signs: beginnings of what the arm writes down when the fault has been noticed.
+            fault_s: time of the fault.
+            signs: beginnings of the lines of the record that show that the fault was noticed.
         """
         noticed_s, before, travel_m = None, None, 0.0
-        stood: list[float] = []  # since when, and then
+        stood: list[float] = []  # times of equal setpoints
         for at_s, words in self.lines(fault_s):
             text = " ".join(words)
             if noticed_s is None and text.startswith(signs):
@@ -215,29 +216,29 @@ class Cell(GuardProcesses):
             travel_m += step_m if math.isfinite(step_m) else 0.0
         return None
 
-    def stopped(self, fault_s: float, *signs: str) -> Stop:
-        """The same, once it stands."""
-        eventually(lambda: self.stop_after(fault_s, *signs), 5.0, lambda: self.state)
-        found = self.stop_after(fault_s, *signs)
+    def wait_for_stop(self, fault_s: float, *signs: str) -> Stop:
+        """Return the stop after a fault, once the arm has stopped."""
+        eventually(lambda: self.find_stop(fault_s, *signs), 5.0, lambda: self.state)
+        found = self.find_stop(fault_s, *signs)
         assert found is not None
         return found
 
-    def stops(
+    def assert_stops(
         self,
         strike: Callable[[], float],
         sign: str,
         noticed_s: float = 0.2,
         stood_s: float = 0.3,
     ) -> None:
-        """Strike a moving arm, and see it stand in time.
+        """Cause a fault while the arm moves; fail unless it stops in time.
 
-        A machine that wakes up this process or the arm's too late excuses that. Of the guard's own
-        gaps it excuses a tenth of a second at most: a guard that stalls is what is looked for.
+        The limits grow by three times the delays of this process and of the arm's, and by at most
+        0.1 s for gaps between the guard's own setpoints, as a stalled guard has to fail.
         """
-        eventually(self.moves)
+        eventually(self.is_moving)
         self.lateness.worst_s = 0.0
         begin_s = time.monotonic()
-        stop = self.stopped(strike(), sign)
+        stop = self.wait_for_stop(strike(), sign)
         lines = list(self.lines(begin_s))
         late_s = [float(each.words[1]) for each in lines if each.words[0] == "late"]
         heard_s = [each.at_s for each in lines if each.words[0] == "setpoint"]
@@ -248,7 +249,7 @@ class Cell(GuardProcesses):
         assert stop.travel_m <= config().worst_travel_m
 
     def longest_gap_s(self, after_s: float, count: int) -> float:
-        """Between two of the next `count` setpoints that the arm hears."""
+        """Return the longest time between two of the next `count` setpoints at the arm."""
 
         def times() -> list[float]:
             return [line.at_s for line in self.lines(after_s) if line.words[0] == "setpoint"]
@@ -258,7 +259,7 @@ class Cell(GuardProcesses):
         return max(b - a for a, b in pairwise(heard_s))
 
     def longest_step_m(self, after_s: float) -> float:
-        """Between two setpoints in a row since then."""
+        """Return the largest distance between successive setpoints since a time."""
         places = [line.words[1:] for line in self.lines(after_s) if line.words[0] == "setpoint"]
         numbers = [[float(word) for word in place] for place in places]
         return max(map(math.dist, numbers[:-1], numbers[1:]))

@@ -1,12 +1,14 @@
-"""Writes down what an arm hears of its guard, where the arm itself is killed.
+"""A subscriber of what an arm receives: setpoints and states of its guard, reliably.
 
-    python witness_process.py RUN ROBOT
+    python subscriber_process.py RUN ROBOT [FILE]
 
-In `arm.txt` of the run, as `arm_process.py` does: setpoints, and states of the guard.
+It appends them to the file, as `arm_process.py` does, where the arm itself is killed. Without one
+it keeps one message of each, as controllers of ros2_control do.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,28 +23,27 @@ from serl.ros.topics import Topic
 from serl.system.supervisor import is_orphaned
 
 
-def main() -> None:
-    folder, robot = Path(sys.argv[1]), sys.argv[2]
+def main(folder: Path, robot: str, file: str = "") -> None:
     prefix = f"{namespace(folder)}/{robot}"
-    many = QoSProfile(depth=200, reliability=ReliabilityPolicy.RELIABLE)
+    qos = QoSProfile(depth=200 if file else 1, reliability=ReliabilityPolicy.RELIABLE)
     with (
-        (folder / "arm.txt").open("a", buffering=1) as log,
-        RosNode(f"witness_{robot}", folder, local=True) as node,
+        Path(file or os.devnull).open("a", buffering=1) as log,
+        RosNode(f"subscriber_{robot}", folder, local=True) as node,
     ):
 
         def write(text: str) -> None:
             log.write(f"{time.monotonic():.6f} {text}\n")
 
-        def follow(message: Any) -> None:
+        def on_setpoint(message: Any) -> None:
             place = message.pose.position
             write(f"setpoint {place.x!r} {place.y!r} {place.z!r}")
 
-        node.subscribe(Topic(f"{prefix}/target_pose", PoseStamped, many), follow)
-        state = GUARD_STATE._replace(name=f"{prefix}/{GUARD_STATE.name}", qos=many)
+        node.subscribe(Topic(f"{prefix}/target_pose", PoseStamped, qos), on_setpoint)
+        state = GUARD_STATE._replace(name=f"{prefix}/{GUARD_STATE.name}", qos=qos)
         node.subscribe(state, lambda message: write(f"state {message.message}"))
         while not (node.stopping or is_orphaned()):
             time.sleep(0.05)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), *sys.argv[2:])
