@@ -22,7 +22,7 @@ from serl.ros.arm.guard_topics import COMMAND_POSE
 from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import pose_message
 from serl.ros.environment import free_domain
-from serl.ros.node import RosNode
+from serl.ros.node import RosNode, namespace
 from serl.ros.testing.processes import ROBOT, eventually
 
 from ..ros.support.guard_bench import GuardBench
@@ -130,10 +130,11 @@ def guard_struck_in_motion(bench: GuardBench) -> None:
 def second_commander(bench: GuardBench) -> None:
     bench.until_driven()
     with bench.second_publisher():
-        bench.until("protective stop: others publish")
-        eventually(lambda: "stranger" in bench.state, found=lambda: bench.state)
-        eventually(lambda: bench.call("ack")[0])
-        assert "/stranger" in bench.call("arm")[1]
+        others = f"others publish {bench.prefix}/target_pose: {namespace(bench.folder)}/stranger"
+        bench.until("protective stop: others publish")  # at once, and soon by name
+        bench.until(f"protective stop: {others}")
+        eventually(lambda: bench.call("ack")[0])  # refused while a busy machine is late
+        assert bench.call("arm")[1] == f"not now: {others}"
     bench.arm()
     bench.until("policy")
 

@@ -99,7 +99,7 @@ def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
 
 def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
     def told(text: str) -> bool:
-        return len(rig.tools.stamps_s(text)) >= 8
+        return len(rig.tools.stamps_s(text)) >= 5
 
     for text in ("simulated arm", "actor actor0"):
         eventually(partial(told, text), LIMIT_S)
