@@ -10,7 +10,7 @@ from ..conftest import Run
 
 
 def start_franka(driver: Run, place: str | None = None) -> str:
-    """Start it; its namespace: below that of its run, or as given, empty for the root itself."""
+    """Start a fake Franka in a namespace, by default below its run's; return the namespace."""
     found = f"{namespace(driver.folder)}/left" if place is None else place
     driver.start(*SPAWN, str(file_of("franka")), found)
     return found

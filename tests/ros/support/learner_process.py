@@ -1,4 +1,4 @@
-"""A learner without learning: writes down the keys of what it receives, so that tests can count.
+"""A learner without training that records the keys of received records.
 
     python learner_process.py RUN_FOLDER HELLO_FILE
 

@@ -1,8 +1,8 @@
-"""A node of ours that is to meet programs which are not: in a process that has no other transport.
+"""A node of serl that meets other programs, in a process without another transport.
 
     python meeting_process.py FOLDER
 
-Prints how the talk with `stock_process.py` went.
+Prints the results of its exchange with `stock_process.py`.
 """
 
 from __future__ import annotations

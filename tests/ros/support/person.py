@@ -1,7 +1,7 @@
-"""A person before an arm, as a program: answers as who looks does, and moves what hands move.
+"""A simulated person at an arm: answers questions by its measured pose, and moves it by hand.
 
-Nothing of the product is replaced: a hand guides the arm by the arm's own topic, presses the arm's
-red button by the fake's own parameter, and stops the guard by the guard's own topic or service.
+No part of the product is replaced: the hand guides the arm by the arm's own topic, and stops the
+guard by the guard's own topic or service.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ GUIDED_M, PULL_M = 0.003, 0.015
 
 
 class Person:
-    """An `Asker` with eyes and hands, at a node of its own.
+    """An `Asker` that measures and moves the arm, at a node of its own.
 
     Args:
         node: its own.
-        place: of the arm.
-        profile: of the arm.
+        place: namespace of the arm.
+        profile: profile of the arm.
 
     Attributes:
-        answers: by key of the question; anything else is Enter, or yes where a word is expected.
-        whenever: called each time that somebody looks for a pressed key; says whether one was.
-        said: all that was told.
+        answers: answers by key of the question; otherwise Enter, or yes where a word is expected.
+        whenever: by key, functions that return whether that key was pressed.
+        said: texts shown.
         asked: keys of all questions.
     """
 
@@ -81,23 +81,23 @@ class Person:
 
     @property
     def place(self) -> Vector:
-        """Where the tool is."""
+        """Position of the tool."""
         assert self.sees(30.0)
         assert self._pose is not None
         return self._pose.position
 
     def sees(self, limit_s: float) -> bool:
-        """The arm is there, and tells its pose."""
+        """Wait until the arm has measured its pose; return whether it has."""
         return self.remote.wait(lambda: self._pose is not None, limit_s)
 
     def seen(self) -> str:
-        """Which way the tool has gone since the moves began."""
+        """Return in a word where the tool has moved since `frames.begin`."""
         way = subtract(self.place, self._start)
         axis = max(range(3), key=lambda each: abs(way[each]))
         return WORDS[axis][0 if way[axis] > 0 else 1]
 
     def guide(self, goal: Vector) -> str:
-        """Take the tool there by hand; nobody else may command the arm meanwhile."""
+        """Move the tool to a place by hand; no other node may command the arm meanwhile."""
         self._hand = self._hand or self._node.publisher(self._target)
         deadline_s = time.monotonic() + 60.0
         assert self._pose is not None
@@ -113,7 +113,7 @@ class Person:
         return ""
 
     def hands_off(self) -> str:
-        """Let go of the arm, so that nobody but the guard commands it."""
+        """Let go of the arm, so that the guard alone commands it."""
         if self._hand is not None:
             hand, self._hand = self._hand, None
             self._node.soon(lambda: self._node.handle.destroy_publisher(hand))
@@ -125,7 +125,7 @@ class Person:
         return False
 
     def steer(self, x: float, y: float, z: float) -> None:
-        """One report of a stick."""
+        """Publish one reading of a joystick."""
         message = TwistStamped()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
         linear = message.twist.linear

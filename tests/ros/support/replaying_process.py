@@ -1,9 +1,9 @@
-"""A process in the network of a run that repeats what it heard there, tag and all.
+"""A process in the network of a run that replays received messages with their tags.
 
     python replaying_process.py RUN_FOLDER
 
-It listens, which it says with a file `listening`, until there is a file `again`; then it says
-everything once more and writes into that file how many messages of which topic that were.
+It creates a file `listening` and records until there is a file `again`; then it publishes every
+message again and writes their counts by topic into that file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(run_folder: Path) -> None:
         for name, message in messages:
             publishers[name].publish(message)
         again.write_text(json.dumps(Counter(name for name, _ in messages)))
-        while not ours.stopping:  # records again and again: who is found late is to hear them too
+        while not ours.stopping:  # repeated for nodes that are discovered late
             ours.wait(1.0)
             for name, message in messages:
                 if name == TRANSITIONS.name:

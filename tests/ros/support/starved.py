@@ -1,4 +1,4 @@
-"""Whether messages have come to a node that is too busy to take them."""
+"""A check of what has arrived at a node whose executor is busy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Waiting:
         )
 
     def hears(self, publisher: Any) -> bool:
-        """All readers of the topic in its process know the publisher, and it knows them.
+        """Return whether the publisher and all readers of the process have discovered each other.
 
-        Either side may know first, and until both do a best-effort message is lost.
+        Before that a best-effort message is lost.
         """
         name = self._subscription.topic_name
         readers = [each for each in self._node.handle.subscriptions if each.topic_name == name]
@@ -32,7 +32,7 @@ class Waiting:
         return known and bool(publisher.get_subscription_count() == len(readers))
 
     def newest(self) -> Any:
-        """The message that came last."""
+        """Return the last message."""
         handle = self._subscription.handle
         with handle:
             if (taken := handle.take_message(self._kind, False)) is not None:

@@ -1,8 +1,8 @@
-"""A ROS 2 program that knows nothing of serl, with the transports that rclpy has by default.
+"""A ROS 2 program without serl, with the default transports of rclpy.
 
     python stock_process.py
 
-Publishes on /stock/said what it heard on /stock/heard; its service /stock/ask answers "here".
+Republishes /stock/heard on /stock/said; its service /stock/ask answers "here".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ROS 2's own tools do to a node, and what they see of it."""
+"""A client of nodes' lifecycles, parameters and diagnostics, as ROS 2's own tools are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AGAIN_S = 10.0
 
 
 class Tools:
-    """What `ros2 lifecycle`, `ros2 param` and `ros2 topic echo /diagnostics` do."""
+    """Calls of `ros2 lifecycle` and `ros2 param`, and all received of /diagnostics."""
 
     def __init__(self, node: RosNode) -> None:
         self.node = node
@@ -40,7 +40,7 @@ class Tools:
 
         def answered() -> bool:
             nonlocal asked_s
-            if time.monotonic() - asked_s > _AGAIN_S:  # who is found may not have found us yet
+            if time.monotonic() - asked_s > _AGAIN_S:  # discovery is not always mutual yet
                 asked_s = time.monotonic()
                 client.call_async(request).add_done_callback(lambda f: answers.append(f.result()))
             return bool(answers)
@@ -67,27 +67,27 @@ class Tools:
         return {each.name: each for each in answer.descriptors}
 
     def refusal(self, node: str, name: str, value: Any) -> str:
-        """Why a parameter cannot be set; empty when it was."""
+        """Return why a parameter cannot be set; empty if it was set."""
         parameter = Parameter(name, value=value).to_parameter_msg()
         request = SetParameters.Request(parameters=[parameter])
         (result,) = self.call(f"{node}/set_parameters", SetParameters, request).results
         return "" if result.successful else str(result.reason)
 
     def told(self, text: str) -> list[Any]:
-        """What was said on /diagnostics by whoever has this in its name."""
+        """Return the statuses received whose names contain a text."""
         return [status for _, status in self._found(text)]
 
     def stamps_s(self, text: str) -> list[float]:
-        """When each of that was said."""
+        """Return the stamps of these statuses."""
         return [stamp.sec + 1e-9 * stamp.nanosec for stamp, _ in self._found(text)]
 
     def numbers(self, text: str) -> dict[str, str]:
-        """What they said last, by key."""
+        """Return the values of the last one, by key."""
         told = self.told(text)
         return {pair.key: pair.value for pair in told[-1].values} if told else {}
 
     def listen(self, text: str, times: int) -> None:
-        """Wait until they have said so much more."""
+        """Wait for so many more of them."""
         before = len(self.told(text))
         eventually(lambda: len(self.told(text)) >= before + times, LIMIT_S)
 

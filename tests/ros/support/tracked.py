@@ -1,4 +1,4 @@
-"""A fake Franka, an object tracker beside it, and the person at what drives it."""
+"""A fake Franka with an object tracker, and answers to the questions of a command."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def frankas_beside_goals(
 
 
 def answer_all(command: Command, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
-    """A person who says yes to each of these questions, until the command is done."""
+    """Press Enter at each of these questions, until the command ends."""
     answer_until(command, lambda: not command.is_running, ends)
 
 
 def answer_until(
     command: Command, condition: Callable[[], object], ends: Sequence[str] = ARMS
 ) -> None:
-    """... or until something is so; on a busy machine a question may come again.
+    """Press Enter at each of these questions, also repeated ones, until a condition holds.
 
-    Who has seen to an emergency stop ends it as well.
+    After the question about an emergency stop, its end is confirmed as well.
     """
     ends = (*ends, ENDS) if SEEN in ends else ends
     answered = 0
