@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -135,14 +134,9 @@ class Pair:
             self._entered = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._entered is not None:
-            self._entered.__exit__(kind, error, trace)
+            self._entered.close()
 
     def _both_observe(self) -> tuple[Observation, Observation]:
         try:

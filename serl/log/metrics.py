@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from serl.errors import CorruptData, SerlError
@@ -236,12 +235,7 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

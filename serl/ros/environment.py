@@ -16,7 +16,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData
@@ -152,12 +151,7 @@ class Domain:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -151,12 +150,7 @@ class RosArm:
             feed.newest()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Send a last heartbeat that asks the guard to hold the arm."""
         self.mode = "hold"
         self.beat()

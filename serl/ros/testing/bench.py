@@ -6,7 +6,6 @@ import importlib.util
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -103,14 +102,9 @@ class ProfileBench(GuardProcesses):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.node.__exit__(None, None, None)
-        super().__exit__(kind, error, trace)
+        super().__exit__(*error)
 
     def _begin(self) -> None:
         self.start_fake(self._driver)

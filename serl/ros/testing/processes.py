@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from diagnostic_msgs.srv import AddDiagnostics
@@ -63,12 +62,7 @@ class Lateness:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 
@@ -116,12 +110,7 @@ class GuardProcesses:
         self.operator.subscribe(GUARD_STATE._replace(name=name), self._on_state)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
