@@ -94,17 +94,13 @@ class ProfileBench(GuardProcesses):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.node.__enter__()
         try:
+            self.enter_context(self.node)
             self._begin()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.close()
             raise
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.node.__exit__(None, None, None)
-        super().__exit__(*error)
 
     def _begin(self) -> None:
         self.start_fake(self._driver)

@@ -73,7 +73,7 @@ class Lateness:
             self.worst_s = max(self.worst_s, time.monotonic() - begin_s - 0.005)
 
 
-class GuardProcesses:
+class GuardProcesses(contextlib.ExitStack):
     """A guard and further processes of one run, which end with this context.
 
     Args:
@@ -89,12 +89,12 @@ class GuardProcesses:
     """
 
     def __init__(self, folder: Path, config: GuardConfig) -> None:
+        super().__init__()
         self.folder = folder
         self.latch = folder / f"{ROBOT}.latch"
         self.latch.write_text("serl latch: disarmed\n")
         (folder / "guard.yaml").write_text(config.model_dump_json())
         self.processes: dict[str, subprocess.Popen[str]] = {}
-        self._started: list[subprocess.Popen[str]] = []  # includes those with a name used twice
         self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
         self.operator = RosNode("operator", folder, local=True)
         self.lateness = Lateness()
@@ -104,20 +104,11 @@ class GuardProcesses:
         self.not_now = ""
 
     def __enter__(self) -> Self:
-        self.operator.__enter__()
-        self.lateness.__enter__()
+        self.enter_context(self.operator)
+        self.enter_context(self.lateness)
         name = f"{self.prefix}/{GUARD_STATE.name}"
         self.operator.subscribe(GUARD_STATE._replace(name=name), self._on_state)
         return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self._started:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.communicate()
-        self.lateness.__exit__(None, None, None)
-        self.operator.__exit__(None, None, None)
 
     @property
     def prefix(self) -> str:
@@ -138,7 +129,7 @@ class GuardProcesses:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._started.append(process)
+        self.callback(_kill, process)
         return process
 
     def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
@@ -195,3 +186,10 @@ class GuardProcesses:
             for pair in message.values
             if pair.key not in ("limits", NOT_NOW)
         }
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.communicate()
