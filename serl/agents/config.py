@@ -51,6 +51,10 @@ class SACConfig(AgentConfig):
         bc_filter: "q" to clone, after `bc_warm_start`, only actions that the critics value above
             the policy's mode (Nair et al. 2018); "none" to clone all.
         grasp_penalty: cost of switching a gripper, for the grasp critic.
+        grasp_margin: margin by which the grasp critic values the choices of demonstrations and
+            humans above others; see `serl.agents.hybrid.margin_loss`.
+        grasp_margin_weight: weight of that loss; 0 for none.
+        grasp_epsilon: share of a gripper's choices in training that are random.
         bc_warm_start: number of first updates that train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
         matmul: products in float32, or in bfloat16 (TF32 on CUDA); "auto" for the latter where
@@ -82,6 +86,9 @@ class SACConfig(AgentConfig):
     bc_loss: Literal["mse", "nll"] = "mse"
     bc_filter: Literal["none", "q"] = "none"
     grasp_penalty: float = Field(0.02, ge=0, le=1000)
+    grasp_margin: float = Field(0.05, ge=0, le=1000)
+    grasp_margin_weight: float = Field(0.0, ge=0, le=1e6)
+    grasp_epsilon: float = Field(0.0, ge=0, le=1)
     bc_warm_start: int = Field(0, ge=0)
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"

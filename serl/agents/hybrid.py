@@ -12,6 +12,7 @@ grippers. Without moving grippers the algorithm is plain SAC.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -118,12 +119,29 @@ def grasp_target(
     return reward + discount * values.gather(-1, best).squeeze(-1)
 
 
-def grasp_loss(
-    network: EnsembleMLP, grasp: Tensor, state: Tensor, choice: Tensor, target: Tensor
-) -> Tensor:
-    """Return the squared error of the values of the choices made."""
-    values = network.member(grasp[0], state).gather(-1, choice.unsqueeze(-1)).squeeze(-1)
-    return (values - target).square().mean()
+def grasp_loss(values: Tensor, choice: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error of the values (B, C) of the choices made (B,)."""
+    made = values.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
+    return (made - target).square().mean()
+
+
+def margin_loss(values: Tensor, choice: Tensor, prior: Tensor, margin: float) -> Tensor:
+    """Return how far other choices come within a margin of those of demonstrations and humans.
+
+    The large-margin classification loss of Hester et al. 2018, Deep Q-learning from demonstrations:
+    the maximum over choices of the value, plus the margin for all but the choice made, less the
+    value of the choice made. Without it, values of choices that no data covers are arbitrary.
+
+    Args:
+        values: values of all choices.  # (B, C)
+        choice: choices made.  # (B,)
+        prior: 1 in rows of demonstrations and humans, else 0.  # (B,)
+        margin: distance to keep.
+    """
+    made = choice.unsqueeze(-1)
+    best = (values + margin).scatter(-1, made, values.gather(-1, made)).amax(-1)
+    excess = best - values.gather(-1, made).squeeze(-1)
+    return (prior * excess).sum() / prior.sum().clamp(min=1.0)
 
 
 class HybridSAC(SAC):
@@ -146,6 +164,7 @@ class HybridSAC(SAC):
         self.grasp = Group(fresh, config.learning_rate)
         self.grasp_target = fresh.detach().clone()
         self._chosen = self._paid = torch.empty(0, device=self.device)  # of the current batch
+        self._bounds = _grasp_bounds(config, len(self.grippers.places))
 
     @classmethod
     def create(cls, spec: Spec, config: SACConfig, seed: int) -> SAC:
@@ -154,9 +173,14 @@ class HybridSAC(SAC):
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
-        """Return an action: the arm's entries by SAC, the gripper's greedily: -1, 0 or 1."""
-        seen = self.see(observation)
+        """Return an action: the arm's entries by SAC, the gripper's greedily: -1, 0 or 1.
+
+        When exploring, a share `grasp_epsilon` of the gripper's choices is random.
+        """
+        seen, epsilon = self.see(observation), self.config.grasp_epsilon
         choice = int(self.grasp_network.member(self.grasp.flat[0], seen).argmax())
+        if explore and epsilon and torch.rand((), generator=self._acting).item() < epsilon:
+            choice = int(torch.randint(self.grippers.choices, (), generator=self._acting))
         action: Action = self.grippers.put(self.choose(seen, explore), choice).cpu().numpy()
         return action
 
@@ -184,8 +208,12 @@ class HybridSAC(SAC):
                 part.reward - self._paid[rows],
                 part.discount,
                 part.next_state,
-            )
-        loss = grasp_loss(self.grasp_network, self.grasp.flat, seen, self._chosen[rows], target)
+            ).clamp(*self._bounds)
+        values, chosen = self.grasp_network.member(self.grasp.flat[0], seen), self._chosen[rows]
+        loss = grasp_loss(values, chosen, target)
+        if weight := self.config.grasp_margin_weight:
+            margin = self.config.grasp_margin
+            loss = loss + weight * margin_loss(values, chosen, part.prior, margin)
         skipped = descend(loss, self.grasp)
         with torch.no_grad():
             self.grasp_target.lerp_(self.grasp.flat, self.config.tau * (1.0 - skipped))
@@ -201,6 +229,13 @@ class HybridSAC(SAC):
             **named_views("grasp_target", self.grasp_network, self.grasp_target),
             **adam_tensors("", "grasp", self.grasp_network, self.grasp),
         }
+
+
+def _grasp_bounds(config: SACConfig, grippers: int) -> tuple[float, float]:
+    """Return the least and greatest possible return, with the cost of switching in every step."""
+    low, high = config.return_bounds or (-math.inf, math.inf)
+    cost = config.grasp_penalty * grippers
+    return (low - cost / (1.0 - config.discount) if config.discount < 1.0 else -math.inf), high
 
 
 agent = HybridSAC

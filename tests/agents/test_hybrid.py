@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from serl.agents.hybrid import Grippers, HybridSAC, grasp_loss, grasp_target
+from serl.agents.hybrid import Grippers, HybridSAC, grasp_loss, grasp_target, margin_loss
 from serl.agents.networks import EnsembleMLP
 from serl.runs.assembly import make_agent
 from serl.runs.config import resolve
@@ -87,8 +87,58 @@ def test_double_dqn_chooses_with_one_network_and_values_with_the_other() -> None
     reward, discount = torch.tensor([0.5, 1.0]), torch.tensor([0.9, 0.0])
     told = grasp_target(network, online, target, reward, discount, torch.zeros(2, 1))
     torch.testing.assert_close(told, torch.tensor([0.5 + 0.9 * 2.0, 1.0]))
-    loss = grasp_loss(network, online, torch.zeros(2, 1), torch.tensor([1, 2]), torch.zeros(2))
+    values = network.member(online[0], torch.zeros(2, 1))
+    loss = grasp_loss(values, torch.tensor([1, 2]), torch.zeros(2))
     assert loss.item() == pytest.approx((25 + 1) / 2)
+
+
+def test_other_choices_stay_a_margin_below_those_of_demonstrations() -> None:
+    values = torch.tensor([[0.5, 0.2, 0.3], [0.5, 0.48, 0.1], [0.1, 0.9, 0.2], [0.0, 0.0, 9.0]])
+    choice, prior = torch.tensor([0, 0, 0, 0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+    loss = margin_loss(values, choice, prior, 0.1)
+    assert loss.item() == pytest.approx((0.0 + 0.08 + 0.9) / 3)
+    assert margin_loss(values, choice, torch.zeros(4), 0.1).item() == 0.0
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_of_what_was_never_tried_the_margin_values_the_demonstrated_choice_more(
+    weight: float,
+) -> None:
+    agent = make(
+        utd=1, learning_rate=3e-3, grasp_penalty=0.0, grasp_margin_weight=weight, grasp_margin=0.1
+    )
+    batch = make_batch(ROWS)
+    batch.prior[:], batch.reward[:], batch.discount[:] = True, 0.2, 0.0
+    batch.action[:, 2] = -1.0  # always close
+    for _ in range(300):
+        agent.update(batch)
+    seen = agent.normalise(torch.from_numpy(batch.state))
+    values = agent.grasp_network.member(agent.grasp.flat[0], seen)
+    ahead = values[:, :1] - values[:, 1:]
+    assert (ahead.min().item() > 0.05) == bool(weight)
+
+
+def test_targets_of_the_grasp_critic_stay_within_the_bounds_of_the_return() -> None:
+    batch = make_batch(ROWS)
+    batch.reward[:], batch.discount[:] = 7.0, 0.0
+    values = []
+    for bounds in (None, (0.0, 1.0)):
+        agent = make(utd=1, learning_rate=3e-2, return_bounds=bounds)
+        for _ in range(100):
+            agent.update(batch)
+        seen = agent.normalise(torch.from_numpy(batch.state))
+        chosen = agent.grippers.chosen(torch.from_numpy(batch.action)).unsqueeze(-1)
+        values.append(agent.grasp_network.member(agent.grasp.flat[0], seen).gather(-1, chosen))
+    assert values[0].min().item() > 4.0
+    assert values[1].max().item() < 1.5
+
+
+def test_a_share_of_the_choices_in_training_is_random() -> None:
+    agent, seen = make(grasp_epsilon=0.6), observation()
+    greedy = agent.act(seen, explore=False)[2]
+    grips = np.array([agent.act(seen, explore=True)[2] for _ in range(300)])
+    assert (grips != greedy).mean() == pytest.approx(0.4, abs=0.1)
+    assert all(agent.act(seen, explore=False)[2] == greedy for _ in range(50))
 
 
 @pytest.mark.parametrize(("names", "choices"), [(ONE, 3), (NAMES, 9)])
