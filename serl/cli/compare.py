@@ -11,8 +11,9 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from serl.errors import BadInput
-from serl.report.comparison import Comparison, MetricName
+from serl.cli.sweep import train_all
+from serl.errors import BadInput, SerlError
+from serl.report.comparison import METRICS, Comparison, MetricName
 from serl.report.comparison import compare as compared
 from serl.report.comparison_page import (
     COLOURS,
@@ -29,6 +30,8 @@ from serl.report.outcomes import (
     differences,
     read_configuration,
 )
+from serl.report.sequential import Plan, sequential_test
+from serl.runs.sweep import read_sweep, sweep_runs
 from serl.system.files import check_destination
 
 
@@ -59,6 +62,19 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="require 5 seeds from 100 on, of each task and configuration",
     )
+    parser.add_argument(
+        "--adaptive",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="FILE",
+        help="test after each block of seeds whether more are needed; with the file of the sweep "
+        "that the folders belong to, run them",
+    )
+    plan = Plan()
+    parser.add_argument("--block", type=int, default=plan.block, help="seeds of a block")
+    parser.add_argument("--blocks", type=int, default=plan.blocks, help="largest number of blocks")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings of --adaptive at a time")
     parser.add_argument("--out", type=Path, default=Path("compare.html"), help="page to write")
 
 
@@ -68,17 +84,51 @@ def compare(options: argparse.Namespace) -> int:
     Raises:
         BadInput: the runs cannot be compared.
     """
+    plan = Plan(options.block, options.blocks).checked()
+    check_destination(options.out)
+    if options.adaptive not in (None, Path()):
+        run_blocks(options, plan)
     configurations = read_configurations(options.folders)
     differing = differences(configurations)
     check_factor(differing, options.factor, options.claim)
     if options.claim:
         check_claim(configurations)
-    check_destination(options.out)
     comparison = compared(configurations, differing)
     print_comparison(comparison, options.metric)
+    if options.adaptive is not None:
+        found = sequential_test(METRICS[options.metric], configurations, plan)
+        print(found.text([each.name for each in configurations]))
     write_comparison(options.out, comparison, options.metric)
     print(f"page: {options.out}")
     return 0
+
+
+def run_blocks(options: argparse.Namespace, plan: Plan) -> None:
+    """Train a sweep's configurations, block by block of seeds, until the test needs no more.
+
+    Raises:
+        BadInput: the sweep has no such configuration, or not enough seeds.
+        SerlError: a training failed.
+    """
+    folders = [folder.resolve() for folder in options.folders]
+    sweep = read_sweep(options.adaptive)
+    seeds = sorted(sweep.seeds)[: plan.block * plan.blocks]
+    if len(seeds) < plan.block * plan.blocks:
+        raise BadInput(
+            f"{options.adaptive}: {len(seeds)} seeds, expected {plan.block * plan.blocks}: "
+            f"{plan.blocks} blocks of {plan.block}"
+        )
+    runs = [run for run in sweep_runs(sweep, folders[0].parent) if run.path.parent in folders]
+    if missing := [folder for folder in folders if folder not in {r.path.parent for r in runs}]:
+        raise BadInput(f"{missing[0]}: is no configuration of {options.adaptive}")
+    for end in range(plan.block, len(seeds) + 1, plan.block):
+        if train_all([run for run in runs if run.seed in seeds[:end]], options.jobs):
+            raise SerlError("the comparison needs all of its runs")
+        configurations = read_configurations(folders)
+        found = sequential_test(METRICS[options.metric], configurations, plan)
+        print(found.text([each.name for each in configurations]), flush=True)
+        if found.is_over:
+            return
 
 
 def read_configurations(folders: list[Path]) -> list[Configuration]:

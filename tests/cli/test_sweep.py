@@ -19,19 +19,19 @@ from serl.runs.folder import RunFolder
 from serl.system.jobs import Job
 
 TRAINING = """
-import sys, time
+import json, re, sys, time
 from pathlib import Path
-from serl.log.metrics import EvaluationRow, MetricsWriter
-from serl.runs.folder import RunFolder
-run = RunFolder.open(Path(sys.argv[1]))
+run = Path(sys.argv[1])
+steps = int(re.search(r"^  steps: (.*)", (run / "config.yaml").read_text(), re.M)[1])
 print("trains", flush=True)
-if run.config.steps == 13:
+if steps == 13:
     sys.exit("out of luck")
-if run.config.steps == 60 and not (run.path / "slept").exists():
-    (run.path / "slept").touch()
+if steps == 60 and not (run / "slept").exists():
+    (run / "slept").touch()
     time.sleep(60)
-with MetricsWriter(run.path) as writer:
-    writer.write(9, EvaluationRow(9, 10, 2, 3.0, "final"))
+row = {"kind": "evaluation", "time_s": 1.0, "steps": 9, "checkpoint": 9, "purpose": "final"}
+row |= {"trials": 10, "successes": 9 if steps == 20 else 2, "cycle_time_s": 3.0}
+(run / "metrics.jsonl").write_text(json.dumps(row) + chr(10))
 sys.exit(1)  # as for a low success rate
 """
 SLOW = [
@@ -157,3 +157,35 @@ def test_a_mistake_ends_the_sweep_before_the_first_run(
         assert message in text
         assert not (tmp_path / "out").exists()
     assert main(["sweep", str(tmp_path / "none.yaml")]) == 2
+
+
+def test_seeds_are_added_until_the_difference_is_clear(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep([10, 20, 30], "--slurm", seeds=tuple(range(100, 112)))  # only writes the file
+    file, out = str(tmp_path / "grid.yaml"), tmp_path / "out"
+
+    def compare(other: str, *words: str) -> tuple[int, str]:
+        folders = [str(out / name) for name in ("steps-10", other)]
+        page = ["--out", str(tmp_path / "page.html")]
+        code = main(["compare", *folders, "--factor", "steps", *page, "--jobs", "2", *words])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    plan = ("--adaptive", file, "--block", "4")
+    code, text = compare("steps-20", *plan, "--blocks", "3")
+    assert code == 0
+    # The two most extreme of the 70 exchanges of four seeds are more than a third of 5 %.
+    assert "after 4 of at most 12 seeds: steps-20 is not shown to differ" in text
+    state = "after 8 of at most 12 seeds: steps-20 differs from steps-10 (error at most 5%)"
+    assert f"{state}; no more are needed" in text
+    for name in ("steps-10", "steps-20"):
+        seeds = sorted(path.name for path in (out / name).iterdir())
+        assert seeds == [f"reach-{seed}" for seed in range(100, 108)]
+    code, text = compare("steps-20", "--adaptive", "--block", "5", "--blocks", "2")
+    assert (code, text.count("starts")) == (0, 0)
+    assert "after 5 of at most 10 seeds: steps-20 differs from steps-10" in text
+    code, text = compare("steps-40", *plan, "--blocks", "2")
+    assert (code, text) == (2, f"serl: {out}/steps-40: is no configuration of {file}\n")
+    code, text = compare("steps-20", *plan)
+    assert (code, text) == (2, f"serl: {file}: 12 seeds, expected 16: 4 blocks of 4\n")
