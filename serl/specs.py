@@ -71,6 +71,13 @@ class ObservationSpec(BaseModel):
         """Length D of the flat state vector."""
         return sum(int(np.prod(spec.shape)) for spec in self.state.values())
 
+    @property
+    def state_units(self) -> tuple[str, ...]:
+        """The unit of each entry of the flat state vector: the first word of its array's unit."""
+        sizes = {name: int(np.prod(spec.shape)) for name, spec in self.state.items()}
+        first = {name: (spec.unit.split() or [""])[0] for name, spec in self.state.items()}
+        return tuple(first[name].rstrip(",;") for name, size in sizes.items() for _ in range(size))
+
     def validate_observation(self, observation: Observation) -> None:
         """Raise `SpecMismatch`, naming the key, unless the observation fits exactly."""
         _same_names("state", self.state, observation.state)

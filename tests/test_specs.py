@@ -98,6 +98,12 @@ def test_an_observation_that_does_not_fit_is_refused(
         SEEN.validate_observation(bad)
 
 
+def test_units_of_a_state_vector_are_the_first_words_of_those_of_its_arrays() -> None:
+    units = {"place": (2, "m, base frame"), "yaw": (1, "rad"), "on": (1, ""), "force": (1, "N; x")}
+    state = {name: ArraySpec(shape=(size,), unit=unit) for name, (size, unit) in units.items()}
+    assert ObservationSpec(state=state).state_units == ("m", "m", "rad", "", "N")
+
+
 def test_flatten_follows_the_spec_not_the_reading() -> None:
     pose = np.arange(7, dtype=np.float32)
     gripper = np.array([0.5], np.float32)

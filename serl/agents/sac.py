@@ -140,8 +140,10 @@ class SAC:
         No effect without states or with `normalise` off. Normalised values are clipped to +-10.
         """
         if self.config.normalise and len(states):
+            smallest = self.config.smallest_std
+            floors = [smallest.get(u, _SMALLEST_STD) for u in self.spec.observation.state_units]
             self.mean.copy_(torch.from_numpy(states.mean(0)))
-            self.std.copy_(torch.from_numpy(np.maximum(states.std(0), _SMALLEST_STD)))
+            self.std.copy_(torch.from_numpy(np.maximum(states.std(0), np.float32(floors))))
 
     def normalise(self, state: Tensor) -> Tensor:
         """Normalise state vectors (B, D) by the statistics set by `fit_normaliser`."""

@@ -13,7 +13,7 @@ import torch
 
 from serl.agents.sac import SAC
 from serl.errors import BadInput, SpecMismatch
-from serl.specs import ArraySpec
+from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Observation
 
 from .conftest import ROWS, SPEC, STATE, config, equal, make, make_batch, observation
@@ -208,6 +208,19 @@ def test_normaliser_by_closed_form_floored_and_clipped() -> None:
     moved = torch.from_numpy(states[:1].copy())
     moved[0, 0] = 100.0
     assert agent.normalise(moved)[0, 0].item() == 10.0
+
+
+def test_the_floor_of_the_normaliser_has_units() -> None:
+    state = {
+        "place": ArraySpec(shape=(STATE - 2,), unit="m, base frame"),
+        "yaw": ArraySpec(shape=(1,), unit="rad"),
+        "force": ArraySpec(shape=(1,), unit="N"),
+    }
+    spec = SPEC.model_copy(update={"observation": ObservationSpec(state=state)})
+    agent = SAC.create(spec, config(smallest_std={"m": 0.01, "N": 0.5}), 0)
+    agent.fit_normaliser(np.zeros((5, STATE), np.float32))
+    expected = [*[0.01] * (STATE - 2), 0.001, 0.5]
+    torch.testing.assert_close(agent.std, torch.tensor(expected))
 
 
 def test_the_policy_moves_to_what_pays() -> None:
