@@ -123,7 +123,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     tmp_path: Path, start: Start
 ) -> None:
     """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile."""
-    command = start("train", "reach", **TINY, steps=1600, actors=2)
+    command = start("train", "reach", **TINY, steps=1200, actors=2)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
