@@ -78,6 +78,18 @@ class InitFrom(BaseModel):
         return self.run is not None and (self.load is None or part in self.load)
 
 
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "hard": {
+        "demonstrator": "human",
+        "intervention": "novice",
+        "task_config": {
+            "perception": {"bias_m": 0.0025, "bias_rad": 0.035, "delay_s": 0.1, "dropout": 0.05}
+        },
+    },
+}
+"""Settings by the name of a preset; "hard" is a lab's, with people and cameras as they are."""
+
 DATA_ONLY = "data only"
 """Validation context of a configuration that must not run plug-in code; see `RunFolder.open`."""
 
@@ -88,6 +100,8 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py file that defines one.
         task_config: overrides of the task's own configuration.
+        preset: a set of settings (see `PRESETS`): others, given beside it, win. "hard" trains under
+            a lab's conditions: a person's demonstrations and help, and a camera's errors.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
         observe: observations of the policy: the state of the scene, or cameras and the arm's own
@@ -128,6 +142,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
+    preset: Literal["none", "hard"] = "none"
     stages: dict[StageName, Stage] | None = None
     observe: Literal["state", "pixels"] | None = None
     reward: SerializeAsAny[RewardConfig] = RewardConfig()
@@ -230,10 +245,14 @@ def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
 
 
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
-    """Merge layers, later ones winning, into a checked configuration."""
+    """Merge layers, later ones winning, into a checked configuration.
+
+    Settings of a preset come right below those of the layer that names it.
+    """
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = merge(merged, spelled_out(layer))
+        preset = PRESETS.get(str(layer.get("preset")), {})
+        merged = merge(merged, merge(preset, spelled_out(layer)))
     return checked(TrainConfig, merged)
 
 

@@ -166,6 +166,7 @@ def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
 _TUNED_FOR = (
     "task",
     "task_config",
+    "preset",
     "observe",
     "robot",
     "init_from",

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData
-from serl.runs.config import TrainConfig, parse_overrides, resolve
+from serl.runs.config import PRESETS, TrainConfig, parse_overrides, resolve
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_demonstrated_task, make_task
 from serl.system.settings_file import checked, merge, parse_yaml, read_yaml
 from serl.tasks.reach import ReachConfig
+from serl.teleop.novice import NoviceConfig
+
+TASKS = (make_task, make_demonstrated_task)
+LAB = PRESETS["hard"]["task_config"]["perception"]
 
 
 def test_later_layers_win_leaf_by_leaf() -> None:
@@ -19,6 +26,36 @@ def test_later_layers_win_leaf_by_leaf() -> None:
     assert (config.steps, config.seed) == (500, 4)
     assert (config.agent.utd, config.agent.batch_size) == (2, 64)
     assert config.agent.discount == TrainConfig().agent.discount
+
+
+def test_a_preset_stands_right_below_the_settings_beside_it() -> None:
+    given = {"preset": "hard", "task_config": {"perception": {"bias_m": 0.001}}}
+    config = resolve({"intervention": "scripted", "steps": 7}, given)
+    assert (config.demonstrator, config.intervention, config.steps) == ("human", "novice", 7)
+    assert isinstance(config.human, NoviceConfig)
+    assert config.task_config["perception"] == {**LAB, "bias_m": 0.001}
+    assert resolve(config.model_dump(mode="json"), {}) == config, "read again"
+    words = ["--intervention=scripted", "--preset=hard", "--steps=3"]
+    config = run_settings("peg_insertion", {"demos": 5}, parse_overrides(words))
+    assert (config.demonstrator, config.intervention, config.demos) == ("human", "scripted", 5)
+    assert config.human.model_dump()["max_hold_steps"] == 30, "as tuned"
+
+
+def test_presets_are_those_that_can_be_selected() -> None:
+    field = TrainConfig.model_fields["preset"].annotation
+    assert set(get_args(field)) == set(PRESETS)
+    with pytest.raises(BadInput, match="preset"):
+        resolve({"preset": "harder"})
+
+
+@pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion", "timing_belt"])
+def test_the_hard_preset_suits_tasks_of_tools(task: str) -> None:
+    config = run_settings(task, {"preset": "hard"}, {})
+    assert isinstance(config.human, NoviceConfig)
+    assert make_task(config).config.perception.delay_s == 0.1
+    assert (
+        make_demonstrated_task(config).config.time_limit_s > make_task(config).config.time_limit_s
+    )
 
 
 def test_merging_changes_neither_side() -> None:
