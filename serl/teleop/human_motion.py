@@ -23,7 +23,8 @@ _LAG_S = 0.15  # of the hand behind the wish: it passes its target before it tur
 _NOISE, _ASIDE, _TREMOR = 0.25, 0.05, 0.002
 _NOISE_S = 0.4  # correlation time
 _PAUSES_HZ, _PAUSE_S = 0.2, (0.2, 0.8)
-_FINE = 0.2  # smaller motions are as fast as the expert's, and along all axes at once
+_FINE = 0.2  # smaller motions are as fast as the expert's
+_NEXT = 0.6  # with less left along its axis, the axis-by-axis style turns to the longest way
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -84,10 +85,10 @@ class HumanMotion:
     def _along(self, number: int, wish: Vector64) -> Vector64:
         """Return the wished motion of arm `number` along one axis; all of it if it is fine."""
         arm = self._arms[number]
-        if abs(wish[self._axes[number]]) < _FINE:
+        if abs(wish[self._axes[number]]) < _NEXT:
             self._axes[number] = max(arm, key=lambda axis: abs(float(wish[axis])))
         axis = self._axes[number]
-        fine = abs(wish[axis]) < _FINE
+        fine = abs(wish[axis]) < _NEXT
         return np.where(fine | (np.array(arm) == axis), wish[arm], 0.0)
 
     def _is_pausing(self) -> bool:
