@@ -97,8 +97,8 @@ def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
 
     with RosNode("doctor", folder, local=True) as node:
         look = Look(node)
-        look.settle()
-        return look.listen(seconds), node.absolute("").rstrip("/")
+        there = look.settle()
+        return look.listen(seconds if there else 0.0), node.absolute("").rstrip("/")
 
 
 def _judged(graph: GraphSeen, found: list[str]) -> bool:

@@ -142,17 +142,22 @@ class Look:
         self._counts: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
 
-    def settle(self) -> None:
-        """Block until the graph has not changed for a second, or for six seconds at most."""
+    def settle(self) -> bool:
+        """Block until a graph with other nodes has not changed for a second, for 6 s at most.
+
+        Returns:
+            Whether there are other nodes.
+        """
         begin_s = changed_s = time.monotonic()
         known: object = None
         while (now_s := time.monotonic()) < begin_s + _SETTLED_S:
             seen = (self._nodes(), self._topics())
             if seen != known:
                 known, changed_s = seen, now_s
-            elif now_s - changed_s > _QUIET_S and now_s - begin_s > 2 * _QUIET_S:
-                return
+            elif seen[0] and now_s - changed_s > _QUIET_S and now_s - begin_s > 2 * _QUIET_S:
+                return True
             time.sleep(_SLICE_S)
+        return bool(seen[0])
 
     def listen(self, seconds: float) -> GraphSeen:
         """Return the graph, with rates over this many seconds; over the rest for late topics."""
