@@ -81,7 +81,7 @@ def critic_target(
     Chen et al. 2021 (REDQ), algorithm 1. `batch.discount` is 0 where the task terminated, but not
     where an episode was merely truncated.
     """
-    chosen = target.index_select(0, subset)
+    chosen = target if len(subset) == len(target) else target.index_select(0, subset)
     values = networks.values(chosen, batch.next_state, next_action)  # (M, B)
     return batch.reward + batch.discount * (values.amin(0) + next_bonus)
 
@@ -94,8 +94,8 @@ def critic_loss(
     The sum leaves each member the gradient that it would have alone.
     """
     seen = networks.encode(encoder, batch.state, batch.images)  # (B, Z)
-    values = networks.values(critic, seen, batch.action)  # (E, B)
-    return (values - target).square().mean(1).sum(), seen.detach()
+    loss = networks.critic.squared_error(critic, torch.cat([seen, batch.action], -1), target)
+    return loss, seen.detach()
 
 
 class Cloning(NamedTuple):
@@ -137,7 +137,7 @@ def actor_loss(
     """
     mean, log_std = networks.head(actor, batch.state)
     action, log_probability = squash(mean, log_std, noise)
-    value = networks.values(critic, batch.state, action).mean(0)  # (B,)
+    value = networks.critic.mean_output(critic, torch.cat([batch.state, action], -1))  # (B,)
     improvement = (temperature * log_probability - value).mean()
     error = cloning.error(mean, log_std, batch.action)
     if cloning.filter == "q":

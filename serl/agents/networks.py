@@ -20,9 +20,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim.adam import adam
 
+from serl.agents.passes import MeanOutput, SquaredError, product
 from serl.errors import BadInput
 
 LOG_STD = (-10.0, 2.0)
+_SQUARED_ERROR: Any = SquaredError.apply  # untyped in torch
+_MEAN_OUTPUT: Any = MeanOutput.apply
+_BLOCK = 256  # rows whose layers stay in a processor's cache
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -50,7 +54,7 @@ class FlatParameters(ABC):
         """Return the parameters of all members by name, as views of the matrix.  # (E, ...)."""
         parts = torch.split(flat, self.lengths, dim=1)
         return {
-            name: part.view(self.members, *shape)
+            name: part.view(len(flat), *shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
@@ -121,7 +125,10 @@ class EnsembleMLP(FlatParameters):
         if flat.is_cuda:
             outputs: Tensor = torch.vmap(self.member, in_dims=(0, None))(flat, x)
             return outputs
-        return torch.stack([self.member(row, x) for row in flat.unbind()])
+        blocks = [x] if torch.is_grad_enabled() else torch.split(x, _BLOCK)
+        return torch.stack(
+            [torch.cat([self.member(row, block) for block in blocks]) for row in flat.unbind()]
+        )
 
     def member(self, row: Tensor, x: Tensor) -> Tensor:
         """Compute the output of the member with these parameters, shape (B, O)."""
@@ -130,12 +137,42 @@ class EnsembleMLP(FlatParameters):
         for layer, shape in enumerate(pairwise(self.sizes)):
             weight = next(parts).view(shape)
             if self._normed(layer):
-                x = functional.layer_norm(x @ weight, shape[1:], next(parts), next(parts))
+                x = functional.layer_norm(product(x, weight), shape[1:], next(parts), next(parts))
             else:
-                x = torch.addmm(next(parts), x, weight)
+                x = product(x, weight, next(parts))
             if layer < last:
                 x = x.relu_() if self.activation == "relu" else x.tanh()
         return x
+
+    def squared_error(self, flat: Tensor, x: Tensor, target: Tensor) -> Tensor:
+        """Return the squared error of single outputs: mean over rows, sum over members.
+
+        Args:
+            flat: parameters, one row per member.  # (E, P)
+            x: inputs, shared by the members.  # (B, I)
+            target: targets, shared by the members.  # (B,)
+        """
+        if flat.is_cuda or torch.compiler.is_compiling():
+            return (self(flat, x).squeeze(-1) - target).square().mean(1).sum()
+        loss: Tensor = _SQUARED_ERROR(self._layers, self.activation == "tanh", flat, x, target)
+        return loss
+
+    def mean_output(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Return the members' mean single output, shape (B,), differentiable by `x` (B, I) only."""
+        if flat.is_cuda or torch.compiler.is_compiling():
+            return self(flat, x).squeeze(-1).mean(0)
+        mean: Tensor = _MEAN_OUTPUT(self._layers, self.activation == "tanh", flat, x)
+        return mean.squeeze(-1)
+
+    def _layers(self, flat: Tensor) -> list[list[list[Tensor]]]:
+        """Return the parameters by member and layer, as views of the matrix."""
+        layers: list[list[list[Tensor]]] = [[] for _ in range(len(flat))]
+        for name, part in self.views(flat).items():
+            for member, parameter in zip(layers, part.unbind(), strict=True):
+                if name.endswith("weight"):
+                    member.append([])
+                member[-1].append(parameter)
+        return layers
 
     def _normed(self, layer: int) -> bool:
         return self.layer_norm and layer < len(self.sizes) - 2

@@ -253,9 +253,9 @@ class SAC:
             weights,
             self._cloning,
         )
-        skipped = descend(objective, self.actor)
         error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
-        return objective, entropy, skipped + descend(weights[0] * error, self.temperature)
+        skipped = descend(objective + weights[0] * error, self.actor, self.temperature)
+        return objective, entropy, skipped
 
     def additional_step(self, part: Tensors, seen: Tensor, rows: slice) -> Tensor:
         """Take an additional step on the same part of the batch; for subclasses with more to learn.

@@ -1,7 +1,9 @@
 """Speed of the learner's update against Stable-Baselines3; ratios of one interleaved run.
 
     python tests/bench/bench_update.py [--eager] [--rounds N]
+    python tests/bench/bench_update.py --before COMMIT [--rounds N]
 
+The second compares the learner with that of an earlier commit, in a process each, update by update.
 One update is UTD 4: four batches of 256, sampling included. Stable-Baselines3 and the naive
 formulation have no LayerNorm; ours has. Needs a quiet machine: two threads stall on a busy one.
 """
@@ -9,12 +11,19 @@ formulation have no LayerNorm; ours has. Needs a quiet machine: two threads stal
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import ctypes
 import math
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -31,6 +40,8 @@ from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 BATCH, UTD, HIDDEN = 256, 4, 256
 TRANSITIONS, EPISODE = 4000, 50
 THREADS = (1, 2)
+CRITICS = (2, 10)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
@@ -38,7 +49,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="updates per cell of the table")
     parser.add_argument("--eager", action="store_true", help="leave out torch.compile (a minute)")
+    parser.add_argument("--before", metavar="COMMIT", help="compare with this commit, and no more")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        return serve()
+    if options.before:
+        return before_and_after(options.before, options.rounds)
     against_others(options.rounds, not options.eager)
     alone(options.rounds)
 
@@ -65,6 +82,74 @@ def against_others(rounds: int, compiled: bool) -> None:
     for name, times in measured.items():
         cells = "".join(f"{1e3 * times[threads]:>9.1f} ms" for threads in THREADS)
         print(f"{name:38}{cells}{1 / best[name]:>12.1f}{base / best[name]:>8.2f}")
+
+
+def before_and_after(commit: str, rounds: int) -> None:
+    """Print CPU time of updates of 2 and 10 critics in float32, by that commit and by this tree."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        archive = subprocess.run(
+            ["git", "archive", commit, "serl"], cwd=ROOT, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        processes = {
+            name: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-P", __file__, "--serve"],
+                    env={**os.environ, "PYTHONPATH": str(root)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for name, root in ((commit, folder), ("this tree", ROOT))
+        }
+        print(
+            f"batch {BATCH}, UTD {UTD}, float32, 1 thread; ms of CPU, medians of {rounds} (least)"
+        )
+        for critics in CRITICS:
+            times_s: dict[str, list[float]] = {name: [] for name in processes}
+            for _ in range(rounds + 3):
+                for name, process in processes.items():
+                    times_s[name].append(ask(process, critics))
+            medians = {name: statistics.median(times[3:]) for name, times in times_s.items()}
+            cells = "".join(
+                f"{name:>12} {1e3 * medians[name]:.1f} ({1e3 * min(times):.1f})"
+                for name, times in times_s.items()
+            )
+            ratio = medians[commit] / medians["this tree"]
+            print(f"{critics:2} critics{cells}{ratio:>8.2f} times as many updates/s")
+        for process in processes.values():
+            process.communicate()
+
+
+def ask(process: subprocess.Popen[str], critics: int) -> float:
+    """Let a process of `serve` take one update; return its seconds of CPU."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(critics, file=process.stdin, flush=True)
+    return float(process.stdout.readline())
+
+
+def serve() -> None:
+    """Take an update for each line of standard input, and print its seconds of CPU."""
+    keep_freed_memory()
+    updates = {
+        critics: serl_update(make_spec(30, 7), critics=critics, matmul="float32")
+        for critics in CRITICS
+    }
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        start_s = time.process_time()
+        updates[int(line)]()
+        print(time.process_time() - start_s, flush=True)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory, as every process of a training does."""
+    with contextlib.suppress(AttributeError):  # another C library than glibc
+        library = ctypes.CDLL(None)
+        library.mallopt(-1, 64 << 20)
+        library.mallopt(-3, 32 << 20)
 
 
 def alone(rounds: int) -> None:
