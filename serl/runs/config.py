@@ -104,6 +104,8 @@ class TrainConfig(BaseModel):
             a lab's conditions: a person's demonstrations and help, and a camera's errors.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
+        recipe: settings of a published agent that replace the task's tuned ones; see
+            `serl.runs.recipes`.
         observe: observations of the policy: the state of the scene, or cameras and the arm's own
             state; None for the task's default.
         reward: source of rewards and successes in training; the choice of the checkpoint and the
@@ -144,6 +146,7 @@ class TrainConfig(BaseModel):
     task_config: dict[str, Any] = {}
     preset: Literal["none", "hard"] = "none"
     stages: dict[StageName, Stage] | None = None
+    recipe: Literal["hil_serl"] | None = None
     observe: Literal["state", "pixels"] | None = None
     reward: SerializeAsAny[RewardConfig] = RewardConfig()
     vice: VICEConfig = VICEConfig()

@@ -18,6 +18,7 @@ from serl.runs.guard_setup import guarded_arm
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import fitting
 from serl.runs.real_arm import check_trainable, tuned_settings
+from serl.runs.recipes import RECIPES
 from serl.runs.reward_data import with_labelled
 from serl.runs.task_setup import (
     check_topics,
@@ -38,14 +39,16 @@ from serl.training.successes import LastFrames
 def run_settings(
     task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> TrainConfig:
-    """Merge the defaults, the task's tuned settings, the file and the overrides; later ones win.
+    """Merge the defaults, the task's tuned settings, the recipe, the file and the overrides.
 
-    Paths are made absolute, so that the run can be resumed from any working directory.
+    Later ones win. Paths are made absolute, so that the run can be resumed from any directory.
 
     Raises:
         BadInput: a setting, or a file that it names, cannot be used.
     """
-    config = _resolved(task, file, overrides)
+    name = overrides.get("recipe", file.get("recipe"))
+    recipe = RECIPES.get(name, {}) if isinstance(name, str) else {}
+    config = _resolved(task, merge(recipe, file), overrides)
     specs = _checked(config)
     return config.model_copy(update=_found(config, specs))
 

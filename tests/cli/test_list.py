@@ -20,7 +20,7 @@ def test_settings_are_listed_with_their_defaults_and_meanings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = shown(capsys)
-    assert settings["steps"][2:8] == ["15000", "(integer", ">=", "1)", "online", "environment"]
+    assert settings["steps"][2:8] == ["15000", "(integer", ">=", "0)", "online", "environment"]
     assert settings["agent.utd"][2:9] == ["4", "(integer", ">=", "1", "<=", "1000)", "critic"]
     assert settings.keys() == dict(leaves(TrainConfig().model_dump(mode="json"))).keys()
 
