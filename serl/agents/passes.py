@@ -26,6 +26,8 @@ def product(x: Tensor, weight: Tensor, shift: Tensor | None = None) -> Tensor:
     """Return x @ weight [+ shift] for matrices, from oneDNN where that is faster."""
     if x.is_cuda or torch.compiler.is_compiling() or not _many(x, weight):
         return x @ weight if shift is None else torch.addmm(shift, x, weight)
+    if not torch.is_grad_enabled():
+        return _multiply(x, weight, shift)
     y: Tensor = _PRODUCT(x, weight)
     return y if shift is None else y + shift
 
@@ -86,7 +88,9 @@ class SquaredError(torch.autograd.Function):
         """Return the error, and keep its gradients."""
         _, _, needs_flat, needs_x, _ = ctx.needs_input_grad
         gradient = torch.empty_like(flat) if needs_flat else None
-        places = [None] * len(flat) if gradient is None else layers_of(gradient)
+        places: Sequence[Tensor | None] = (
+            [None] * len(flat) if gradient is None else gradient.unbind()
+        )
         input_gradient = torch.zeros_like(x) if needs_x else None
         errors, target = [], target.unsqueeze(-1)
         for layers, place in zip(layers_of(flat), places, strict=True):
@@ -158,7 +162,7 @@ def _backward(
     tanh: bool,
     kept: Sequence[tuple[Tensor, ...]],
     slope: Tensor,
-    place: Layers | None,
+    place: Tensor | None,
     input_gradient: Tensor | None,
 ) -> None:
     """Write the gradients of one member to `place`, and add that of its input.
@@ -168,9 +172,10 @@ def _backward(
         tanh: whether the activation is tanh instead of relu.
         kept: intermediate results of `_forward`.
         slope: gradient of the output.
-        place: memory for the gradients of the parameters, None if they are not needed.
+        place: memory for the gradient of the parameters, (P,), None if it is not needed.
         input_gradient: sum over members to add to, None if it is not needed.
     """
+    parts: list[Tensor] = []  # from the last to the first
     for index in reversed(range(len(layers))):
         (weight, *rest), (x, *normed) = layers[index], kept[index]
         if index + 1 < len(layers):
@@ -185,14 +190,14 @@ def _backward(
             slope, scale, shift = _KERNELS.native_layer_norm_backward(
                 slope, normed[0], slope.shape[1:], *normed[1:], *rest, needed
             )
-            if place is not None:
-                place[index][1].copy_(scale)
-                place[index][2].copy_(shift)
+            parts += [shift, scale]
         elif place is not None:
-            torch.sum(slope, 0, out=place[index][1])
+            parts.append(slope.sum(0))
         if place is not None:
-            place[index][0].copy_(_multiply(x.t(), slope))
+            parts.append(_multiply(x.t(), slope).view(-1))
         if index:
             slope = _multiply(slope, weight.t())
         elif input_gradient is not None:
             input_gradient += _multiply(slope, weight.t())
+    if place is not None:
+        torch.cat(parts[::-1], out=place)
