@@ -219,7 +219,7 @@ def _observe(
         return observation, outcome, None
     except SerlError as error:
         robot.stop(_description(error))
-        return None, Outcome(truncated=True), error
+        return None, Outcome(truncated=True, provenance="none"), error
 
 
 def _description(error: SerlError) -> str:

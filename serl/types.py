@@ -54,7 +54,7 @@ class Outcome:
         terminated: the task ended (success or failure): no bootstrap.
         truncated: the episode was cut (time limit, fault): bootstrap from the final observation.
         success: the task is solved.
-        provenance: source of the reward: "truth", "classifier", "human".
+        provenance: source of the reward: "truth", "classifier", "human"; "none" after a fault.
     """
 
     reward: float = 0.0

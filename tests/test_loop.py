@@ -376,6 +376,7 @@ def test_a_fault_without_words_is_no_time_limit() -> None:
     stage.task.outcome = outcome  # type: ignore[method-assign]
     result = stage()
     assert (result.steps, result.success) == (1, False)
+    assert [step.reward_provenance for step in stage.steps] == ["none"]
     assert stage.robot.stop_reason == result.text == "SerlError"
 
 

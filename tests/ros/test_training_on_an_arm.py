@@ -67,7 +67,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
     steps = [record for record in records if isinstance(record, Step)]
     assert {step.source for step in steps} == {ActionSource.POLICY}
-    assert {step.reward_provenance for step in steps} == {"pose"}
+    assert {step.reward_provenance for step in steps} - {"none"} == {"pose"}  # none: a late arm
     assert any(record.text == "time limit" for record in records if isinstance(record, End))
     assert read_control_status(run.link("actor0")) is not None
     (final,) = rows(run, "evaluation")
