@@ -255,7 +255,7 @@ def test_help_imports_no_framework() -> None:
 def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("task: reach\nsteps: 5\nseed: 1\nintervention: me\n")
     line = refused(serl, "train", "--seed", 2, "--config", "my.yaml")
-    assert "intervention: unknown person 'me': expected one of none, scripted, or a .py" in line
+    assert "intervention: unknown person 'me': expected one of none, novice, scripted" in line
 
 
 def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
