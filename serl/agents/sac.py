@@ -141,9 +141,10 @@ class SAC:
         """
         if self.config.normalise and len(states):
             smallest = self.config.smallest_std
-            floors = [smallest.get(u, _SMALLEST_STD) for u in self.spec.observation.state_units]
+            units = self.spec.observation.state_units
+            floors = np.array([smallest.get(unit, _SMALLEST_STD) for unit in units], np.float32)
             self.mean.copy_(torch.from_numpy(states.mean(0)))
-            self.std.copy_(torch.from_numpy(np.maximum(states.std(0), np.float32(floors))))
+            self.std.copy_(torch.from_numpy(np.maximum(states.std(0), floors)))
 
     def normalise(self, state: Tensor) -> Tensor:
         """Normalise state vectors (B, D) by the statistics set by `fit_normaliser`."""
