@@ -25,7 +25,10 @@ from serl.system.video import read_video
 from ..agents.resnet10_reference import stand_in
 from ..support.pickled import pickled
 
-COMMANDS = ("train", "learner", "actor", "record", "eval", "replay", "encoder", "list", "doctor")
+COMMANDS = (
+    "train", "learner", "actor", "record", "eval", "replay", "encoder", "list", "doctor",
+    "sweep", "compare",
+)  # fmt: skip
 TINY = {"hidden": [8, 8], "device": "cpu", "threads": 1}
 BY_FORCE = (
     "--task_config.motion.action_mode", "wrench", "--task_config.motion.axes", "[x, z, pitch]",

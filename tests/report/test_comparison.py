@@ -164,6 +164,16 @@ def test_a_setting_that_differs_between_seeds_is_a_difference(tmp_path: Path) ->
     assert found == {"demos": (["20", "3"], ["20"])}
 
 
+def test_a_change_of_code_is_a_difference(tmp_path: Path) -> None:
+    before, after = make(tmp_path, "before", [0]), make(tmp_path, "after", [0])
+    for folder, commit in ((before, "aaaaaaa"), (after, "bbbbbbb")):
+        file = folder / "reach-0" / "config.yaml"
+        text = re.sub(r"\n  commit: .*", "", file.read_text())
+        file.write_text(text.replace("versions:\n", f"versions:\n  commit: {commit}\n"))
+    found = differences([read_configuration(before), read_configuration(after)])
+    assert found == {"versions.commit": (["'aaaaaaa'"], ["'bbbbbbb'"])}
+
+
 def test_each_task_is_compared_with_itself(tmp_path: Path) -> None:
     for name, weight in (("a", 0.1), ("b", 0.2)):
         for task, demos in (("reach", 5), ("drawer", 9)):
