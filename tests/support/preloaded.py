@@ -3,9 +3,9 @@
 Most of what a node computes in a test are its imports. Within `preloading`, a process that a test
 starts as `python -m MODULE ...` or `python SCRIPT ...` is forked by a server process that has the
 libraries imported. It is a process like any other: a child of the test, with an environment, a
-working folder, standard streams and signals of its own; it runs the module as `__main__`. Only its
-command line in /proc is the server's, and memory is not freed at its end. What is started in any
-other way, by `serl` itself among others, is not changed.
+working folder, standard streams, signals and a command line of its own; it runs the module as
+`__main__`. Only memory is not freed at its end. So are the processes that `python -m serl.cli.main`
+starts in turn. What is started in any other way, as `serl` or by ros2 launch, is not changed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 IMPORTED = (
@@ -43,16 +44,21 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 SERVERS: dict[int, subprocess.Popen[bytes]] = {}
 """The servers by process id; a test that ends all children of this process spares them."""
 
+_SERVER = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _EARLY = re.compile(r"LD_|OMP_|MKL_|OPENBLAS_|MUJOCO_GL|PYOPENGL|ATEN_|PYTHON(?!PATH|UNBUFFERED)")
 _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def preloading() -> Iterator[None]:
-    """Let the processes of Python that this process starts be forked by a server."""
+def preloading(*running: socket.socket) -> Iterator[None]:
+    """Let the processes of Python that this process starts be forked by a server.
+
+    Args:
+        running: socket of the server; without one it is started when it is needed.
+    """
     original: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
-    signature, servers = inspect.signature(original), list[socket.socket]()
+    signature, servers = inspect.signature(original), [*running]
 
     def execute(self: Any, *values: Any) -> None:
         given = signature.bind(self, *values).arguments
@@ -108,7 +114,7 @@ def _serve() -> socket.socket:
     """Start the server; return the end of a socket on which it takes requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"],
+        [sys.executable, "-c", _SERVER, " " * 4096],  # room for the command lines of others
         pass_fds=[theirs.fileno()],
         env={**os.environ, "SERL_PRELOADED": str(theirs.fileno())},
     )
@@ -132,12 +138,10 @@ def _fork(server: socket.socket, request: dict[str, Any], streams: list[int]) ->
     return int(answer)
 
 
-def _run(server: socket.socket) -> None:
-    """Import the libraries, then fork a process for each request until the socket is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the tests
-    for name in IMPORTED:
-        importlib.import_module(name)
-    gc.freeze()
+def _serve_requests(server: socket.socket) -> None:
+    """Fork a process for each request until the socket is closed; return in none of them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the others
+    _set_command_line("server of preloaded processes")
     while True:
         data, streams, _, _ = socket.recv_fds(server, 1 << 20, 3)
         if not data:
@@ -157,8 +161,16 @@ def _run(server: socket.socket) -> None:
     _become(request, streams)
 
 
+def _set_command_line(*words: str) -> None:
+    """Overwrite the command line of this process, as `ps` shows it."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(word.encode() for word in words)[: end - begin - 1]
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+
+
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Run a module or a file as a new process would."""
+    """Run a module or a file as a new process would, then end."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
@@ -168,15 +180,36 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    words = request["words"]
     for output in (sys.stdout, sys.stderr):
         assert isinstance(output, io.TextIOWrapper)
         output.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ or output is sys.stderr)
-    path = os.environ.get("PYTHONPATH", "")
-    sys.path[:] = [folder for folder in sys.path if folder]
-    sys.path[:0] = [folder for folder in path.split(os.pathsep) if folder]
+    words = request["words"]
+    _set_command_line(sys.executable, *words)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [folder for folder in (*paths, *sys.path) if folder]
+    with contextlib.ExitStack() as stack:
+        if words[:2] == ["-m", "serl.cli.main"]:
+            stack.enter_context(preloading(_fork_server()))
+        _end(_run(words, request["cwd"]))
+
+
+def _fork_server() -> socket.socket:
+    """Fork a server for the processes that this one starts; return its socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):  # whoever reads them waits for their end
+            os.dup2(nothing, stream)
+        _serve_requests(theirs)
+    theirs.close()
+    return ours
+
+
+def _run(words: list[str], folder: str) -> int:
+    """Run a module or a file as `__main__`; return its exit code."""
     if words[0] == "-m":
-        sys.path.insert(0, request["cwd"])
+        sys.path.insert(0, folder)
         sys.argv = words[1:]
         sys.modules.pop(words[1], None)
         run: Any = functools.partial(runpy.run_module, alter_sys=True)
@@ -184,20 +217,19 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
         sys.argv = words
         run = runpy.run_path
-    code: object = None
     try:
         run(sys.argv[0], run_name="__main__")
     except SystemExit as end:
-        code = end.code
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        code = 1
-    if isinstance(code, str):
-        sys.stderr.write(f"{code}\n")
-    _end(code if isinstance(code, int) else 0 if code is None else 1)
+        return 1
+    return 0
 
 
 def _end(code: int) -> None:
@@ -210,4 +242,7 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _run(socket.socket(fileno=int(os.environ.pop("SERL_PRELOADED"))))
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    _serve_requests(socket.socket(fileno=int(os.environ.pop("SERL_PRELOADED"))))
