@@ -92,7 +92,7 @@ at the hand ("insertion"), and for a side and a wrist camera ("side")."""
 
 EncoderWeights = Annotated[
     Literal["auto"] | Packaged | Path | None,
-    BeforeValidator(lambda given: None if given == "none" else given),
+    BeforeValidator(lambda value: None if value == "none" else value),
 ]
 
 

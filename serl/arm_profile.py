@@ -205,7 +205,7 @@ class ControllerProfile(BaseModel):
 
         The gains must be those of the start or all those of one mode.
         """
-        complaints = [differences(found, wanted) for wanted in self._settings]
+        complaints = [differences(found, expected) for expected in self._settings]
         return "" if "" in complaints else complaints[0]
 
     def is_between(self, found: Mapping[str, object]) -> bool:
@@ -225,20 +225,20 @@ class ControllerProfile(BaseModel):
         return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
 
 
-def differences(found: Mapping[str, object], wanted: Mapping[str, Value]) -> str:
-    """Return a description of the controller parameters that differ from `wanted`, or ""."""
+def differences(found: Mapping[str, object], expected: Mapping[str, Value]) -> str:
+    """Return a description of the controller parameters that differ from `expected`, or ""."""
     return "; ".join(
         f"{name} is {found.get(name)}, expected {value}"
-        for name, value in wanted.items()
+        for name, value in expected.items()
         if not is_value(found.get(name), value)
     )
 
 
-def is_value(found: object, wanted: Value) -> bool:
-    """Return whether a controller's parameter has the wanted value, to its storage precision."""
-    if isinstance(wanted, (bool, str)) or isinstance(found, bool):
-        return type(found) is type(wanted) and found == wanted
-    return isinstance(found, (int, float)) and math.isclose(found, wanted, rel_tol=1e-9)
+def is_value(found: object, expected: Value) -> bool:
+    """Return whether a controller's parameter has the expected value, to its storage precision."""
+    if isinstance(expected, (bool, str)) or isinstance(found, bool):
+        return type(found) is type(expected) and found == expected
+    return isinstance(found, (int, float)) and math.isclose(found, expected, rel_tol=1e-9)
 
 
 def _is_among(found: object, ends: Sequence[object]) -> bool:

@@ -61,19 +61,22 @@ class RealTime:
 
     Args:
         clock: real-time clock with the control rate of the simulated one.
-        wanted: called before each period; True limits simulated time to real time.
+        is_enabled: called before each period; while True, limits simulated time to real time.
         before: another pace, called first.
     """
 
     def __init__(
-        self, clock: Clock, wanted: Callable[[], bool], before: Callable[[], None] = lambda: None
+        self,
+        clock: Clock,
+        is_enabled: Callable[[], bool],
+        before: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock, self._wanted, self._before = clock, wanted, before
+        self._clock, self._is_enabled, self._before = clock, is_enabled, before
 
     def __call__(self) -> None:
         """Block until the next simulated period may begin."""
         self._before()
-        if self._wanted():
+        if self._is_enabled():
             self._clock.wait()
         else:
             self._clock.start()

@@ -51,7 +51,7 @@ class NeedsPerson(SerlError):
         super().__init__(f"{NEEDS_PERSON}: {why}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the most similar known name, or ""."""
-    similar = difflib.get_close_matches(name, known, 1)
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error message that suggests the most similar name, or ""."""
+    similar = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -60,7 +60,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
         self.task.begin(reading)
         self._index = 0
-        return self._seen(reading), self._info(success=False)
+        return self._flat_observation(reading), self._info(success=False)
 
     def step(self, action: Action) -> tuple[FlatObservation, float, bool, bool, dict[str, Any]]:
         """Act for one control period; raises `BadInput` for a wrong or non-finite action."""
@@ -70,7 +70,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         outcome = self.task.outcome(reading, self._index)
         self._index += 1
         info = {**self._info(outcome.success), "executed_action": executed}
-        seen = self._seen(reading)
+        seen = self._flat_observation(reading)
         return seen, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def render(self) -> Any:
@@ -87,7 +87,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
             self._renderer.close()
         self.robot.__exit__(None, None, None)
 
-    def _seen(self, reading: Observation) -> FlatObservation:
+    def _flat_observation(self, reading: Observation) -> FlatObservation:
         observation = self.task.observation(reading)
         flat = self.task.observation_spec.flatten(observation)
         return {"state": flat, **observation.images} if observation.images else flat

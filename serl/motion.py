@@ -215,10 +215,10 @@ def next_target(
         an action and clipped to [-1, 1], one entry per axis.
     """
     indices = [_INDEX[axis] for axis in motion.axes]
-    asked = [0.0] * 6
+    command = [0.0] * 6
     for index, value in zip(indices, action, strict=False):
-        asked[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
-    shift, turn = _in_base(asked, previous.quaternion, motion)
+        command[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
+    shift, turn = _in_base(command, previous.quaternion, motion)
     wanted = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
     target = _bounded(wanted, measured, start, motion)
     if target is wanted:
@@ -261,10 +261,10 @@ def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:
     return Pose(position, quaternion)
 
 
-def _in_base(asked: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
+def _in_base(command: list[float], tool: Quaternion, motion: Motion) -> tuple[Vector, Vector]:
     """Return translation and rotation vector in the base frame; a frame only rotates them."""
-    shift: Vector = (asked[0], asked[1], asked[2])
-    turn: Vector = (asked[3], asked[4], asked[5])
+    shift: Vector = (command[0], command[1], command[2])
+    turn: Vector = (command[3], command[4], command[5])
     if motion.frame == "tool":
         return rotate(tool, shift), rotate(tool, turn)
     return shift, turn
@@ -274,20 +274,20 @@ def _turned(q: Quaternion, turn: Vector) -> Quaternion:
     return multiply(from_rotation_vector(turn), q) if any(turn) else q
 
 
-def _bounded(wanted: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
-    """Return `wanted`, limited by the box, the leads and the largest rotation.
+def _bounded(target: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
+    """Return `target`, limited by the box, the leads and the largest rotation.
 
     The box applies first, then the lead, then the box again for an arm outside of it.
     """
     low, high, limits = motion.box_low_m, motion.box_high_m, motion.limits
-    position = _clamped(wanted.position, low, high)
+    position = _clamped(target.position, low, high)
     position = nearest_point(position, measured.position, limits.lead_m + motion.translation_m)
     position = _clamped(position, low, high)
-    quaternion = nearest_rotation(wanted.quaternion, start.quaternion, motion.max_rotation_rad)
+    quaternion = nearest_rotation(target.quaternion, start.quaternion, motion.max_rotation_rad)
     lead_rad = limits.lead_rad + motion.rotation_rad
     quaternion = nearest_rotation(quaternion, measured.quaternion, lead_rad)
-    if position is wanted.position and quaternion is wanted.quaternion:
-        return wanted
+    if position is target.position and quaternion is target.quaternion:
+        return target
     return Pose(position, quaternion)
 
 

@@ -102,7 +102,7 @@ def _declared(kind: Kind, folder: Path) -> tuple[str, ...]:
     )
 
 
-def known(kind: Kind) -> list[str]:
+def provided(kind: Kind) -> list[str]:
     """Return all sorted names of this kind that serl provides, including those without a module."""
     return sorted([*names(kind), *_WITHOUT_MODULE.get(kind, ())])
 
@@ -171,7 +171,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
         raise BadInput(f"{kind} {name_or_path!r}: the packages {packages} both have one")
     if found:
         return load_installed(kind, found[0])
-    listed = sorted({*known(kind), *(each.name for each in installed(kind))})
+    listed = sorted({*provided(kind), *(each.name for each in installed(kind))})
     file = "a .py or .yaml file" if kind == "robot" else "a .py file"
     raise BadInput(
         f"unknown {kind} {name_or_path!r}: expected one of {', '.join(listed) or 'none'}, or {file}"
@@ -181,12 +181,16 @@ def load(kind: Kind, name_or_path: str) -> Any:
 
 def load_installed(kind: Kind, plugin: InstalledPlugin) -> Any:
     """Load the plug-in of an installed package; raise `BadInput` that names the package."""
-    what = f"{kind} {plugin.name!r} of the package {plugin.package}"
+    subject = f"{kind} {plugin.name!r} of the package {plugin.package}"
     try:
         made = plugin.entry.load()
     except (Exception, SystemExit) as error:  # each package fails in its own way
-        raise BadInput(f"{what}: {_cause(error)}") from error
-    return _attribute(kind, made, what) if isinstance(made, ModuleType) else _fit(kind, made, what)
+        raise BadInput(f"{subject}: {_cause(error)}") from error
+    return (
+        _attribute(kind, made, subject)
+        if isinstance(made, ModuleType)
+        else _fit(kind, made, subject)
+    )
 
 
 def settings(
@@ -199,7 +203,7 @@ def settings(
     Raises:
         BadInput: see `load`; or the plug-in's `Config` is not a subclass of `contract`.
     """
-    if name_or_path in known(kind) and not _declares_config(kind, name_or_path):
+    if name_or_path in provided(kind) and not _declares_config(kind, name_or_path):
         return default
     model = getattr(load(kind, name_or_path), "Config", default)
     if isinstance(model, type) and issubclass(model, contract):
@@ -282,19 +286,19 @@ def _entries() -> Iterator[tuple[str, EntryPoint]]:
         yield from ((name, entry) for entry in entries)
 
 
-def _attribute(kind: Kind, module: ModuleType, what: str) -> Any:
+def _attribute(kind: Kind, module: ModuleType, subject: str) -> Any:
     """Return the module's attribute `<kind>`; else raise `BadInput` that lists the kinds it has."""
     if not hasattr(module, kind):
         others = [other for other in GROUPS if hasattr(module, other)]
         has = f", found {' and '.join(map(repr, others))}" if others else ""
-        raise BadInput(f"{what}: expected a module with the attribute {kind!r}{has}")
-    return _fit(kind, getattr(module, kind), what)
+        raise BadInput(f"{subject}: expected a module with the attribute {kind!r}{has}")
+    return _fit(kind, getattr(module, kind), subject)
 
 
-def _fit(kind: Kind, made: Any, what: str) -> Any:
+def _fit(kind: Kind, made: Any, subject: str) -> Any:
     """Return the plug-in if it has the methods of its kind; else raise `BadInput`."""
     if missing := [name for name in _METHODS.get(kind, ()) if not hasattr(made, name)]:
-        raise BadInput(f"{what}: expected {kind!r} with the method {missing[0]!r}")
+        raise BadInput(f"{subject}: expected {kind!r} with the method {missing[0]!r}")
     return made
 
 

@@ -239,21 +239,21 @@ class StageReward:
     ) -> None:
         self._probabilities, self._stages = probabilities, stages
         self._config, self._threshold = config, threshold
-        self._seen: deque[int] = deque(maxlen=config.hold[1])
+        self._detections: deque[int] = deque(maxlen=config.hold[1])
         self._stage = 0
 
     def begin(self, reading: Observation) -> None:
         """Forget all detections of the last episode."""
-        self._seen.clear()
+        self._detections.clear()
         self._stage = 0
 
     def __call__(self, reading: Observation) -> Judgement:
         """Return reward 1 / stages if this reading completes a stage, and success at the last."""
-        self._seen.append(self._class(reading))
-        if self._seen.count(self._stage + 1) < self._config.hold[0]:
+        self._detections.append(self._class(reading))
+        if self._detections.count(self._stage + 1) < self._config.hold[0]:
             return Judgement()
         self._stage += 1
-        self._seen.clear()
+        self._detections.clear()
         return Judgement(1.0 / self._stages, self._stage == self._stages)
 
     def _class(self, reading: Observation) -> int:

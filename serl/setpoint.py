@@ -88,23 +88,23 @@ def brake_setpoint(state: Setpoint, limits: Limits, dt_s: float) -> Setpoint:
 def steer(
     velocity: Vector,
     acceleration: Vector,
-    wanted: Vector,
+    target: Vector,
     speed: float,
     peak: float,
     jerk: float,
     dt_s: float,
 ) -> tuple[Vector, Vector]:
-    """Return velocity and acceleration after `dt_s` of changing to a wanted velocity.
+    """Return velocity and acceleration after `dt_s` of changing to a target velocity.
 
     Reaches that velocity exactly, within limits of speed, acceleration (`peak`) and jerk.
     """
-    wanted = shortened(wanted, speed)
-    dx, dy, dz = subtract(wanted, velocity)
+    target = shortened(target, speed)
+    dx, dy, dz = subtract(target, velocity)
     last, reach = (dx / dt_s, dy / dt_s, dz / dt_s), min(jerk * dt_s, peak)
     size = math.hypot(*last)
     lands = size <= reach and math.dist(last, acceleration) <= reach
-    if lands and _peak(wanted, last, size, jerk) <= speed * speed:
-        return wanted, last
+    if lands and _peak(target, last, size, jerk) <= speed * speed:
+        return target, last
     # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h, k = 0.5 * math.hypot(*acceleration) / jerk, 0.5 / dt_s
     ax, ay, az = acceleration
@@ -216,13 +216,13 @@ def _slope(distance: float, speed: float, peak: float, gain: float) -> float:
 def _limited(
     velocity: Vector,
     acceleration: Vector,
-    wanted: Vector,
+    target: Vector,
     now: float,
     speed: float,
     jerk: float,
     dt_s: float,
 ) -> tuple[Vector, Vector]:
-    """Approach the wanted acceleration at limited jerk, unless this would break the speed limit.
+    """Approach the target acceleration at limited jerk, unless this would break the speed limit.
 
     Returns the new velocity and acceleration. `now` is the length of the velocity.
 
@@ -232,7 +232,7 @@ def _limited(
     """
     vx, vy, vz = velocity
     ax, ay, az = acceleration
-    dx, dy, dz = wanted[0] - ax, wanted[1] - ay, wanted[2] - az
+    dx, dy, dz = target[0] - ax, target[1] - ay, target[2] - az
     f = shortening(dx, dy, dz, jerk * dt_s)
     nx, ny, nz = ax + f * dx, ay + f * dy, az + f * dz
     size = math.sqrt(nx * nx + ny * ny + nz * nz)

@@ -25,13 +25,13 @@ MAX_LEAD = 10**7
 """Lead over the learner's version beyond which a version cannot stem from that learner."""
 
 
-def is_newer(version: int, known: int) -> bool:
-    """Return whether weights of a version replace weights of a known version.
+def is_newer(version: int, current: int) -> bool:
+    """Return whether weights of a version replace weights of the current version.
 
-    A lower version replaces a known version ahead of it by more than `MAX_LEAD`; otherwise a single
+    A lower version replaces a current one ahead of it by more than `MAX_LEAD`; otherwise a single
     forged version would block the learner's own weights permanently.
     """
-    return version > known or known > version + MAX_LEAD
+    return version > current or current > version + MAX_LEAD
 
 
 class Snapshot(NamedTuple):

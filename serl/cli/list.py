@@ -47,7 +47,7 @@ def show(options: argparse.Namespace) -> int:
     if options.task is not None:
         return _show_one(options.task)
     for kind in plugins.GROUPS:
-        for name in plugins.known(kind):
+        for name in plugins.provided(kind):
             print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())
         for plugin in plugins.installed(kind):
             print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")
@@ -73,12 +73,12 @@ def _show_one(name: str) -> int:
 
 
 def _all_names(kind: plugins.Kind) -> list[str]:
-    return [*plugins.known(kind), *(plugin.name for plugin in plugins.installed(kind))]
+    return [*plugins.provided(kind), *(plugin.name for plugin in plugins.installed(kind))]
 
 
 def _show_plugin(kind: plugins.Kind, name: str) -> None:
     """Print the summary of a plug-in, and its settings with their defaults."""
-    builtin = name in plugins.known(kind)
+    builtin = name in plugins.provided(kind)
     line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
     print(f"{kind:9} {name:29} {line}".rstrip())
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
@@ -121,7 +121,7 @@ _WITHOUT_MODULE = {
 def _installed_line(kind: plugins.Kind, plugin: plugins.InstalledPlugin) -> str:
     """Return the package and the summary of an installed plug-in, or why it cannot be used."""
     of = f"[{plugin.package}]"
-    if plugin.name in plugins.known(kind):
+    if plugin.name in plugins.provided(kind):
         article = "an" if kind == "agent" else "a"
         return f"{of} not used: serl has {article} {kind} of that name"
     results: list[str] = []

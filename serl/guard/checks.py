@@ -82,56 +82,56 @@ def parse_beat(text: str) -> Beat:
     return Beat(lease, GuardState(mode), int(number), 1e-3 * int(silent_ms or 0))
 
 
-def check_numbers(values: Sequence[float], size: int, what: str) -> None:
+def check_numbers(values: Sequence[float], size: int, subject: str) -> None:
     """Raise `MessageRefusal` unless there are exactly `size` numbers, all finite."""
     if len(values) != size:
-        raise MessageRefusal("size", f"{what}: {len(values)} numbers, expected {size}")
+        raise MessageRefusal("size", f"{subject}: {len(values)} numbers, expected {size}")
     if not all(map(math.isfinite, values)):
-        raise MessageRefusal("not finite", f"{what} is not finite")
+        raise MessageRefusal("not finite", f"{subject} is not finite")
 
 
-def check_stamp(heard: MessageInfo, what: str, ahead_s: float, behind_s: float) -> None:
+def check_stamp(info: MessageInfo, subject: str, ahead_s: float, behind_s: float) -> None:
     """Refuse a stamp from the future or too old; deadlines do not depend on stamps."""
-    if not heard.stamp_s - heard.wall_s <= ahead_s:
-        raise MessageRefusal("future", f"{what} is from the future")
-    if not heard.wall_s - heard.stamp_s <= behind_s:
-        raise MessageRefusal("old", f"{what} is old")
+    if not info.stamp_s - info.wall_s <= ahead_s:
+        raise MessageRefusal("future", f"{subject} is from the future")
+    if not info.wall_s - info.stamp_s <= behind_s:
+        raise MessageRefusal("old", f"{subject} is old")
 
 
-def check_frame(heard: MessageInfo, what: str, frame: str) -> None:
+def check_frame(info: MessageInfo, subject: str, frame: str) -> None:
     """Raise `MessageRefusal` unless the message is in the frame `frame`."""
-    if heard.frame != frame:
+    if info.frame != frame:
         raise MessageRefusal(
-            "frame", f"{what} is in the frame {heard.frame[:64]!r}, expected {frame!r}"
+            "frame", f"{subject} is in the frame {info.frame[:64]!r}, expected {frame!r}"
         )
 
 
-def check_pose(values: Sequence[float], what: str) -> Pose:
+def check_pose(values: Sequence[float], subject: str) -> Pose:
     """Return seven numbers, x y z and a quaternion xyzw, as a pose; refuse invalid ones."""
-    check_numbers(values, 7, what)
+    check_numbers(values, 7, subject)
     x, y, z, *quaternion = values
     try:
         return Pose((x, y, z), normalized(quaternion))
     except BadInput as error:
-        raise MessageRefusal("quaternion", f"{what}: {error}") from None
+        raise MessageRefusal("quaternion", f"{subject}: {error}") from None
 
 
-def check_command(values: Sequence[float], heard: MessageInfo, config: GuardConfig) -> Pose:
+def check_command(values: Sequence[float], info: MessageInfo, config: GuardConfig) -> Pose:
     """Return the target of a command, clamped to the box and to the largest rotation.
 
     Raises:
         MessageRefusal: the command is rejected, with the reason.
     """
-    check_frame(heard, "command", config.frame)
+    check_frame(info, "command", config.frame)
     check_numbers(values, 7, "command")
-    check_stamp(heard, "command", config.ahead_s, config.command_s)
+    check_stamp(info, "command", config.ahead_s, config.command_s)
     target = bounded(check_pose(values, "command"), config)
     if _in_keep_out(target.position, config, 0.0):
         raise MessageRefusal("keep-out", "command is in a keep-out box")
     return target
 
 
-def check_opening(values: Sequence[float], heard: MessageInfo, config: GuardConfig) -> float:
+def check_opening(values: Sequence[float], info: MessageInfo, config: GuardConfig) -> float:
     """Return the commanded opening of a gripper: 1 open, 0 close.
 
     Raises:
@@ -140,7 +140,7 @@ def check_opening(values: Sequence[float], heard: MessageInfo, config: GuardConf
     check_numbers(values, 1, "gripper")
     if not 0.0 <= values[0] <= 1.0:
         raise MessageRefusal("range", "gripper: expected 0 to 1")
-    check_stamp(heard, "gripper", config.ahead_s, config.command_s)
+    check_stamp(info, "gripper", config.ahead_s, config.command_s)
     return 1.0 if values[0] >= 0.5 else 0.0
 
 

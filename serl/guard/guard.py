@@ -112,44 +112,44 @@ class Guard:
         )
         return self._slow if slow else self._limits
 
-    def heartbeat(self, text: str, heard: MessageInfo) -> None:
+    def heartbeat(self, text: str, info: MessageInfo) -> None:
         """Take a heartbeat "<lease> <mode> <count> <silence, ms>", sent at most 20 ms apart."""
-        self.lease.hear(text, heard)
+        self.lease.receive(text, info)
 
-    def command(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def command(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the target of the actor: x y z (m) and a quaternion xyzw; hold if it is refused."""
-        self._note_not_finite(values, heard)
-        with self._command.hearing(heard.now_s):
-            self._target = check_command(values, heard, self._config)
+        self._note_not_finite(values, info)
+        with self._command.receiving(info.now_s):
+            self._target = check_command(values, info, self._config)
         if self._command.fault:
-            self._hold(self._command.fault, heard.now_s)
+            self._hold(self._command.fault, info.now_s)
 
-    def gripper(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def gripper(self, values: Sequence[float], info: MessageInfo) -> None:
         """Open (1) or close (0) the gripper; late or too frequent commands are refused.
 
         Commands are also refused while the arm holds.
         """
-        self._note_not_finite(values, heard)
-        self._gripper.hear(values, heard, self.state in MOVING)
+        self._note_not_finite(values, info)
+        self._gripper.receive(values, info, self.state in MOVING)
 
-    def pose(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def pose(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the measured pose of the tool, base_T_tcp; stop an armed arm whose pose jumps."""
-        self.measured.hear_pose(values, heard)
+        self.measured.receive_pose(values, info)
         if jumps := self.measured.jumps:
             self._stop_if_armed(jumps)
 
-    def joints(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def joints(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the measured joint angles (rad); stop an armed arm whose joints are in danger."""
-        self.measured.hear_joints(values, heard)
+        self.measured.receive_joints(values, info)
         if danger := self.measured.joints.danger:
             self._stop_if_armed(danger)
 
-    def wrench(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def wrench(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the wrench of the surroundings on the tool, force (N) then torque (Nm).
 
         A force or torque at its limit stops an armed arm.
         """
-        self.measured.hear_wrench(values, heard)
+        self.measured.receive_wrench(values, info)
         if self.measured.touch:
             self._stop_if_armed(self.measured.touch)
             stopped = self._active and self.state is GuardState.PROTECTIVE_STOP
@@ -229,7 +229,7 @@ class Guard:
         self.state, self.cause = GuardState.HOLD, "armed"
         self._active, self._awake_s, self._ticked_s = True, now_s, now_s
         self._lost_human = self._disarming = False
-        self._target, self._command.heard_s = None, -math.inf
+        self._target, self._command.received_s = None, -math.inf
         return "armed"
 
     def refusal(self, now_s: float) -> str:
@@ -279,7 +279,7 @@ class Guard:
 
     def _decide(self, now_s: float) -> None:
         """Enter the state that the actor asks for, or hold."""
-        silent_s = now_s - max(self.lease.heard_s, self._awake_s)
+        silent_s = now_s - max(self.lease.received_s, self._awake_s)
         self._disarming |= silent_s > self._config.silent_s
         if hindrance := self._hindrance(now_s):
             self._hold(hindrance, now_s)
@@ -316,8 +316,8 @@ class Guard:
         if self.state not in _FOLLOWING:
             return
         if self.state in MOVING:
-            heard = self.lease.is_fresh(now_s) and self._command.is_fresh(now_s)
-            lost = not heard or self.lease.is_device_silent(now_s)
+            fresh = self.lease.is_fresh(now_s) and self._command.is_fresh(now_s)
+            lost = not fresh or self.lease.is_device_silent(now_s)
             self._lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
             self.state, self._braking = GuardState.HOLD, True
@@ -353,7 +353,7 @@ class Guard:
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or away from its setpoint, for longer than allowed."""
         pose, following = self.measured.fresh_pose(now_s), self._following
-        if now_s - max(self.measured.heard_s(), self._awake_s) > self._config.lost_s:
+        if now_s - max(self.measured.received_s(), self._awake_s) > self._config.lost_s:
             self._stop_if_armed("the arm fell silent")
         if pose is None or self._setpoint is None:
             following.begin()
@@ -374,10 +374,10 @@ class Guard:
             self.counts["moved while stopped"] += 1
             self.cause += "; the arm was moved, or its pose is wrong"
 
-    def _note_not_finite(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def _note_not_finite(self, values: Sequence[float], info: MessageInfo) -> None:
         if all(map(math.isfinite, values)):
             return
-        if trouble := self._not_finite.hear(heard.now_s):
+        if trouble := self._not_finite.add(info.now_s):
             self._stop_if_armed(trouble)
 
     def _stop_if_armed(self, cause: str) -> None:
@@ -386,13 +386,13 @@ class Guard:
 
     def _latch(self, state: GuardState, cause: str) -> None:
         resting = self._setpoint is not None and at_rest(self._setpoint)
-        stands = resting and self.state not in MOVING
+        is_idle = resting and self.state not in MOVING
         if self.state not in LATCHED:
             self._hold_point.forget()
         self.state, self.cause = state, cause or "no reason given"
         self.counts[str(state)] += 1
         self._acknowledged, self._braking = False, True
-        self._hold_point.brake(stands)
+        self._hold_point.brake(is_idle)
 
     def _seed(self, pose: Pose) -> None:
         """Set the setpoint to a measured pose, at rest."""

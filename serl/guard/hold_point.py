@@ -41,20 +41,20 @@ class HoldPoint:
         self.moved = False
         self._config, self._measured = config, measured
         self._settles = False
-        self._stood_s = -math.inf
+        self._rested_s = -math.inf
 
     def seed(self, pose: Pose) -> None:
         """Hold the arm at the pose at which the guard takes it over."""
         self.place, self._settles = pose, False
 
-    def brake(self, stands: bool = False) -> None:
+    def brake(self, is_idle: bool = False) -> None:
         """Forget the place while the setpoint brakes; a setpoint at rest settles no second time.
 
         Args:
-            stands: whether the setpoint is at rest and the arm is not driven.
+            is_idle: whether the setpoint is at rest and the arm is not driven.
         """
         self.place = None
-        self._settles |= not stands
+        self._settles |= not is_idle
 
     def forget(self) -> None:
         """Begin or end a stop: drop the pose at which the last stop came to rest."""
@@ -62,7 +62,7 @@ class HoldPoint:
 
     def rest(self, setpoint: Pose, state: GuardState, now_s: float) -> None:
         """Note that the setpoint came to rest at this pose."""
-        self._stood_s = now_s
+        self._rested_s = now_s
         if state in LATCHED and self.origin is None:
             self.origin = setpoint
 
@@ -78,7 +78,7 @@ class HoldPoint:
         pose = self._measured.fresh_pose(now_s)
         if pose is not None and not self._measured.rivals:
             settles = self._settles and self._has_settled(pose, now_s)
-            if settles or self._gives_way(setpoint, state, soft, now_s):
+            if settles or self._is_pushed(setpoint, state, soft, now_s):
                 self._move(pose)
         return self.place or setpoint
 
@@ -117,7 +117,7 @@ class HoldPoint:
         pose, limits = self._measured.pose, self._config.motion.limits
         return pose is not None and is_apart(pose, place, limits.lead_m, limits.lead_rad)
 
-    def _gives_way(self, setpoint: Pose, state: GuardState, soft: bool, now_s: float) -> bool:
+    def _is_pushed(self, setpoint: Pose, state: GuardState, soft: bool, now_s: float) -> bool:
         """Return whether the arm of a protective stop is pushed, by the present measurements."""
         if state is not GuardState.PROTECTIVE_STOP or self.moved:
             return False
@@ -130,7 +130,7 @@ class HoldPoint:
     def _has_settled(self, pose: Pose, now_s: float) -> bool:
         """Return whether arm and setpoint stand; in a stop, only if an obstacle explains it."""
         near = self.origin is None or self.is_behind(pose, self.origin)
-        return near and self._measured.has_settled(self._stood_s, now_s)
+        return near and self._measured.has_settled(self._rested_s, now_s)
 
     def _move(self, pose: Pose) -> None:
         """Set the place to the allowed pose nearest to a measured pose, if there is one."""

@@ -52,7 +52,7 @@ class MessageAge:
     """The age of the newest message of one kind, and the fault of the last one.
 
     Attributes:
-        heard_s: arrival time of the last valid message.
+        received_s: arrival time of the last valid message.
         resumed_s: arrival time of the first valid message after the last silence that was too long;
             -inf before the first message.
         stamp_s: stamp of the last valid message; NaN before the first, and for kinds whose
@@ -61,14 +61,14 @@ class MessageAge:
     """
 
     def __init__(self, name: str, oldest_s: float, counts: Counter[str]) -> None:
-        self.heard_s = self.resumed_s = self._now_s = -math.inf
+        self.received_s = self.resumed_s = self._now_s = -math.inf
         self.stamp_s = self._new_stamp_s = math.nan
         self.fault = ""
         self._name = name
         self._oldest_s = oldest_s
         self._counts = counts
 
-    def hearing(self, now_s: float, stamp_s: float = math.nan) -> Self:
+    def receiving(self, now_s: float, stamp_s: float = math.nan) -> Self:
         """Return a context manager for the checks of one message.
 
         A `MessageRefusal` raised in the block is counted and suppressed; a block without an error
@@ -96,7 +96,7 @@ class MessageAge:
         if error is None:
             if not self.is_fresh(self._now_s):
                 self.resumed_s = self._now_s
-            self.heard_s, self.stamp_s, self.fault = self._now_s, self._new_stamp_s, ""
+            self.received_s, self.stamp_s, self.fault = self._now_s, self._new_stamp_s, ""
         elif isinstance(error, MessageRefusal):
             self._counts[f"{self._name}: {error.reason}"] += 1
             self.fault = str(error)
@@ -104,7 +104,7 @@ class MessageAge:
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the last valid message is not too old."""
-        return now_s - self.heard_s <= self._oldest_s
+        return now_s - self.received_s <= self._oldest_s
 
     def hindrance(self, now_s: float) -> str:
         """Return why the last message cannot be acted on; empty when it can."""
@@ -116,18 +116,18 @@ class FaultCounter:
 
     Args:
         most: number of messages at which the arm has to be stopped.
-        what: description of the messages, for the cause of the stop.
+        subject: description of the messages, for the cause of the stop.
     """
 
-    def __init__(self, most: int, what: str) -> None:
-        self._heard_s: deque[float] = deque(maxlen=most)
-        self._cause = f"{most} {what}"
+    def __init__(self, most: int, subject: str) -> None:
+        self._received_s: deque[float] = deque(maxlen=most)
+        self._cause = f"{most} {subject}"
 
-    def hear(self, now_s: float) -> str:
+    def add(self, now_s: float) -> str:
         """Count one more message; return why the arm has to be stopped, empty below the limit."""
-        self._heard_s.append(now_s)
-        often = len(self._heard_s) == self._heard_s.maxlen
-        return self._cause if often and now_s - self._heard_s[0] <= _NONSENSE_S else ""
+        self._received_s.append(now_s)
+        often = len(self._received_s) == self._received_s.maxlen
+        return self._cause if often and now_s - self._received_s[0] <= _NONSENSE_S else ""
 
 
 class Lease:
@@ -139,7 +139,7 @@ class Lease:
     Attributes:
         others: description of other nodes that publish commands; empty for none.
         mode: mode that the actor asks for.
-        heard_s: arrival time of the actor's last heartbeat.
+        received_s: arrival time of the actor's last heartbeat.
         since_s: arrival time of the actor's first heartbeat.
         human_s: arrival time of the last heartbeat with the mode of teleoperation.
         device_s: time of the last input from the operator's device, by that heartbeat.
@@ -155,25 +155,25 @@ class Lease:
         self._stranger_s = -math.inf
 
     @property
-    def heard_s(self) -> float:
+    def received_s(self) -> float:
         """The arrival time of the actor's last heartbeat."""
-        return self._source.heard_s
+        return self._source.received_s
 
-    def hear(self, text: str, heard: MessageInfo) -> None:
+    def receive(self, text: str, info: MessageInfo) -> None:
         """Take a heartbeat; a refused one is counted as a refusal and otherwise ignored."""
-        with self._source.hearing(heard.now_s):
+        with self._source.receiving(info.now_s):
             beat = parse_beat(text)
-            check_stamp(heard, "heartbeat", self._config.ahead_s, self._config.command_s)
+            check_stamp(info, "heartbeat", self._config.ahead_s, self._config.command_s)
             if beat.lease != self._owner:
-                if heard.now_s - self.heard_s <= self._config.lease_s:
-                    self._stranger_s = heard.now_s
+                if info.now_s - self.received_s <= self._config.lease_s:
+                    self._stranger_s = info.now_s
                     raise MessageRefusal("lease", f"{beat.lease} beats while {self._owner} drives")
-                self._owner, self.since_s = beat.lease, heard.now_s
+                self._owner, self.since_s = beat.lease, info.now_s
             elif beat.number <= self._number:
                 raise MessageRefusal("count", "heartbeat comes again")
             self._number, self.mode = beat.number, beat.mode
             if beat.mode is GuardState.TELEOP:
-                self.human_s, self.device_s = heard.now_s, heard.now_s - beat.silent_s
+                self.human_s, self.device_s = info.now_s, info.now_s - beat.silent_s
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the last heartbeat is not too old."""
@@ -208,24 +208,24 @@ class GripperCommand:
         self._source = MessageAge("gripper", math.inf, counts)
         self._switched_s = -math.inf
 
-    def hear(self, values: Sequence[float], heard: MessageInfo, moves: bool) -> None:
+    def receive(self, values: Sequence[float], info: MessageInfo, moves: bool) -> None:
         """Accept a command, or count the reason of its refusal.
 
         Args:
             values: one number, from 0 (close) to 1 (open).
-            heard: arrival of the command.
+            info: arrival of the command.
             moves: whether an actor drives the arm, so that the gripper may move.
         """
-        with self._source.hearing(heard.now_s):
-            opening = check_opening(values, heard, self._config)
+        with self._source.receiving(info.now_s):
+            opening = check_opening(values, info, self._config)
             if not self._motion.gripper:
                 raise MessageRefusal("none", "gripper: the task moves none")
             if not moves:
                 raise MessageRefusal("holding", "gripper: the arm holds")
             if opening != self.opening:
-                if heard.now_s - self._switched_s < self._motion.gripper_interval_s:
+                if info.now_s - self._switched_s < self._motion.gripper_interval_s:
                     raise MessageRefusal("too soon", "gripper: switches too often")
-                self.opening, self._switched_s = opening, heard.now_s
+                self.opening, self._switched_s = opening, info.now_s
 
 
 class MeasuredArm:
@@ -257,43 +257,43 @@ class MeasuredArm:
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
         self._sources = {name: MessageAge(name, config.state_s, counts) for name in names}
 
-    def hear_pose(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def receive_pose(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take a measured base_T_tcp."""
         source, config = self._sources["pose"], self._config
         self.jumps = ""
-        if source.is_repeated(heard.stamp_s):
+        if source.is_repeated(info.stamp_s):
             return
-        with source.hearing(heard.now_s, heard.stamp_s):
-            check_frame(heard, "pose", config.frame)
-            check_stamp(heard, "pose", config.ahead_s, config.state_s)
+        with source.receiving(info.now_s, info.stamp_s):
+            check_frame(info, "pose", config.frame)
+            check_stamp(info, "pose", config.ahead_s, config.state_s)
             pose = check_pose(values, "pose")
             if (far_m := math.hypot(*pose.position)) > _FARTHEST_M:
                 raise MessageRefusal("units", f"pose is {far_m:.0f} m away: expected metres")
-            self._check_speed(pose, heard)
+            self._check_speed(pose, info)
             self.pose = pose
             if self._still is None or is_apart(pose, self._still, _STILL_M, _STILL_RAD):
-                self._still, self._still_s = pose, heard.now_s
+                self._still, self._still_s = pose, info.now_s
 
-    def hear_joints(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def receive_joints(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the measured angles of the joints (rad)."""
         source, config = self._sources["joints"], self._config
-        if source.is_repeated(heard.stamp_s):
+        if source.is_repeated(info.stamp_s):
             return
-        with source.hearing(heard.now_s, heard.stamp_s):
-            self._check("joints", values, len(config.joint_low_rad), heard)
+        with source.receiving(info.now_s, info.stamp_s):
+            self._check("joints", values, len(config.joint_low_rad), info)
             if max(map(abs, values)) > FARTHEST_RAD:
                 raise MessageRefusal(
                     "units", f"joints turned to {max(values, key=abs):.0f}: expected rad"
                 )
-            self.joints.hear(values, heard.stamp_s, heard.now_s)
+            self.joints.receive(values, info.stamp_s, info.now_s)
 
-    def hear_wrench(self, values: Sequence[float], heard: MessageInfo) -> None:
+    def receive_wrench(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the wrench of the surroundings on the tool, forces (N) then torques (Nm)."""
         source, limits = self._sources.get("wrench"), self._config.motion.limits
-        if source is None or source.is_repeated(heard.stamp_s):
+        if source is None or source.is_repeated(info.stamp_s):
             return
-        with source.hearing(heard.now_s, heard.stamp_s):
-            self._check("wrench", values, 6, heard)
+        with source.receiving(info.now_s, info.stamp_s):
+            self._check("wrench", values, 6, info)
             force, torque = math.hypot(*values[:3]), math.hypot(*values[3:])
             begun = _LET_GO if self.is_touching else 1.0
             self.is_pushing = force >= _PUSH_N or torque >= _PUSH_NM
@@ -315,9 +315,9 @@ class MeasuredArm:
                 return hindrance
         return self.unwatched or self.joints.running
 
-    def heard_s(self) -> float:
+    def received_s(self) -> float:
         """Return the arrival time of the oldest among the last valid measurements of each kind."""
-        return min(source.heard_s for source in self._sources.values())
+        return min(source.received_s for source in self._sources.values())
 
     def trouble(self, now_s: float) -> str:
         """Return why the guard may not be armed or reset: an error, unknown state, or motion.
@@ -356,7 +356,7 @@ class MeasuredArm:
             return True
         return now_s - source.resumed_s <= within_s
 
-    def _check_speed(self, pose: Pose, heard: MessageInfo) -> None:
+    def _check_speed(self, pose: Pose, info: MessageInfo) -> None:
         """Refuse a pose that the arm cannot have reached, even pushed by a person.
 
         Time is measured by the stamps, since delayed messages arrive in bursts. Independently of
@@ -364,21 +364,21 @@ class MeasuredArm:
         pose is accepted.
         """
         config, limits = self._config, self._config.motion.limits
-        before = self.fresh_pose(heard.now_s)
+        before = self.fresh_pose(info.now_s)
         if before is None or self._paced is None:
-            self._paced = heard.stamp_s, pose
+            self._paced = info.stamp_s, pose
             return
         for then_s, place in ((self._sources["pose"].stamp_s, before), self._paced):
-            span_s = max(0.0, heard.stamp_s - then_s)
+            span_s = max(0.0, info.stamp_s - then_s)
             most_m = _NOISE_M + (limits.speed_m_s + _HAND_M_S) * span_s
             most_rad = _NOISE_RAD + (limits.angular_speed_rad_s + _HAND_RAD_S) * span_s
             most_m, most_rad = min(most_m, config.following_m), min(most_rad, config.following_rad)
             if is_apart(pose, place, most_m, most_rad):
-                self.jumps = self._jumping.hear(heard.now_s)
+                self.jumps = self._jumping.add(info.now_s)
                 raise MessageRefusal("jump", "pose jumped")
-        if not 0.0 <= heard.stamp_s - self._paced[0] < _PACED_S:
-            self._paced = heard.stamp_s, pose
+        if not 0.0 <= info.stamp_s - self._paced[0] < _PACED_S:
+            self._paced = info.stamp_s, pose
 
-    def _check(self, name: str, values: Sequence[float], size: int, heard: MessageInfo) -> None:
-        check_stamp(heard, name, self._config.ahead_s, self._config.state_s)
+    def _check(self, name: str, values: Sequence[float], size: int, info: MessageInfo) -> None:
+        check_stamp(info, name, self._config.ahead_s, self._config.state_s)
         check_numbers(values, size, name)

@@ -84,14 +84,14 @@ class FollowingMonitor:
         self._config = config
         self._words, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
         self._away_s: float | None = None  # time since which the arm is far from its setpoint
-        self._stands: Pose | None = None  # pose at which the arm stands despite a leading setpoint
-        self._stands_s = math.inf  # time since which the arm stands there
+        self._stuck_pose: Pose | None = None  # at rest despite a leading setpoint
+        self._stuck_since_s = math.inf  # time since which the arm rests there
         self._pause_s = -math.inf  # end of the rest
 
     def begin(self) -> None:
         """Reset the comparison: the arm is not driven, or its pose is unknown."""
         self.is_lost, self._away_s = False, None
-        self._stands, self._pause_s = None, -math.inf
+        self._stuck_pose, self._pause_s = None, -math.inf
 
     def watch(self, pose: Pose, goal: Pose, now_s: float) -> None:
         """Compare the pose of the arm with that of its setpoint (`goal`)."""
@@ -113,13 +113,13 @@ class FollowingMonitor:
         """
         limits = self._config.motion.limits
         far = is_apart(pose, goal, _FAR * limits.lead_m, _FAR * limits.lead_rad)
-        stands = self._stands
+        stuck = self._stuck_pose
         if not far or pushes:
-            self._stands = None
-        elif stands is None or is_apart(pose, stands, _STILL_M, _STILL_RAD):
-            self._stands, self._stands_s = pose, now_s
-        elif now_s - self._stands_s > self._stuck_s:
-            self._stands, self._pause_s = None, now_s + _PAUSE_S
+            self._stuck_pose = None
+        elif stuck is None or is_apart(pose, stuck, _STILL_M, _STILL_RAD):
+            self._stuck_pose, self._stuck_since_s = pose, now_s
+        elif now_s - self._stuck_since_s > self._stuck_s:
+            self._stuck_pose, self._pause_s = None, now_s + _PAUSE_S
 
     def hindrance(self, now_s: float) -> str:
         """Return why the arm has to rest; empty when it does not."""
@@ -159,7 +159,7 @@ class JointMonitor:
         self._runs_s = self._now_s = -math.inf  # begin of a too fast motion, time of the last speed
         self._before: tuple[float, Sequence[float]] = (-math.inf, ())  # stamp and angles
 
-    def hear(self, values: Sequence[float], stamp_s: float, now_s: float) -> None:
+    def receive(self, values: Sequence[float], stamp_s: float, now_s: float) -> None:
         """Take valid angles (rad) of all joints, with their stamp and monotonic arrival time."""
         config = self._config
         margins = [

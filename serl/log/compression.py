@@ -127,7 +127,7 @@ class Compactor:
         self._config = config
         self._now_s = monotonic_s
         self._waiting: deque[Path] = deque()
-        self._done: set[Path] = set()
+        self._compressed: set[Path] = set()
         self._watch = FolderWatch(folder)
         self._retry_s = float("-inf")
         self._warned = False  # whether a warning about a retried file was logged
@@ -144,10 +144,10 @@ class Compactor:
             return
         if not self._waiting and self._watch.changed():
             sealed = (p for p in episode_paths(self._folder) if not p.name.endswith(PART))
-            self._waiting.extend(path for path in sealed if path not in self._done)
+            self._waiting.extend(path for path in sealed if path not in self._compressed)
         if self._waiting:
             path = self._waiting.popleft()
-            self._done.add(path)
+            self._compressed.add(path)
             self._thread = threading.Thread(target=self._compact, args=(path,), daemon=True)
             self._thread.start()
 

@@ -29,7 +29,7 @@ from serl.types import Arrival, Key, LostRecord
 
 QUARANTINE = "quarantine"
 
-Tell = Callable[[str], object]
+ReportLine = Callable[[str], object]
 """A function called with one line of text for each episode that is put aside."""
 
 
@@ -47,7 +47,7 @@ class LoggedEpisode(NamedTuple):
     records: int
 
 
-def survey(folder: Path, tell: Tell) -> list[LoggedEpisode]:
+def survey(folder: Path, report: ReportLine) -> list[LoggedEpisode]:
     """Return all episodes of a log in order, lost ones included; put damaged ones aside.
 
     Records are counted, not read, which reveals only some damage.
@@ -57,12 +57,12 @@ def survey(folder: Path, tell: Tell) -> list[LoggedEpisode]:
         SerlError: a damaged episode cannot be put aside.
     """
     lost = lost_records(folder)
-    found = [_count(path, tell) for path in episode_paths(folder)]
+    found = [_count(path, report) for path in episode_paths(folder)]
     return sorted([*found, *(LoggedEpisode(name, None, records) for name, records in lost.items())])
 
 
 def read_logged(
-    episodes: Iterable[LoggedEpisode], run: str, actor: str, spec: Spec, tell: Tell
+    episodes: Iterable[LoggedEpisode], run: str, actor: str, spec: Spec, report: ReportLine
 ) -> Iterator[Arrival]:
     """Yield the records of logged episodes, one episode at a time; damaged ones are put aside.
 
@@ -78,7 +78,7 @@ def read_logged(
             try:
                 episode = read_episode(path, spec)
             except CorruptData as error:
-                tell(put_aside(path, error))
+                report(put_aside(path, error))
             else:
                 yield from episode.steps
                 if episode.end is not None:
@@ -88,7 +88,7 @@ def read_logged(
 
 
 def encoded_losses(
-    folder: Path, run: str, actor: str, tell: Tell, name: EpisodeName
+    folder: Path, run: str, actor: str, report: ReportLine, name: EpisodeName
 ) -> list[bytes]:
     """Return the encoded stand-ins for a lost or damaged episode; empty when it is sound.
 
@@ -101,7 +101,7 @@ def encoded_losses(
                 for _ in file.whole():
                     pass
         except CorruptData as error:
-            tell(put_aside(path, error))
+            report(put_aside(path, error))
     records = lost_records(folder).get(name, 0)
     return [encode_lost(lost) for lost in stand_ins(run, actor, name, records)]
 
@@ -161,12 +161,12 @@ def into_quarantine(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _count(path: Path, tell: Tell) -> LoggedEpisode:
+def _count(path: Path, report: ReportLine) -> LoggedEpisode:
     name = episode_name(path)
     try:
         return LoggedEpisode(name, path, count_records(path))
     except CorruptData as error:
-        tell(put_aside(path, error))
+        report(put_aside(path, error))
     return LoggedEpisode(name, None, lost_records(path.parent).get(name, 0))
 
 

@@ -289,23 +289,23 @@ def _check_stamps(stamps: dict[str, Any]) -> None:
     check_fields(stamps, dict.fromkeys(stamps, float), "record stamps")
 
 
-def _check_length(text: str, what: str) -> None:
+def _check_length(text: str, subject: str) -> None:
     if len(text) > _MAX_TEXT:
-        raise CorruptData(f"record {what}: {len(text)} characters, allowed {_MAX_TEXT}")
+        raise CorruptData(f"record {subject}: {len(text)} characters, allowed {_MAX_TEXT}")
 
 
 def _decode_arrays(
-    values: Mapping[str, Any], specs: Mapping[str, ArraySpec], what: str
+    values: Mapping[str, Any], specs: Mapping[str, ArraySpec], subject: str
 ) -> dict[str, Array]:
     """Return flat JSON lists as arrays of the shapes in the spec; all are converted at once."""
-    _same_names(what, specs, values)
+    _same_names(subject, specs, values)
     numbers: list[float] = []
     for name, spec in specs.items():
         flat, size = values[name], prod(spec.shape)
         if not isinstance(flat, list) or len(flat) != size:
-            raise SpecMismatch(f"{what} {name}: expected {size} numbers, got {short(flat)}")
+            raise SpecMismatch(f"{subject} {name}: expected {size} numbers, got {short(flat)}")
         if not set(map(type, flat)) <= {float}:
-            raise CorruptData(f"{what} {name}: expected numbers, got {short(flat)}")
+            raise CorruptData(f"{subject} {name}: expected numbers, got {short(flat)}")
         numbers += flat
     joined = np.array(numbers, np.float32)
     finite = isfinite(sum(joined.tolist()))
@@ -314,7 +314,7 @@ def _decode_arrays(
         end = start + prod(spec.shape)
         arrays[name] = joined[start:end].reshape(spec.shape)
         if not finite or (spec.low, spec.high, spec.dtype) != (None, None, "float32"):
-            spec.validate_array(arrays[name], f"{what} {name}")
+            spec.validate_array(arrays[name], f"{subject} {name}")
         start = end
     return arrays
 
@@ -399,6 +399,6 @@ def decode_hello(data: Buffer) -> Hello:
     return Hello(run, actor, fields["epoch"], spec, fields["home"], place, fields["sent_ns"])
 
 
-def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _same_names(subject: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     if expected.keys() != found.keys():
-        raise SpecMismatch(f"{what}: expected {sorted(expected)}, got {short(sorted(found))}")
+        raise SpecMismatch(f"{subject}: expected {sorted(expected)}, got {short(sorted(found))}")

@@ -209,8 +209,8 @@ def _check_frame(message: Any, *frames: str) -> None:
         raise BadInput(f"in the frame {message.header.frame_id!r}, expected {expected}")
 
 
-def _finite(values: Sequence[float], what: str) -> list[float]:
+def _finite(values: Sequence[float], subject: str) -> list[float]:
     numbers = list(values)
     if not all(map(math.isfinite, numbers)):
-        raise BadInput(f"{what} not finite: {numbers}")
+        raise BadInput(f"{subject} not finite: {numbers}")
     return numbers

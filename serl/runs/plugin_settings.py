@@ -61,7 +61,7 @@ class Choice(NamedTuple):
     def unloaded(self, given: Any, run: Mapping[str, Any]) -> Any:
         """Validate without loading external code: an external plug-in gets default settings."""
         name = self._name(given, run)
-        if isinstance(name, str) and name not in plugins.known(self.kind):
+        if isinstance(name, str) and name not in plugins.provided(self.kind):
             own_setting = self.setting in self.own.model_fields
             return self.bare().model_copy(update={self.setting: name} if own_setting else {})
         return self.validated(given, run)
@@ -82,7 +82,7 @@ class Choice(NamedTuple):
 
     def model(self, name: str) -> type[BaseModel]:
         """Return the model of a plug-in by name or path; raise `BadInput` naming the setting."""
-        default = self.own if name in plugins.known(self.kind) else self.bare
+        default = self.own if name in plugins.provided(self.kind) else self.bare
         try:
             return plugins.settings(self.kind, name, self.contract, default)
         except BadInput as error:

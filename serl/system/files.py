@@ -35,11 +35,11 @@ _KINDS = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-def checked_name(name: str, what: str) -> str:
+def checked_name(name: str, subject: str) -> str:
     """Return `name` if it can be one part of a path; raise `BadInput` otherwise."""
     if not _NAME.fullmatch(name):
         raise BadInput(
-            f"{what} {name[:80]!r}: expected 1 to 64 letters, digits, '_', '-' or '.', "
+            f"{subject} {name[:80]!r}: expected 1 to 64 letters, digits, '_', '-' or '.', "
             "the first a letter or digit"
         )
     return name
@@ -215,7 +215,7 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen_ns = -1
+        self._newest_ns = -1
 
     def changed(self) -> bool:
         """Return whether names may have changed since the last call; True at the first call.
@@ -226,11 +226,11 @@ class FolderWatch:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        if changed_ns == self._seen_ns:
+        if changed_ns == self._newest_ns:
             return False
         # One more change within the same tick of the clock would leave no trace.
         settled = time.time_ns() - changed_ns > _TICK_NS
-        self._seen_ns = changed_ns if settled else -1
+        self._newest_ns = changed_ns if settled else -1
         return True
 
 
@@ -257,7 +257,7 @@ class FileLock:
 
     Args:
         path: the lock file; it holds the owner's process id and is never removed.
-        what: description of the locked resource, for the error.
+        subject: description of the locked resource, for the error.
         sleep: waits for a number of seconds.
 
     Raises:
@@ -266,17 +266,19 @@ class FileLock:
         OSError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, what: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, path: Path, subject: str, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._lock(path, what, sleep)
+            self._lock(path, subject, sleep)
             os.ftruncate(self._descriptor, 0)
             write_all(self._descriptor, f"{os.getpid()}\n".encode())
         except BaseException:
             self.close()
             raise
 
-    def _lock(self, path: Path, what: str, sleep: Callable[[float], None]) -> None:
+    def _lock(self, path: Path, subject: str, sleep: Callable[[float], None]) -> None:
         for _ in range(round(_NAMING_S / _NAMING_PERIOD_S)):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -287,7 +289,7 @@ class FileLock:
             else:
                 return
         owner = os.pread(self._descriptor, _MAX_ID_BYTES, 0).decode(errors="replace").strip()
-        raise BadInput(f"{what} is in use by process {owner or 'unknown'} ({path})")
+        raise BadInput(f"{subject} is in use by process {owner or 'unknown'} ({path})")
 
     def close(self) -> None:
         """Release the lock; a second call does nothing."""

@@ -31,22 +31,22 @@ def dump_object(value: Mapping[str, Any]) -> bytes:
     return _encoder.encode(value).encode()
 
 
-def parse_object(text: bytes | memoryview, what: str) -> dict[str, Any]:
+def parse_object(text: bytes | memoryview, subject: str) -> dict[str, Any]:
     """Parse the JSON object in `text`, at most 1 MiB, without NaN or infinity.
 
     A number beyond float64, such as 1e999, becomes infinite; `check_fields` refuses it.
 
     Raises:
-        CorruptData: the text is anything else; the error begins with `what`.
+        CorruptData: the text is anything else; the error begins with `subject`.
     """
     if len(text) > MAX_JSON_BYTES:
-        raise CorruptData(f"{what}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
+        raise CorruptData(f"{subject}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
     try:
         value = _decoder.decode(str(text, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CorruptData(f"{what}: not JSON: {short(str(error))}") from error
+        raise CorruptData(f"{subject}: not JSON: {short(str(error))}") from error
     if not isinstance(value, dict):
-        raise CorruptData(f"{what}: expected a JSON object, got {short(value)}")
+        raise CorruptData(f"{subject}: expected a JSON object, got {short(value)}")
     return value
 
 
@@ -68,18 +68,18 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, parse_object(line, where)
 
 
-def check_fields(value: Any, fields: Mapping[str, type], what: str) -> None:
+def check_fields(value: Any, fields: Mapping[str, type], subject: str) -> None:
     """Raise `CorruptData` unless `value` is an object of exactly these fields and types.
 
     Counts lie in [0, 2^63), numbers are finite, text is short and can be written as UTF-8.
     """
     if not isinstance(value, dict) or value.keys() != fields.keys():
-        raise CorruptData(f"{what}: expected the fields {sorted(fields)}, got {short(value)}")
+        raise CorruptData(f"{subject}: expected the fields {sorted(fields)}, got {short(value)}")
     for name, kind in fields.items():
         item = value[name]
         if type(item) is not kind or (kind in _BOUNDS and not _BOUNDS[kind](item)):
             found = short(item)
-            raise CorruptData(f"{what} {short(name)}: expected {kind.__name__}, got {found}")
+            raise CorruptData(f"{subject} {short(name)}: expected {kind.__name__}, got {found}")
 
 
 def read_fields(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:

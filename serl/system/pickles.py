@@ -54,7 +54,7 @@ def read_pickle(path: Path, max_bytes: int = MAX_PICKLE_BYTES) -> Any:
     return decode_pickle(data, str(path))
 
 
-def decode_pickle(data: bytes, what: str = "pickle") -> Any:
+def decode_pickle(data: bytes, subject: str = "pickle") -> Any:
     """Return the tree in pickled bytes: dicts, lists and tuples of plain values and arrays.
 
     Plain values are text, bytes, numbers and None. Keys are text or integers. Arrays hold booleans,
@@ -63,7 +63,7 @@ def decode_pickle(data: bytes, what: str = "pickle") -> Any:
 
     Args:
         data: one pickle of protocol 2 to 5, and nothing after it.
-        what: name of the data in errors.
+        subject: name of the data in errors.
 
     Raises:
         CorruptData: the data are anything else, or exceed the bounds.
@@ -74,7 +74,7 @@ def decode_pickle(data: bytes, what: str = "pickle") -> Any:
         return _Plain().of(_Unpickler(data).load())
     except Exception as error:  # `pickle` declares no list of what damaged data raise
         line = printable(str(error) or type(error).__name__, 200)
-        raise CorruptData(f"{what}: {line}") from error
+        raise CorruptData(f"{subject}: {line}") from error
 
 
 class _Dtype:
@@ -255,8 +255,8 @@ class _Unpickler(pickle._Unpickler):
 class _Dispatch(dict[int, Callable[[Any], None]]):
     """The permitted instructions; each look-up counts as one instruction."""
 
-    def __init__(self, known: dict[int, Callable[[Any], None]]) -> None:
-        super().__init__({code: known[code] for code in _INSTRUCTIONS})
+    def __init__(self, instructions: dict[int, Callable[[Any], None]]) -> None:
+        super().__init__({code: instructions[code] for code in _INSTRUCTIONS})
         self._steps = 0
 
     def __getitem__(self, code: int) -> Callable[[Any], None]:

@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def parse_yaml(text: str, what: str) -> Any:
+def parse_yaml(text: str, subject: str) -> Any:
     """Return the plain value of a YAML text of at most 64 KiB.
 
     Raises:
@@ -84,15 +84,15 @@ def parse_yaml(text: str, what: str) -> Any:
             or aliases, which can unfold a few lines to gigabytes.
     """
     if len(text) > MAX_YAML_BYTES:
-        raise CorruptData(f"{what}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
+        raise CorruptData(f"{subject}: {len(text)} characters of YAML, allowed {MAX_YAML_BYTES}")
     try:
         with closing(_PlainLoader(text)) as loader:
             return loader.get_single_data()
     except _DuplicateKey as error:
-        raise CorruptData(f"{what}: {error}") from None
+        raise CorruptData(f"{subject}: {error}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         cause = " ".join(str(error).split())
-        raise CorruptData(f"{what}: not YAML: {cause[:300]}") from None
+        raise CorruptData(f"{subject}: not YAML: {cause[:300]}") from None
 
 
 class _DuplicateKey(CorruptData):

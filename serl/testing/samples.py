@@ -109,13 +109,13 @@ def equal(a: Mapping[str, np.ndarray[Any, Any]], b: Mapping[str, np.ndarray[Any,
     )
 
 
-def assert_refused(error: type[Exception], call: Callable[[], object], what: str) -> None:
+def assert_refused(error: type[Exception], call: Callable[[], object], subject: str) -> None:
     """Fail unless `call` raises `error`."""
     try:
         call()
     except error:
         return
-    raise AssertionError(f"{what}: expected {error.__name__}, but it was accepted")
+    raise AssertionError(f"{subject}: expected {error.__name__}, but it was accepted")
 
 
 def failures(suite: object) -> set[str]:

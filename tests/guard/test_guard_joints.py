@@ -67,7 +67,7 @@ def test_the_speed_is_that_of_the_stamps_at_any_rate(period_s: float) -> None:
         joints = JointMonitor(config())
         for step in range(round(0.3 / period_s)):
             stamp_s = 1.7e9 + step * period_s
-            joints.hear([0.0, rad_s * step * period_s, *[0.0] * 5], stamp_s, step * 0.01)
+            joints.receive([0.0, rad_s * step * period_s, *[0.0] * 5], stamp_s, step * 0.01)
         assert bool(joints.running) == runs, rad_s
         assert joints.slow
 
@@ -79,5 +79,5 @@ def test_noise_a_clock_that_is_set_and_an_arm_that_is_put_elsewhere_are_no_speed
     for count, stamp_s in enumerate(stamps_s):
         angle = 1.0 if count > 70 else 0.0
         noise = 0.005 * (-1) ** (count // 2)
-        joints.hear([angle + noise] * 7, stamp_s, 0.01 * count)
+        joints.receive([angle + noise] * 7, stamp_s, 0.01 * count)
         assert not joints.running
