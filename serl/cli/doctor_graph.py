@@ -14,7 +14,7 @@ from rich.text import Text
 
 from serl.arm_profile import SIM
 from serl.errors import BadInput
-from serl.ros.inspection import Endpoint, GraphSeen, TopicSeen, problems
+from serl.ros.inspection import Endpoint, GraphInfo, TopicInfo, problems
 from serl.runs.folder import RunFolder
 
 LISTEN_S = 3.0
@@ -90,7 +90,7 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
     return _judged(graph, list(problems(graph, expected_nodes(run, root))))
 
 
-def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
+def _seen(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
     """Return the graph seen with the network settings of a folder, and the folder's namespace."""
     from serl.ros.inspection import Look
     from serl.ros.node import RosNode
@@ -101,7 +101,7 @@ def _seen(folder: Path, seconds: float) -> tuple[GraphSeen, str]:
         return look.listen(seconds if there else 0.0), node.absolute("").rstrip("/")
 
 
-def _judged(graph: GraphSeen, found: list[str]) -> bool:
+def _judged(graph: GraphInfo, found: list[str]) -> bool:
     if found:
         return _say_bad(found)
     _console().print(f"ok   {len(graph.nodes)} nodes, {len(graph.topics)} topics")
@@ -118,7 +118,7 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
-def show(console: Console, graph: GraphSeen, root: str = "") -> None:
+def show(console: Console, graph: GraphInfo, root: str = "") -> None:
     """Print nodes and topics; names below a namespace `root` are printed without it."""
     below = f"{root}/"
     nodes = ", ".join(name.removeprefix(below) for name in graph.nodes)
@@ -162,7 +162,7 @@ def expected_nodes(run: RunFolder, root: str) -> list[str]:
     return names
 
 
-def _rate(topic: TopicSeen) -> str:
+def _rate(topic: TopicInfo) -> str:
     if not topic.publishers or topic.rate_hz is None:
         return "-"
     return f"{topic.rate_hz:.1f}"

@@ -277,10 +277,12 @@ def stand(
         remove_address(run.path)
         with run_processes(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
             join_here(run)
-            from serl.ros.people.recorder import attended  # rclpy: only after require_ros
+            from serl.ros.people.recorder import recording_station  # rclpy: only after require_ros
 
             teleop_commands.announce(run, supervisor, options.console_port)
-            with attended(run, robot, clock, operators, services, supervisor.check) as place:
+            with recording_station(
+                run, robot, clock, operators, services, supervisor.check
+            ) as place:
                 yield place
 
 

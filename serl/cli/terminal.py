@@ -91,7 +91,7 @@ class Terminal:
 
     def __init__(self, attendant: Any, now_s: Callable[[], float] = time.monotonic) -> None:
         self._attendant, self._now_s, self._typed = attendant, now_s, TerminalInput()
-        self._asked = self._hindrance = self._told = ""
+        self._printed_question = self._hindrance = self._printed_hindrance = ""
         self._since_s, self._deserted = 0.0, False
 
     def serve(self) -> Waiting:
@@ -105,20 +105,20 @@ class Terminal:
         Raises:
             KeyboardInterrupt: Ctrl-C.
         """
-        if self._attendant.asked_to_end:
+        if self._attendant.is_interrupted:
             raise KeyboardInterrupt
         question = self._attendant.question()
         if not question:
-            self._tell_hindrance()
-        elif question != self._asked:
+            self._print_hindrance()
+        elif question != self._printed_question:
             self._typed.drop()  # earlier input is no answer
-            _say(question)
-            self._told, self._deserted = "", False
+            _print_line(question)
+            self._printed_hindrance, self._deserted = "", False
         elif not self._deserted and (line := self._line()) is not None:
             self._answer(line)
             question = ""
-        self._asked = question
-        waiting: Mapping[str, str] = self._attendant.waiting(heard=not self._deserted)
+        self._printed_question = question
+        waiting: Mapping[str, str] = self._attendant.waiting(can_answer=not self._deserted)
         return waiting
 
     def _line(self) -> str | None:
@@ -126,27 +126,27 @@ class Terminal:
             return self._typed.line()
         except TerminalClosed:
             self._deserted = True
-            _say(f"no person is at this terminal: it waits for {self._attendant.means()}")
+            _print_line(f"no person is at this terminal: it waits for {self._attendant.means()}")
             return None
 
     def _answer(self, line: str) -> None:
         if line:
-            _say(f"{line!r}: Enter alone is a yes")
+            _print_line(f"{line!r}: Enter alone is a yes")
             return
         try:
-            _say(self._attendant.answer())
+            _print_line(self._attendant.answer())
         except SerlError as error:
-            _say(str(error))
+            _print_line(str(error))
 
-    def _tell_hindrance(self) -> None:
+    def _print_hindrance(self) -> None:
         """Print a hindrance that cannot be resolved here, once, if it lasts `_SOON_S`."""
         if (hindrance := self._attendant.hindrance()) != self._hindrance:
             self._hindrance, self._since_s = hindrance, self._now_s()
         lasts = self._now_s() - self._since_s >= _SOON_S
-        if hindrance and hindrance != self._told and lasts:
-            _say(hindrance)
-            self._told = hindrance
+        if hindrance and hindrance != self._printed_hindrance and lasts:
+            _print_line(hindrance)
+            self._printed_hindrance = hindrance
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)

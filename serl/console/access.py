@@ -147,13 +147,13 @@ class RateLimit:
     def __init__(self, per_s: float, now_s: Callable[[], float], burst_s: float = 0.25) -> None:
         self._per_s, self._now_s = per_s, now_s
         self._most = per_s * burst_s
-        self._room, self._seen_s = self._most, now_s()
+        self._room, self._updated_s = self._most, now_s()
 
     def allows(self) -> bool:
         """Count one event if the limit allows it; return whether it does."""
         now_s = self._now_s()
-        self._room = min(self._most, self._room + (now_s - self._seen_s) * self._per_s)
-        self._seen_s = now_s
+        self._room = min(self._most, self._room + (now_s - self._updated_s) * self._per_s)
+        self._updated_s = now_s
         if self._room < 1:
             return False
         self._room -= 1

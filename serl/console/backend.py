@@ -26,7 +26,7 @@ class Picture(NamedTuple):
 class ConsoleBackend(Protocol):
     """Interface to a run and its robot. No method blocks; `execute` and `confirm` are awaited."""
 
-    def drive(self, wish: Wish) -> None:
+    def drive(self, operator_input: Wish) -> None:
         """Apply one heartbeat of the operator with the requested motion."""
         ...
 

@@ -99,7 +99,7 @@ class Console:
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=MAX_BYTES, heartbeat=30.0, compress=False)
         await socket.prepare(request)
-        if not await self._knows_token(socket):
+        if not await self._check_token(socket):
             await socket.close(code=_BAD_TOKEN, message=b"wrong token")
         elif len(self._pages) >= MAX_PAGES:
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many pages")
@@ -107,7 +107,7 @@ class Console:
             await self._serve(socket)
         return socket
 
-    async def _knows_token(self, socket: web.WebSocketResponse) -> bool:
+    async def _check_token(self, socket: web.WebSocketResponse) -> bool:
         """Return whether the first frame has the token and arrives within `TOKEN_TIMEOUT_S`."""
         with suppress(asyncio.TimeoutError, CorruptData):
             first = await socket.receive(TOKEN_TIMEOUT_S)

@@ -159,16 +159,16 @@ class RecordingStatus:
     @property
     def over(self) -> bool:
         """Whether the requested amounts were complete at the last `read`."""
-        wanted = self._session.wanted
-        return bool(self._have) and all(self._have.get(n, 0) >= most for n, most in wanted.items())
+        target = self._session.wanted
+        return bool(self._have) and all(self._have.get(n, 0) >= most for n, most in target.items())
 
 
-def advise_session(have: Mapping[str, int], wanted: Mapping[str, int], recent: list[bool]) -> str:
+def advise_session(have: Mapping[str, int], target: Mapping[str, int], recent: list[bool]) -> str:
     """Return the next instruction for the operator, in one line."""
-    left = {name: most - have.get(name, 0) for name, most in wanted.items()}
-    asked = [f"{count} {name}" for name, count in left.items() if count > 0]
-    if not asked:
+    missing = {name: most - have.get(name, 0) for name, most in target.items()}
+    remaining = [f"{count} {name}" for name, count in missing.items() if count > 0]
+    if not remaining:
         return "done: all requested samples are recorded"
     if len(recent) >= _PATIENCE and not any(recent[-_PATIENCE:]):
-        return f"slow down: the last {_PATIENCE} failed; {asked[0]} to go"
-    return f"to go: {' and '.join(asked)}"
+        return f"slow down: the last {_PATIENCE} failed; {remaining[0]} to go"
+    return f"to go: {' and '.join(remaining)}"

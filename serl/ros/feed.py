@@ -64,7 +64,7 @@ class Feed(Generic[Value]):
         self._node, self._clock = node, node.handle.get_clock()
         self._samples: deque[Sample[Value]] = deque(maxlen=keep)
         self._problem = ""
-        node.subscribe(topic, self._hear, drain=True)
+        node.subscribe(topic, self._receive, drain=True)
 
     @property
     def stamp_ns(self) -> int:
@@ -122,7 +122,7 @@ class Feed(Generic[Value]):
         while self._samples and (before_ns is None or self._samples[0].stamp_ns < before_ns):
             self._samples.popleft()
 
-    def _hear(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         """Decode and keep a message; called in the executor's thread."""
         try:
             value = self._decode(message)

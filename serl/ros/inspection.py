@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
     deadline_s: float = math.inf
 
 
-class TopicSeen(NamedTuple):
+class TopicInfo(NamedTuple):
     """A topic of the graph, with its endpoints and its rate.
 
     Attributes:
@@ -60,7 +60,7 @@ class TopicSeen(NamedTuple):
         return tuple(sorted({end.type for end in (*self.publishers, *self.subscriptions)}))
 
 
-class GraphSeen(NamedTuple):
+class GraphInfo(NamedTuple):
     """All nodes, one entry for each, and all topics.
 
     Attributes:
@@ -69,10 +69,10 @@ class GraphSeen(NamedTuple):
     """
 
     nodes: tuple[str, ...]
-    topics: tuple[TopicSeen, ...]
+    topics: tuple[TopicInfo, ...]
 
 
-def problems(graph: GraphSeen, expected: Iterable[str] = ()) -> Iterator[str]:
+def problems(graph: GraphInfo, expected: Iterable[str] = ()) -> Iterator[str]:
     """Yield one line for each problem of a graph.
 
     Args:
@@ -92,7 +92,7 @@ def problems(graph: GraphSeen, expected: Iterable[str] = ()) -> Iterator[str]:
         yield from _mismatches(topic)
 
 
-def _too_many(topic: TopicSeen) -> str:
+def _too_many(topic: TopicInfo) -> str:
     """Report several publishers on a topic that has to have one; empty when there is one."""
     senders = sorted({end.node for end in topic.publishers})
     guarded = any(name.rpartition("/")[2].startswith(_GUARD) for name in senders)
@@ -102,7 +102,7 @@ def _too_many(topic: TopicSeen) -> str:
     return ""
 
 
-def _mismatches(topic: TopicSeen) -> Iterator[str]:
+def _mismatches(topic: TopicInfo) -> Iterator[str]:
     for sender in topic.publishers:
         for reader in topic.subscriptions:
             if sender.type == reader.type and (why := mismatch(sender, reader)):
@@ -149,26 +149,26 @@ class Look:
             Whether there are other nodes.
         """
         begin_s = changed_s = time.monotonic()
-        known: object = None
+        last: object = None
         while (now_s := time.monotonic()) < begin_s + _SETTLED_S:
-            seen = (self._nodes(), self._topics())
-            if seen != known:
-                known, changed_s = seen, now_s
-            elif seen[0] and now_s - changed_s > _QUIET_S and now_s - begin_s > 2 * _QUIET_S:
+            present = (self._nodes(), self._topics())
+            if present != last:
+                last, changed_s = present, now_s
+            elif present[0] and now_s - changed_s > _QUIET_S and now_s - begin_s > 2 * _QUIET_S:
                 return True
             time.sleep(_SLICE_S)
-        return bool(seen[0])
+        return bool(present[0])
 
-    def listen(self, seconds: float) -> GraphSeen:
+    def listen(self, seconds: float) -> GraphInfo:
         """Return the graph, with rates over this many seconds; over the rest for late topics."""
         begin_s = time.monotonic()
         while time.monotonic() - begin_s < seconds and not self._node.stopping:
-            self._hear_what_is_new()
+            self._subscribe_new()
             time.sleep(_SLICE_S)
         topics = (self._topic(name) for name in sorted(self._topics()))
-        return GraphSeen(self._nodes(), tuple(topic for topic in topics if _has_ends(topic)))
+        return GraphInfo(self._nodes(), tuple(topic for topic in topics if _has_ends(topic)))
 
-    def _hear_what_is_new(self) -> None:
+    def _subscribe_new(self) -> None:
         for name, types in self._topics().items():
             if name in self._counts or len(types) != 1:
                 continue
@@ -194,12 +194,12 @@ class Look:
         found = self._node.handle.get_topic_names_and_types()
         return {name: list(types) for name, types in found if name not in _HIDDEN}
 
-    def _topic(self, name: str) -> TopicSeen:
+    def _topic(self, name: str) -> TopicInfo:
         handle, rate_hz = self._node.handle, None
         if name in self._counts:
             rate_hz = self._counts[name] / (time.monotonic() - self._since_s[name])
         publishers = self._ends(handle.get_publishers_info_by_topic(name))
-        return TopicSeen(
+        return TopicInfo(
             printable(name),
             publishers,
             self._ends(handle.get_subscriptions_info_by_topic(name)),
@@ -236,5 +236,5 @@ def _endpoint(info: Any) -> Endpoint:
     )
 
 
-def _has_ends(topic: TopicSeen) -> bool:
+def _has_ends(topic: TopicInfo) -> bool:
     return bool(topic.publishers or topic.subscriptions)

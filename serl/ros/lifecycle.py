@@ -57,7 +57,7 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
         super().__init__(name, enable_communication_interface=communicates, **options)
         if communicates:
             self._service_change_state.callback = partial(
-                _refuse_what_cannot_be, self._service_change_state.callback
+                _refuse_impossible, self._service_change_state.callback
             )
 
     def on_configure(self, state: Any) -> Any:
@@ -116,7 +116,7 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
         return TransitionCallbackReturn.SUCCESS
 
 
-def _refuse_what_cannot_be(change: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+def _refuse_impossible(change: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
     """Change the state, or refuse: in rclpy 7.1.6 an impossible change ends the process."""
     try:
         return change(request, response)

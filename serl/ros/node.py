@@ -32,7 +32,7 @@ from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.parameters import DescribedParameter, declare
-from serl.ros.ports import hears_domain, read_ports, removed_ports
+from serl.ros.ports import read_ports, reads_domain, removed_ports
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
@@ -137,7 +137,7 @@ class RosNode:
             self.every(DRAIN_S, self._rosout.drain)
         self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
         self._previous: dict[int, Any] = {}
-        self._asked_s = math.inf  # time of the first request to end
+        self._requested_s = math.inf  # time of the first request to end
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -270,7 +270,7 @@ class RosNode:
         )
         new = {fd: lock for fd, lock in read_ports().items() if before.get(fd) != lock}
         self._locks = set(new.values())
-        if deaf := new and not hears_domain(new, self._context.get_domain_id()):
+        if deaf := new and not reads_domain(new, self._context.get_domain_id()):
             self._leave()
         return not deaf
 
@@ -333,8 +333,8 @@ class RosNode:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping, now_s = True, time.monotonic()
-        self._asked_s = min(self._asked_s, now_s)
-        if now_s - self._asked_s > _ECHO_S:
+        self._requested_s = min(self._requested_s, now_s)
+        if now_s - self._requested_s > _ECHO_S:
             self._restore_signals()
             signal.raise_signal(number)
 
@@ -399,12 +399,12 @@ def namespace(run_folder: Path, robot: str = "") -> str:
     A process that was started with `--ros-args -r __ns:=/cell` has the run in `/cell`. If its node
     is in the namespace of a robot, `__ns:=/cell/left` gives `/cell` as well.
     """
-    given = _given_namespace(sys.argv)
+    given = _namespace_argument(sys.argv)
     run = given.removesuffix(f"/{robot}") if robot else given
     return run or f"/{ros_name(run_folder.resolve().name)}"
 
 
-def _given_namespace(arguments: Sequence[str]) -> str:
+def _namespace_argument(arguments: Sequence[str]) -> str:
     """Return the namespace given by rclpy's arguments; empty without one."""
     of_ros = arguments[arguments.index("--ros-args") :] if "--ros-args" in arguments else ()
     found = [word.removeprefix("__ns:=") for word in of_ros if word.startswith("__ns:=")]

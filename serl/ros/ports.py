@@ -32,7 +32,7 @@ def read_ports() -> dict[int, str]:
     return ports
 
 
-def hears_domain(ports: dict[int, str], domain_id: int) -> bool:
+def reads_domain(ports: dict[int, str], domain_id: int) -> bool:
     """Return whether the port of a domain is among those that are read."""
     return f"{_PORT}{discovery_port(domain_id)}_sl" in ports.values()
 

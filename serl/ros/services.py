@@ -86,16 +86,16 @@ class Request:
     """A service `~/<name>` that keeps a call until `taken` reads it."""
 
     def __init__(self, node: RosNode, name: str) -> None:
-        self._asked = False
+        self._is_called = False
         serve(node, name, self._ask)
 
     def taken(self) -> bool:
         """Check whether the service was called since the last check."""
-        asked, self._asked = self._asked, False
-        return asked
+        called, self._is_called = self._is_called, False
+        return called
 
     def _ask(self) -> str:
-        self._asked = True
+        self._is_called = True
         return "asked for"
 
 

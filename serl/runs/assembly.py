@@ -146,7 +146,7 @@ class RunSite(Site):
         """Return the operator input, given the robot and the simulated human."""
         return TeleopMux((), script) if script else None
 
-    def is_attended(self) -> bool:
+    def has_operator(self) -> bool:
         """Return whether simulated time passes in real time, because people take part."""
         return False
 
@@ -193,7 +193,7 @@ def make_actor(
     seen = Onlooker(robot)
     human = make_human(config, task, seen, key.actor, history.steps, trained_steps)
     site.teleop = site.attend(robot, human)
-    real_time = RealTime(WallClock(rate_hz), site.is_attended, pressure)
+    real_time = RealTime(WallClock(rate_hz), site.has_operator, pressure)
     clock = arm.clock or VirtualClock(robot.advance, rate_hz, real_time)
     cameras = _SIMULATED_CAMERAS if arm.simulated else CameraMonitorConfig()
     every = [*observers[:1], CameraMonitor(robot.observation_spec.images, cameras)]

@@ -41,11 +41,11 @@ class PlainSender:
         in_flight: records queued here: none.
         refused: reason why the learner refuses this actor, unknown with a plug-in transport.
         cut_off: True if the learner is unreachable, unknown with a plug-in transport.
-        heard_s: monotonic time of the learner's last message; infinite: assumed to be present.
+        received_s: monotonic time of the learner's last message; infinite: assumed to be present.
     """
 
     in_flight, offered = 0, 0
-    refused, cut_off, heard_s = "", False, float("inf")
+    refused, cut_off, received_s = "", False, float("inf")
 
     def __init__(self, open_end: Callable[[Hello], ActorEnd], learner_lock: Path) -> None:
         self.end: ActorEnd | None = None

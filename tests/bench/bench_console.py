@@ -91,7 +91,7 @@ class Cameras:
         self.made = Pictures(LoggedCameras(folder))
         self.pictures_asked = False
 
-    def drive(self, wish: Wish) -> None:
+    def drive(self, operator_input: Wish) -> None:
         """Nobody drives."""
 
     async def execute(self, command: str) -> str:

@@ -20,7 +20,7 @@ class Attending:
     """Knows what to ask, as `serl.ros.people.attendant` does."""
 
     def __init__(self) -> None:
-        self.asked_to_end = False
+        self.is_interrupted = False
         self.asks, self.hinders, self.refuses = "", "", ""
         self.answered: list[str] = []
 
@@ -33,8 +33,8 @@ class Attending:
     def hindrance(self) -> str:
         return self.hinders
 
-    def waiting(self, heard: bool) -> dict[str, str]:
-        return {"actor0": self.asks if heard else "call /guard/ack"} if self.asks else {}
+    def waiting(self, can_answer: bool) -> dict[str, str]:
+        return {"actor0": self.asks if can_answer else "call /guard/ack"} if self.asks else {}
 
     def answer(self) -> str:
         if self.refuses:
@@ -185,6 +185,6 @@ def test_a_terminal_that_is_hung_up_is_nobody(
 
 
 def test_ctrl_c_is_one(bench: Bench) -> None:
-    bench.attending.asked_to_end = True
+    bench.attending.is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         bench.serve()

@@ -42,8 +42,8 @@ class FakeBackend:
         self.shown: dict[str, Any] = {"driver": "policy"}
         self.numbers: dict[str, Any] = {"advice": "watch"}
 
-    def drive(self, wish: Wish) -> None:
-        self.driven.append(wish)
+    def drive(self, operator_input: Wish) -> None:
+        self.driven.append(operator_input)
 
     async def execute(self, command: str) -> str:
         self.said.append(command)

@@ -27,7 +27,7 @@ def main() -> None:
         while not (node.stopping or is_orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
             # Hands that are on in the first beat that is heard are not believed.
-            count += hand.heard
+            count += hand.has_subscriber
             time.sleep(BEAT_S)
 
 

@@ -6,19 +6,19 @@ import math
 
 import pytest
 
-from serl.ros.inspection import Endpoint, GraphSeen, TopicSeen, mismatch, problems
+from serl.ros.inspection import Endpoint, GraphInfo, TopicInfo, mismatch, problems
 
 POSE = "geometry_msgs/msg/PoseStamped"
 GUARD, ARM = Endpoint("/run/guard_left", POSE), Endpoint("/run/left/arm", POSE)
 
 
-def seen(*topics: TopicSeen, nodes: tuple[str, ...] = ()) -> GraphSeen:
-    return GraphSeen(nodes, topics)
+def seen(*topics: TopicInfo, nodes: tuple[str, ...] = ()) -> GraphInfo:
+    return GraphInfo(nodes, topics)
 
 
 def test_a_graph_that_is_well_has_no_problem() -> None:
-    topic = TopicSeen("/run/left/target_pose", (GUARD,), (ARM,), 100.0)
-    stats = TopicSeen("/run/stats", (GUARD, ARM))
+    topic = TopicInfo("/run/left/target_pose", (GUARD,), (ARM,), 100.0)
+    stats = TopicInfo("/run/stats", (GUARD, ARM))
     assert not list(problems(seen(topic, stats, nodes=("/a", "/b")), ["/a"]))
 
 
@@ -30,20 +30,20 @@ def test_nodes_that_are_missing_or_there_twice_are_named() -> None:
 @pytest.mark.parametrize("name", ["/run/left/target_pose", "/cartesian/target_frame"])
 def test_a_second_publisher_beside_a_guard_is_a_problem(name: str) -> None:
     stranger = Endpoint("/moveit", POSE)
-    (line,) = problems(seen(TopicSeen(name, (GUARD, stranger), (ARM,))))
+    (line,) = problems(seen(TopicInfo(name, (GUARD, stranger), (ARM,))))
     assert line == f"{name}: 2 publishers command: /moveit, /run/guard_left"
 
 
 def test_two_actors_of_one_guard_are_a_problem_and_two_who_tell_are_none() -> None:
     actors = Endpoint("/run/a", POSE), Endpoint("/run/b", POSE)
-    (line,) = problems(seen(TopicSeen("/run/left/command/pose", actors)))
+    (line,) = problems(seen(TopicInfo("/run/left/command/pose", actors)))
     assert "2 publishers command: /run/a, /run/b" in line
-    assert not list(problems(seen(TopicSeen("/run/transitions", actors))))
+    assert not list(problems(seen(TopicInfo("/run/transitions", actors))))
 
 
 def test_several_types_on_a_name_are_a_problem_once() -> None:
     wrong = Endpoint("/driver", "geometry_msgs/msg/Pose", reliable=False)
-    (line,) = problems(seen(TopicSeen("/pose", (wrong,), (ARM,))))
+    (line,) = problems(seen(TopicInfo("/pose", (wrong,), (ARM,))))
     assert line == "/pose: has several types: geometry_msgs/msg/Pose, geometry_msgs/msg/PoseStamped"
 
 
@@ -70,7 +70,7 @@ def test_who_hears_whom_is_as_dds_has_it(
 
 
 def test_a_mismatch_names_both_ends() -> None:
-    topic = TopicSeen("/pose", (GUARD._replace(reliable=False),), (ARM,))
+    topic = TopicInfo("/pose", (GUARD._replace(reliable=False),), (ARM,))
     (line,) = problems(seen(topic))
     expected = "/pose: /run/left/arm receives nothing from /run/guard_left: the publisher"
     assert line.startswith(expected)

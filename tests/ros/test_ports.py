@@ -15,7 +15,7 @@ from serl.errors import SerlError
 from serl.ros import node as node_module
 from serl.ros.environment import SHARED_MEMORY, Domain, free_domain
 from serl.ros.node import RosNode
-from serl.ros.ports import discovery_port, hears_domain, read_ports, removed_ports
+from serl.ros.ports import discovery_port, read_ports, reads_domain, removed_ports
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS
 
@@ -54,7 +54,7 @@ def test_a_node_joins_again_when_another_process_has_held_the_port_of_its_domain
     with RosNode("first", tmp_path) as node:
         release.join()
         eventually(lambda: "Failed init_port" in capfd.readouterr().out)  # by a thread of Fast DDS
-        assert hears_domain(read_ports(), domain.id)
+        assert reads_domain(read_ports(), domain.id)
         node.subscribe(ACTORS, lambda message: heard.append(message.data))
         with RosNode("second", tmp_path) as other:
             publisher = other.publisher(ACTORS)

@@ -62,7 +62,7 @@ def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
     with RosNode("both", run.folder) as node:
         LearnerTransport(node, SPEC, run.folder.name)
         link = Link(node, run.folder, "a", LogConfig())
-        eventually(lambda: (link.step(), link._sender.heard_s > 0)[1])
+        eventually(lambda: (link.step(), link._sender.received_s > 0)[1])
         for _ in range(200):
             link.step()
         assert not link.is_cut_off(20.0)

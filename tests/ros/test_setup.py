@@ -58,7 +58,7 @@ class Cell:
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        self.arm.let_go()
+        self.arm.end_guard()
         self.processes.end()
         for node in self.nodes:
             node.__exit__(None, None, None)

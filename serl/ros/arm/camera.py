@@ -104,16 +104,16 @@ def cell_camera(
     camera: str,
     views: Mapping[str, View],
     oldest_s: float | None,
-    known: CellCamera | None = None,
+    entry: CellCamera | None = None,
     qos: Any = SENSOR,
     still: bool = True,
 ) -> RosCamera:
-    """Return a cell's camera: as `known` in the profile, otherwise by its name beside the robot."""
-    if known is None:
+    """Return a cell's camera: by its profile's `entry`, else by its name, relative to the robot."""
+    if entry is None:
         topic = picture_topic(robot, camera, qos)
         return RosCamera(node, topic, views, oldest_s, still=still)
-    topic = picture_topic(robot, known.topic, qos, known.compressed)
-    return RosCamera(node, topic, views, oldest_s, known.crop, still)
+    topic = picture_topic(robot, entry.topic, qos, entry.compressed)
+    return RosCamera(node, topic, views, oldest_s, entry.crop, still)
 
 
 def cut_any(view: View, picture: Image) -> Image:

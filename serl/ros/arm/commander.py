@@ -221,12 +221,12 @@ class _GripperAction:
     def begin(self) -> None:
         self._opening: float | None = None  # of the last goal
         self._accepted = True
-        self._asked_s = self._sent_s = -math.inf
+        self._requested_s = self._sent_s = -math.inf
 
     def send(self, opening: float) -> None:
         now_s = time.monotonic()
         if opening != self._opening:
-            self._opening, self._accepted, self._asked_s = opening, False, now_s
+            self._opening, self._accepted, self._requested_s = opening, False, now_s
         elif self._accepted or now_s - self._sent_s < _ANSWER_S:
             return
         self._sent_s = now_s
@@ -248,6 +248,6 @@ class _GripperAction:
 
     @property
     def unanswered(self) -> str:
-        if self._accepted or time.monotonic() - self._asked_s <= _ANSWER_S:
+        if self._accepted or time.monotonic() - self._requested_s <= _ANSWER_S:
             return ""
         return f"{self._name}: the gripper took no goal within {_ANSWER_S:g} s"

@@ -97,7 +97,7 @@ class Commanders(_PublisherWatch):
     """
 
     _nameless: Collection[bytes] = ()
-    _since_s, _known = math.nan, frozenset[bytes]()  # processes seen when the lease began
+    _since_s, _initial = math.nan, frozenset[bytes]()  # processes seen when the lease began
 
     def look(self, since_s: float) -> str:
         """Return the names of the publishers when there are several; empty otherwise.
@@ -112,7 +112,7 @@ class Commanders(_PublisherWatch):
             for each in self._publishers(topic):
                 names[each.process] = each.node or names.get(each.process, "")
         if since_s != self._since_s:
-            self._since_s, self._known = since_s, frozenset(names)
+            self._since_s, self._initial = since_s, frozenset(names)
         nameless = {process for process, name in names.items() if not name}
         stays = _NAMELESS if nameless.intersection(self._nameless) else ""
         self._nameless = nameless
@@ -123,7 +123,7 @@ class Commanders(_PublisherWatch):
         """Return a name that two processes share; empty if one may be a dead predecessor."""
         lasts = self._now_s() - self._since_s > _BURIED_S
         named = Counter(filter(None, names.values()))
-        came = {name for process, name in names.items() if process not in self._known}
+        came = {name for process, name in names.items() if process not in self._initial}
         twice = [name for name, count in named.items() if count > 1 and (lasts or name in came)]
         return f"another {twice[0]}" if twice else ""
 
@@ -143,7 +143,7 @@ class Doubles(_PublisherWatch):
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(node, topics, now_s)
-        self._seen: dict[str, dict[bytes, _PublisherRecord]] = {topic: {} for topic in topics}
+        self._records: dict[str, dict[bytes, _PublisherRecord]] = {topic: {} for topic in topics}
         self._members: dict[str, set[str]] = {topic: set() for topic in topics}
 
     def look(
@@ -160,7 +160,7 @@ class Doubles(_PublisherWatch):
             accepts: no arm is driven or held, so the present publishers are accepted.
         """
         found = []
-        for topic in self._seen:
+        for topic in self._records:
             words, names = self._look_at(topic, resumed)
             if accepts:
                 self._members[topic] = names
@@ -170,19 +170,19 @@ class Doubles(_PublisherWatch):
 
     def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
         """Return the publishers of a topic in words if there are several, and all node names."""
-        before, now_s = self._seen[topic], self._now_s()
-        seen: dict[bytes, _PublisherRecord] = {}
+        before, now_s = self._records[topic], self._now_s()
+        records: dict[bytes, _PublisherRecord] = {}
         for each in self._publishers(topic):
             if (old := before.get(each.endpoint)) is None:
                 succeeds = not before or resumed(topic)
-                seen[each.endpoint] = _PublisherRecord(
+                records[each.endpoint] = _PublisherRecord(
                     each.node, now_s + (_BURIED_S if succeeds else 0.0)
                 )
             else:
-                seen[each.endpoint] = old._replace(name=each.node or old.name or _NAMELESS)
-        self._seen[topic] = seen
-        names = sorted({each.name for each in seen.values()} - {""})
-        twice = [f"another {name}" for name in names if _is_doubled(name, seen, now_s)]
+                records[each.endpoint] = old._replace(name=each.node or old.name or _NAMELESS)
+        self._records[topic] = records
+        names = sorted({each.name for each in records.values()} - {""})
+        twice = [f"another {name}" for name in names if _is_doubled(name, records, now_s)]
         nodes = ", ".join([*names, *twice])
         several = len(names) + len(twice) > 1
         return f"several nodes publish {topic}: {nodes}" if several else "", {*names}
@@ -195,8 +195,8 @@ class _PublisherRecord(NamedTuple):
     until_s: float
 
 
-def _is_doubled(name: str, seen: Mapping[bytes, _PublisherRecord], now_s: float) -> bool:
+def _is_doubled(name: str, records: Mapping[bytes, _PublisherRecord], now_s: float) -> bool:
     """Return whether two processes of this name publish, and neither is presumed dead."""
-    same = [_Publisher(name, end) for end, each in seen.items() if each.name == name]
+    same = [_Publisher(name, end) for end, each in records.items() if each.name == name]
     several = len({each.process for each in same}) > 1
-    return several and now_s >= max(seen[each.endpoint].until_s for each in same)
+    return several and now_s >= max(records[each.endpoint].until_s for each in same)

@@ -49,23 +49,23 @@ def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> 
     if mode not in modes:
         known = ", ".join(sorted(modes)) or "none"
         raise BadInput(f"arm {profile.name}: no gains {mode!r}: expected one of {known}")
-    node, wanted = controller_node(robot, profile), modes[mode].parameters
-    _bring(remote, node, wanted)
-    _check(remote, node, wanted)
+    node, target = controller_node(robot, profile), modes[mode].parameters
+    _bring(remote, node, target)
+    _check(remote, node, target)
 
 
-def ramp(before: Mapping[str, Any], wanted: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
-    """Yield the parameters to set, `STEP_S` apart, to get from `before` to `wanted`.
+def ramp(before: Mapping[str, Any], target: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    """Yield the parameters to set, `STEP_S` apart, to get from `before` to `target`.
 
     Non-negative numbers change in even steps; all other values are set at once, also where the
     controller's present value is not a number or is negative (a special value of its own).
     """
     ramps = {
         name: (start, end)
-        for name, end in wanted.items()
+        for name, end in target.items()
         if _is_amount(start := before[name]) and _is_amount(end) and not is_value(start, end)
     }
-    at_once = {name: value for name, value in wanted.items() if name not in ramps}
+    at_once = {name: value for name, value in target.items() if name not in ramps}
     if at_once:
         yield at_once
     for step in range(1, _STEPS) if ramps else ():
@@ -75,8 +75,8 @@ def ramp(before: Mapping[str, Any], wanted: Mapping[str, Value]) -> Iterator[dic
         yield {name: end for name, (_, end) in ramps.items()}
 
 
-def _bring(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
-    for values in ramp(remote.get_parameters(node, list(wanted)), wanted):
+def _bring(remote: Remote, node: str, target: Mapping[str, Value]) -> None:
+    for values in ramp(remote.get_parameters(node, list(target)), target):
         remote.set_parameters(node, values)
         remote.wait(lambda: False, STEP_S)
 
@@ -109,11 +109,11 @@ def unfelt(node: RosNode, robot: str, profile: ArmProfile) -> str:
     return f"{controller} does not listen to {sensor}: its stiffness bounds no force"
 
 
-def _check(remote: Remote, node: str, wanted: Mapping[str, Value]) -> None:
+def _check(remote: Remote, node: str, target: Mapping[str, Value]) -> None:
     """Raise `SerlError`, naming all parameters whose values in the controller differ."""
-    if not wanted:
+    if not target:
         return
-    if wrong := differences(remote.get_parameters(node, list(wanted)), wanted):
+    if wrong := differences(remote.get_parameters(node, list(target)), target):
         raise SerlError(f"{node}: {wrong}")
 
 
@@ -145,9 +145,9 @@ class Compliance:
         gains, self._yields = profile.controller.compliance, yields
         self._soft, self._before = False, dict[str, Value]()
         self._plan: deque[dict[str, Value]] = deque()
-        self._attempts, self._asked_s = 0, -_ANSWER_S
+        self._attempts, self._requested_s = 0, -_ANSWER_S
         self._silent_s: float | None = None  # when the wait for an answer began; None: no wait
-        self._asked: Any = None
+        self._request: Any = None
         self._settled = True
         if gains is None or profile.wrench is None:
             return
@@ -162,21 +162,21 @@ class Compliance:
         if (soft := self._yields()) != self._soft:
             self._soft, self._settled, self._attempts = soft, False, _ATTEMPTS
             self._plan.clear()
-            self._asked_s = -_ANSWER_S
+            self._requested_s = -_ANSWER_S
             self._silent_s = time.monotonic()
         if self._plan:
             self._set(self._plan.popleft())
-        elif not self._settled and time.monotonic() - self._asked_s >= _ANSWER_S:
+        elif not self._settled and time.monotonic() - self._requested_s >= _ANSWER_S:
             self._ask()
 
     def _ask(self) -> None:
         """Request the present gains, before they change and again afterwards."""
-        self._asked_s, soft = time.monotonic(), self._soft
-        if self._silent_s is not None and self._asked_s - self._silent_s > _SILENT_S:
+        self._requested_s, soft = time.monotonic(), self._soft
+        if self._silent_s is not None and self._requested_s - self._silent_s > _SILENT_S:
             self._silent_s = None  # named once
             logger.warning("%s does not report its gains: they stay as they are", self._name)
 
-        def hear(future: Any) -> None:
+        def on_answer(future: Any) -> None:
             answer = future.result()
             if answer is not None and soft == self._soft and not self._plan:
                 self._silent_s = None
@@ -184,24 +184,24 @@ class Compliance:
                 self._go_on(dict(zip(self._gains, values, strict=False)))
 
         if self._getter.service_is_ready():
-            if self._asked is not None and not self._asked.done():
-                self._getter.remove_pending_request(self._asked)
-            self._asked = self._getter.call_async(GetParameters.Request(names=list(self._gains)))
-            self._asked.add_done_callback(hear)
+            if self._request is not None and not self._request.done():
+                self._getter.remove_pending_request(self._request)
+            self._request = self._getter.call_async(GetParameters.Request(names=list(self._gains)))
+            self._request.add_done_callback(on_answer)
 
     def _go_on(self, found: dict[str, Any]) -> None:
         """Plan the steps from the gains found to those wanted, unless they are equal."""
         known = len(found) == len(self._gains) and None not in found.values()
         if self._soft and not self._before and known:
             self._before = self._lasting(found)
-        wanted = self._gains if self._soft else self._before
-        differ = differences(found, wanted)
+        target = self._gains if self._soft else self._before
+        differ = differences(found, target)
         self._settled = not differ
         if self._settled and not self._soft:
             self._before = {}
         elif not self._settled and known and self._attempts:
             self._attempts -= 1
-            self._plan.extend(ramp(found, wanted))
+            self._plan.extend(ramp(found, target))
         elif not self._settled:
             self._settled = True
             logger.warning("%s does not take the gains of a stop: %s", self._name, differ)
@@ -253,7 +253,7 @@ class ControllerWatch:
         self._wrong_s = 0.0  # time of the first answer that differs
         self._soft = False
         self._may_pass = False  # the difference occurs during a switch of gains
-        self._asked: Any = None
+        self._request: Any = None
         if self._names:
             service = f"{self._node}/get_parameters"
             self._client = node.handle.create_client(GetParameters, service)
@@ -295,12 +295,12 @@ class ControllerWatch:
 
     def _ask(self) -> None:
         if self._client.service_is_ready():
-            if self._asked is not None and not self._asked.done():
-                self._client.remove_pending_request(self._asked)
-            self._asked = self._client.call_async(GetParameters.Request(names=self._names))
-            self._asked.add_done_callback(self._hear)
+            if self._request is not None and not self._request.done():
+                self._client.remove_pending_request(self._request)
+            self._request = self._client.call_async(GetParameters.Request(names=self._names))
+            self._request.add_done_callback(self._on_answer)
 
-    def _hear(self, future: Any) -> None:
+    def _on_answer(self, future: Any) -> None:
         answer = future.result()
         if answer is None:
             return

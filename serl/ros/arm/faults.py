@@ -44,7 +44,7 @@ class FaultWatch:
     Args:
         node: the process's node.
         topic: see `fault_topic`.
-        tell: returns the fault in a message, in words; empty when the arm is well.
+        describe: returns the fault in a message, in words; empty when the arm is well.
         heed: called in the executor's thread with the fault of each evaluated message.
         needed: whether the arm counts as unmonitored before the first message.
     """
@@ -53,17 +53,17 @@ class FaultWatch:
         self,
         node: RosNode,
         topic: Topic,
-        tell: Callable[[Any], str],
+        describe: Callable[[Any], str],
         heed: Callable[[str], None],
         needed: bool = True,
     ) -> None:
-        self._node, self._topic, self._tell, self._heed = node, topic, tell, heed
+        self._node, self._topic, self._describe, self._heed = node, topic, describe, heed
         self._name = node.absolute(topic.name)
         self._latched = topic.qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
-        self._unheard = needed
-        self._seen = self._gone = False
-        self._heard_s = float("-inf")
-        node.subscribe(topic, self._hear, raw=True)
+        self._unmonitored = needed
+        self._had_publisher = self._lost_publisher = False
+        self._received_s = float("-inf")
+        node.subscribe(topic, self._receive, raw=True)
 
     def look(self) -> str:
         """Return why faults of the arm would go unnoticed; empty while its state is received.
@@ -75,14 +75,14 @@ class FaultWatch:
         """
         if deaf := self._deaf_to():
             return f"{self._name}: {deaf}"
-        if self._unheard:
+        if self._unmonitored:
             return f"{self._name}: no fault reports of the driver"
         there = self._node.handle.count_publishers(self._name) > 0
-        heard = self._heard_s > float("-inf")
-        self._gone |= self._seen and not there and heard
-        self._seen = there
-        silent = not self._latched and time.monotonic() - self._heard_s > _SILENT_S
-        if self._gone or (silent and heard):
+        received = self._received_s > float("-inf")
+        self._lost_publisher |= self._had_publisher and not there and received
+        self._had_publisher = there
+        silent = not self._latched and time.monotonic() - self._received_s > _SILENT_S
+        if self._lost_publisher or (silent and received):
             return f"{self._name}: the driver's fault reports have ended"
         return ""
 
@@ -91,21 +91,23 @@ class FaultWatch:
         kind = self._topic.kind
         expected = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
         for each in self._node.handle.get_publishers_info_by_topic(self._name):
-            who = printable(f"{each.node_namespace.rstrip('/')}/{each.node_name}")
+            publisher = printable(f"{each.node_namespace.rstrip('/')}/{each.node_name}")
             if each.topic_type != expected:
                 found = printable(each.topic_type)
-                return f"{who} tells {found}, expected {expected}: it is not heard"
+                return f"{publisher} tells {found}, expected {expected}: it is not heard"
             fits, why = qos_check_compatible(each.qos_profile, self._topic.qos)
             if fits == QoSCompatibility.ERROR:
-                return f"{who} is not heard: {why.removeprefix('ERROR: ').strip().rstrip(';')}"
+                return (
+                    f"{publisher} is not heard: {why.removeprefix('ERROR: ').strip().rstrip(';')}"
+                )
         return ""
 
-    def _hear(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         now_s = time.monotonic()
-        if self._latched or now_s - self._heard_s >= _PERIOD_S:
-            self._heard_s = now_s
-            self._heed(self._tell(deserialize_message(message, self._topic.kind)))
-            self._unheard = self._gone = False
+        if self._latched or now_s - self._received_s >= _PERIOD_S:
+            self._received_s = now_s
+            self._heed(self._describe(deserialize_message(message, self._topic.kind)))
+            self._unmonitored = self._lost_publisher = False
 
 
 def fault_topic(channel: Channel, robot: str) -> Topic:

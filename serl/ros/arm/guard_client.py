@@ -42,7 +42,7 @@ class GuardReport(NamedTuple):
     not_now: str = ""
 
     @property
-    def lets_move(self) -> bool:
+    def allows_motion(self) -> bool:
         """Whether the arm and its gripper may be moved now."""
         return self.state in MOVING
 
@@ -99,10 +99,10 @@ class GuardClient:
             raise ArmStuck
 
     @property
-    def lets_move(self) -> bool:
+    def allows_motion(self) -> bool:
         """Whether the arm and its gripper may be moved now."""
         standing = self.standing
-        return standing is not None and standing.lets_move
+        return standing is not None and standing.allows_motion
 
     @property
     def waits(self) -> bool:
@@ -117,14 +117,14 @@ class GuardClient:
             SerlError: the guard does not release the arm within 20 s.
         """
 
-        def gone() -> bool:
+        def released() -> bool:
             standing = self.standing
             if standing is None:
                 return False
             return standing.state in LATCHED or standing.state is GuardState.DISARMED
 
         self._remote.trigger(f"{self._robot}/guard/disarm")
-        if not self._remote.wait(gone, _LIMIT_S):
+        if not self._remote.wait(released, _LIMIT_S):
             state, cause, _ = self.feed.newest().value
             raise SerlError(f"{self._robot}: the guard does not disarm: {state}: {cause}")
 
@@ -138,14 +138,14 @@ class GuardClient:
             SerlError: the guard refuses for 20 s; the message has its last reason.
         """
         deadline_s = time.monotonic() + _LIMIT_S
-        told = False
+        warned = False
         while not self._node.stopping:
             state, problem = self._state(), ""
             if state is GuardState.ESTOP:
                 deadline_s = math.inf
-                if not told:
+                if not warned:
                     logger.warning("%s: emergency stop: a person has to end it", self._robot)
-                told = True
+                warned = True
             elif state not in LATCHED and state is not GuardState.DISARMED:
                 return
             else:

@@ -66,11 +66,11 @@ class GuardInbox:
     def _listen_to_arm(self, profile: ArmProfile) -> None:
         guard = self._guard
         pose = topic_of(profile.pose, self._prefix, NEWEST)
-        self._subscribe(pose, lambda m: guard.pose(_pose(m), self._heard(m.header)))
+        self._subscribe(pose, lambda m: guard.pose(_pose(m), self._info(m.header)))
         self._take_all(profile.joint_states, self._on_joints)
         if profile.wrench is not None:
             wrench = profile.wrench
-            self._take_all(wrench, lambda m: guard.wrench(_wrench(m), self._heard(m.header)))
+            self._take_all(wrench, lambda m: guard.wrench(_wrench(m), self._info(m.header)))
 
     def _listen_to_faults(self, channel: Channel | None) -> FaultWatch:
         """Subscribe to the fault topic of the arm's profile, or to the public `arm/state`."""
@@ -81,17 +81,17 @@ class GuardInbox:
         return FaultWatch(self._node, topic, words, self._on_fault)
 
     def _listen_to_actor(self) -> None:
-        guard, hear = self._guard, self._hear
-        hear(COMMAND_POSE, lambda m: guard.command(_pose(m), self._heard(m.header)))
-        hear(COMMAND_GRIPPER, lambda m: guard.gripper(m.position, self._heard(m.header)))
-        hear(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._heard(m)))
-        hear(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
+        guard, listen = self._guard, self._listen
+        listen(COMMAND_POSE, lambda m: guard.command(_pose(m), self._info(m.header)))
+        listen(COMMAND_GRIPPER, lambda m: guard.gripper(m.position, self._info(m.header)))
+        listen(HEARTBEAT, lambda m: guard.heartbeat(m.frame_id, self._info(m)))
+        listen(ESTOP, lambda m: guard.estop("the topic estop") if m.data else None)
 
     def _take_all(self, channel: Channel, take: Callable[[Any], None]) -> None:
         """Subscribe to every message: the newest may be a gripper's, and a contact is short."""
         self._subscribe(topic_of(channel, self._prefix, SENSOR), take, drain=True)
 
-    def _hear(self, topic: Topic, take: Callable[[Any], None]) -> None:
+    def _listen(self, topic: Topic, take: Callable[[Any], None]) -> None:
         self._subscribe(of_robot(topic, self._prefix), take)
 
     def _subscribe(self, topic: Topic, take: Callable[[Any], None], *, drain: bool = False) -> None:
@@ -130,9 +130,9 @@ class GuardInbox:
                 self._shares_joints = True  # as a gripper's driver does
                 return
             values = [known[name] for name in names if name in known]
-        self._guard.joints(values, self._heard(message.header))
+        self._guard.joints(values, self._info(message.header))
 
-    def _heard(self, header: Any) -> MessageInfo:
+    def _info(self, header: Any) -> MessageInfo:
         wall_s = 1e-9 * self._clock.now().nanoseconds
         stamp_s = header.stamp.sec + 1e-9 * header.stamp.nanosec
         return MessageInfo(time.monotonic(), stamp_s, wall_s, header.frame_id)

@@ -303,7 +303,7 @@ class RosArm:
         if self.mode != "teleop" and now_s - self._person_s < _RELEASE_S:
             return True
         begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
-        return not (begins or self.guard.lets_move)
+        return not (begins or self.guard.allows_motion)
 
     def _begin_once(self) -> Sample[Pose]:
         """Return the newest pose, and begin an episode there unless begun; raise `Silent`."""
@@ -319,7 +319,9 @@ class RosArm:
     def _check_gripper(self, opening: float, taken_s: float) -> None:
         """Raise `Silent` when the gripper does not begin to follow its command."""
         now_s = self._now_s(taken_s)
-        if self.stop_reason is not None or (self.guard is not None and not self.guard.lets_move):
+        if self.stop_reason is not None or (
+            self.guard is not None and not self.guard.allows_motion
+        ):
             self._gripper_monitor.wait(now_s)
         if trouble := self._gripper_monitor.trouble(opening, now_s):
             raise Silent(trouble)

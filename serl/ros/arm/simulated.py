@@ -56,7 +56,7 @@ class _CountedPublisher:
         self._publisher.publish(message)
         self._sent.add()
 
-    def is_heard(self) -> bool:
+    def has_subscriber(self) -> bool:
         return bool(self._publisher.get_subscription_count())
 
 
@@ -166,7 +166,7 @@ class SimulatedRosArm(RosArm):
         if self._sent is None:
             return
         publishers = (self._target, self._grip, self._beat)
-        if not self.remote.wait(lambda: all(p.is_heard() for p in publishers), _FOUND_S):
+        if not self.remote.wait(lambda: all(p.has_subscriber() for p in publishers), _FOUND_S):
             raise SerlError(f"{self.robot}: no simulation takes commands")
         self._sent.taken = self._taken()
 

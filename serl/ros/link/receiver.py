@@ -147,8 +147,8 @@ class LearnerTransport:
         self._weights = node.publisher(WEIGHTS)
         node.subscribe(ACTORS, self._on_hello)
         node.subscribe(TRANSITIONS, self._on_frame, raw=True)
-        node.every(1.0, self._say_hello)
-        self._say_hello()
+        node.every(1.0, self._announce)
+        self._announce()
 
     def receive(self) -> Sequence[Arrival]:
         """Acknowledge the records of earlier calls; return new ones, in order per actor.
@@ -255,9 +255,9 @@ class LearnerTransport:
             if stream is None or stream.hello.epoch != frame.epoch or stream.refused:
                 self.counts["stranger"] += 1
             else:
-                self._let_in(stream, frame)
+                self._accept(stream, frame)
 
-    def _let_in(self, stream: _Stream, frame: WireFrame) -> None:
+    def _accept(self, stream: _Stream, frame: WireFrame) -> None:
         full = self._is_full(stream)
         if frame.sequence == stream.expected and not full:
             stream.frames.append(frame)
@@ -279,7 +279,7 @@ class LearnerTransport:
         stream.answered_s = time.monotonic()
         self._send_ack(stream.number, stream.hello.epoch, stream.acknowledged, answer)
 
-    def _say_hello(self) -> None:
+    def _announce(self) -> None:
         """Announce the learner to actors, and repeat the cursor of each stream."""
         self._send_ack(0, 0, self._version)
         with self._lock:

@@ -54,7 +54,7 @@ class StreamSender:
     Attributes:
         refused: the learner's reason to refuse this stream; empty while it is accepted.
         acknowledged: records of this epoch that the learner holds.
-        heard_s: monotonic time of the learner's last message.
+        received_s: monotonic time of the learner's last message.
         offered: version of the weights that the learner published last.
         sent: number of frames published, including resent ones.
         resent: number of frames published again.
@@ -75,9 +75,9 @@ class StreamSender:
         self._log_ended = False  # the last read found no further record
         self._learner = 0
         self._welcome = False  # this learner has sent its cursor in this epoch
-        self.heard_s = self._progress_s = self._announced_s = float("-inf")
+        self.received_s = self._progress_s = self._announced_s = float("-inf")
         self._patience_s = _PATIENCE_S
-        self._went_back = False  # resent, and no progress since
+        self._has_resent = False  # resent, and no progress since
         self._in_vain = 0  # hellos and resends in a row without the learner's answer
         self._answers: deque[tuple[int, int, int, int, int]] = deque(maxlen=1024)
         self._refusals: deque[str] = deque(maxlen=64)
@@ -118,7 +118,7 @@ class StreamSender:
     @property
     def connected(self) -> bool:
         """Whether a learner is heard and has sent its cursor for this epoch."""
-        return self._welcome and time.monotonic() - self.heard_s <= SILENCE_S
+        return self._welcome and time.monotonic() - self.received_s <= SILENCE_S
 
     def pump(self) -> bool:
         """Process answers and send frames up to the window; False when no frame was sent.
@@ -131,8 +131,8 @@ class StreamSender:
             self._take_answer(*self._answers.popleft())
         if self.refused or not self.connected:
             if time.monotonic() - self._announced_s > _HELLO_S and not self.refused:
-                heard = time.monotonic() - self.heard_s <= SILENCE_S
-                self._in_vain += heard and self._hello is not None
+                present = time.monotonic() - self.received_s <= SILENCE_S
+                self._in_vain += present and self._hello is not None
                 self._announce()
             return False
         if self._published and time.monotonic() - self._progress_s > self._patience_s:
@@ -176,11 +176,11 @@ class StreamSender:
     def _take_answer(self, actor: int, epoch: int, held: int, learner: int, answer: int) -> None:
         now_s = time.monotonic()
         if learner != self._learner:
-            if learner < self._learner and now_s - self.heard_s <= SILENCE_S:
+            if learner < self._learner and now_s - self.received_s <= SILENCE_S:
                 return  # from a replaced learner that still runs
             self._learner = learner
             self._welcome = False
-        self.heard_s = now_s
+        self.received_s = now_s
         if actor == 0:
             self.offered = held
         if self._hello is None or (actor, epoch) != (self._number, self._hello.epoch):
@@ -194,8 +194,8 @@ class StreamSender:
         if answer != Answer.STANDING:
             self._in_vain = 0
         # After a resend without progress, the resent frames are still in transit.
-        if answer == Answer.RESEND and not self._went_back:
-            self._go_back()
+        if answer == Answer.RESEND and not self._has_resent:
+            self._resend()
 
     def _begin(self, held: int) -> None:
         """(Re)start from the learner's cursor."""
@@ -215,7 +215,7 @@ class StreamSender:
         self._made_progress()
 
     def _made_progress(self) -> None:
-        self._went_back = False
+        self._has_resent = False
         self._in_vain = 0
         self._progress_s = time.monotonic()
         self._patience_s = _PATIENCE_S
@@ -223,10 +223,10 @@ class StreamSender:
     def _lose_patience(self) -> None:
         self._in_vain += 4
         self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
-        self._go_back()
+        self._resend()
 
-    def _go_back(self) -> None:
-        self._went_back = True
+    def _resend(self) -> None:
+        self._has_resent = True
         self._window = max(_SMALLEST_WINDOW, self._window // 2)
         self.resent += self._published
         self._published = 0

@@ -128,9 +128,9 @@ class _NodeSite(RunSite, Observer):
         self._desk = self._people.desk(robot, script, self._episodes)
         return self._desk
 
-    def is_attended(self) -> bool:
+    def has_operator(self) -> bool:
         """Return whether a device sends messages."""
-        return self._people.attended()
+        return self._people.has_operator()
 
     def on_begin(self, chosen_by: ActionSource) -> None:
         """Direct the operators' events to this stage."""

@@ -74,7 +74,7 @@ class RosConsoleBackend:
     def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None) -> None:
         self._run, self._actor = run, actor
         self._control: dict[str, str] = {}
-        self._heard_s = self._moved_s = float("-inf")
+        self._received_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
         self._overview = make_status(run, actor)
         self._hand = RemoteHand(node, console_topic(actor))
@@ -95,16 +95,16 @@ class RosConsoleBackend:
             source = DrawnScene(task, lambda: self._placement, views)
             node.subscribe(scene_topic(actor), self._take_scene)
         self._guard: Any = None
-        self._attended: SupervisedArm | None = None
+        self._supervised: SupervisedArm | None = None
         if arm is not None:
             name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
-            self._attended = SupervisedArm(node, self._remote, run, actor, arm)
+            self._supervised = SupervisedArm(node, self._remote, run, actor, arm)
         self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
 
-    def drive(self, wish: Wish) -> None:
+    def drive(self, operator_input: Wish) -> None:
         """Send one message of operator input; messages are not repeated automatically."""
-        self._hand.send(wish)
+        self._hand.send(operator_input)
 
     async def execute(self, command: str) -> str:
         """Call the actor's service of that name; a stop goes to the arm's guard as well.
@@ -133,9 +133,9 @@ class RosConsoleBackend:
         Raises:
             SerlError: the guard refuses, or its question has changed.
         """
-        if self._attended is None or not self._attended.guard_word():
+        if self._supervised is None or not self._supervised.guard_word():
             raise SerlError("nothing is asked")
-        return await asyncio.to_thread(self._attended.answer, question)
+        return await asyncio.to_thread(self._supervised.answer, question)
 
     def state(self) -> Mapping[str, Any]:
         """Return the last reports of actor and guard, and whether the actor's is fresh."""
@@ -144,19 +144,19 @@ class RosConsoleBackend:
             **{name: values.get(name, "") for name in _TEXTS},
             "episode": int(values.get("episode", -1)),
             "step": int(values.get("step", -1)),
-            "fresh": time.monotonic() - self._heard_s < _FRESH_S,
+            "fresh": time.monotonic() - self._received_s < _FRESH_S,
             "still": time.monotonic() - self._moved_s > _FRESH_S,
             "over": self._overview.over,
-            **self._asked(),
+            **self._question(),
         }
 
-    def _asked(self) -> dict[str, str]:
+    def _question(self) -> dict[str, str]:
         """Return the guard's question, the order a yes sends, and why a yes would be refused."""
-        attended = self._attended
-        if attended is None or not (word := attended.guard_word()):
+        supervised = self._supervised
+        if supervised is None or not (word := supervised.guard_word()):
             return {"question": "", "yes": "", "not_now": ""}
-        question = attended.question()
-        return {"question": question, "yes": word, "not_now": attended.hindrance()}
+        question = supervised.question()
+        return {"question": question, "yes": word, "not_now": supervised.hindrance()}
 
     def progress(self) -> Mapping[str, Any]:
         """Return the progress of the run, from its files and the processes' statistics."""
@@ -182,26 +182,26 @@ class RosConsoleBackend:
 
     def _take_control(self, message: Any) -> None:
         values = {pair.key: pair.value for pair in message.values}
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         if values.get("steps") != self._control.get("steps"):
-            self._moved_s = self._heard_s
+            self._moved_s = self._received_s
         self._control = values
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)
 
 
-async def _call(client: Any, who: str) -> str:
+async def _call(client: Any, server: str) -> str:
     """Call a service and return its answer; raise `SerlError` on a refusal or timeout."""
     deadline_s = time.monotonic() + _ANSWER_S
     while not client.service_is_ready():
         if time.monotonic() > deadline_s:
-            raise SerlError(f"{who} does not answer")
+            raise SerlError(f"{server} does not answer")
         await asyncio.sleep(0.005)
     answer = client.call_async(Trigger.Request())
     while not answer.done():
         if time.monotonic() > deadline_s:
-            raise SerlError(f"{who} did not answer within {_ANSWER_S:g} s")
+            raise SerlError(f"{server} did not answer within {_ANSWER_S:g} s")
         await asyncio.sleep(0.005)
     response = answer.result()
     if not response.success:

@@ -119,7 +119,7 @@ class GuardNode:
         node.every(_FILE_S, self._keep_filed)
         node.every(_LOOK_S, self._look_about)
         Stats(node, f"guard {prefix or '/'}", self._numbers, self._health)
-        node.handle.manage(deactivate=self._let_go)
+        node.handle.manage(deactivate=self._deactivate)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Tick until `stopping` returns True; then brake, disarm and return.
@@ -177,7 +177,7 @@ class GuardNode:
             state, cause = self._guard.state, self._guard.cause
         return _level(state), f"{state}: {cause}" if cause else str(state)
 
-    def _let_go(self) -> None:
+    def _deactivate(self) -> None:
         """Brake and release the arm; it cannot be armed before the node is active again."""
         with self._lock:
             self._guard.disarm()

@@ -209,7 +209,7 @@ class Link:
         with Fast DDS 2.14.5); rejoining the network gets rid of it.
         """
         now_s = time.monotonic()
-        silent = now_s - max(self._sender.heard_s, self._began_s) > deaf_s
+        silent = now_s - max(self._sender.received_s, self._began_s) > deaf_s
         if not self._sender.connected or self._has_newest_weights():
             self._weights_s = now_s
         weightless = now_s - self._weights_s > deaf_s

@@ -136,7 +136,7 @@ class _DeploymentSite(Site):
             self._clock = WallClock(rate_hz, self.robot.beat)
         else:
             self.robot = plugins.make_simulation(self._task)
-            pace = RealTime(WallClock(rate_hz), people.attended)
+            pace = RealTime(WallClock(rate_hz), people.has_operator)
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
         self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
         if self.simulated:

@@ -39,9 +39,9 @@ class Attendant:
 
     def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
         self._run, self._guarded = run, arms
-        self._unheard_s, self._question = _UNHEARD_S, ""
+        self._timeout_s, self._question = _UNHEARD_S, ""
         self._arms: list[SupervisedArm]
-        self._asked: SupervisedArm
+        self._arm: SupervisedArm
         self._join()
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class Attendant:
         self._node.__exit__(kind, error, trace)
 
     @property
-    def asked_to_end(self) -> bool:
+    def is_interrupted(self) -> bool:
         """Whether Ctrl-C was pressed; the process's node handles the signal."""
         return self._node.stopping and not self._node.deaf
 
@@ -68,24 +68,24 @@ class Attendant:
         asked only where an answer can succeed.
         """
         self._rejoin_if_deaf()
-        if not self._question or self._asked.question() != self._question:
+        if not self._question or self._arm.question() != self._question:
             able = [arm for arm in self._arms if arm.question() and not arm.hindrance()]
-            self._asked = able[0] if able else self._asked
-            self._question = self._asked.question() if able else ""
-        return self._named(self._asked, self._question)
+            self._arm = able[0] if able else self._arm
+            self._question = self._arm.question() if able else ""
+        return self._named(self._arm, self._question)
 
     def means(self) -> str:
         """Return the command that answers the question from elsewhere."""
-        return self._asked.means()
+        return self._arm.means()
 
-    def waiting(self, heard: bool) -> dict[str, str]:
+    def waiting(self, can_answer: bool) -> dict[str, str]:
         """Return the pending request to a person for each waiting actor, by its name.
 
         Args:
-            heard: a person at this terminal can answer the question.
+            can_answer: a person at this terminal can answer the question.
         """
-        asked = self._asked if heard and self._question else None
-        return {arm.actor: arm.waits(arm is asked) for arm in self._arms if arm.question()}
+        answerable = self._arm if can_answer and self._question else None
+        return {arm.actor: arm.waits(arm is answerable) for arm in self._arms if arm.question()}
 
     def hindrance(self) -> str:
         """Return the condition that keeps a guard stopped despite any answer; empty without one."""
@@ -100,7 +100,7 @@ class Attendant:
         Raises:
             SerlError: it is refused; the arm is not asked about until an answer can succeed.
         """
-        arm, question, self._question = self._asked, self._question, ""
+        arm, question, self._question = self._arm, self._question, ""
         self._remote.wait(lambda: not arm.hindrance(), _MOMENT_S)  # arms pause now and then
         reply = arm.answer(question)
         self._remote.wait(lambda: arm.question() != question, _MOMENT_S)
@@ -113,8 +113,8 @@ class Attendant:
             SupervisedArm(self._node, self._remote, self._run, *each)
             for each in self._guarded.items()
         ]
-        self._asked, self._question = self._arms[0], ""
-        self._heard_s = time.monotonic()
+        self._arm, self._question = self._arms[0], ""
+        self._received_s = time.monotonic()
 
     def _rejoin_if_deaf(self) -> None:
         """Join the domain anew when no guard was heard for long: discovery may have failed.
@@ -122,16 +122,16 @@ class Attendant:
         Fast DDS can leave two participants that never match, however long both run. The pauses
         between attempts double, as there may be no guard yet.
         """
-        if any(arm.is_heard for arm in self._arms):
-            self._heard_s, self._unheard_s = time.monotonic(), _UNHEARD_S
-        if time.monotonic() - self._heard_s < self._unheard_s and not self._node.deaf:
+        if any(arm.is_connected for arm in self._arms):
+            self._received_s, self._timeout_s = time.monotonic(), _UNHEARD_S
+        if time.monotonic() - self._received_s < self._timeout_s and not self._node.deaf:
             return
         logger.info("no message from a guard: joining the ROS domain again")
         with suppress(SerlError):
             self._node.__exit__(None, None, None)
         self._join()
         self._node.__enter__()
-        self._unheard_s *= 2.0
+        self._timeout_s *= 2.0
 
     def _named(self, arm: SupervisedArm, text: str) -> str:
         return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
@@ -185,38 +185,38 @@ class SupervisedArm:
         self._actor_key = key_path(run.link(actor) / STOP_FILE)
         self._stopped = self._paused = ""  # the actor's reasons
         self._node, self._remote = node, remote
-        self._seen = False  # an emergency stop was acknowledged here
+        self._is_acknowledged = False  # an emergency stop was acknowledged here
         self._guard = GuardClient(node, self._arm, remote)
-        node.subscribe(control_topic(actor), self._hear)
+        node.subscribe(control_topic(actor), self._receive)
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the arm's guard reports its state."""
         return self._guard.standing is not None
 
     def question(self) -> str:
         """Return the question about the arm; empty without one."""
-        return self._asked().text
+        return self._pending().text
 
     def guard_word(self) -> str:
         """Return the order of a confirmation to the guard: ack, reset or arm; empty without one."""
-        return self._asked().guard_word
+        return self._pending().guard_word
 
     def means(self) -> str:
         """Return the shell command that answers the question."""
-        asked = self._asked()
-        named = [asked.service] + [f"{self._arm}/guard/reset"] * asked.is_first
+        pending = self._pending()
+        named = [pending.service] + [f"{self._arm}/guard/reset"] * pending.is_first
         services = " ".join(map(self._node.absolute, named))
-        if (key := self._key(asked)) is None:
+        if (key := self._key(pending)) is None:
             return f"ros2 service call {services} std_srvs/srv/Trigger"
         return f"serl order {services} --key {key.absolute()}"
 
-    def waits(self, heard: bool) -> str:
+    def waits(self, can_answer: bool) -> str:
         """Return why the arm does not move, and how a person resolves that, here or elsewhere."""
-        asked = self._asked()
+        pending = self._pending()
         if hindrance := self.hindrance():
-            return f"{asked.why}: the guard waits: {hindrance}"
-        return asked.text if heard else f"{asked.why}: {self.means()}"
+            return f"{pending.why}: the guard waits: {hindrance}"
+        return pending.text if can_answer else f"{pending.why}: {self.means()}"
 
     def hindrance(self) -> str:
         """Return the reason why a confirmation would be refused; empty without one."""
@@ -225,28 +225,28 @@ class SupervisedArm:
 
     def answer(self, question: str) -> str:
         """Carry out a confirmed question; raises `SerlError` if it is refused or has changed."""
-        asked = self._asked()
-        if asked.text != question:
+        pending = self._pending()
+        if pending.text != question:
             raise SerlError("not done: something else is asked by now")
         try:
-            reply = self._call(asked)
+            reply = self._call(pending)
         except SerlError:
-            self._seen = False  # a new guard has no record of the acknowledgement
+            self._is_acknowledged = False  # a new guard has no record of the acknowledgement
             raise
-        self._seen = asked.service.endswith("/ack")
-        return _SEEN if asked.is_first else reply
+        self._is_acknowledged = pending.service.endswith("/ack")
+        return _SEEN if pending.is_first else reply
 
-    def _asked(self) -> _Question:
+    def _pending(self) -> _Question:
         if (standing := self._guard.standing) is None:
             return _Question()
-        what = f"{standing.state}: {standing.cause}"
-        if standing.state is GuardState.ESTOP and self._seen:
-            return _Question(what, "ends the guard's stop", f"{self._arm}/guard/reset")
-        self._seen = False
+        cause = f"{standing.state}: {standing.cause}"
+        if standing.state is GuardState.ESTOP and self._is_acknowledged:
+            return _Question(cause, "ends the guard's stop", f"{self._arm}/guard/reset")
+        self._is_acknowledged = False
         is_first = standing.state is GuardState.ESTOP
         if is_first or (standing.state in LATCHED and not self._simulated):
             does = "confirms that you have dealt with it"
-            return _Question(what, does, f"{self._arm}/guard/ack", is_first)
+            return _Question(cause, does, f"{self._arm}/guard/ack", is_first)
         if standing.state is GuardState.DISARMED and not self._simulated:
             does = "arms it; keep clear, and a hand at the stop"
             return _Question("the guard is disarmed", does, f"{self._arm}/guard/arm")
@@ -256,17 +256,17 @@ class SupervisedArm:
             return _Question(self._paused, "goes on", f"{self.actor}/resume")
         return _Question()
 
-    def _call(self, asked: _Question) -> str:
-        if (key := self._key(asked)) is None:
-            return self._remote.trigger(asked.service, _LIMIT_S)
-        return self._remote.order(asked.service, key, _LIMIT_S)
+    def _call(self, question: _Question) -> str:
+        if (key := self._key(question)) is None:
+            return self._remote.trigger(question.service, _LIMIT_S)
+        return self._remote.order(question.service, key, _LIMIT_S)
 
-    def _key(self, asked: _Question) -> Path | None:
+    def _key(self, question: _Question) -> Path | None:
         """Return the key file that signs an answer; None for answers without a signature."""
-        if asked.guard_word:
+        if question.guard_word:
             return self._guard_key
-        return self._actor_key if asked.service.endswith("/release") else None
+        return self._actor_key if question.service.endswith("/release") else None
 
-    def _hear(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         values = {pair.key: pair.value for pair in message.values}
         self._stopped, self._paused = values.get("stopped", ""), values.get("paused", "")

@@ -109,7 +109,7 @@ class People(Observer):
         people = TeleopMux(self._devices.people(robot.action_spec), script)
         desk = HumanInput(people, self.hold, episodes, self._last_end)
         self._control = self._control or Control(
-            self._node, self._actor, desk, self.attended, robot
+            self._node, self._actor, desk, self.has_operator, robot
         )
         self._desk = self._desk or desk
         return desk
@@ -119,9 +119,9 @@ class People(Observer):
         """Health for diagnostics: an error while stopped by a person, a warning while paused."""
         return _level(self.hold), self.hold.reason
 
-    def attended(self) -> bool:
+    def has_operator(self) -> bool:
         """Check whether any device sends messages, with or without operator input."""
-        return self._devices.attended
+        return self._devices.has_operator
 
     def silence_s(self) -> float:
         """Return the silence of the active operator's device in s, for `RosArm.silence_s`."""
@@ -162,7 +162,7 @@ class Control(Observer):
         node: the actor's node.
         actor: name of the actor.
         desk: receives the events of the services.
-        attended: checks whether any device sends messages.
+        has_operator: checks whether any device sends messages.
         robot: the robot; if simulated, its scene is published.
 
     Attributes:
@@ -170,9 +170,14 @@ class Control(Observer):
     """
 
     def __init__(
-        self, node: RosNode, actor: str, desk: HumanInput, attended: Callable[[], bool], robot: Any
+        self,
+        node: RosNode,
+        actor: str,
+        desk: HumanInput,
+        has_operator: Callable[[], bool],
+        robot: Any,
     ) -> None:
-        self._actor, self.desk, self._attended = actor, desk, attended
+        self._actor, self.desk, self._has_operator = actor, desk, has_operator
         self._driver = ""
         self._episode = self._step = -1
         self._last, self._steps = "", 0
@@ -231,7 +236,7 @@ class Control(Observer):
             "silent": desk.owner.trouble,
             "stopped": desk.hold.stopped,
             "paused": desk.hold.inactive or desk.hold.paused,
-            "attended": str(int(self._attended())),
+            "attended": str(int(self._has_operator())),
             "episode": str(self._episode),
             "step": str(self._step),
             "steps": str(self._steps),

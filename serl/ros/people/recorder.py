@@ -25,7 +25,7 @@ from serl.teleop.stop import StopLatch
 
 
 @contextmanager
-def attended(
+def recording_station(
     run: RunFolder,
     robot: SimulatedRobot,
     clock: Clock,

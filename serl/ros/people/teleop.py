@@ -50,19 +50,19 @@ class TopicDevice:
         self._lock = threading.Lock()  # messages arrive in the executor's thread
         self._axes: dict[str, float] = {}
         self._buttons = Buttons()
-        self._heard_s: float | None = None
+        self._received_s: float | None = None
 
     @property
     def silence_s(self) -> float:
         """Seconds since the last message; infinite before the first."""
-        return float("inf") if self._heard_s is None else self._now_s() - self._heard_s
+        return float("inf") if self._received_s is None else self._now_s() - self._received_s
 
     def read(self) -> DeviceReport | None:
         """Return the last message's content; None before the first message."""
         with self._lock:
-            if self._heard_s is None:
+            if self._received_s is None:
                 return None
-            return DeviceReport(dict(self._axes), *self._buttons.take(), self._heard_s)
+            return DeviceReport(dict(self._axes), *self._buttons.take(), self._received_s)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -73,7 +73,7 @@ class TopicDevice:
             self._axes = dict(zip(self._axis_names, map(float, axes), strict=False))
             pairs = zip(self._button_names, buttons, strict=False)
             self._buttons.hold(frozenset(name for name, down in pairs if down))
-            self._heard_s = self._now_s()
+            self._received_s = self._now_s()
 
 
 def console_topic(actor: str) -> Topic:
@@ -128,7 +128,7 @@ class TopicDevices:
         node.subscribe(leader_topic(actor), _pose_into(self._leader))
 
     @property
-    def attended(self) -> bool:
+    def has_operator(self) -> bool:
         """Whether any device sends messages, with or without operator input."""
         operator = self._config.operator
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until the loss was reported
@@ -173,15 +173,15 @@ class RemoteHand:
         self._publisher = node.publisher(topic)
 
     @property
-    def heard(self) -> bool:
+    def has_subscriber(self) -> bool:
         """Whether the topic has a subscriber."""
         return bool(self._publisher.get_subscription_count())
 
-    def send(self, wish: Wish) -> None:
+    def send(self, operator_input: Wish) -> None:
         """Publish the operator input once, as a heartbeat."""
         message = Joy()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
-        message.axes, message.buttons = mapping.to_joystick(wish)
+        message.axes, message.buttons = mapping.to_joystick(operator_input)
         self._publisher.publish(message)
 
 

@@ -86,7 +86,7 @@ class SetupArm:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.let_go()
+        self.end_guard()
 
     def measured(self) -> Pose:
         """Return the tool's pose in a fresh reading."""
@@ -134,7 +134,7 @@ class SetupArm:
         """
         config = limits or self.limits()
         if self._process is None or self._process.poll() is not None or config != self._config:
-            self.let_go()
+            self.end_guard()
             self._start(config)
         self.take()
 
@@ -200,11 +200,11 @@ class SetupArm:
         """Return the guard's last report; raises `StepFailed` when none arrives."""
         reports: list[GuardReport] = []
 
-        def hears() -> bool:
+        def reported() -> bool:
             reports.extend(filter(None, [self.guard.standing]))
             return bool(reports)
 
-        if not self.driver.remote.wait(hears, _GUARD_S):
+        if not self.driver.remote.wait(reported, _GUARD_S):
             raise StepFailed(f"the guard is silent: {self._last_line()}")
         return reports[-1]
 
@@ -322,10 +322,10 @@ class SetupArm:
     def restart_guard(self) -> None:
         """End the guard's process, and start it again with the same limits."""
         assert self._config is not None
-        self.let_go()
+        self.end_guard()
         self._start(self._config)
 
-    def let_go(self) -> None:
+    def end_guard(self) -> None:
         """End the guard: it brakes, disarms and leaves; the arm holds by itself."""
         if self._process is None:
             return

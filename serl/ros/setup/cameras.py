@@ -148,9 +148,9 @@ class _Look:
         if not agreed(self._asker, "cameras.simulated", question):
             raise StepFailed("frozen: its pictures are equal to the bit")
 
-    def show(self, path: Path, seen: Callable[[], bool]) -> None:
-        """Update a PNG of the camera's picture until `seen` returns True."""
-        while not (seen() or self._node.stopping):
+    def show(self, path: Path, until: Callable[[], bool]) -> None:
+        """Update a PNG of the camera's picture until `until` returns True."""
+        while not (until() or self._node.stopping):
             self.save(path)
             self._remote.wait(lambda: False, _SHOW_S)
 

@@ -69,7 +69,7 @@ def begun(asker: Asker, key: str, question: str) -> None:
         raise StepFailed(f"{answer!r}: not begun: Enter alone begins")
 
 
-def seen_direction(asker: Asker, key: str, question: str) -> str:
+def ask_direction(asker: Asker, key: str, question: str) -> str:
     """Ask for the direction that the person saw, one of `DIRECTIONS` or its first letter."""
     while True:
         answer = asker.ask(key, f"{question} [{' '.join(DIRECTIONS)}]").lower()
@@ -103,12 +103,12 @@ def check_way(axis: str, start: Vector, place: Vector) -> None:
         )
 
 
-def check_direction(axis: str, seen: str, frame: str) -> None:
+def check_direction(axis: str, observed: str, frame: str) -> None:
     """Raise `StepFailed` unless the person saw the axis point in the expected direction."""
-    if seen != EXPECTED[axis]:
+    if observed != EXPECTED[axis]:
         raise StepFailed(
-            f"{axis}: the tool went {seen}, expected {EXPECTED[axis]}: the frame {frame!r} points "
-            "elsewhere; mend it in the driver's description of the arm"
+            f"{axis}: the tool went {observed}, expected {EXPECTED[axis]}: the frame {frame!r} "
+            "points elsewhere; mend it in the driver's description of the arm"
         )
 
 

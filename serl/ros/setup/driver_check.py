@@ -21,7 +21,7 @@ from serl.ros.conversions import (
 )
 from serl.ros.doctor import Finding
 from serl.ros.feed import AHEAD_S
-from serl.ros.inspection import Endpoint, Look, TopicSeen, mismatch
+from serl.ros.inspection import Endpoint, Look, TopicInfo, mismatch
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ
@@ -40,9 +40,9 @@ class _MessageLog:
         self.name = node.absolute(self.topic.name)
         self.messages: list[tuple[int, Any]] = []
         self._clock = node.handle.get_clock()
-        node.subscribe(self.topic, self._hear)
+        node.subscribe(self.topic, self._append)
 
-    def _hear(self, message: Any) -> None:
+    def _append(self, message: Any) -> None:
         self.messages.append((self._clock.now().nanoseconds, message))
 
 
@@ -63,22 +63,22 @@ class RobotCheck:
         profile = self._profile
         yield from self._packages()
         decoders, reports = self._decoders(), self._reports()
-        heard = {
-            what: _MessageLog(self._node, topic_of(channel, self._arm, SENSOR))
-            for what, channel in self._states()
+        logs = {
+            subject: _MessageLog(self._node, topic_of(channel, self._arm, SENSOR))
+            for subject, channel in self._states()
         }
         look = Look(self._node)
         there = look.settle()  # meanwhile the publishers discover the subscriptions
-        for each in heard.values():
+        for each in logs.values():
             each.messages.clear()
         graph = look.listen(seconds if there else 0.0)
         if not graph.topics:
             yield Finding(False, "driver", "no other node publishes anything in this domain")
             return
         topics = {topic.name: topic for topic in graph.topics}
-        for what, each in heard.items():
-            yield self._state(what, each, topics.get(each.name), decoders[what], seconds)
-        yield self._joints(heard["joints"])
+        for subject, each in logs.items():
+            yield self._state(subject, each, topics.get(each.name), decoders[subject], seconds)
+        yield self._joints(logs["joints"])
         yield self._commanded("target", profile.target, topics)
         if reports is not None:
             yield self._fault(reports, topics)
@@ -114,7 +114,7 @@ class RobotCheck:
             "joints": profile.joint_states,
             "fingers": gripper,
         }
-        return [(what, channel) for what, channel in named.items() if channel is not None]
+        return [(subject, channel) for subject, channel in named.items() if channel is not None]
 
     def _decoders(self) -> dict[str, Callable[[Any], object]]:
         profile = self._profile
@@ -129,33 +129,37 @@ class RobotCheck:
 
     def _state(
         self,
-        what: str,
-        heard: _MessageLog,
-        topic: TopicSeen | None,
+        subject: str,
+        log: _MessageLog,
+        topic: TopicInfo | None,
         decode: Callable[[Any], object],
         seconds: float,
     ) -> Finding:
         """Check a topic of the driver: publishers, type, content, age and rate."""
-        name = heard.name
+        name = log.name
         if topic is None or not topic.publishers:
-            return Finding(False, what, f"{name}: it has no publisher")
-        wanted = _type_name(heard.topic.kind)
-        if topic.types != (wanted,):
-            return Finding(False, what, f"{name}: is {', '.join(topic.types)}, expected {wanted}")
-        own = Endpoint("doctor", wanted, reliable=False)
+            return Finding(False, subject, f"{name}: it has no publisher")
+        expected = _type_name(log.topic.kind)
+        if topic.types != (expected,):
+            return Finding(
+                False, subject, f"{name}: is {', '.join(topic.types)}, expected {expected}"
+            )
+        own = Endpoint("doctor", expected, reliable=False)
         if why := next(filter(None, (mismatch(end, own) for end in topic.publishers)), ""):
-            return Finding(False, what, f"{name}: {why}")
-        if not heard.messages:
-            return Finding(False, what, f"{name}: silent for {seconds:g} s")
-        rate_hz = len(heard.messages) / seconds
-        if problem := _content(heard.messages, decode):
-            return Finding(False, what, f"{name}: {problem}")
-        least_hz = GRIPPER_HZ if what == "fingers" else LEAST_HZ
+            return Finding(False, subject, f"{name}: {why}")
+        if not log.messages:
+            return Finding(False, subject, f"{name}: silent for {seconds:g} s")
+        rate_hz = len(log.messages) / seconds
+        if problem := _content(log.messages, decode):
+            return Finding(False, subject, f"{name}: {problem}")
+        least_hz = GRIPPER_HZ if subject == "fingers" else LEAST_HZ
         if rate_hz < least_hz:
             text = f"{rate_hz:.1f} messages a second, expected {least_hz:g} or more"
-            return Finding(False, what, f"{name}: {text}")
-        frame = getattr(heard.messages[-1][1].header, "frame_id", "")
-        return Finding(True, what, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else ""))
+            return Finding(False, subject, f"{name}: {text}")
+        frame = getattr(log.messages[-1][1].header, "frame_id", "")
+        return Finding(
+            True, subject, f"{name}: {rate_hz:.0f} Hz" + (f", in {frame}" if frame else "")
+        )
 
     def _reports(self) -> _MessageLog | None:
         """Subscribe to the arm's error reports; None without them or without their type."""
@@ -168,23 +172,23 @@ class RobotCheck:
             )
         return None
 
-    def _fault(self, heard: _MessageLog, topics: dict[str, TopicSeen]) -> Finding:
+    def _fault(self, log: _MessageLog, topics: dict[str, TopicInfo]) -> Finding:
         """Check that the arm reports no error."""
         channel = self._profile.fault
         assert channel is not None
-        if not heard.messages:
-            nobody = not topics.get(heard.name, TopicSeen(heard.name)).publishers
+        if not log.messages:
+            nobody = not topics.get(log.name, TopicInfo(log.name)).publishers
             why = "it has no publisher" if nobody else "silent"
-            return Finding(False, "errors", f"{heard.name}: {why}")
-        words = fault_words(channel, heard.messages[-1][1])
+            return Finding(False, "errors", f"{log.name}: {why}")
+        words = fault_words(channel, log.messages[-1][1])
         text = f"the arm reports {words}" if words else "the arm is well"
-        return Finding(not words, "errors", f"{heard.name}: {text}")
+        return Finding(not words, "errors", f"{log.name}: {text}")
 
-    def _joints(self, heard: _MessageLog) -> Finding:
+    def _joints(self, log: _MessageLog) -> Finding:
         """Check that the arm's joints are reported, and within the limits of the profile."""
         profile = self._profile
         found = None
-        for _, message in reversed(heard.messages):
+        for _, message in reversed(log.messages):
             try:
                 found = joints_of(message, profile.joints)
             except BadInput as error:
@@ -205,42 +209,46 @@ class RobotCheck:
         text = "; ".join(outside) or f"{len(profile.joints)} joints, all within their limits"
         return Finding(not outside, "limits", text)
 
-    def _commanded(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
+    def _commanded(self, subject: str, channel: Channel, topics: dict[str, TopicInfo]) -> Finding:
         """Check that commands have a receiver, and no publisher besides a guard."""
         name = self._node.absolute(name_of(channel, self._arm))
         strangers = [
             end.node
-            for end in topics.get(name, TopicSeen(name)).publishers
+            for end in topics.get(name, TopicInfo(name)).publishers
             if not end.node.rpartition("/")[2].startswith("guard_")
         ]
         if strangers:
-            return Finding(False, what, f"{name}: {', '.join(strangers)} commands it already")
-        return self._taker(what, channel, topics)
+            return Finding(False, subject, f"{name}: {', '.join(strangers)} commands it already")
+        return self._taker(subject, channel, topics)
 
-    def _taker(self, what: str, channel: Channel, topics: dict[str, TopicSeen]) -> Finding:
+    def _taker(self, subject: str, channel: Channel, topics: dict[str, TopicInfo]) -> Finding:
         """Check that commands have a receiver, of the right type."""
         if "/action/" in channel.type:
             goal = f"{channel.name}/_action/send_goal"
-            return self._service(what, goal, f"{channel.type}_SendGoal")
+            return self._service(subject, goal, f"{channel.type}_SendGoal")
         name = self._node.absolute(topic_of(channel, self._arm, SENSOR).name)
-        takers = topics.get(name, TopicSeen(name)).subscriptions
+        takers = topics.get(name, TopicInfo(name)).subscriptions
         if not takers:
-            return Finding(False, what, f"{name}: it has no subscriber; does its controller run?")
+            return Finding(
+                False, subject, f"{name}: it has no subscriber; does its controller run?"
+            )
         types = sorted({end.type for end in takers})
         if types != [channel.type]:
-            return Finding(False, what, f"{name}: is {', '.join(types)}, expected {channel.type}")
+            return Finding(
+                False, subject, f"{name}: is {', '.join(types)}, expected {channel.type}"
+            )
         nodes = ", ".join(sorted({end.node for end in takers}))
-        return Finding(True, what, f"{name}: {nodes} listens")
+        return Finding(True, subject, f"{name}: {nodes} listens")
 
-    def _service(self, what: str, name: str, kind: str) -> Finding:
+    def _service(self, subject: str, name: str, kind: str) -> Finding:
         """Check that a service is offered, of the right type."""
         full = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
         found = dict(self._node.handle.get_service_names_and_types()).get(full, [])
         if not found:
-            return Finding(False, what, f"{full}: it has no server")
+            return Finding(False, subject, f"{full}: it has no server")
         if kind not in found:
-            return Finding(False, what, f"{full}: is {', '.join(found)}, expected {kind}")
-        return Finding(True, what, f"{full}: is offered")
+            return Finding(False, subject, f"{full}: is {', '.join(found)}, expected {kind}")
+        return Finding(True, subject, f"{full}: is offered")
 
     def _controller(self) -> Iterator[Finding]:
         """Check that the controller has the parameters to set and the expected values."""

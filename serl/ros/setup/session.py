@@ -117,7 +117,7 @@ def connection(session: SetupSession) -> str:
 def _check_target(session: SetupSession) -> None:
     """Check that the setpoints have a subscriber, and no publisher besides serl's guard."""
     node, arm = session.node, session.arm
-    arm.let_go()
+    arm.end_guard()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
     names = [node.absolute(name) for name in commanded(session.profile, arm.place.robot)]
     if others := Rivals(node, names).named_words():

@@ -16,12 +16,12 @@ from serl.ros.setup.cameras import cameras
 from serl.ros.setup.checks import (
     StepFailed,
     agreed,
+    ask_direction,
     begun,
     check_direction,
     check_way,
     format_position,
     parse_place,
-    seen_direction,
 )
 from serl.ros.setup.session import SetupSession, connection
 from serl.ros.setup.stops import estop, stop_button, takeover
@@ -89,8 +89,8 @@ def frames(session: SetupSession) -> str:
 
         arm.move_to(add(begin, way), watch)
         question = f"+{axis}: which way did the tool go, seen from the base along its front?"
-        seen = seen_direction(session.asker, f"frames.{axis}", question)
-        check_direction(axis, seen, session.profile.base_frame)
+        direction = ask_direction(session.asker, f"frames.{axis}", question)
+        check_direction(axis, direction, session.profile.base_frame)
         arm.guarded()
         arm.move_to(start)
     return "x forward, y left, z up"
@@ -99,7 +99,7 @@ def frames(session: SetupSession) -> str:
 def workspace(session: SetupSession) -> str:
     """Teach home and two corners of a box by hand guiding; nothing commands the arm meanwhile."""
     arm, asker = session.arm, session.asker
-    arm.let_go()
+    arm.end_guard()
     asker.show(
         "Nothing commands the arm now. Put it into its own hand-guiding mode (a button at the "
         "wrist, freedrive, gravity compensation), and guide the tool. A simulated arm has none: "

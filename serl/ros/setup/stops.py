@@ -85,17 +85,17 @@ class _TakeoverMotion:
 
     def __init__(self) -> None:
         self._start: Vector | None = None
-        self._wished = np.zeros(3)
+        self._commanded = np.zeros(3)
         self._moved = np.zeros(3)
 
     def more(self, action: Action, here: Pose) -> None:
         self._start = self._start or here.position
-        self._wished += action[:3]
+        self._commanded += action[:3]
         self._moved = np.array(subtract(here.position, self._start))
 
     def forget(self) -> None:
         self._start = None
-        self._wished = np.zeros(3)
+        self._commanded = np.zeros(3)
 
     @property
     def is_enough(self) -> bool:
@@ -108,8 +108,8 @@ class _TakeoverMotion:
         return f"you took over, and the tool went {moved_cm:.1f} cm in {_LIMIT_S:g} s"
 
     def found(self) -> str:
-        size = float(np.linalg.norm(self._wished) * np.linalg.norm(self._moved))
-        along = float(self._wished @ self._moved) / size if size else 0.0
+        size = float(np.linalg.norm(self._commanded) * np.linalg.norm(self._moved))
+        along = float(self._commanded @ self._moved) / size if size else 0.0
         if along < 0.7:
             raise StepFailed("the tool did not go where you steered: is an axis turned around?")
         return f"steered {100 * float(np.linalg.norm(self._moved)):.1f} cm, and let go"

@@ -206,7 +206,7 @@ class Servo(Law):
         super().__init__(lambda name: read(f"{self._PREFIX}.{name}"), tool, frame)
         self._timeout_s = self._read("incoming_command_timeout")  # copied once, by the node
         self._command: tuple[float, Array] | None = None
-        self._wanted: Array = np.zeros(6)
+        self._last_target: Array = np.zeros(6)
 
     def receive(self, message: Any, publishers: int) -> None:
         """Take a finite velocity in the base frame; anything else halts the arm."""
@@ -220,11 +220,11 @@ class Servo(Law):
 
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:
         """Return the tool moved by the filtered command; a command with an old stamp is zero."""
-        wanted = np.zeros(6)
+        target = np.zeros(6)
         if self._command is not None and now_s - self._command[0] < self._timeout_s:
-            wanted = self._scaled(self._command[1])
-        filtered = wanted + self._wanted + (self._COEFFICIENT - 1.0) * self.twist
-        self.twist, self._wanted = filtered / (1.0 + self._COEFFICIENT), wanted
+            target = self._scaled(self._command[1])
+        filtered = target + self._last_target + (self._COEFFICIENT - 1.0) * self.twist
+        self.twist, self._last_target = filtered / (1.0 + self._COEFFICIENT), target
         return tool.moved(self.twist * PERIOD_S)
 
     def _scaled(self, velocity: Array) -> Array:

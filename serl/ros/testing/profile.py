@@ -67,7 +67,7 @@ class ProfileSuite:
         if isinstance(self.profile, ArmProfile):
             return self.profile
         is_file = self.profile.endswith((".py", ".yaml"))
-        return load_robot(str(self._beside(self.profile)) if is_file else self.profile)
+        return load_robot(str(self._sibling(self.profile)) if is_file else self.profile)
 
     def load_driver(self) -> Driver:
         """Return the description of the driver."""
@@ -75,9 +75,9 @@ class ProfileSuite:
 
     def driver_file(self) -> Path:
         """Return the file of the description."""
-        return self._beside(self.driver)
+        return self._sibling(self.driver)
 
-    def _beside(self, file: Path | str) -> Path:
+    def _sibling(self, file: Path | str) -> Path:
         return Path(inspect.getfile(type(self))).parent / file
 
     # The profile against the sources, without processes
@@ -281,7 +281,7 @@ class ProfileSuite:
 
     # Stops
 
-    def test_an_emergency_stop_stands_the_arm_in_time(self, bench: ProfileBench) -> None:
+    def test_an_emergency_stop_halts_the_arm_in_time(self, bench: ProfileBench) -> None:
         """Check the travel after an emergency stop, and that the arm then stands."""
         self._speed_up(bench)
         before = bench.position()
@@ -290,7 +290,7 @@ class ProfileSuite:
         self._check_stop(bench, before, begin_s)
         bench.until("estop: the service")
 
-    def test_an_arm_whose_guard_hangs_stops_by_itself(self, bench: ProfileBench) -> None:
+    def test_an_arm_with_a_hung_guard_stops_by_itself(self, bench: ProfileBench) -> None:
         """Check the travel after the last command, and that the arm then stands."""
         self._speed_up(bench)
         before = bench.position()
@@ -368,7 +368,7 @@ class ProfileSuite:
         assert cause in answer
         bench.make_ready()
 
-    def test_an_arm_whose_errors_are_not_received_is_not_driven(self, bench: ProfileBench) -> None:
+    def test_an_arm_without_error_reports_is_not_driven(self, bench: ProfileBench) -> None:
         """Check that the loss of the fault topic holds the arm, and that `arm` names it."""
         channel = self._need_fault_topic(bench)
         bench.make_ready()
@@ -401,7 +401,7 @@ class ProfileSuite:
         """Check that the arm stands in time, and has not moved too far."""
         places = [(time.monotonic(), bench.position())]
 
-        def stands() -> bool:
+        def is_still() -> bool:
             bench.pass_time(0.05)
             places.append((time.monotonic(), bench.position()))
             now_s, place = places[-1]
@@ -409,7 +409,7 @@ class ProfileSuite:
             spread_m = max(float(np.linalg.norm(each - place)) for each in recent)
             return spread_m < _STILL_M and now_s - begin_s > 0.5
 
-        eventually(stands, 30.0, lambda: f"still moves: {places[-1]}")
+        eventually(is_still, 30.0, lambda: f"still moves: {places[-1]}")
         end = places[-1][1]
         stood_s = next(at_s for at_s, place in places if np.linalg.norm(place - end) < _STILL_M)
         late_s = 3.0 * bench.lateness.worst_s

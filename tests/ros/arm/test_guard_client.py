@@ -25,7 +25,7 @@ def test_a_guard_waits_for_whoever_begins_to_drive() -> None:
         loop.tick(15)
         causes.add(loop.guard.cause)
         assert standing(loop).waits == (target is None), loop.guard.cause
-    assert standing(loop).lets_move
+    assert standing(loop).allows_motion
     loop.target = None
     loop.ticks_until(GuardState.HOLD)
     assert standing(loop).waits, loop.guard.cause
@@ -44,7 +44,7 @@ def test_a_guard_that_holds_for_another_reason_waits_for_nobody() -> None:
     for loop in (rests, two, blind, joint):
         loop.ticks_until(GuardState.HOLD)
         assert not standing(loop).waits, loop.guard.cause
-        assert not standing(loop).lets_move
+        assert not standing(loop).allows_motion
     stopped = driving()
     stopped.guard.stop("armed")
     assert not standing(stopped).waits

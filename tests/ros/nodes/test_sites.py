@@ -48,7 +48,7 @@ class People(Observer):
     def use(self, desk: HumanInput) -> None:
         self.used.append(desk)
 
-    def attended(self) -> bool:
+    def has_operator(self) -> bool:
         return True
 
     def silence_s(self) -> float:
@@ -142,7 +142,7 @@ def test_a_real_arm_waits_for_a_person_and_a_simulation_goes_on(
 def test_the_person_of_the_stage_that_begins_is_at_the_controls(make: Make) -> None:
     bench = make("node", False)
     desk = bench.site.attend(bench.robot, None)
-    assert bench.site.is_attended()
+    assert bench.site.has_operator()
     bench.site.on_begin(ActionSource.POLICY)
     assert bench.people.used == [desk]
 

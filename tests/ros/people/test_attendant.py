@@ -80,7 +80,7 @@ def test_an_answer_is_to_what_was_asked(bench: GuardBench, run: RunFolder) -> No
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
         assert bench.call("estop")[0]
         bench.until("estop")
-        eventually(lambda: attendant._asked.question().startswith("estop"))
+        eventually(lambda: attendant._arm.question().startswith("estop"))
         with pytest.raises(SerlError, match="something else is asked by now"):
             attendant.answer()
         assert bench.state.startswith("estop")
@@ -134,4 +134,4 @@ def test_a_guard_that_starts_after_the_attendant_went_deaf_is_heard(
         bench.start_guard()
         bench.until("disarmed")
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
-        assert not attendant.asked_to_end
+        assert not attendant.is_interrupted

@@ -114,8 +114,8 @@ def test_hands_at_the_console_drive_over_dds_and_silence_holds(
         time.sleep(0.02)
         return one() is not None
 
-    assert not devices.attended
-    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    assert not devices.has_operator
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.has_operator)
     eventually(lambda: drives(Wish(PUSH, True, ())))
     np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
     hand.send(Wish(REST, True, (Event.SUCCESS,)))
@@ -140,7 +140,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
             time.sleep(0.02)
             return second() is not None
 
-        eventually(lambda: not drives(Wish(REST, False, ())) and people.attended())
+        eventually(lambda: not drives(Wish(REST, False, ())) and people.has_operator())
         eventually(lambda: drives(Wish(PUSH, True, ())))
         eventually(lambda: second.owner.silence_s > 0.3)
         assert people.silence_s() == 0.0, "the first stage runs, which nobody drives"
@@ -163,7 +163,7 @@ def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
         time.sleep(0.02)
         return person() is not None
 
-    eventually(lambda: not drives(Wish(REST, False, ())) and devices.attended)
+    eventually(lambda: not drives(Wish(REST, False, ())) and devices.has_operator)
     eventually(lambda: drives(Wish(PUSH, True, ())))
     np.testing.assert_allclose(np.array(person()), np.array([0.5, -0.25, 0.0, 1.0]), atol=1e-6)
 
@@ -187,7 +187,7 @@ def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]
         time.sleep(0.02)
         return one() is not None and one.owner is not None
 
-    eventually(lambda: not pad(0) and devices.attended)
+    eventually(lambda: not pad(0) and devices.has_operator)
     eventually(lambda: pad(1))
     assert one.owner is not None
     assert one.owner.name == "the joystick"
@@ -234,10 +234,10 @@ def test_a_twist_in_a_foreign_frame_is_no_input_and_is_named_once(
     eventually(lambda: not command(0.0, "camera\x1b[31m") and named())
     for _ in range(10):
         assert not command(0.5, "camera\x1b[31m")
-    assert not devices.attended
+    assert not devices.has_operator
     expected = "the twist topic: ignored a twist in the frame '{}': expected 'base' or no frame"
     assert named() == [expected.format("camera\\x1b[31m")]
-    eventually(lambda: not command(0.0, "base") and devices.attended)
+    eventually(lambda: not command(0.0, "base") and devices.has_operator)
     eventually(lambda: command(0.5, "base"))
     eventually(lambda: command(0.5, "camera") and one.silent)
     stock.destroy_node()
@@ -284,7 +284,7 @@ def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, Ros
         time.sleep(0.02)
         return one()
 
-    eventually(lambda: moved_to(0.3) is None and devices.attended)
+    eventually(lambda: moved_to(0.3) is None and devices.has_operator)
     eventually(lambda: moved_to(0.33) is not None)
     assert one.owner is not None
     assert one.owner.name == "the leader arm"

@@ -6,6 +6,7 @@ from serl.camera import WHOLE
 from serl.ros.setup.checks import (
     StepFailed,
     agreed,
+    ask_direction,
     check_direction,
     check_rate,
     check_way,
@@ -13,7 +14,6 @@ from serl.ros.setup.checks import (
     parse_crop,
     parse_place,
     rate_of,
-    seen_direction,
 )
 
 HERE = (0.4, 0.1, 0.3)
@@ -44,9 +44,9 @@ def test_a_question_is_asked_until_it_is_answered(answer: str, meaning: bool) ->
 
 def test_directions_have_names() -> None:
     scribe = Scribe("north", "Forward")
-    assert seen_direction(scribe, "key", "Which?") == "forward"
+    assert ask_direction(scribe, "key", "Which?") == "forward"
     letters = Scribe("f", "b", "l", "r", "u", "d")
-    seen = [seen_direction(letters, "key", "Which?") for _ in range(6)]
+    seen = [ask_direction(letters, "key", "Which?") for _ in range(6)]
     assert seen == ["forward", "back", "left", "right", "up", "down"]
     assert scribe.said == ["'north': expected one of forward, back, left, right, up, down"]
 
