@@ -87,7 +87,8 @@ Channels = Annotated[int, Field(ge=1, le=1024)]
 
 Packaged = Literal["tabletop", "insertion", "side"]
 """Encoders shipped with the package: for a front and a wrist camera ("tabletop"), for two cameras
-at the hand ("insertion"), and for a side and a wrist camera ("side")."""
+at the hand ("insertion"), and for a side and a wrist camera ("side"). They are privileged: trained
+on the simulator's truth, on images of the scenes of serl's own tasks."""
 
 
 EncoderWeights = Annotated[
@@ -124,7 +125,7 @@ class AgentConfig(BaseModel):
         encoder_weights: initial weights of the small encoder: a file written by
             `serl encoder pretrain`, the name of a packaged encoder, or "none" for random weights;
             "auto" takes the first packaged encoder that fits the cameras, their sizes and this
-            network.
+            network, in simulation only.
         encoder_sha256: hash of that file when the run was created; None to skip the check.
         frozen: networks that keep their loaded weights; no update changes them.
         encoder_channels: channels of the small encoder's convolutions; all but the last have

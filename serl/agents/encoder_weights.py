@@ -1,6 +1,7 @@
 """Initial weights of a small image encoder: from a file, or packaged with serl.
 
-All are made by `serl encoder pretrain`; the card in a file documents its training.
+All are made by `serl encoder pretrain`; the card in a file documents its training. They are
+privileged: trained on the simulator's truth of simulated images, which no real camera comes with.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
 
 
 def with_encoder(
-    config: AgentConfig, cameras: Sequence[Cameras], inherited: bool = False
+    config: AgentConfig, cameras: Sequence[Cameras], inherited: bool = False, real: bool = False
 ) -> AgentConfig:
     """Return a configuration with the encoder's weights and their sha256 resolved.
 
@@ -112,18 +113,20 @@ def with_encoder(
         config: configuration of the agent.
         cameras: cameras of each agent it is for; packaged weights must fit all.
         inherited: True if the encoder comes from another run.
+        real: True if the images are of a real arm, for which "auto" takes no packaged weights.
 
     Raises:
         BadInput: the file does not exist, or features of an untrained encoder are to be cached.
     """
     chosen = config.encoder_weights
     if chosen == "auto":
-        chosen = None if inherited else fitting(config, cameras)
+        chosen = None if inherited or real else fitting(config, cameras)
     if config.cached_features and not all(cameras):
         raise BadInput("agent.cached_features: the task has no cameras (--observe pixels)")
     if config.cached_features and config.encoder == "small" and not (inherited or chosen):
+        reason = _why(config, cameras, real)
         raise BadInput(
-            f"agent.cached_features: the encoder would stay untrained ({_why(config, cameras)}); "
+            f"agent.cached_features: the encoder would stay untrained ({reason}); "
             "expected agent.encoder_weights FILE, which serl encoder pretrain makes, or "
             "agent.cached_features false"
         )
@@ -135,10 +138,11 @@ def with_encoder(
     return config.model_copy(update=found)
 
 
-def describe_encoder(config: AgentConfig, cameras: Cameras) -> str:
+def describe_encoder(config: AgentConfig, cameras: Cameras, real: bool = False) -> str:
     """Describe the initial encoder weights of a resolved configuration in one line, if any.
 
-    With a frozen ResNet-10 and cached features, it names the drawback of caching.
+    With a frozen ResNet-10 and cached features, it names the drawback of caching. With `real`, the
+    cameras are of a real arm.
     """
     if not cameras:
         return ""
@@ -146,20 +150,21 @@ def describe_encoder(config: AgentConfig, cameras: Cameras) -> str:
         return _TRUNK_CACHED if config.cached_features else ""
     named, own = config.encoder_weights, isinstance(config.encoder_weights, Path)
     if named is not None and config.cached_features:
-        whose = named if own else f"{named}, which comes with serl"
-        return f"the encoder is {whose}, and stays so (else: --agent.cached_features false)"
+        whose = named if own else f"{named}, {_PRIVILEGED}"
+        return f"the encoder is {whose}; no update changes it (else: --agent.cached_features false)"
     if own:
         return f"the encoder starts from {named}"
     if named is not None:
         return (
-            f"the encoder starts pretrained, from {named} that comes with serl (without: "
-            "--agent.encoder_weights none)"
+            f"the encoder starts from {named}, {_PRIVILEGED}; without: --agent.encoder_weights none"
         )
-    return f"the encoder starts untrained: {_why(config, [cameras])}"
+    return f"the encoder starts untrained: {_why(config, [cameras], real)}"
 
 
-def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
+def _why(config: AgentConfig, cameras: Sequence[Cameras], real: bool) -> str:
     """Explain why no weights are used: the misfit of packaged ones with the same cameras."""
+    if real:
+        return _NOT_REAL
     for each in cameras:
         reasons = {name: misfit(name, config, each) for name in PACKAGED}
         alike = [name for name in PACKAGED if _card(name)["sizes"].keys() >= each.keys()]
@@ -170,6 +175,11 @@ def _why(config: AgentConfig, cameras: Sequence[Cameras]) -> str:
 
 
 _AS_ASKED = "as in agent.encoder_weights"
+_PRIVILEGED = "which comes with serl and is privileged (trained on the simulator's truth)"
+_NOT_REAL = (
+    "those that come with serl are privileged (trained on the truth of its simulation), and a real "
+    "arm takes one only where agent.encoder_weights names it"
+)
 
 
 @cache

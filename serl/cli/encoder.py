@@ -66,6 +66,7 @@ def pretrain(options: argparse.Namespace) -> int:
     words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
     said = {
         "command": shlex.join([*words, "--out", options.out.name]),
+        "privileged": True,
         "versions": versions(),
         "views": {name: views_of(task) for name, task in tasks.items()},
         "task_config": task_config,
@@ -74,6 +75,7 @@ def pretrain(options: argparse.Namespace) -> int:
     save_encoder(options.out, made, said)
     size = options.out.stat().st_size
     print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
+    print("it is privileged: trained on the simulator's truth, which no real camera comes with")
     for name, errors in made.errors.items():
         off = ", ".join(
             f"{key} {error:.2g} {_unit(told[name][key])}".rstrip() for key, error in errors.items()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from serl import plugins
 from serl.agent import Agent, AgentConfig, State
+from serl.arm_profile import is_real
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.intervention import PersonContext, SimulationView, Teleop
@@ -51,7 +52,10 @@ def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     threads that wait for each other on a busy processor cost far more than they bring.
     """
     threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
-    return _agent(spec, config.agent.model_copy(update={"threads": threads}), seed)
+    own: dict[str, Any] = {"threads": threads}
+    if config.agent.encoder_weights == "auto" and is_real(config.robot):
+        own["encoder_weights"] = None  # those of "auto" were trained on simulated images
+    return _agent(spec, config.agent.model_copy(update=own), seed)
 
 
 def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:

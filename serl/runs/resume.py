@@ -16,6 +16,7 @@ from typing import Any
 
 from serl.agent import State
 from serl.agents.encoder_weights import describe_encoder
+from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_reader import episode_paths
 from serl.log.index import Cursors, Index, Span, Stream
@@ -307,7 +308,8 @@ class Continuation:
 
     def _report_encoder(self) -> None:
         """Report the weights that a fresh encoder starts from."""
-        if line := describe_encoder(self._folder.config.agent, self.spec.observation.images):
+        config, cameras = self._folder.config, self.spec.observation.images
+        if line := describe_encoder(config.agent, cameras, is_real(config.robot)):
             self._notify(line)
 
     def _inherited(self) -> State | None:

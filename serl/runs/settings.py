@@ -109,7 +109,7 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
         "reward": config.reward.model_copy(update=_pinned(config.reward)),
         "vice": config.vice.model_copy(update={"positives": positives}),
         "init_from": origin,
-        "agent": with_encoder(trunk, cameras, inherited=origin.loads("encoder")),
+        "agent": with_encoder(trunk, cameras, origin.loads("encoder"), real=is_real(config.robot)),
         **defined,
     }
 

@@ -47,6 +47,13 @@ FAST: dict[str, Any] = {
     "init_from": None,
 }
 SMALL = {"width": 32, "height": 32}
+REAL: dict[str, Any] = {
+    "robot": "franka",
+    "reward": {"kind": "human"},
+    "task_config": {
+        "motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]},
+    },
+}
 
 
 def settings(task: str = "pick_cube", **overrides: Any) -> TrainConfig:
@@ -102,7 +109,8 @@ def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> 
     assert config.agent.encoder_weights == "insertion"
     assert is_packaged(config, "insertion")
     line = describe_encoder(config.agent, _cameras(config))
-    assert line.startswith("the encoder is insertion, which comes with serl, and stays so (")
+    assert line.startswith("the encoder is insertion, which comes with serl and is privileged (")
+    assert "; no update changes it (else: --agent.cached_features false)" in line
 
 
 def test_features_of_an_encoder_that_nothing_trained_are_not_kept() -> None:
@@ -126,7 +134,9 @@ def test_it_is_the_default_where_it_fits() -> None:
     assert "the encoder is tabletop, " in describe_encoder(config.agent, _cameras(config))
     along = settings("pick_cube", agent={"cached_features": False})
     assert is_packaged(along)
-    assert "--agent.encoder_weights none" in describe_encoder(along.agent, _cameras(along))
+    line = describe_encoder(along.agent, _cameras(along))
+    assert "is privileged" in line
+    assert "--agent.encoder_weights none" in line
     without = settings("pick_cube", agent={"encoder_weights": "none"})
     assert (without.agent.encoder_weights, without.agent.encoder_sha256) == (None, None)
     assert not is_packaged(without)
@@ -156,6 +166,40 @@ def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reas
     assert re.search(reason, line)
     with pytest.raises(SpecMismatch, match=r"encoder .*tabletop\.safetensors"):
         settings(**_asking(overrides))
+
+
+def test_a_real_arm_takes_a_privileged_encoder_only_by_name(tmp_path: Path) -> None:
+    config = settings(**REAL)
+    assert config.agent.encoder_weights is None
+    assert not is_packaged(config)
+    unresolved = config.agent.model_copy(update={"encoder_weights": "auto"})
+    assert not is_packaged(config.model_copy(update={"agent": unresolved}))
+    run = RunFolder.create(tmp_path / "auto", config, datetime(2026, 11, 23))
+    _, lines = _encoder_of_learner(run)
+    assert lines == [
+        "the encoder starts untrained: those that come with serl are privileged (trained on the "
+        "truth of its simulation), and a real arm takes one only where agent.encoder_weights names "
+        "it"
+    ]
+    with pytest.raises(BadInput, match=r"cached_features: .*\(those that come with serl are"):
+        settings(**merge(REAL, {"agent": {"cached_features": True}}))
+    named = settings(**merge(REAL, {"agent": {"encoder_weights": TABLETOP}}))
+    assert is_packaged(named)
+    assert settings(robot="sim").agent.encoder_weights == TABLETOP
+
+
+def test_a_run_of_a_real_arm_keeps_the_packaged_encoder_it_was_made_with(
+    tmp_path: Path,
+) -> None:
+    """As `auto` chose it for every arm before."""
+    config = settings(**merge(REAL, {"agent": {"encoder_weights": TABLETOP}}))
+    run = RunFolder.create(tmp_path, config, datetime(2026, 11, 22))
+    again = RunFolder.open(run.path)
+    assert again.config == config
+    first, lines = _encoder_of_learner(again, moved_by=0.5)
+    assert any("tabletop, which comes with serl and is privileged" in line for line in lines)
+    resumed, _ = _encoder_of_learner(again)
+    assert np.array_equal(resumed, first + np.float32(0.5))
 
 
 def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
@@ -229,7 +273,7 @@ def test_a_frozen_encoder_has_to_be_asked_for() -> None:
 
 
 def test_the_command_in_a_file_makes_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ["--samples", "100", "--epochs", "1", "--channels", "[4]", "--threads", "1"]
@@ -239,6 +283,8 @@ def test_the_command_in_a_file_makes_the_same_file(
     assert main([*words, "--out", "a.safetensors"]) == 0
     made = metadata_of(Path("a.safetensors").read_bytes(), "serl encoder 1")
     card = json.loads(made["card"])
+    assert card["privileged"] is True
+    assert "it is privileged: trained on the simulator's truth" in capsys.readouterr().out
     assert card["task_config"]["randomize"] == "light"
     assert set(card["errors"]) == {"pick_cube", "bin_relocation"}
     Path("a.safetensors").unlink()

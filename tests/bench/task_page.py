@@ -16,6 +16,7 @@ from PIL import Image as Picture
 
 from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import with_encoder
+from serl.arm_profile import is_real
 from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import count_records, episode_paths
 from serl.report.curves import total_assistance
@@ -358,7 +359,8 @@ def overrides(config: TrainConfig) -> str:
 
 def _settled(config: TrainConfig, cameras: Mapping[str, ArraySpec]) -> dict[str, Any]:
     """Return the settings by name, with the encoder that they resolve to for these cameras."""
-    agent = with_encoder(config.agent, [cameras], config.init_from.loads("encoder"))
+    inherited, real = config.init_from.loads("encoder"), is_real(config.robot)
+    agent = with_encoder(config.agent, [cameras], inherited, real)
     settled = config.model_copy(update={"agent": agent}).model_dump(mode="json")
     return {name: value for name, value in leaves(settled) if value != {}}
 
