@@ -36,7 +36,7 @@ class DeviceBench(Protocol):
         """Take over with the hand and command motion."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Take the hand off the device."""
         ...
 
@@ -52,27 +52,27 @@ class DeviceSuite(ABC):
     def make(self) -> DeviceBench:
         """Return a bench with a device at rest."""
 
-    def wish(self, bench: DeviceBench) -> Wish:
+    def operator_input(self, bench: DeviceBench) -> Wish:
         """Return the device's current report after mapping."""
         report = bench.device.read()
         assert report is not None, "no report"
-        wish = read_wish(report, bench.mapping)
-        assert wish is not None, "numbers that are not finite"
-        return wish
+        operator_input = read_wish(report, bench.mapping)
+        assert operator_input is not None, "numbers that are not finite"
+        return operator_input
 
     def test_it_has_a_name(self) -> None:
         """Check that the device has a readable name."""
         assert self.make().device.name
 
-    def test_at_rest_it_wants_nothing(self) -> None:
+    def test_there_is_no_input_at_rest(self) -> None:
         """Check that there is no operator input and no motion at rest."""
         bench = self.make()
-        bench.let_go()
-        wish = self.wish(bench)
-        assert not wish.hands
-        assert not any(wish.motion)
+        bench.release()
+        operator_input = self.operator_input(bench)
+        assert not operator_input.hands
+        assert not any(operator_input.motion)
 
-    def test_a_push_takes_over_and_moves(self) -> None:
+    def test_a_push_starts_a_takeover_with_motion(self) -> None:
         """Check that a push is reported as a takeover, fresh and with motion in [-1, 1]."""
         bench = self.make()
         bench.push()
@@ -80,24 +80,24 @@ class DeviceSuite(ABC):
         assert isinstance(report, DeviceReport)
         assert abs(bench.now_s() - report.stamp_s) <= OperatorConfig().stale_s
         bench.push()
-        wish = self.wish(bench)
-        assert wish.hands
-        assert 0.0 < max(map(abs, wish.motion)) <= 1.0
+        operator_input = self.operator_input(bench)
+        assert operator_input.hands
+        assert 0.0 < max(map(abs, operator_input.motion)) <= 1.0
 
     def test_letting_go_ends_it(self) -> None:
         """Check that letting go ends the takeover immediately."""
         bench = self.make()
         bench.push()
-        self.wish(bench)
-        bench.let_go()
-        wish = self.wish(bench)
-        assert not wish.hands
-        assert not any(wish.motion)
+        self.operator_input(bench)
+        bench.release()
+        operator_input = self.operator_input(bench)
+        assert not operator_input.hands
+        assert not any(operator_input.motion)
 
     def test_a_report_is_a_value(self) -> None:
         """Check that a report does not change while the device continues."""
         bench = self.make()
-        bench.let_go()
+        bench.release()
         report = bench.device.read()
         assert report is not None
         before = (dict(report.axes), report.buttons)
@@ -123,7 +123,7 @@ class DeviceSuite(ABC):
         bench = self.make()
         spec = FakeRobot.action_spec
         person = Operator(bench.device, bench.mapping, OperatorConfig(), spec, bench.now_s)
-        bench.let_go()
+        bench.release()
         assert person() is None
         bench.push()
         assert person() is not None

@@ -232,15 +232,15 @@ class FakeArm:
         self.holding = True
         self._target = pose
         self._part = 1.0 - lag  # fraction of the way covered in 10 ms
-        self._heard_s = -math.inf
+        self._received_s = -math.inf
 
     def follow(self, setpoint: Pose, now_s: float) -> None:
         """Set the setpoint, received at `now_s`."""
-        self._target, self._heard_s = setpoint, now_s
+        self._target, self._received_s = setpoint, now_s
 
     def tick(self, now_s: float) -> Pose:
         """Advance by 10 ms and return the new pose of the tool."""
-        self.holding = now_s - self._heard_s > TIMEOUT_S
+        self.holding = now_s - self._received_s > TIMEOUT_S
         if not self.holding:
             place, quaternion = self.pose
             x, y, z = (

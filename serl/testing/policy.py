@@ -62,7 +62,7 @@ class TeleopSuite(ABC):
                 if action is not None:
                     spec.validate_array(action, "action")
 
-    def test_events_are_told_once(self) -> None:
+    def test_events_are_reported_once(self) -> None:
         """Check that events are a tuple, which is empty when queried again immediately."""
         teleop, _ = self.make()
         teleop.begin()

@@ -48,7 +48,7 @@ class RewardSuite(ABC):
             assert math.isfinite(reward), f"expected a finite number, got {reward}"
             assert type(success) is bool, f"expected a bool, got {success!r}"
 
-    def test_the_last_reading_is_judged_as_expected(self) -> None:
+    def test_the_last_reading_ends_the_episode_as_expected(self) -> None:
         """Check that the episode ends with a success, or without one."""
         assert self.judge(self.make())[-1].success == self.succeeds
 

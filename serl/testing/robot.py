@@ -76,7 +76,7 @@ class RobotSuite(ABC):
                 robot.observe()
             assert equal(reading.state, copy), "an earlier reading changed"
 
-    def test_act_returns_what_was_sent(self) -> None:
+    def test_act_returns_the_executed_action(self) -> None:
         """Check that `act` returns an action in [-1, 1] and does not modify its argument."""
         with self.make() as robot:
             spec = robot.action_spec
@@ -131,7 +131,7 @@ class SimulatedRobotSuite(RobotSuite):
         assert isinstance(robot, SimulatedRobot), "a member of SimulatedRobot is missing"
         robot.advance(self.period_s)
 
-    def test_the_seed_gives_the_start(self) -> None:
+    def test_equal_seeds_place_equal_starts(self) -> None:
         """Check that equal seeds give equal starts, even after use, and different seeds do not."""
         robot = self.make()
         first = copies(robot.reset(1).state)
@@ -158,7 +158,7 @@ class SimulatedRobotSuite(RobotSuite):
         passed_s = robot.observe().stamps["robot"] - stamp_s
         assert abs(passed_s - self.period_s) < 1e-6, f"{passed_s} s passed in {self.period_s} s"
 
-    def test_a_stopped_robot_stands_still(self) -> None:
+    def test_a_stopped_robot_does_not_move(self) -> None:
         """Check that no action moves a stopped robot after braking, and `recover` allows motion."""
         robot = self.make()
         robot.reset(0)

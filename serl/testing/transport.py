@@ -136,9 +136,9 @@ class TransportSuite(ABC):
         assert found[0].version == version
         return found[0]
 
-    def _wait(self, done: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    def _wait(self, condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
         deadline_s = time.monotonic() + self.patience_s
-        while not done():
+        while not condition():
             assert time.monotonic() < deadline_s, f"{complaint()} within {self.patience_s} s"
             time.sleep(0.001)
 

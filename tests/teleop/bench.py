@@ -88,7 +88,7 @@ class InputBench(Clock):
     def push(self) -> None:
         self.kernel.happen(*self.on)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.kernel.happen(*self.off)
 
     def die(self) -> None:
@@ -136,7 +136,7 @@ class SpaceMouseBench(Clock):
         self.pushed = True
         self.waiting.append(_PUSHED)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.pushed = False
         self.waiting.append(bytes.fromhex("01 0000 0000 0000"))
 

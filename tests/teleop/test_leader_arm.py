@@ -25,11 +25,11 @@ class LeaderBench(Clock):
 
     def push(self) -> None:
         if self.device.read() is None:
-            self.let_go()
+            self.release()
         self.x_m += 0.01
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self.alive:
             self.device.receive((self.x_m, 0.0, 0.2), UPRIGHT)
 

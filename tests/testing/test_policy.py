@@ -87,7 +87,7 @@ class Shouts(HandsOff):
 
 @pytest.mark.parametrize(
     ("teleop", "caught_by"),
-    [(RepeatsItself, "test_events_are_told_once"), (Shouts, "test_actions_fit_their_spec")],
+    [(RepeatsItself, "test_events_are_reported_once"), (Shouts, "test_actions_fit_their_spec")],
 )
 def test_a_broken_device_is_caught(teleop: type[HandsOff], caught_by: str) -> None:
     class Suite(TeleopSuite):

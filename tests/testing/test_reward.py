@@ -91,7 +91,7 @@ class Writing(Broken):
         (Nameless, "test_it_names_its_provenance"),
         (NotFinite, "test_judgements_are_numbers"),
         (NumpyNumber, "test_judgements_are_numbers"),
-        (NeverSuccessful, "test_the_last_reading_is_judged_as_expected"),
+        (NeverSuccessful, "test_the_last_reading_ends_the_episode_as_expected"),
         (Forgetless, "test_an_episode_begins_anew"),
         (Writing, "test_a_reading_is_only_read"),
     ],

@@ -66,7 +66,7 @@ class TopicBench:
     def push(self) -> None:
         self.device.receive(*self.on)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.device.receive(*self.off)
 
     def die(self) -> None:
