@@ -56,7 +56,7 @@ def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
         words = [sys.executable, "-m", "serl.cli.doctor_graph", str(seconds)]
         verdicts.append(subprocess.run(words, env=environ, check=False).returncode)
     if all(verdict == _NOBODY for verdict in verdicts):
-        _say_bad([f"domain {domain}: no node of this host is there in either way"])
+        _print_problems([f"domain {domain}: no node of this host is there in either way"])
     return set(verdicts) <= {0, _NOBODY} and 0 in verdicts
 
 
@@ -69,11 +69,11 @@ def look_at_domain(seconds: float) -> int:
 
     with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
         meet_others(Path(scratch))
-        graph, _ = _seen(Path(scratch), seconds)
+        graph, _ = _inspect(Path(scratch), seconds)
     show(_console(), graph)
     if not graph.nodes:
         return _NOBODY
-    return 0 if _judged(graph, list(problems(graph))) else 1
+    return 0 if _print_findings(graph, list(problems(graph))) else 1
 
 
 def _examine_run(run: RunFolder, seconds: float) -> bool:
@@ -83,14 +83,14 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
     if not run.config.network.local:
         raise BadInput(f"{run.path}: a run of several hosts: look with `serl doctor --network`")
     domain = os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
-    graph, root = _seen(run.path, seconds)
+    graph, root = _inspect(run.path, seconds)
     show(_console(), graph, root)
     if not graph.nodes:
-        return _say_bad([f"{run.path}: none of its processes runs; its domain was {domain}"])
-    return _judged(graph, list(problems(graph, expected_nodes(run, root))))
+        return _print_problems([f"{run.path}: none of its processes runs; its domain was {domain}"])
+    return _print_findings(graph, list(problems(graph, expected_nodes(run, root))))
 
 
-def _seen(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
+def _inspect(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
     """Return the graph seen with the network settings of a folder, and the folder's namespace."""
     from serl.ros.inspection import Look
     from serl.ros.node import RosNode
@@ -101,14 +101,14 @@ def _seen(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
         return look.listen(seconds if there else 0.0), node.absolute("").rstrip("/")
 
 
-def _judged(graph: GraphInfo, found: list[str]) -> bool:
+def _print_findings(graph: GraphInfo, found: list[str]) -> bool:
     if found:
-        return _say_bad(found)
+        return _print_problems(found)
     _console().print(f"ok   {len(graph.nodes)} nodes, {len(graph.topics)} topics")
     return True
 
 
-def _say_bad(lines: list[str]) -> bool:
+def _print_problems(lines: list[str]) -> bool:
     for line in lines:
         _console().print(Text(f"BAD  {line}", style="red"), soft_wrap=True)
     return False

@@ -100,90 +100,90 @@ class _Graph(NamedTuple):
 
 def describe_training() -> Any:
     """Return the launch description of a learner and all actors of a run."""
-    return _description(_RUN, _training)
+    return _description(_RUN, _training_graph)
 
 
 def describe_learner() -> Any:
     """Return the launch description of the learner of a run."""
-    return _description(_RUN, _learning)
+    return _description(_RUN, _learner_graph)
 
 
 def describe_actor() -> Any:
     """Return the launch description of an actor that joins a run, with its link."""
-    return _description(_ACTOR, _joined)
+    return _description(_ACTOR, _actor_graph)
 
 
 def describe_simulation() -> Any:
     """Return the launch description of a simulated arm for use with any controller."""
-    return _description(_SIM, _simulated)
+    return _description(_SIM, _simulation_graph)
 
 
 def describe_guard() -> Any:
     """Return the launch description of the guard of a simulated or real arm."""
-    return _description(_GUARD, _guarded)
+    return _description(_GUARD, _guard_graph)
 
 
 def describe_file() -> Any:
     """Return the launch description of the graph of a YAML file, as `serl up` starts it."""
-    return _description(_FILE, _described)
+    return _description(_FILE, _file_graph)
 
 
-def _training(given: Arguments) -> _Graph:
-    return _started(given, all_processes)
+def _training_graph(arguments: Arguments) -> _Graph:
+    return _run_graph(arguments, all_processes)
 
 
-def _learning(given: Arguments) -> _Graph:
-    return _started(given, learner_processes)
+def _learner_graph(arguments: Arguments) -> _Graph:
+    return _run_graph(arguments, learner_processes)
 
 
-def _joined(given: Arguments) -> _Graph:
-    if not given["run"]:
+def _actor_graph(arguments: Arguments) -> _Graph:
+    if not arguments["run"]:
         raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
-    run, name = RunFolder.open(Path(given["run"])), checked_name(given["name"], "actor")
+    run, name = RunFolder.open(Path(arguments["run"])), checked_name(arguments["name"], "actor")
     specs = actor_processes(run, name)
     return _Graph(run, started_domain_id(run), specs, frozenset({name}))
 
 
-def _simulated(given: Arguments) -> _Graph:
-    steps = ("--lockstep",) if _is_true(given, "lockstep") else ()
-    name = checked_name(given["name"], "robot")
-    run = _run_of(given)
-    spec = sim_process(run, name, "--rtf", given["rtf"], *steps)
-    return _ready(run, [spec], frozenset())
+def _simulation_graph(arguments: Arguments) -> _Graph:
+    steps = ("--lockstep",) if _is_true(arguments, "lockstep") else ()
+    name = checked_name(arguments["name"], "robot")
+    run = _run_of(arguments)
+    spec = sim_process(run, name, "--rtf", arguments["rtf"], *steps)
+    return _prepare_graph(run, [spec], frozenset())
 
 
-def _guarded(given: Arguments) -> _Graph:
-    load_robot(given["profile"])
-    run, name = _run_of(given), checked_name(given["name"], "robot")
-    if given["profile"] == "sim":
-        return _ready(run, arm_processes(run, name)[1:], frozenset())
-    arm = RealArm(given["profile"], given["arm_namespace"])
-    return _ready(run, [guard_process(run, name, arm)], frozenset())
+def _guard_graph(arguments: Arguments) -> _Graph:
+    load_robot(arguments["profile"])
+    run, name = _run_of(arguments), checked_name(arguments["name"], "robot")
+    if arguments["profile"] == "sim":
+        return _prepare_graph(run, arm_processes(run, name)[1:], frozenset())
+    arm = RealArm(arguments["profile"], arguments["arm_namespace"])
+    return _prepare_graph(run, [guard_process(run, name, arm)], frozenset())
 
 
-def _described(given: Arguments) -> _Graph:
-    if not given["file"]:
+def _file_graph(arguments: Arguments) -> _Graph:
+    if not arguments["file"]:
         raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
-    graph = checked(GraphConfig, read_yaml(Path(given["file"])))
+    graph = checked(GraphConfig, read_yaml(Path(arguments["file"])))
     run = run_of(graph)
     specs, ends = described_processes(run, graph), ends_with(graph)
     if not graph.learner:
         return _Graph(run, started_domain_id(run), specs, ends)
     demonstrate(run, Display())
-    return _ready(run, specs, ends)
+    return _prepare_graph(run, specs, ends)
 
 
-def _started(given: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
+def _run_graph(arguments: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
     """Prepare a run in the caller's ROS domain, visible to standard ROS 2 tools."""
-    run = _run_of(given)
+    run = _run_of(arguments)
     demonstrate(run, Display())
     specs = processes(run)
     names = {spec.name for spec in specs}
     ends = {"learner"} if "learner" in names else set(actor_names(run))
-    return _ready(run, specs, frozenset(ends))
+    return _prepare_graph(run, specs, frozenset(ends))
 
 
-def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
+def _prepare_graph(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
     """Return processes of a run in the caller's ROS domain, visible to standard ROS 2 tools."""
     domain_id = domain_id_of(network=run.config.network)
     prepare(run, domain_id)
@@ -192,33 +192,33 @@ def _ready(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -
     return _Graph(run, domain_id, specs, ends)
 
 
-def _is_true(given: Arguments, name: str) -> bool:
-    if given[name] not in ("true", "false"):
-        raise BadInput(f"{name}: expected true or false, got {given[name]!r}")
-    return given[name] == "true"
+def _is_true(arguments: Arguments, name: str) -> bool:
+    if arguments[name] not in ("true", "false"):
+        raise BadInput(f"{name}: expected true or false, got {arguments[name]!r}")
+    return arguments[name] == "true"
 
 
 def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
     """Return the processes, of which only the first simulated arm publishes /clock."""
-    tells = next((p for p in processes if p.module == "serl.ros.nodes.sim"), None)
-    if tells is None or _CLOCK in tells.arguments:
+    source = next((p for p in processes if p.module == "serl.ros.nodes.sim"), None)
+    if source is None or _CLOCK in source.arguments:
         return list(processes)
-    telling = replace(tells, arguments=(*tells.arguments, _CLOCK))
-    return [telling if process is tells else process for process in processes]
+    with_clock = replace(source, arguments=(*source.arguments, _CLOCK))
+    return [with_clock if process is source else process for process in processes]
 
 
-def _run_of(given: Arguments) -> RunFolder:
+def _run_of(arguments: Arguments) -> RunFolder:
     """Open the run to continue, or create a new one."""
-    if bool(given["task"]) == bool(given["run"]):
+    if bool(arguments["task"]) == bool(arguments["run"]):
         raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
-    if given["run"]:
-        if given["settings"] or given["config"]:
-            raise BadInput(f"{given['run']} has its own settings: give no others")
-        return RunFolder.open(Path(given["run"]))
-    file = read_yaml(Path(given["config"])) if given["config"] else {}
-    overrides = parse_overrides(shlex.split(given["settings"]))
-    config = run_settings(given["task"], file, overrides)
-    return RunFolder.create(Path(given["runs"]), config, datetime.now())
+    if arguments["run"]:
+        if arguments["settings"] or arguments["config"]:
+            raise BadInput(f"{arguments['run']} has its own settings: give no others")
+        return RunFolder.open(Path(arguments["run"]))
+    file = read_yaml(Path(arguments["config"])) if arguments["config"] else {}
+    overrides = parse_overrides(shlex.split(arguments["settings"]))
+    config = run_settings(arguments["task"], file, overrides)
+    return RunFolder.create(Path(arguments["runs"]), config, datetime.now())
 
 
 def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:
@@ -230,14 +230,14 @@ def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> A
     declared = {**arguments, **_EVERYWHERE}
 
     def build(context: Any) -> list[Any]:
-        given = {name: LaunchConfiguration(name).perform(context) for name in declared}
-        parameters = {} if _is_true(given, "autostart") else {AUTOSTART: False}
-        made = graph(given)
-        if _is_true(given, USE_SIM_TIME):
+        values = {name: LaunchConfiguration(name).perform(context) for name in declared}
+        parameters = {} if _is_true(values, "autostart") else {AUTOSTART: False}
+        made = graph(values)
+        if _is_true(values, USE_SIM_TIME):
             parameters[USE_SIM_TIME] = True
             made = made._replace(processes=_with_clock(made.processes))
         pushed = context.launch_configurations.get("ros_namespace", "")
-        namespace = _within(pushed, given["namespace"])
+        namespace = _within(pushed, values["namespace"])
         return _Launch(made, namespace, parameters).actions()
 
     return LaunchDescription(
@@ -285,11 +285,11 @@ class _Launch:
 
         run = self._graph.run
         environ = environment(self._graph.domain_id, run.path, run.config.network)
-        what: dict[str, Any] = {"namespace": self._namespace or None}
+        identity: dict[str, Any] = {"namespace": self._namespace or None}
         if spec.node:
             place, _, name = f"{self._run_namespace}/{spec.node}".rpartition("/")
             parameters = [dict(self._parameters)] if self._parameters else []
-            what = {"name": name, "namespace": place, "parameters": parameters}
+            identity = {"name": name, "namespace": place, "parameters": parameters}
         return (LifecycleNode if spec.node else Node)(
             executable=sys.executable,
             arguments=["-m", spec.module, *spec.arguments],
@@ -300,7 +300,7 @@ class _Launch:
             on_exit=lambda event, context: (
                 [] if context.is_shutdown else self._ended(spec, event.returncode)
             ),
-            **what,
+            **identity,
         )
 
     @property

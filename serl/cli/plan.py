@@ -171,13 +171,13 @@ class _TimedPolicy:
     """An agent as a policy that measures the total duration of its actions."""
 
     def __init__(self, agent: Agent, frames: int, now: Now) -> None:
-        self.took_s, self.stack = 0.0, FrameStack(frames)
+        self.total_s, self.stack = 0.0, FrameStack(frames)
         self._agent, self._now = agent, now
 
     def __call__(self, observation: Observation) -> Action:
         begin_s = self._now()
         action = self._agent.act(self.stack(observation), explore=True)
-        self.took_s += self._now() - begin_s
+        self.total_s += self._now() - begin_s
         return action
 
 
@@ -196,7 +196,7 @@ def measure(
     task = make_task(config)
     by_hand, slower = config.demonstrator == "human", make_demonstrated_task(config)
     demonstrated: list[Record] = []
-    tried: list[Record] = []
+    collected: list[Record] = []
     acting = make_acting_agent(config, make_spec(task), 0)
     policy = _TimedPolicy(acting, config.agent.frames, now)
     steps, env_s = 0, 0.0
@@ -216,15 +216,17 @@ def measure(
             robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
             policy.stack.begin()
             numbered = EpisodeKey("plan", "actor", 1, episode)
-            steps += run(robot, task, policy, clock, numbered, [RecordCallback(tried.append)]).steps
+            steps += run(
+                robot, task, policy, clock, numbered, [RecordCallback(collected.append)]
+            ).steps
             env_s = now() - begin_s
             if env_s >= seconds:
                 break
     agent = make_agent(config, make_spec(task), 0)
     rates = Rates(
         env_steps_per_s=steps / env_s,
-        updates_per_s=_updates_per_s(config, agent, demonstrated, tried, seconds, now),
-        act_s=policy.took_s / steps,
+        updates_per_s=_updates_per_s(config, agent, demonstrated, collected, seconds, now),
+        act_s=policy.total_s / steps,
         expert_steps=len(demonstrated) / _EXPERT_EPISODES - 1,  # the end record is no step
     )
     return rates, str(getattr(agent, "device", "cpu")) != "cpu"
@@ -234,7 +236,7 @@ def _updates_per_s(
     config: TrainConfig,
     agent: Agent,
     demonstrated: Sequence[Record],
-    tried: Sequence[Record],
+    collected: Sequence[Record],
     seconds: float,
     now: Now,
 ) -> float:
@@ -242,17 +244,17 @@ def _updates_per_s(
     replay = make_replay(config, make_spec(make_task(config)), None, frame_encoder(agent))
     for record in demonstrated:
         replay.add(record, prior=True)
-    for record in tried:
+    for record in collected:
         replay.add(record)
     agent.fit_normaliser(replay.states())
     rows, share = config.agent.utd * config.agent.batch_size, config.learner.prior_share
     for _ in range(_FIRST_UPDATES):
         agent.update(replay.sample(rows, share))
     updates, begin_s = 0, now()
-    while (took_s := now() - begin_s) < seconds:
+    while (elapsed_s := now() - begin_s) < seconds:
         agent.update(replay.sample(rows, share))
         updates += 1
-    return updates / took_s
+    return updates / elapsed_s
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:

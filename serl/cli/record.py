@@ -23,7 +23,7 @@ from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
-from serl.runs.real_arm import NO_JUDGE, is_judged_apart
+from serl.runs.real_arm import NO_JUDGE, needs_unmeasured_poses
 from serl.system.settings_file import checked, leaves
 from serl.teleop.config import TeleopConfig
 
@@ -113,13 +113,13 @@ def _record_expert(options: argparse.Namespace) -> int:
 def _record_person(options: argparse.Namespace) -> int:
     from serl.datasets.person import ACTOR, record_person
     from serl.datasets.recording_session import Recording, RecordingSession, write_session
-    from serl.runs.task_setup import make_judged_task, make_task
+    from serl.runs.task_setup import make_rewarded_task, make_task
     from serl.system.files import FileLock
 
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
-    task = make_judged_task(run.config)
-    apart = options.robot is not None and is_judged_apart(make_task(run.config))
+    task = make_rewarded_task(run.config)
+    apart = options.robot is not None and needs_unmeasured_poses(make_task(run.config))
     if apart and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
@@ -129,7 +129,7 @@ def _record_person(options: argparse.Namespace) -> int:
             RecordingSession(purpose="demonstrations", wanted={"demonstrations": options.demos}),
         )
 
-        def tell(result: Result) -> None:
+        def print_result(result: Result) -> None:
             counts = recorded.counts
             print(
                 f"{result.text}, {result.steps} steps, {result.human_steps} by hand: "
@@ -137,11 +137,13 @@ def _record_person(options: argparse.Namespace) -> int:
                 flush=True,
             )
 
-        said = {"undo": recorded.undo}
-        with stand(options, run, task, device, said) as place, suppress(KeyboardInterrupt):
+        commands = {"undo": recorded.undo}
+        with stand(options, run, task, device, commands) as place, suppress(KeyboardInterrupt):
             recorded.recover()
             print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
-            record_person(place, task, recorded, options.demos, options.seed, tell, run.config.log)
+            record_person(
+                place, task, recorded, options.demos, options.seed, print_result, run.config.log
+            )
     counts = recorded.counts
     print(f"{counts.kept} demonstrations in {run.path}; apart: {counts.failures} failures", end="")
     print(f", {counts.undone} undone")
@@ -181,7 +183,7 @@ def persons_folder(
     Raises:
         BadInput: the folder holds other data, or was recorded with other settings.
     """
-    from serl.runs.task_setup import for_recording, make_judged_task, make_spec
+    from serl.runs.task_setup import for_recording, make_rewarded_task, make_spec
 
     asked = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
@@ -190,7 +192,7 @@ def persons_folder(
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     config = for_recording(config)
-    task = make_judged_task(config)
+    task = make_rewarded_task(config)
     if config.robot is not None:
         guarded_arm(config, config.robot)
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)

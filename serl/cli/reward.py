@@ -20,7 +20,7 @@ from serl.datasets.reward_audit import (
     LabelledEpisode,
     audit,
     endings,
-    told_episodes,
+    labelled_episodes,
     tuned_reward,
 )
 from serl.errors import BadInput
@@ -70,10 +70,12 @@ def audit_model(options: argparse.Namespace) -> int:
     task, drawn = task_of(folders), {read_sight(folder).renderer for folder in folders}
     config = reward_settings(options.model, folders, task, parse_overrides(options.overrides))
     check_origin(options.model, card, task, drawn, config.transfer)
-    found = list(told_episodes(folders, card.views, model.probabilities, config, len(card.classes)))
+    found = list(
+        labelled_episodes(folders, card.views, model.probabilities, config, len(card.classes))
+    )
     known = [episode for episode in found if episode.by]
     if not known:
-        raise BadInput(_nothing_known(folders, len(found)))
+        raise BadInput(_missing_labels(folders, len(found)))
     mistakes = _Mistakes(known, config, config.threshold or card.threshold)
     lines = [*_truth_lines(found), *mistakes.lines(options.model)]
     if why := unproven(card, config):
@@ -94,12 +96,12 @@ class _Mistakes:
     ) -> None:
         self._episodes, self._config, self._threshold = episodes, config, threshold
         truths = np.concatenate([episode.truths for episode in episodes])
-        told = np.concatenate([episode.probabilities for episode in episodes])
+        predictions = np.concatenate([episode.probabilities for episode in episodes])
         known = truths != UNKNOWN
         origins = [origin for episode in episodes for origin in episode.origins]
         self._origins = [origins[row] for row in np.flatnonzero(known)]
-        self._sureness = told[known][:, -1].tolist()
-        self._images = audit(truths[known], told[known], threshold)
+        self._sureness = predictions[known][:, -1].tolist()
+        self._images = audit(truths[known], predictions[known], threshold)
         self._endings = endings(episodes, config, threshold)
 
     def lines(self, model: Path) -> list[str]:
@@ -143,7 +145,7 @@ class _Mistakes:
 
 
 def reward_settings(
-    model: Path, folders: Sequence[Path], task: str, asked: Mapping[str, Any]
+    model: Path, folders: Sequence[Path], task: str, overrides: Mapping[str, Any]
 ) -> RewardConfig:
     """Return the reward settings a training of the task would use: those of a run, else the tuned.
 
@@ -151,22 +153,22 @@ def reward_settings(
         model: file of the model.
         folders: folders of episodes; the first one counts.
         task: name of their task.
-        asked: overrides in the form of a training's.
+        overrides: overrides in the form of a training's.
 
     Raises:
         BadInput: an override is not a setting of the reward.
     """
-    if unknown := asked.keys() - {"reward"}:
+    if unknown := overrides.keys() - {"reward"}:
         raise BadInput(
             f"{min(unknown)}: unknown setting; known ones: reward.hold, reward.threshold, "
             "reward.tool_low_m, reward.tool_high_m, reward.transfer"
         )
     base = tuned_reward(folders, task).model_dump()
-    given = {**merge(base, asked.get("reward", {})), "kind": "classifier", "model": model}
+    given = {**merge(base, overrides.get("reward", {})), "kind": "classifier", "model": model}
     return checked(RewardConfig, given)
 
 
-def _nothing_known(folders: Sequence[Path], episodes: int) -> str:
+def _missing_labels(folders: Sequence[Path], episodes: int) -> str:
     where = ", ".join(map(str, folders[:3]))
     if not episodes:
         return f"{where}: no episode is recorded here"
@@ -248,7 +250,7 @@ def collect(options: argparse.Namespace) -> int:
     with plugins.make_simulation(task) as robot:
         wanted = LabelCounts(options.positives, options.negatives)
         try:
-            counts = collect(robot, task, folder, wanted, options.seed, _tell, config.log)
+            counts = collect(robot, task, folder, wanted, options.seed, _show_counts, config.log)
         except KeyboardInterrupt:
             print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
             raise
@@ -277,9 +279,9 @@ def _collect_person(options: argparse.Namespace) -> int:
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         write_session(run.path, RecordingSession(purpose="reward", wanted=wanted._asdict()))
         marks = Marks(run)
-        said = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
-        with record_command.stand(options, run, task, device, said) as place:
-            counts = collect_person(place, task, run, marks, wanted, options.seed, _tell_lines)
+        commands = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
+        with record_command.stand(options, run, task, device, commands) as place:
+            counts = collect_person(place, task, run, marks, wanted, options.seed, _print_counts)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < wanted.positives or counts.negatives < wanted.negatives:
         print(f"to go on: the same command with --out {run.path}")
@@ -288,11 +290,11 @@ def _collect_person(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _tell_lines(counts: tuple[int, int]) -> None:
+def _print_counts(counts: tuple[int, int]) -> None:
     print(f"{counts[0]} positives, {counts[1]} negatives", flush=True)
 
 
-def _tell(counts: tuple[int, int]) -> None:
+def _show_counts(counts: tuple[int, int]) -> None:
     if sys.stderr.isatty():
         print(f"\r{counts[0]} positives, {counts[1]} negatives", end="", file=sys.stderr)
 
@@ -366,11 +368,11 @@ def train(options: argparse.Namespace) -> int:
     from serl.runs.reward_data import episode_folders, read_samples, read_sight, task_of
     from serl.system.settings_file import checked
 
-    asked = parse_overrides(options.overrides)
+    overrides = parse_overrides(options.overrides)
     folders = episode_folders(options.folders)
     task, drawn = task_of(folders), sorted({read_sight(folder).renderer for folder in folders})
     place = tuned_reward(folders, task).model_dump(include={"tool_low_m", "tool_high_m"})
-    config = checked(ClassifierConfig, {**place, **asked})
+    config = checked(ClassifierConfig, {**place, **overrides})
     check_destination(options.out)
     samples, views = read_samples(folders)
     stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]
@@ -380,8 +382,8 @@ def train(options: argparse.Namespace) -> int:
         views=views,
         classes=("nothing", *stages, "success"),
     )
-    told = Countdown("epoch", config.epochs)
-    trained = train_classifier(samples, card, config, told)
+    countdown = Countdown("epoch", config.epochs)
+    trained = train_classifier(samples, card, config, countdown)
     trained.classifier.save(options.out)
     card = trained.classifier.card
     print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")

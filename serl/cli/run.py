@@ -16,11 +16,11 @@ from serl.console import access
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FOLDER, load_fitting, read_tried, summary
+from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summary
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
-from serl.runs.real_arm import NO_JUDGE, asked_where, is_judged_apart
+from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, needs_unmeasured_poses
 from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
 
@@ -70,11 +70,11 @@ def execute(options: argparse.Namespace) -> int:
     run = deployment(trained, config, options.out)
     print(f"deployment: {run.path}", flush=True)
     try:
-        with _beside(run, options):
+        with _console(run, options):
             deploy(run, checkpoint, options.episodes)
     finally:
-        if tried := read_tried(run.path):
-            print(summary(tried), flush=True)
+        if results := read_trial_results(run.path):
+            print(summary(results), flush=True)
     return 0
 
 
@@ -89,10 +89,10 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
 
     print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
     arm = arm_of(run)
-    apart = arm is not None and is_judged_apart(make_task(run.config))
+    apart = arm is not None and needs_unmeasured_poses(make_task(run.config))
     if apart and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)
-    if line := asked_where(run.config, make_task(run.config)):
+    if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes)
@@ -124,7 +124,7 @@ def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None)
 
 
 @contextmanager
-def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
+def _console(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
     """Run the console during the block, if requested."""
     if not options.console:
         yield
@@ -135,14 +135,14 @@ def _beside(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
 
 def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]) -> None:
     """Print each episode at its end, until the policy's process is done."""
-    told, events, over = 0, 0, False
+    printed, events, over = 0, 0, False
     while not over:
         over = supervisor.finished(ACTOR)
         if not over:
             supervisor.check()
-        for tried in read_tried(run.path)[told:]:
-            print(tried, flush=True)
-            told += 1
+        for result in read_trial_results(run.path)[printed:]:
+            print(result, flush=True)
+            printed += 1
         for event in supervisor.events[events:]:
             print(event, flush=True)
             events += 1

@@ -82,7 +82,7 @@ def _kind(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
     """Return the description of each setting from the docstrings of a model and its bases."""
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
             _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
@@ -90,8 +90,8 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
             for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):
                 name, colon, text = entry.partition(": ")
                 if colon and name.isidentifier():
-                    said[name] = " ".join(text.split())
-    return said
+                    found[name] = " ".join(text.split())
+    return found
 
 
 def names(kind: str) -> set[str]:

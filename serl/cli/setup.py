@@ -129,7 +129,7 @@ def walk(
                 asker.show(f"{heading}: {_words(before)}")
                 continue
             asker.show(heading)
-            trial = _tried(session, step, now)
+            trial = _run_step(session, step, now)
             tried = {**session.profile.setup, step.name: trial}
             session.profile = session.profile.model_copy(update={"setup": tried})
             write_robot(session.out, session.profile)
@@ -141,7 +141,7 @@ def walk(
     return True
 
 
-def _tried(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) -> SetupResult:
+def _run_step(session: SetupSession, step: SetupStep, now: Callable[[], datetime]) -> SetupResult:
     """Try a step until it succeeds or the person skips it, and return its result."""
     while True:
         answer = session.asker.ask(step.name, _CHOICE)

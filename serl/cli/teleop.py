@@ -243,14 +243,16 @@ def _drive(
                 describe_control({pair.key: pair.value for pair in message.values}, records)
             ),
         )
-        known = ""
+        shown = ""
         while not node.stopping:
-            if tidings and tidings[0] != known:
-                known = tidings[0]
-                print(known, flush=True)
-            for hand, wish in zip(hands, [_wish(each, mapping) for each in devices], strict=True):
-                if wish is not None:
-                    hand.send(wish)
+            if tidings and tidings[0] != shown:
+                shown = tidings[0]
+                print(shown, flush=True)
+            for hand, operator_input in zip(
+                hands, [_operator_input(each, mapping) for each in devices], strict=True
+            ):
+                if operator_input is not None:
+                    hand.send(operator_input)
             time.sleep(BEAT_S)
 
 
@@ -261,7 +263,7 @@ def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
         raise BadInput(f"{name}: its actions move {asked}")
 
 
-def _wish(device: Device, mapping: MappingConfig) -> Wish | None:
+def _operator_input(device: Device, mapping: MappingConfig) -> Wish | None:
     report = device.read()
     return read_wish(report, mapping) if report else None
 
@@ -276,19 +278,21 @@ def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
                     report = device.read()
                 except DeviceLost as error:
                     raise BadInput(f"{side}{error}") from error
-                wish = read_wish(report, mapping) if report else None
-                if report is not None and wish is not None:
+                operator_input = read_wish(report, mapping) if report else None
+                if report is not None and operator_input is not None:
                     name = f"{side}{device.name}"
-                    pictures[side] = picture(name, wish, sorted(report.buttons))
+                    pictures[side] = picture(name, operator_input, sorted(report.buttons))
             live.update(Group(*pictures.values()))
             time.sleep(BEAT_S)
 
 
-def picture(name: str, wish: Wish, buttons: list[str]) -> Table:
+def picture(name: str, operator_input: Wish, buttons: list[str]) -> Table:
     """Return a table of a device's input: a bar for each axis, hands on or off, pressed buttons."""
     table = Table.grid(padding=(0, 2))
-    table.add_row(Text(name, style="bold"), Text("hands on" if wish.hands else "hands off"))
-    for axis, value in zip(AXES, wish.motion, strict=True):
+    table.add_row(
+        Text(name, style="bold"), Text("hands on" if operator_input.hands else "hands off")
+    )
+    for axis, value in zip(AXES, operator_input.motion, strict=True):
         place = round(20 * (value + 1) / 2)
         bar = "".join("●" if spot == place else "│" if spot == 10 else "·" for spot in range(21))
         table.add_row(axis, bar, f"{value:+.2f}")

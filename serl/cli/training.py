@@ -33,9 +33,9 @@ from serl.ros.processes import (
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
-from serl.runs.deployment import read_tried, unassisted
+from serl.runs.deployment import read_trial_results, unassisted
 from serl.runs.folder import RunFolder
-from serl.runs.real_arm import asked_where
+from serl.runs.real_arm import describe_classifier_bounds
 from serl.runs.resume import trained_steps
 from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
 from serl.runs.trials import Examiner, choose
@@ -52,14 +52,14 @@ FILM_SIZE = (320, 240)
 
 
 def train_run(
-    run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None
+    run: RunFolder, display: Display, supervise: Callable[[], object] = lambda: None
 ) -> bool:
     """Train to the end, continuing where the run was interrupted.
 
     Args:
         run: run to train.
         display: shows the progress.
-        beside: called repeatedly while processes run; supervises other processes.
+        supervise: called repeatedly while processes run; supervises other processes.
 
     Returns:
         Whether the final trials reached `required_success_rate`.
@@ -72,7 +72,7 @@ def train_run(
     for part in parts.values():
         demonstrate(part, display)
     if not all(map(is_trained, parts.values())):
-        learn(run, display, beside)
+        learn(run, display, supervise)
     good = all([_conclude(stage, part, display) for stage, part in parts.items()])
     if run.config.stages:
         display.print_line(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
@@ -123,8 +123,8 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     by_hand = config.demonstrator == "human"
     whose = "a simulated person" if by_hand else "the scripted expert"
     display.print_line(f"recording {config.demos} demonstrations of {whose}")
-    unjudged = config.reward.kind in ("human", "vice")  # an expert detects its own success
-    task = make_demonstrated_task(config, judged=not unjudged)
+    is_self_rewarded = config.reward.kind in ("human", "vice")  # an expert detects its own success
+    task = make_demonstrated_task(config, with_reward=not is_self_rewarded)
     key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
@@ -134,7 +134,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
         scratch.rename(run.demonstrations)
 
 
-def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambda: None) -> None:
+def learn(run: RunFolder, display: Display, supervise: Callable[[], object] = lambda: None) -> None:
     """Run learners and actors over ROS 2 until all steps of each stage are trained on."""
     parts = run.parts()
     readers = [
@@ -142,12 +142,12 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
         for stage, part in parts.items()
     ]
     learners = [f"{prefix(stage)}learner" for stage in parts]
-    told, deserted_s = 0, math.inf
+    printed, deserted_s = 0, math.inf
     actors = actor_names(run) if any(part.config.steps for part in parts.values()) else []
     processes = all_processes(run) if actors else learner_processes(run)
     if actors and run.config.intervention != "none":
         display.print_line(_simulated_human(run.config))
-    if line := asked_where(run.config, make_task(run.config)):
+    if line := describe_classifier_bounds(run.config, make_task(run.config)):
         display.print_line(line)
     with (
         run_processes(run, processes) as supervisor,
@@ -158,7 +158,7 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
             supervisor.check()
             if is_orphaned():  # a sweep that was killed resumes the run itself
                 raise KeyboardInterrupt
-            beside()
+            supervise()
             waiting = attend()
             if not (actors and all(supervisor.finished(name) for name in actors)):
                 deserted_s = time.monotonic() + GRACE_S
@@ -168,9 +168,9 @@ def learn(run: RunFolder, display: Display, beside: Callable[[], object] = lambd
             behind = min(progress, key=lambda each: each.steps or 0)
             display.update(with_waiting(behind, waiting))
             news = [event for reader in readers for event in reader.news()]
-            for event in (*supervisor.events[told:], *news):
+            for event in (*supervisor.events[printed:], *news):
                 display.print_line(event)
-            told = len(supervisor.events)
+            printed = len(supervisor.events)
             time.sleep(POLL_S)
     for name in actors:
         if control := read_control_status(run.link(name)):
@@ -208,19 +208,19 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     examiner = Examiner(config)
     with run.lock_learner(), MetricsWriter(run.path) as metrics:
 
-        def told(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
+        def report(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
             won, trials = evaluation.successes, len(evaluation.trials)
             display.print_line(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
 
         weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
-        chosen = choose(config, examiner, weights, told)
+        chosen = choose(config, examiner, weights, report)
         mark_best(candidates[chosen].path)
         winner, (last, newest) = candidates[chosen].arrays["actor"], weights[-1]
         if last != chosen:
-            told(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
+            report(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
         evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
-        told(chosen, evaluation, "final")
+        report(chosen, evaluation, "final")
     try:
         film(run, examiner, winner, run.videos / "final.mp4")
     except SerlError as error:  # the results of hours must not depend on a film
@@ -246,7 +246,7 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
     tried_in = deployment(run, config)
     deploy(tried_in, checkpoint, config.trials)
-    evaluation = unassisted(read_tried(tried_in.path))
+    evaluation = unassisted(read_trial_results(tried_in.path))
     if evaluation is not None:
         with run.lock_learner(), MetricsWriter(run.path) as metrics:
             step = int(checkpoint.name)

@@ -85,7 +85,7 @@ class RecordingStation:
         return self.stopping()
 
     def episode(
-        self, task: TaskView, key: EpisodeKey, log: EpisodeLog, heard: Teleop | None = None
+        self, task: TaskView, key: EpisodeKey, log: EpisodeLog, teleop: Teleop | None = None
     ) -> Result:
         """Run and log one episode; without operator input the robot holds, as a script's step.
 
@@ -93,7 +93,7 @@ class RecordingStation:
             task: defines the observation and the end of the episode.
             key: identifies the episode.
             log: stores the records.
-            heard: input source to use instead of the desk.
+            teleop: input source to use instead of the desk.
         """
         return run(
             self.robot,
@@ -102,7 +102,7 @@ class RecordingStation:
             self.clock,
             key,
             [log, *self.observers, self.desk],
-            teleop=heard or self.desk,
+            teleop=teleop or self.desk,
             chosen_by=ActionSource.SCRIPT,
             interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
         )
@@ -112,12 +112,12 @@ def record_person(
     stand: RecordingStation,
     task: SimulatedTask,
     recorded: Recording,
-    wanted: int,
+    successes: int,
     seed: int,
     progress: Callable[[Result], object] = lambda result: None,
     log_config: LogConfig | None = None,
 ) -> None:
-    """Record an operator's demonstrations until `wanted` successes are kept, or until stopping.
+    """Record an operator's demonstrations until `successes` are kept, or until stopping.
 
     Continues an earlier session, with starts that no earlier episode had.
 
@@ -125,7 +125,7 @@ def record_person(
         stand: the robot and the operator's input.
         task: the demonstrated task.
         recorded: stores the episodes.
-        wanted: number of successes.
+        successes: requested number of successes.
         seed: seed of the starts.
         progress: called after each episode.
         log_config: settings of the episode log; the defaults if None.
@@ -135,7 +135,7 @@ def record_person(
     """
     recorded.recover()
     spec, run_name = make_spec(task), recorded.folder.resolve().name
-    while not stand.stopping() and recorded.counts.kept < wanted:
+    while not stand.stopping() and recorded.counts.kept < successes:
         number = recorded.counts.total
         try:
             stand.begin(start_seed(Purpose.DEMONSTRATION, seed, ACTOR, number))

@@ -52,7 +52,7 @@ class LabelledEpisode(NamedTuple):
     placed: bool
 
 
-def told_episodes(
+def labelled_episodes(
     folders: Sequence[Path],
     views: Mapping[str, View],
     model: Model,
@@ -79,13 +79,15 @@ def told_episodes(
     """
     for folder in folders:
         run = run_of(folder)
-        judged = run is not None and run.config.reward.kind == "task"
+        has_outcomes = run is not None and run.config.reward.kind == "task"
         witnessed = read_labels(folder, TRUTH_FILE)
         for recorded in recordings(folder, views, labelled=False):
             # Older logs label resets too: always as no success, as these steps were never judged.
-            asked = witnessed if _is_judged(recorded) else {}
-            here = {place.step: n for place, n in asked.items() if place[:2] == recorded.name}
-            truths = _outcomes(recorded, classes - 1) if judged else _nothing(recorded)
+            recorded_truths = witnessed if _has_outcome(recorded) else {}
+            here = {
+                place.step: n for place, n in recorded_truths.items() if place[:2] == recorded.name
+            }
+            truths = _outcomes(recorded, classes - 1) if has_outcomes else _nothing(recorded)
             by = "outcome" if (truths != UNKNOWN).any() else ""
             if _put(truths, {step: (classes - 1) * word for step, word in here.items()}):
                 truths, by = between(truths), "simulation"
@@ -94,7 +96,7 @@ def told_episodes(
             origins = tuple(map(recorded.origin, range(len(truths))))
             probabilities, tools_m = np.zeros((0, classes), np.float32), recorded.tools_m
             if by:
-                probabilities = _seen(recorded, views, model)
+                probabilities = _predict(recorded, views, model)
                 there = may_be_there(tools_m, config.tool_low_m, config.tool_high_m)
                 probabilities[~there] = np.eye(classes)[0]
             yield LabelledEpisode(
@@ -118,7 +120,7 @@ def _put(truths: Classes, words: Mapping[int, int]) -> bool:
     return bool(kept)
 
 
-def _is_judged(recorded: LabelledRecording) -> bool:
+def _has_outcome(recorded: LabelledRecording) -> bool:
     """Return whether the task judged the episode; resets are never judged."""
     steps = recorded.episode.steps
     return bool(steps) and steps[0].source is not ActionSource.SCRIPT
@@ -131,7 +133,7 @@ def _nothing(recorded: LabelledRecording) -> Classes:
 def _outcomes(recorded: LabelledRecording, success: int) -> Classes:
     """Return the classes that follow from the outcome the task reported during the episode."""
     truths = _nothing(recorded)
-    if _is_judged(recorded):
+    if _has_outcome(recorded):
         truths[:] = 0
         if recorded.episode.success:
             truths[-1 - _UNSURE_STEPS :] = UNKNOWN
@@ -139,9 +141,14 @@ def _outcomes(recorded: LabelledRecording, success: int) -> Classes:
     return truths
 
 
-def _seen(recorded: LabelledRecording, views: Mapping[str, View], model: Model) -> Probabilities:
+def _predict(recorded: LabelledRecording, views: Mapping[str, View], model: Model) -> Probabilities:
     observations = recorded.observations
-    return model({name: np.stack([seen.images[name] for seen in observations]) for name in views})
+    return model(
+        {
+            name: np.stack([observation.images[name] for observation in observations])
+            for name in views
+        }
+    )
 
 
 class Audit(NamedTuple):
@@ -198,7 +205,7 @@ class Endings(NamedTuple):
         right: number of episodes ended at a success.
         wrong: episodes ended at no success, as (folder, epoch, episode, step).
         unclear: number of episodes ended where the steps nearby have no ground truth.
-        told: number of detected successes among those that last for k images, and of all those.
+        detected: number of detected successes among those that last for k images, and of all those.
         short: number of undetected successes that are not known to last for k images.
         episodes: number of all episodes with ground truth.
     """
@@ -206,7 +213,7 @@ class Endings(NamedTuple):
     right: int
     wrong: tuple[Origin, ...]
     unclear: int
-    told: tuple[int, int]
+    detected: tuple[int, int]
     short: int
     episodes: int
 
@@ -215,7 +222,7 @@ class Endings(NamedTuple):
         ended, wrong = self.right + len(self.wrong), len(self.wrong)
         found = [
             _line("precision", (self.right, ended), "episodes that it ends are successes"),
-            _line("recall", self.told, "lasting successes are detected"),
+            _line("recall", self.detected, "lasting successes are detected"),
             _line("false", (wrong, self.episodes), "episodes end with a false success"),
         ]
         if self.short:
@@ -229,11 +236,11 @@ def endings(episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold
     """Replay the reward on each episode with ground truth and count its episode ends."""
     (k, n), right, unclear, short = config.hold, 0, 0, 0
     wrong: list[Origin] = []
-    told = successes = 0
+    detected = successes = 0
     for episode in episodes:
         last = episode.probabilities.shape[1] - 1
         filled = between(episode.truths)
-        end = _told_at(episode, config, threshold)
+        end = _success_index(episode, config, threshold)
         near = filled[max(0, (end or 0) - n) : (end or 0) + n + 1]
         lasts = _runs(filled == last) >= k
         if end is None:
@@ -243,14 +250,14 @@ def endings(episodes: Sequence[LabelledEpisode], config: RewardConfig, threshold
             unclear += 1
         elif filled[end] == last or (filled[end] == UNKNOWN and (near == last).any()):
             right += 1
-            successes, told = successes + lasts, told + lasts
+            successes, detected = successes + lasts, detected + lasts
         else:
             wrong.append(episode.origins[end])
             successes += lasts
-    return Endings(right, tuple(wrong), unclear, (told, successes), short, len(episodes))
+    return Endings(right, tuple(wrong), unclear, (detected, successes), short, len(episodes))
 
 
-def _told_at(episode: LabelledEpisode, config: RewardConfig, threshold: float) -> int | None:
+def _success_index(episode: LabelledEpisode, config: RewardConfig, threshold: float) -> int | None:
     """Return the observation at which the reward reports success; the first one is not judged."""
     rows, nothing = iter(episode.probabilities[1:]), Observation({})
     anywhere = config.model_copy(update={"tool_low_m": None, "tool_high_m": None})

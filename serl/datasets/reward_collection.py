@@ -93,7 +93,7 @@ class CollectionDriver:
         self._chance = Random(robot.action_spec, seed)
         rng = np.random.default_rng(seed)
         self._enough = float(rng.uniform(*_GIVES_UP[kind])) if kind in _GIVES_UP else np.inf
-        self._given_up, self._gripper = False, _KEEP
+        self._has_stopped, self._gripper = False, _KEEP
         self._still = np.zeros(self._motion.action_spec.shape, np.float32)
         self._left = _PRETENDING_STEPS if kind is Kind.PRETENCE else _LINGER_STEPS
 
@@ -108,8 +108,8 @@ class CollectionDriver:
         if self._kind is Kind.PRETENCE:
             self._left -= 1
             return self._shaken(self._towards(place), _CLOSE)
-        self._given_up |= self._task.progress(truth) > self._enough
-        if self._given_up:
+        self._has_stopped |= self._task.progress(truth) > self._enough
+        if self._has_stopped:
             self._left -= 1
             return self._shaken(self._still, self._gripper)
         action = self._expert(self._task.observation(self._robot.observe()))
@@ -117,7 +117,7 @@ class CollectionDriver:
             return action
         self.place, self._left = place[:3].copy(), self._left - 1
         if self._kind is Kind.DROP and self._left <= _LINGER_STEPS - _HELD_STEPS:
-            self._given_up, self._gripper, self._left = True, _OPEN, _LINGER_STEPS
+            self._has_stopped, self._gripper, self._left = True, _OPEN, _LINGER_STEPS
         return self._shaken(action, float(action[-1]))
 
     def is_over(self) -> bool:
@@ -205,12 +205,12 @@ def collect(
     robot: SimulatedRobot,
     task: SimulatedTask,
     folder: Path,
-    wanted: LabelCounts,
+    target: LabelCounts,
     seed: int,
     progress: Callable[[LabelCounts], None] = lambda counts: None,
     log_config: LogConfig | None = None,
 ) -> LabelCounts:
-    """Record episodes until there are `wanted` positive and negative steps, by the ground truth.
+    """Record episodes until there are `target` positive and negative steps, by the ground truth.
 
     Episodes of several kinds alternate, see `Kind`: most negatives are near successes, or look like
     a success. Steps that a person could not classify are left out.
@@ -225,7 +225,7 @@ def collect(
     counts, episode, place = LabelCounts(0, 0), 0, None
     name = folder.resolve().name
     with EpisodeLog(folder, spec, name, "collector", 1, log_config) as log:
-        while counts.positives < wanted.positives or counts.negatives < wanted.negatives:
+        while counts.positives < target.positives or counts.negatives < target.negatives:
             if episode >= 50 and not counts.positives:
                 raise SerlError(f"{task.name}: no success in {episode} episodes")
             start = start_seed(Purpose.REWARD, seed, "collector", episode)
@@ -243,7 +243,7 @@ def collect(
                 interrupted=driver.is_over,
             )
             place = driver.place
-            counts = _label(folder, episode, driver.successes, counts, wanted)
+            counts = _label(folder, episode, driver.successes, counts, target)
             progress(counts)
             episode += 1
     return counts
@@ -254,7 +254,7 @@ def _kind(episode: int) -> Kind:
 
 
 def _label(
-    folder: Path, episode: int, successes: Sequence[bool], counts: LabelCounts, wanted: LabelCounts
+    folder: Path, episode: int, successes: Sequence[bool], counts: LabelCounts, target: LabelCounts
 ) -> LabelCounts:
     """Label some steps of an episode, as long as samples are wanted, and return the new counts.
 
@@ -266,7 +266,7 @@ def _label(
         1: ([i for i in sure if successes[i]], _MOST_POSITIVES, 1.0),
         0: ([i for i in sure if not successes[i]], _MOST_NEGATIVES, 0.5),
     }
-    left = {1: wanted.positives - counts.positives, 0: wanted.negatives - counts.negatives}
+    left = {1: target.positives - counts.positives, 0: target.negatives - counts.negatives}
     chosen: list[tuple[StepKey, int]] = []
     for label, (steps, most, power) in kinds.items():
         number = max(0, min(len(steps), most, left[label]))
@@ -356,7 +356,7 @@ def collect_person(
     task: SimulatedTask,
     run: RunFolder,
     marks: Marks,
-    wanted: LabelCounts,
+    target: LabelCounts,
     seed: int,
     progress: Callable[[LabelCounts], object] = lambda counts: None,
 ) -> LabelCounts:
@@ -373,8 +373,8 @@ def collect_person(
     recover(run.path)
 
     def enough() -> bool:
-        return marks.counts.positives >= wanted.positives and (
-            marks.counts.negatives >= wanted.negatives
+        return marks.counts.positives >= target.positives and (
+            marks.counts.negatives >= target.negatives
         )
 
     stopping = stand.stopping

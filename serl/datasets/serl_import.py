@@ -219,45 +219,45 @@ class Mapper:
     Args:
         spec: target of the conversion.
         sample: an observation of the file.
-        asked: the user's mapping; equal names are mapped without it.
+        mapping: the user's mapping; equal names are mapped without it.
 
     Raises:
         SpecMismatch: an entry has no counterpart, or one of another size; one line lists them all.
     """
 
     def __init__(
-        self, spec: ObservationSpec, sample: Mapping[str, Values], asked: ImportMap
+        self, spec: ObservationSpec, sample: Mapping[str, Values], mapping: ImportMap
     ) -> None:
         self._spec = spec
-        self._pieces = {**_in_order(spec, sample), **_by_name(spec, sample), **asked.state}
-        self._images = {**_images_by_name(spec, sample), **asked.images}
-        if unknown := (asked.state.keys() - spec.state) | (asked.images.keys() - spec.images):
+        self._pieces = {**_in_order(spec, sample), **_by_name(spec, sample), **mapping.state}
+        self._images = {**_images_by_name(spec, sample), **mapping.images}
+        if unknown := (mapping.state.keys() - spec.state) | (mapping.images.keys() - spec.images):
             known = ", ".join((*spec.state, *spec.images))
             raise BadInput(f"map: {sorted(unknown)[0]!r} is none of the task's: {known}")
         if lines := self._misfits(sample):
             found = ", ".join(f"{name} {list(value.shape)}" for name, value in sample.items())
             raise SpecMismatch(f"{'; '.join(lines)}; the file has {found}")
 
-    def __call__(self, seen: Mapping[str, Values], stamp_s: float) -> Observation:
+    def __call__(self, raw: Mapping[str, Values], stamp_s: float) -> Observation:
         """Return the observation of the task."""
-        state = {name: self._state(name, seen) for name in self._spec.state}
-        images = {name: self._image(name, seen) for name in self._spec.images}
+        state = {name: self._state(name, raw) for name in self._spec.state}
+        images = {name: self._image(name, raw) for name in self._spec.images}
         return Observation(state, images, {name: stamp_s for name in ("robot", *images)})
 
-    def _state(self, name: str, seen: Mapping[str, Values]) -> Array:
+    def _state(self, name: str, raw: Mapping[str, Values]) -> Array:
         shape = self._spec.state[name].shape
         total = int(np.prod(shape))
         parts: list[Values] = []
         for piece in self._pieces[name]:
-            flat = np.asarray(seen[piece.key], np.float64).reshape(-1)
+            flat = np.asarray(raw[piece.key], np.float64).reshape(-1)
             left = total - sum(map(len, parts))
             size = piece.size or (left - (piece.rotation is not None))
             part = flat[piece.at : piece.at + size]
             parts.append(_with_quaternion(part) if piece.rotation else part)
         return np.concatenate(parts).astype(np.float32).reshape(shape)
 
-    def _image(self, name: str, seen: Mapping[str, Values]) -> Image:
-        image: Image = np.ascontiguousarray(_unstacked(seen[self._images[name]]))
+    def _image(self, name: str, raw: Mapping[str, Values]) -> Image:
+        image: Image = np.ascontiguousarray(_unstacked(raw[self._images[name]]))
         return image
 
     def _misfits(self, sample: Mapping[str, Values]) -> list[str]:
@@ -285,7 +285,7 @@ class Mapper:
 def import_runs(
     found: Sequence[Run],
     spec: Spec,
-    asked: ImportMap,
+    mapping: ImportMap,
     folder: Path,
     provenance: str,
     log_config: LogConfig | None = None,
@@ -295,7 +295,7 @@ def import_runs(
     Args:
         found: episodes of a file.
         spec: spec of the task.
-        asked: see `Mapper`.
+        mapping: see `Mapper`.
         folder: folder to create; must hold no episodes.
         provenance: provenance of the rewards.
         log_config: settings of the episode log; the defaults if None.
@@ -303,7 +303,7 @@ def import_runs(
     Raises:
         SpecMismatch: the file does not fit the task; nothing was written.
     """
-    mapper = Mapper(spec.observation, found[0].transitions[0].observation, asked)
+    mapper = Mapper(spec.observation, found[0].transitions[0].observation, mapping)
     for number, run in enumerate(found):
         _check_run(run, spec, mapper, f"episode {number}")
     name, epoch, counts = folder.resolve().name, time.time_ns(), [0, 0]

@@ -171,7 +171,7 @@ class Film:
     ) -> None:
         self._spec, self._steps, self._result, self._views = spec, episode.steps, result, views
         last = episode.end.observation if episode.end else episode.steps[-1].observation
-        self._seen = (*(step.observation for step in episode.steps), last)
+        self._observations = (*(step.observation for step in episode.steps), last)
         self._plots = {} if views or spec.observation.images else self._state()
         self._returns = np.cumsum([step.reward for step in episode.steps])
         self._base = Picture.new("RGB", (SIZE[0] * _SCALE, SIZE[1] * _SCALE), _PAPER)
@@ -192,7 +192,9 @@ class Film:
         for box, values in self._plots.values():
             _draw_curves(pen, box, values, until=index)
         frame = np.asarray(picture.reduce(_SCALE)).copy()
-        images = [self._views[index]] if self._views else list(self._seen[index].images.values())
+        images = (
+            [self._views[index]] if self._views else list(self._observations[index].images.values())
+        )
         if images:
             frame[: VIEW[1], : VIEW[0]] = tile(images, VIEW)
         return frame
@@ -206,7 +208,7 @@ class Film:
         plots = {}
         for place, name in enumerate(names):
             left, top = 16 + place % columns * wide, 16 + place // columns * high
-            values = np.array([seen.state[name].ravel() for seen in self._seen], np.float64)
+            values = np.array([seen.state[name].ravel() for seen in self._observations], np.float64)
             plots[name] = ((left, top + 14, left + wide - 24, top + high - 18), values)
         return plots
 

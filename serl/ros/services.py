@@ -86,16 +86,16 @@ class Request:
     """A service `~/<name>` that keeps a call until `taken` reads it."""
 
     def __init__(self, node: RosNode, name: str) -> None:
-        self._is_called = False
+        self._pending = False
         serve(node, name, self._ask)
 
     def taken(self) -> bool:
         """Check whether the service was called since the last check."""
-        called, self._is_called = self._is_called, False
-        return called
+        pending, self._pending = self._pending, False
+        return pending
 
     def _ask(self) -> str:
-        self._is_called = True
+        self._pending = True
         return "asked for"
 
 

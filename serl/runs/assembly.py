@@ -23,7 +23,7 @@ from serl.robot import SimulatedRobot
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig
 from serl.runs.reward_data import with_labelled
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.specs import Spec
 from serl.task import SimulatedTask
 from serl.teleop.mux import TeleopMux
@@ -179,7 +179,7 @@ def make_actor(
             simulation's ground truth where another reward than the task's is used; see
             `serl.log.annotations`. None writes neither.
     """
-    task = make_judged_task(config)
+    task = make_rewarded_task(config)
     arm, site, history = arm or DrivenArm(), site or RunSite(), history or ActorHistory()
     robot, rate_hz = arm.robot or plugins.make_simulation(task), task.config.rate_hz
     policy = _make_policy(config, key.actor, weights, history.starts)

@@ -179,7 +179,7 @@ class TrainConfig(BaseModel):
 
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod
-    def _of_plugin(cls, given: Any, info: ValidationInfo) -> Any:
+    def _of_plugin(cls, value: Any, info: ValidationInfo) -> Any:
         """Validate the settings of a plug-in with the plug-in's own model.
 
         With the context `DATA_ONLY`, external plug-ins are not loaded, as that runs their code.
@@ -187,7 +187,7 @@ class TrainConfig(BaseModel):
         assert info.field_name is not None
         choice = CHOICES[info.field_name]
         read = choice.unloaded if info.context == DATA_ONLY else choice.validated
-        return read(given, info.data)
+        return read(value, info.data)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -89,13 +89,13 @@ def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
     return checkpoint
 
 
-def append_tried(folder: Path, tried: TrialResult) -> None:
+def append_trial_result(folder: Path, result: TrialResult) -> None:
     """Append the result of an episode to the file of a deployment."""
     with open_regular(folder / _FILE, mode="ab") as file:
-        file.write(dump_object(tried._asdict()) + b"\n")
+        file.write(dump_object(result._asdict()) + b"\n")
 
 
-def read_tried(folder: Path) -> list[TrialResult]:
+def read_trial_results(folder: Path) -> list[TrialResult]:
     """Return the results so far; an incomplete last line is ignored.
 
     Raises:
@@ -114,21 +114,21 @@ def read_tried(folder: Path) -> list[TrialResult]:
     return found
 
 
-def unassisted(tried: Sequence[TrialResult]) -> Evaluation | None:
+def unassisted(results: Sequence[TrialResult]) -> Evaluation | None:
     """Return the unassisted episodes as trials; None when a person helped in every episode."""
     trials = tuple(
         Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
-        for each in tried
+        for each in results
         if not each.assisted
     )
     return Evaluation(trials) if trials else None
 
 
-def summary(tried: Sequence[TrialResult]) -> str:
+def summary(results: Sequence[TrialResult]) -> str:
     """Return lines with the unassisted success rate and interval, and with assisted successes."""
-    helped = [each for each in tried if each.assisted]
+    helped = [each for each in results if each.assisted]
     lines = []
-    if (evaluation := unassisted(tried)) is not None:
+    if (evaluation := unassisted(results)) is not None:
         lines.append(evaluation.summary())
     if helped:
         won = sum(each.success for each in helped)

@@ -115,7 +115,9 @@ def _checkpoint(run: RunFolder) -> Checkpoint:
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
     """Return the reason why the other run's part does not fit; empty when it does."""
     if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
-        return f"its spec != this task's: {_seen(theirs, spec)}{_shortened(difference)}"
+        return (
+            f"its spec != this task's: {_camera_difference(theirs, spec)}{_shortened(difference)}"
+        )
     found, needed = (
         {name: array for name, array in state.items() if name.startswith(_ARRAYS[part])}
         for state in (arrays, mine)
@@ -139,12 +141,12 @@ def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
     return f"it was trained behind {found}, here is {needed}"
 
 
-def _need_encoder(reasons: dict[Part, str], asked: Sequence[Part] | None) -> None:
+def _need_encoder(reasons: dict[Part, str], requested: Sequence[Part] | None) -> None:
     """Add to `reasons` that actor and critics do not fit without their own encoder."""
     for part in ("actor", "critics"):
         if reasons["encoder"]:
             reasons[part] = reasons[part] or f"its encoder does not fit: {reasons['encoder']}"
-        elif asked is not None and part in asked and "encoder" not in asked:
+        elif requested is not None and part in requested and "encoder" not in requested:
             reasons[part] = reasons[part] or "it stands on an encoder, name it in init_from.load"
 
 
@@ -155,7 +157,7 @@ def _difference(theirs: Spec, mine: Spec, needed: set[str]) -> str:
     return theirs.model_copy(update=others).difference(mine)
 
 
-def _seen(theirs: Spec, mine: Spec) -> str:
+def _camera_difference(theirs: Spec, mine: Spec) -> str:
     """Return a phrase if only one of the specs has cameras; "" if both or neither have."""
     there, here = (
         "cameras" if spec.observation.images else "the state of the scene"

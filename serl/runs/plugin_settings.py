@@ -40,31 +40,31 @@ class Choice(NamedTuple):
     own: type[BaseModel]
     bare: type[BaseModel]
 
-    def validated(self, given: Any, run: Mapping[str, Any]) -> Any:
-        """Return an instance of the plug-in's model; `given` itself if the name is no string.
+    def validated(self, value: Any, run: Mapping[str, Any]) -> Any:
+        """Return an instance of the plug-in's model; `value` itself if the name is no string.
 
         Args:
-            given: the settings, or an instance of a model.
+            value: the settings, or an instance of a model.
             run: the settings of the run that were validated before.
 
         Raises:
             BadInput: the plug-in does not exist, or cannot be loaded.
             ValidationError: the settings do not fit the plug-in's model.
         """
-        name = self._name(given, run)
+        name = self._name(value, run)
         return (
-            _validated(given, self.model(plugins.absolute(name)))
+            _validated(value, self.model(plugins.absolute(name)))
             if isinstance(name, str)
-            else given
+            else value
         )
 
-    def unloaded(self, given: Any, run: Mapping[str, Any]) -> Any:
+    def unloaded(self, value: Any, run: Mapping[str, Any]) -> Any:
         """Validate without loading external code: an external plug-in gets default settings."""
-        name = self._name(given, run)
+        name = self._name(value, run)
         if isinstance(name, str) and name not in plugins.provided(self.kind):
             own_setting = self.setting in self.own.model_fields
             return self.bare().model_copy(update={self.setting: name} if own_setting else {})
-        return self.validated(given, run)
+        return self.validated(value, run)
 
     def selecting(self, name: str) -> dict[str, Any]:
         """Return the settings of a run that select a plug-in by its name."""
@@ -72,13 +72,13 @@ class Choice(NamedTuple):
             return {self.field: {self.setting: name}}
         return {self.setting: name}
 
-    def _name(self, given: Any, run: Mapping[str, Any]) -> Any:
+    def _name(self, value: Any, run: Mapping[str, Any]) -> Any:
         """Return the name of the plug-in, unchecked."""
         if self.setting not in self.own.model_fields:
             return run.get(self.setting)
-        if isinstance(given, Mapping):
-            return given.get(self.setting, self.own.model_fields[self.setting].default)
-        return getattr(given, self.setting, None)
+        if isinstance(value, Mapping):
+            return value.get(self.setting, self.own.model_fields[self.setting].default)
+        return getattr(value, self.setting, None)
 
     def model(self, name: str) -> type[BaseModel]:
         """Return the model of a plug-in by name or path; raise `BadInput` naming the setting."""
@@ -118,11 +118,11 @@ def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     return kept
 
 
-def _validated(given: Any, model: type[BaseModel]) -> Any:
+def _validated(value: Any, model: type[BaseModel]) -> Any:
     """Return an instance of `model`; errors on unknown settings list all settings of the model."""
-    if isinstance(given, model):
-        return given
-    values = given.model_dump(exclude_unset=True) if isinstance(given, BaseModel) else given
+    if isinstance(value, model):
+        return value
+    values = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -24,7 +24,7 @@ NO_JUDGE = "this arm has no reward: a person labels success or failure"
 _LEAST_M = 0.02
 
 
-def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
+def observed_bodies(task: SimulatedTask) -> tuple[str, ...]:
     """Return the tracked bodies whose poses enter the policy's observation.
 
     On a real arm an object tracker has to publish these poses, as the topics `<name>_pose`.
@@ -35,9 +35,9 @@ def bodies_seen(task: SimulatedTask) -> tuple[str, ...]:
     return tuple(name for name in task.scene.tracked if f"{name}_pose" in shown.state.read)
 
 
-def is_judged_apart(task: SimulatedTask) -> bool:
+def needs_unmeasured_poses(task: SimulatedTask) -> bool:
     """Return whether the task's success and reset need poses that a real arm does not measure."""
-    return bodies_seen(task) != task.scene.tracked
+    return observed_bodies(task) != task.scene.tracked
 
 
 def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
@@ -55,12 +55,12 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
     poses = ", ".join(f"{name}_pose" for name in task.scene.tracked)
-    if is_judged_apart(task) and config.reward.kind == "task":
+    if needs_unmeasured_poses(task) and config.reward.kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} judges itself by {poses}, which nothing measures on "
             "a real arm with this policy: expected classifier, pose, human or vice"
         )
-    if is_judged_apart(task) and task.config.auto_reset:
+    if needs_unmeasured_poses(task) and task.config.auto_reset:
         raise BadInput(
             f"task_config.auto_reset: {task.name} resets itself by {poses}, which nothing measures "
             "on a real arm with this policy: false, and a person does"
@@ -105,7 +105,7 @@ def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
     return fresh and is_pretrained_on(task, agent)
 
 
-def asked_where(config: TrainConfig, task: SimulatedTask) -> str:
+def describe_classifier_bounds(config: TrainConfig, task: SimulatedTask) -> str:
     """Return a message with the tool positions at which a real arm's classifier is queried.
 
     Empty in simulation, and for other kinds of rewards.

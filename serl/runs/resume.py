@@ -368,13 +368,13 @@ class Continuation:
         if self._folder.config.init_from.data == "steps":
             yield from self._inherited_records("in replay as if they were this run's")
 
-    def _inherited_records(self, what: str) -> Iterator[Record]:
+    def _inherited_records(self, purpose: str) -> Iterator[Record]:
         origin, episodes, steps = self._folder.config.init_from, 0, 0
         for episode in kept_episodes(origin, self._folder.inherited, self.spec):
             yield from episode.steps
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)
-        self._notify(f"{episodes} episodes, {steps:,} steps of {origin.run} are {what}")
+        self._notify(f"{episodes} episodes, {steps:,} steps of {origin.run} are {purpose}")
 
 
 def trained_steps(run: RunFolder) -> int:

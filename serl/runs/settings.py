@@ -23,7 +23,7 @@ from serl.runs.reward_data import with_labelled
 from serl.runs.task_setup import (
     check_topics,
     make_demonstrated_task,
-    make_judged_task,
+    make_rewarded_task,
     make_spec,
     make_task,
 )
@@ -58,12 +58,12 @@ def _resolved(
 ) -> TrainConfig:
     """Merge all layers; make the paths of the task and of the robot's profile absolute."""
     named: Mapping[str, Any] = {"task": task} if task else {}
-    asked = resolve(_of_task(merge(file, overrides)), named)
-    tuned = fitting(tuned_settings(asked, make_task(asked)), asked)
-    alone = {"intervention": "none"} if is_real(asked.robot) else {}  # no simulated human there
-    robot = asked.robot and plugins.absolute(asked.robot)
-    kept = tuned.get("agent", {}).get("cached_features", asked.agent.cached_features)
-    found = {"task": plugins.absolute(asked.task), "robot": robot}
+    requested = resolve(_of_task(merge(file, overrides)), named)
+    tuned = fitting(tuned_settings(requested, make_task(requested)), requested)
+    alone = {"intervention": "none"} if is_real(requested.robot) else {}  # no simulated human there
+    robot = requested.robot and plugins.absolute(requested.robot)
+    kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)
+    found = {"task": plugins.absolute(requested.task), "robot": robot}
     return resolve(tuned, alone, file, overrides, found, {"agent": {"cached_features": kept}})
 
 
@@ -75,8 +75,8 @@ def _checked(config: TrainConfig) -> list[Spec]:
         make_demonstrated_task(each)
         if isinstance(each.human, NoviceConfig):
             check_hand(make_task(each))
-        judged = make_judged_task(each)
-        _check_homing(each, judged)
+        rewarded = make_rewarded_task(each)
+        _check_homing(each, rewarded)
         if each.robot is not None:
             _check_arm(each)
     stages = list(stage_configs(config).values()) or [config]
@@ -153,16 +153,16 @@ def _check_arm(config: TrainConfig) -> None:
     guarded_arm(config, config.robot)
 
 
-def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_task(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings on which the task's tuned settings depend."""
-    agent, reward = given.get("agent", {}), given.get("reward", {})
+    agent, reward = settings.get("agent", {}), settings.get("reward", {})
     if isinstance(agent, Mapping):  # else validation rejects it
         agent = {name: agent[name] for name in _TUNED_FOR_AGENT if name in agent}
-        if given.get("stages") and agent.get("cached_features") is None:
+        if settings.get("stages") and agent.get("cached_features") is None:
             agent["cached_features"] = False  # the observations of stages may differ
     if isinstance(reward, Mapping):
         reward = {"kind": "vice"} if reward.get("kind") == "vice" else {}
-    own = {name: given[name] for name in _TUNED_FOR if name in given}
+    own = {name: settings[name] for name in _TUNED_FOR if name in settings}
     return {**own, "agent": agent, "reward": reward}
 
 

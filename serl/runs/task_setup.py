@@ -12,7 +12,7 @@ from serl.motion import check_targets
 from serl.perception import PerceptionConfig
 from serl.reward import NoReward, PoseReward, RewardedTask
 from serl.runs.config import TrainConfig
-from serl.runs.real_arm import is_judged_apart
+from serl.runs.real_arm import needs_unmeasured_poses
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
@@ -54,15 +54,15 @@ def for_recording(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"task_config": kept})
 
 
-def make_demonstrated_task(config: TrainConfig, judged: bool = False) -> SimulatedTask:
+def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> SimulatedTask:
     """Return the task to be demonstrated, with more time for a demonstrator who is slower.
 
     Args:
         config: settings of the run.
-        judged: with the configured reward, as by `make_judged_task`.
+        with_reward: use the configured reward, as `make_rewarded_task`.
 
     Raises:
-        BadInput: see `check_hand`; if `judged`, see `make_judged_task`.
+        BadInput: see `check_hand`; if `with_reward`, see `make_rewarded_task`.
     """
     task = make_task(config)
     if config.demonstrator == "human":
@@ -70,7 +70,7 @@ def make_demonstrated_task(config: TrainConfig, judged: bool = False) -> Simulat
         longer = {"time_limit_s": TIME_FACTOR * task.config.time_limit_s}
         given = merge(config.task_config, longer)
         config = config.model_copy(update={"task_config": given})
-    return make_judged_task(config) if judged else make_task(config)
+    return make_rewarded_task(config) if with_reward else make_task(config)
 
 
 def check_topics(task: SimulatedTask) -> None:
@@ -86,7 +86,7 @@ def check_one_tool(task: SimulatedTask) -> None:
         raise BadInput(f"{task.name}: driven by {robot!r}: expected a task of one arm and its tool")
 
 
-def make_judged_task(config: TrainConfig) -> SimulatedTask:
+def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     """Return the task with the configured reward.
 
     With a classifier its observations also hold `private_views`, if they are logged. On a real arm
@@ -96,7 +96,7 @@ def make_judged_task(config: TrainConfig) -> SimulatedTask:
         BadInput: the reward model is absent, damaged, or made for another task or other cameras.
     """
     task, kind = make_task(config), config.reward.kind
-    apart = is_real(config.robot) and is_judged_apart(task)
+    apart = is_real(config.robot) and needs_unmeasured_poses(task)
     if kind == "task" and not apart:
         return task
     if kind in ("human", "vice", "task"):

@@ -128,22 +128,24 @@ def verify(path: Path) -> VerifyReport:
     if run.demonstrations.is_dir():
         logs.append(_Log(run.demonstrations, None, ()))
     held = {stream: count for log in logs for stream, count in log.held.items()}
-    gone = {stream: count for log in logs for stream, count in log.gone.items()}
+    lost = {stream: count for log in logs for stream, count in log.unreadable.items()}
     for stream, cursor in accepted.items():
-        missing = cursor - held.get(stream, 0) - gone.get(stream, 0)
+        missing = cursor - held.get(stream, 0) - lost.get(stream, 0)
         if missing > 0:
-            gone[stream] = gone.get(stream, 0) + missing
+            lost[stream] = lost.get(stream, 0) + missing
             findings.append(
                 f"{run.episodes(stream[0])}: {missing} records of the start {stream[1]} are "
                 "missing, which the learner accepted"
             )
     if passed_over or duplicated:
         findings.append(f"{run.index}: {passed_over} passed over, {duplicated} accepted again")
-    known = {stream: max(held.get(stream, 0), accepted[stream]) for stream in {*held, *accepted}}
+    available = {
+        stream: max(held.get(stream, 0), accepted[stream]) for stream in {*held, *accepted}
+    }
     return VerifyReport(
         contents=tuple(log.contents(accepted) for log in logs),
         checkpoints=len(checkpoints),
-        lost=sum(gone.values()) + passed_over,
+        lost=sum(lost.values()) + passed_over,
         duplicated=duplicated,
         uncompared=max(
             0, accepted.total() - sum(len(block.checksums) // CHECKSUM.size for block in kept)
@@ -151,7 +153,7 @@ def verify(path: Path) -> VerifyReport:
         findings=(
             *(text for log in logs for text in log.findings),
             *findings,
-            *(text for path in checkpoints for text in _of_checkpoint(path, known)),
+            *(text for path in checkpoints for text in _of_checkpoint(path, available)),
             *(_of_parts(run) if checkpoints else ()),
         ),
     )
@@ -175,7 +177,7 @@ class _Log:
 
     Attributes:
         held: readable records by stream.
-        gone: records by stream that the manifest lists and that cannot be read.
+        unreadable: records by stream that the manifest lists and that cannot be read.
         findings: faults, one line each.
     """
 
@@ -193,7 +195,7 @@ class _Log:
         self.held: Counter[Stream] = Counter()
         for file in self._files:
             self.held[self._actor, file.name.epoch] += file.records
-        self.gone: Counter[Stream] = Counter()
+        self.unreadable: Counter[Stream] = Counter()
         self.findings += [file.damage for file in self._files if file.damage]
         self.findings += self._of_origin()
         self.findings += self._of_order()
@@ -253,9 +255,9 @@ class _Log:
 
     def _of_origin(self) -> Iterator[str]:
         """Yield the files that differ from the first in run, actor or spec."""
-        known = [file for file in self._files if file.records and not file.damage]
-        for file in known:
-            run, _, digest = known[0].origin
+        sound = [file for file in self._files if file.records and not file.damage]
+        for file in sound:
+            run, _, digest = sound[0].origin
             if file.origin != (run, self._actor, digest):
                 found, expected = "/".join(file.origin), f"{run}/{self._actor}/{digest}"
                 yield f"{file.path}: of {found} (run, actor, spec), expected {expected}"
@@ -283,7 +285,7 @@ class _Log:
             listed = self._entries.get(file.name.path(self._folder, SEALED).name, [])
             if file.damage:
                 unread = max((entry.records - file.records for entry in listed), default=0)
-                self.gone[self._actor, file.name.epoch] += max(0, unread)
+                self.unreadable[self._actor, file.name.epoch] += max(0, unread)
             elif not listed:
                 yield f"{file.path}: not listed in {MANIFEST}"
             elif not any(_is_of(entry, file) for entry in listed):
@@ -291,7 +293,7 @@ class _Log:
         for place, records in sorted(self._lost.items()):
             path = place.path(self._folder, SEALED)
             aside = (self._folder / QUARANTINE / path.name).exists()
-            self.gone[self._actor, place.epoch] += records
+            self.unreadable[self._actor, place.epoch] += records
             where = f"damaged, moved to {QUARANTINE}/" if aside else "gone"
             yield f"{path}: {where}, with {records} records"
 
@@ -365,7 +367,7 @@ def _of_parts(run: RunFolder) -> Iterator[str]:
         yield f"{run.demonstrations}: missing"
 
 
-def _of_checkpoint(path: Path, known: Mapping[Stream, int]) -> Iterator[str]:
+def _of_checkpoint(path: Path, available: Mapping[Stream, int]) -> Iterator[str]:
     """Yield damage of a checkpoint, and records it counts that are neither logged nor accepted."""
     try:
         taken = restore_progress(checkpoint.load(path).info).taken
@@ -374,6 +376,6 @@ def _of_checkpoint(path: Path, known: Mapping[Stream, int]) -> Iterator[str]:
             yield str(error)
         return
     for (actor, epoch), count in taken.items():
-        if count > known.get((actor, epoch), 0):
-            found = known.get((actor, epoch), 0)
+        if count > available.get((actor, epoch), 0):
+            found = available.get((actor, epoch), 0)
             yield f"{path}: took {count} records of {actor}/{epoch}, of which {found} are known"

@@ -27,7 +27,7 @@ from serl.ros.environment import clean_shared_memory, free_domain
 from serl.ros.node import RosNode
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import load_fitting, read_tried
+from serl.runs.deployment import load_fitting, read_trial_results
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 from serl.runs.trials import Examiner
@@ -107,7 +107,7 @@ def in_real_time(folder: Path, run: Path, checkpoint: int, trials: int) -> Ends:
     words = [sys.executable, "-m", "serl.cli.main", "run", str(run), "--robot", "sim"]
     words += [f"--checkpoint={checkpoint}", f"--episodes={trials}", f"--out={folder / 'real'}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return [(each.success, each.steps) for each in read_tried(folder / "real")]
+    return [(each.success, each.steps) for each in read_trial_results(folder / "real")]
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_an_ending_waits_for_as_many_images_as_the_reward_does() -> None:
     assert ended(told("000000", "010010")).wrong == ()
     found = ended(told("000000", "010110"))
     assert [origin.place.step for origin in found.wrong] == [3]
-    assert found.told == (0, 0)
+    assert found.detected == (0, 0)
     assert "1 of 1 episodes end with a false success" in found.lines()[2]
 
 
@@ -79,7 +79,7 @@ def test_what_lies_between_labels_is_known_and_what_is_near_one_is_believed() ->
 
 def test_a_success_that_lasts_has_to_be_told_and_one_that_ends_the_recording_cannot() -> None:
     found = ended(told("00111", "00000"), told("00111", "00111"), told("00001", "00001"))
-    assert found.told == (1, 2)
+    assert found.detected == (1, 2)
     assert found.short == 1
     assert "recall      50.0%   1 of 2 lasting successes" in found.lines()[1]
     assert found.lines()[3].startswith("1 recordings end before their success")

@@ -15,7 +15,7 @@ from serl.datasets.reward_audit import (
     LabelledEpisode,
     Probabilities,
     between,
-    told_episodes,
+    labelled_episodes,
 )
 from serl.errors import BadInput, SpecMismatch
 from serl.log.annotations import TOOLS_FILE as TOOLS
@@ -47,7 +47,7 @@ def told(
     def model(images: Mapping[str, Image]) -> Probabilities:
         return np.insert(bright(images), [1] * stages, 0.0, 1)
 
-    return list(told_episodes(folders, VIEWS, model, config, classes))
+    return list(labelled_episodes(folders, VIEWS, model, config, classes))
 
 
 def make_run(root: Path, kind: str = "task") -> RunFolder:
@@ -214,7 +214,7 @@ def test_images_are_read_again_in_the_order_they_are_asked_for(tmp_path: Path) -
 def test_other_views_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecMismatch, match="view 'front': expected"):
         list(
-            told_episodes(
+            labelled_episodes(
                 [make_run(tmp_path).episodes("a")],
                 {"front": VIEWS["wrist"]},
                 bright,

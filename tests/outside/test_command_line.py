@@ -17,7 +17,7 @@ from serl.runs.assembly import make_acting_agent, make_human
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 
 HERE = Path(__file__).parent
 SETTINGS = {
@@ -164,7 +164,7 @@ def test_settings_of_plugins_are_saved_and_read_again(outside: Path) -> None:
     assert again.human.model_dump() == {"every": 4}
     assert again.agent.algorithm == str(outside / "td3.py"), "from anywhere"
     assert make_acting_agent(again, make_spec(make_task(again)), 0).actor_weights()
-    task = make_judged_task(again)
+    task = make_rewarded_task(again)
     robot = plugins.make_simulation(task)
     assert type(make_human(again, task, robot, "actor0")).__name__ == "Lazy"
 

@@ -150,7 +150,7 @@ def newest(folder: Path) -> RunFolder:
 
 def test_a_launch_file_starts_the_same_processes(tmp_path: Path) -> None:
     given = {**NOTHING, "task": "reach", "settings": TINY, "runs": str(tmp_path / "runs")}
-    graph = launching._started(given, all_processes)
+    graph = launching._run_graph(given, all_processes)
     assert list(graph.processes) == all_processes(graph.run)
     assert graph.run.config.steps == 120
     assert graph.domain_id == int(os.environ["ROS_DOMAIN_ID"])
@@ -170,7 +170,7 @@ def test_a_launch_file_starts_the_same_processes(tmp_path: Path) -> None:
 )
 def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint) as raised:
-        launching._started({**NOTHING, **given}, all_processes)
+        launching._run_graph({**NOTHING, **given}, all_processes)
     assert "\n" not in str(raised.value)
 
 
@@ -208,23 +208,25 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     motion = "--task_config.motion"
     box = f"{motion}.box_low_m [0.4,-0.1,0.1] {motion}.box_high_m [0.6,0.1,0.4]"
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left", "settings": box}
-    graph = launching._simulated({**new, "rtf": "2.0", "lockstep": "false"})
+    graph = launching._simulation_graph({**new, "rtf": "2.0", "lockstep": "false"})
     (arm,) = graph.processes
     assert arm.module == "serl.ros.nodes.sim"
     assert arm.arguments[2:] == ("--robot", "left", "--rtf", "2.0")  # no /clock unless asked
     again = {**NOTHING, "run": str(graph.run.path), "name": "left"}
     rest = {"profile": "sim", "arm_namespace": "/"}
-    (guard,) = launching._guarded({**again, **rest}).processes
+    (guard,) = launching._guard_graph({**again, **rest}).processes
     assert guard == arm_processes(graph.run, "left")[1]
     rest = {"profile": "franka", "arm_namespace": "/fr3"}
-    (guard,) = launching._guarded({**again, **rest}).processes
+    (guard,) = launching._guard_graph({**again, **rest}).processes
     assert guard.arguments[2:4] == ("--robot", "/fr3")
     assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
 
 
 def test_one_simulated_arm_tells_the_time_that_all_nodes_go_by(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
-    before = launching._started({**new, "settings": new["settings"] + " --actors 2"}, all_processes)
+    before = launching._run_graph(
+        {**new, "settings": new["settings"] + " --actors 2"}, all_processes
+    )
     after = launching._with_clock(before.processes)
     changed = [b for a, b in zip(before.processes, after, strict=True) if a != b]
     assert [each.name for each in changed] == ["sim-actor0"]
@@ -238,7 +240,7 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
     robots = [{"name": "left"}, {"name": "right"}]
     text = {"task": "reach", "runs": str(tmp_path), "settings": {"demos": 0}, "robots": robots}
     file.write_text(yaml.safe_dump(text))
-    graph = launching._described({"file": str(file)})
+    graph = launching._file_graph({"file": str(file)})
     description = checked(GraphConfig, {"run": graph.run.path, "robots": robots})
     assert list(graph.processes) == described_processes(graph.run, description)
     assert graph.ends_with == {"learner"}
@@ -247,13 +249,17 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("graph", "given", "complaint"),
     [
-        (launching._simulated, {"lockstep": "yes", "rtf": "1"}, "lockstep: expected true or false"),
-        (launching._simulated, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
-        (launching._simulated, {"lockstep": "true", "name": "a/b"}, "robot 'a/b': expected"),
-        (launching._guarded, {"task": "reach", "profile": "nobody"}, "unknown robot 'nobody'"),
-        (launching._described, {"file": ""}, "file: expected a YAML file"),
-        (launching._described, {"file": "absent.yaml"}, "absent.yaml: cannot be read"),
-        (launching._joined, {"name": "actor0"}, "run: expected the folder of a run"),
+        (
+            launching._simulation_graph,
+            {"lockstep": "yes", "rtf": "1"},
+            "lockstep: expected true or false",
+        ),
+        (launching._simulation_graph, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
+        (launching._simulation_graph, {"lockstep": "true", "name": "a/b"}, "robot 'a/b': expected"),
+        (launching._guard_graph, {"task": "reach", "profile": "nobody"}, "unknown robot 'nobody'"),
+        (launching._file_graph, {"file": ""}, "file: expected a YAML file"),
+        (launching._file_graph, {"file": "absent.yaml"}, "absent.yaml: cannot be read"),
+        (launching._actor_graph, {"name": "actor0"}, "run: expected the folder of a run"),
     ],
 )
 def test_what_a_launch_file_cannot_use_is_one_line(
@@ -283,7 +289,7 @@ def test_a_group_has_its_namespace(pushed: str, given: str, namespace: str) -> N
 
 def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
-    processes = launching._started(new, all_processes).processes
+    processes = launching._run_graph(new, all_processes).processes
     assert {spec.module: spec.node for spec in processes} == {
         "serl.ros.nodes.sim": "actor0/arm",
         "serl.ros.nodes.guard": "guard_actor0",

@@ -19,7 +19,7 @@ from serl.ros.people.teleop import joy_topic
 from serl.ros.topics import Topic
 from serl.runs.demonstrations import check_recordings
 from serl.runs.folder import RunFolder
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.files import make_folder
 from serl.types import ActionSource
 
@@ -77,7 +77,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(tmp_path: Path, start
     assert command.process.returncode == 0, command.output
     assert f"next: serl train reach --demos {folder}" in command.output
     run = RunFolder.open(folder)
-    spec = make_spec(make_judged_task(run.config))
+    spec = make_spec(make_rewarded_task(run.config))
     check_recordings((folder,), make_spec(make_task(run.config)))
     (episode,) = (read_episode(path, spec) for path in episode_paths(folder))
     assert episode.success

@@ -12,7 +12,7 @@ from serl.guard.config import GuardState
 from serl.guard.latch import Latch, LatchFile
 from serl.log.annotations import read_tools
 from serl.log.episode_reader import episode_name, episode_paths, read_episode
-from serl.runs.deployment import read_tried
+from serl.runs.deployment import read_trial_results
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 
@@ -47,7 +47,7 @@ def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
     assert not any(child.is_running() for child in children)
     assert "trials succeeded" in command.output
     deployed = RunFolder.open(tmp_path / "mine")
-    tried = read_tried(deployed.path)
+    tried = read_trial_results(deployed.path)
     assert [each.episode for each in tried] == list(range(len(tried)))
     assert len(episode_paths(deployed.episodes("actor0"))) >= len(tried) >= 2
     assert not run.actors()

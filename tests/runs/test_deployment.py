@@ -14,9 +14,9 @@ from serl.runs.config import resolve
 from serl.runs.deployment import (
     FixedWeights,
     TrialResult,
-    append_tried,
+    append_trial_result,
     load_fitting,
-    read_tried,
+    read_trial_results,
     summary,
 )
 from serl.runs.folder import RunFolder
@@ -81,16 +81,16 @@ def test_a_checkpoint_that_does_not_say_its_spec_is_refused(tmp_path: Path) -> N
 
 
 def test_what_was_tried_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_tried(tmp_path) == []
+    assert read_trial_results(tmp_path) == []
     for each in (WON, LOST, HELPED):
-        append_tried(tmp_path, each)
+        append_trial_result(tmp_path, each)
     file = tmp_path / "trials.jsonl"
     with file.open("ab") as half:
         half.write(b'{"episode": 3, "succ')
-    assert read_tried(tmp_path) == [WON, LOST, HELPED]
+    assert read_trial_results(tmp_path) == [WON, LOST, HELPED]
     file.write_bytes(b'{"episode": 3}\n')
     with pytest.raises(CorruptData, match="success"):
-        read_tried(tmp_path)
+        read_trial_results(tmp_path)
 
 
 def test_a_summary_counts_what_the_policy_did_alone() -> None:

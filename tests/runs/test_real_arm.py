@@ -19,14 +19,14 @@ from serl.reward import RewardConfig, ToolPlace
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_of, make_guard_config
 from serl.runs.real_arm import (
-    asked_where,
-    bodies_seen,
     check_place,
-    is_judged_apart,
+    describe_classifier_bounds,
+    needs_unmeasured_poses,
+    observed_bodies,
     within_workspace,
 )
 from serl.runs.settings import run_settings
-from serl.runs.task_setup import make_judged_task, make_task
+from serl.runs.task_setup import make_rewarded_task, make_task
 from serl.task import SimulatedTask
 from serl.workspace import Workspace
 from tests.bench.task_page import overrides
@@ -63,8 +63,8 @@ def test_a_simulated_arm_is_none_wherever_it_is() -> None:
 def test_bodies_are_tracked_that_a_policy_sees(
     name: str, observe: str | None, seen: tuple[str, ...], apart: bool
 ) -> None:
-    assert bodies_seen(task(name, observe)) == seen
-    assert is_judged_apart(task(name, observe)) == apart
+    assert observed_bodies(task(name, observe)) == seen
+    assert needs_unmeasured_poses(task(name, observe)) == apart
 
 
 def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
@@ -131,7 +131,9 @@ def test_a_tuned_task_may_be_trained_on_an_arm_without_trials() -> None:
 
 def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() -> None:
     values = {"task": "pick_cube", "robot": "franka", "demos": 0, **PIXELS}
-    judged = make_judged_task(resolve(values))  # as a policy that was trained in simulation is run
+    judged = make_rewarded_task(
+        resolve(values)
+    )  # as a policy that was trained in simulation is run
     simulated = task("pick_cube", "pixels")
     arm = {name: spec for name, spec in _reading(simulated).state.items() if name != "cube_pose"}
     reading = _reading(simulated)
@@ -157,20 +159,20 @@ def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path
     arm = {"robot": "franka", "demos": 0, **PIXELS, "task_config": {"motion": BOX}}
     simulated = run_settings("pick_cube", {}, {**PIXELS, "reward": reward})
     assert simulated.reward.tool_low_m == (-1.0, -1.0, 0.15)
-    assert asked_where(simulated, make_task(simulated)) == ""
+    assert describe_classifier_bounds(simulated, make_task(simulated)) == ""
     config = run_settings("pick_cube", {}, {**arm, "reward": reward})
     assert config.reward.place == ToolPlace()
     assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
-        asked_where(config, make_task(config))
+        describe_classifier_bounds(config, make_task(config))
     )
     assert "tool_low_m" not in overrides(config), "it is what a run there has by default"
     own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
     config = run_settings("pick_cube", {}, {**arm, "reward": own})
     assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)
-    line = asked_where(config, make_task(config))
+    line = describe_classifier_bounds(config, make_task(config))
     assert "above x, y, z of [-1.0, -1.0, -0.05] m, in the base frame of this arm" in line
     human = config.model_copy(update={"reward": RewardConfig(kind="human")})
-    assert asked_where(human, make_task(human)) == ""
+    assert describe_classifier_bounds(human, make_task(human)) == ""
 
 
 def _reading(of: SimulatedTask) -> Any:

@@ -23,7 +23,7 @@ from serl.runs.assembly import make_actor, make_agent
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples, read_sight
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.testing import InProcess
 from serl.testing.samples import equal
 from serl.transport import Snapshot
@@ -55,7 +55,7 @@ def act(run: RunFolder) -> list[Record]:
     transport = InProcess()
     learner = make_agent(run.config, make_spec(make_task(run.config)), 0)
     transport.publish(Snapshot(1, {}, learner.actor_weights()))
-    spec = make_spec(make_judged_task(run.config))
+    spec = make_spec(make_rewarded_task(run.config))
     with EpisodeLog(run.episodes("a"), spec, run.name, "a", 1, run.config.log) as log:
         actor = make_actor(
             run.config,
@@ -129,6 +129,6 @@ def test_an_image_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     run = make_run(tmp_path, private_views=False)
     act(run)
     (path,) = episode_paths(run.episodes("a"))
-    more = make_spec(make_judged_task(make_run(tmp_path / "other").config))
+    more = make_spec(make_rewarded_task(make_run(tmp_path / "other").config))
     with pytest.raises(SpecMismatch, match=r"recorded != expected: observation\.images"):
         read_episode(path, more)

@@ -22,7 +22,7 @@ from serl.log.index import Index, read_index
 from serl.log.manifest import read_entries
 from serl.log.metrics import read_metrics
 from serl.runs.checkpoint import load as load_checkpoint
-from serl.runs.deployment import read_tried
+from serl.runs.deployment import read_trial_results
 from serl.system.authentication import load_key
 from serl.system.files import FileLock, disk_full, is_alive, read_bounded, sha256_of
 from serl.system.json_fields import read_objects
@@ -69,7 +69,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "labels.jsonl": drop_cut_line,
     "key": load_key,
     "trunk.safetensors": load_trunk,
-    "trials.jsonl": lambda path: read_tried(path.parent),
+    "trials.jsonl": lambda path: read_trial_results(path.parent),
     "MANIFEST.json": lambda path: load_checkpoint(path.parent),
     "index.sqlite": read_index,
     "index": Index,

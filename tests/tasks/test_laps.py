@@ -27,7 +27,7 @@ from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.sim.car import SimCar
 from serl.tasks.parts.track import Course, Points
 from serl.tasks.racing_car import _WAY_M, RacingCar, RacingCarConfig, _middle, _Pursuit
@@ -268,7 +268,7 @@ def test_a_person_at_a_pad_drives_the_lap(tmp_path: Path) -> None:
     options = cli.parse(["record", "racing_car", "--out", str(tmp_path / "mine")])
     options.overrides = []
     run = persons_folder(options, {"task_config": {"time_limit_s": 60.0}})
-    task = make_judged_task(run.config)
+    task = make_rewarded_task(run.config)
     car, pad = SimCar(task.scene, task.config), Pad()
     axes: dict[str, tuple[Axis, float]] = {"x": ("x", 1.0), "y": ("yaw", 1.0)}
     mapping = MappingConfig(axes=axes, dead_zone=0.0, deadman="hold")

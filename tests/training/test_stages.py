@@ -20,7 +20,7 @@ from serl.runs.assembly import make_agent
 from serl.runs.config import resolve, stage_configs
 from serl.runs.folder import RunFolder
 from serl.runs.inheritance import inherit
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.testing.samples import ACTOR, RUN, random_records
 from serl.training.stages import Stage, take_turns
 from serl.types import EndReason
@@ -109,7 +109,7 @@ def test_each_direction_keeps_which_file_its_own_reward_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(settings, "make_judged_task", make_task)  # these files are no models
+    monkeypatch.setattr(settings, "make_rewarded_task", make_task)  # these files are no models
     asked = {}
     for name in ("forward", "backward"):
         Path(f"{name}.safetensors").write_text(name)
@@ -145,7 +145,7 @@ def test_policies_of_the_state_are_judged_by_a_camera_each_by_its_own_model(
     config = settings.run_settings("bin_relocation", {}, asked)
     for stage in stage_configs(config).values():
         seen = make_spec(make_task(stage)).observation
-        logged = make_spec(make_judged_task(stage)).observation
+        logged = make_spec(make_rewarded_task(stage)).observation
         assert seen.state
         assert not seen.images, "no policy sees the judge's camera"
         assert list(logged.images) == ["judge"]

@@ -16,7 +16,7 @@ from serl.ros.node import RosNode
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.guard_setup import GUARD_FOLDER, simulated_latch
-from serl.runs.real_arm import bodies_seen, within_workspace
+from serl.runs.real_arm import observed_bodies, within_workspace
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
 from serl.teleop.stop import StopLatch
@@ -53,7 +53,7 @@ def make_arm(
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
-    arm = RosArm(node, where, profile, own, bodies_seen(task), lease, guarded=True)
+    arm = RosArm(node, where, profile, own, observed_bodies(task), lease, guarded=True)
     GainServices(node, arm)
     return arm
 

@@ -27,7 +27,7 @@ from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import ActorHistory, DrivenArm, RunSite, make_actor
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.files import checked_name
 from serl.system.supervisor import is_orphaned
 from serl.teleop.human_input import HumanInput
@@ -223,7 +223,7 @@ def _make_actor(
     The observers come after the log.
     """
     config = folder.config
-    spec, logged = make_spec(make_task(config)), make_spec(make_judged_task(config))
+    spec, logged = make_spec(make_task(config)), make_spec(make_rewarded_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)
     before = survey(episodes, logger.warning)

@@ -32,9 +32,9 @@ from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FixedWeights, TrialResult, append_tried, load_fitting
+from serl.runs.deployment import FixedWeights, TrialResult, append_trial_result, load_fitting
 from serl.runs.folder import RunFolder
-from serl.runs.task_setup import make_judged_task, make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
 from serl.training.actor import Actor, Site
@@ -82,10 +82,10 @@ def run(
         while number != episodes:
             if (result := actor.episode()) is None:
                 return
-            tried = deployed.trial_result(number, result)
-            append_tried(folder.path, tried)
+            outcome = deployed.trial_result(number, result)
+            append_trial_result(folder.path, outcome)
             number += 1
-            successes = float(numbers["successes"]) + tried.success
+            successes = float(numbers["successes"]) + outcome.success
             numbers = numbers | {"episodes": float(number), "successes": successes}
             if deployed.leaves_the_scene and number != episodes:
                 people.hold.pause(RESTORE)
@@ -125,7 +125,7 @@ class _DeploymentSite(Site):
         config, self._epoch = folder.config, time.time_ns()
         self.simulated = not is_real(config.robot)
         self._task: SimulatedTask = (
-            make_task(config) if self.simulated else make_judged_task(config)
+            make_task(config) if self.simulated else make_rewarded_task(config)
         )
         rate_hz = self._task.config.rate_hz
         self.robot: Any
