@@ -305,6 +305,8 @@ def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
 def set_matmul(mode: str, device: torch.device) -> torch.dtype:
     """Set the precision of float32 products and convolutions, for the whole process.
 
+    On a CPU this only permits oneDNN to round; see `SACConfig.matmul`.
+
     Returns:
         dtype of convolutions, and of networks that are never trained; trained weights stay
         float32, because bfloat16 loses small steps.

@@ -65,7 +65,7 @@ def against_others(rounds: int, compiled: bool) -> None:
     spec, critics = make_spec(30, 7), 10
     updates = {
         "serl": serl_update(spec, critics=critics, matmul="float32"),
-        "serl, bfloat16 products": serl_update(spec, critics=critics, matmul="bfloat16"),
+        "serl, matmul bfloat16": serl_update(spec, critics=critics, matmul="bfloat16"),
     }
     if compiled:
         updates["serl, compiled"] = serl_update(
