@@ -60,6 +60,11 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
                 _refuse_impossible, self._service_change_state.callback
             )
 
+    def destroy_node(self) -> None:
+        """Destroy the node at once; rclpy 7.1.6 leaves it in the network until it is collected."""
+        super().destroy_node()
+        self._state_machine.destroy_when_not_in_use()
+
     def on_configure(self, state: Any) -> Any:
         """Mark the node as configured; called by rclpy."""
         self.configured = True

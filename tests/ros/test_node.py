@@ -21,6 +21,7 @@ from serl.errors import CorruptData
 from serl.ros import node as node_module
 from serl.ros.environment import environment, ros_name
 from serl.ros.node import RosNode, namespace, run_node
+from serl.ros.ports import read_ports
 from serl.ros.telemetry import Stats, StatsMonitor
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr
@@ -69,6 +70,15 @@ def test_the_first_signal_asks_and_a_later_one_interrupts(
         monkeypatch.setattr(node_module, "_ECHO_S", -1.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_node_leaves_the_network_with_its_context(tmp_path: Path, managed: bool) -> None:
+    """One that stays reads the ports of its domain without anybody who empties them."""
+    before = read_ports()
+    with RosNode("left", tmp_path, managed=managed):
+        assert read_ports() != before
+    assert read_ports() == before
 
 
 def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
