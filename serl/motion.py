@@ -219,9 +219,9 @@ def next_target(
     for index, value in zip(indices, action, strict=False):
         command[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
     shift, turn = _in_base(command, previous.quaternion, motion)
-    wanted = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
-    target = _bounded(wanted, measured, start, motion)
-    if target is wanted:
+    goal = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
+    target = _bounded(goal, measured, start, motion)
+    if target is goal:
         return target, tuple(action[: len(indices)])
     shift = subtract(target.position, previous.position)
     turn = between(previous.quaternion, target.quaternion)
@@ -243,10 +243,10 @@ def next_gripper(
         Whether the gripper is to be closed, and the executed entry of the action: the requested
         one, clamped, if its switch was rejected, to [-0.5, 0.5], which keeps the gripper's state.
     """
-    wanted = requested < -0.5 if abs(requested) > 0.5 else closed
-    if wanted != closed and since_switch_s < motion.gripper_interval_s - 1e-9:
+    closes = requested < -0.5 if abs(requested) > 0.5 else closed
+    if closes != closed and since_switch_s < motion.gripper_interval_s - 1e-9:
         return closed, min(0.5, max(-0.5, requested))
-    return wanted, requested
+    return closes, requested
 
 
 def within_lead(target: Pose, measured: Pose, limits: Limits) -> Pose:

@@ -193,12 +193,12 @@ def _track(
     wy = of_p * py - of_v * vy - of_a * ay
     wz = of_p * pz - of_v * vz - of_a * az
     f = shortening(wx, wy, wz, peak)
-    wanted = f * wx, f * wy, f * wz
-    return _limited(velocity, acceleration, wanted, now, speed, jerk, dt_s)
+    target = f * wx, f * wy, f * wz
+    return _limited(velocity, acceleration, target, now, speed, jerk, dt_s)
 
 
 def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
-    """Return the wanted speed at a distance; `gain` is the slope of the linear part, in 1/s."""
+    """Return the target speed at a distance; `gain` is the slope of the linear part, in 1/s."""
     knee = peak / (gain * gain)
     if distance <= knee:
         return min(speed, gain * distance)
@@ -206,11 +206,11 @@ def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
 
 
 def _slope(distance: float, speed: float, peak: float, gain: float) -> float:
-    """Return the derivative of the wanted speed with respect to the distance, in 1/s."""
-    wanted = _approach(distance, speed, peak, gain)
-    if wanted == speed:
+    """Return the derivative of the target speed with respect to the distance, in 1/s."""
+    target = _approach(distance, speed, peak, gain)
+    if target == speed:
         return 0.0
-    return gain if wanted * gain <= peak else peak / wanted
+    return gain if target * gain <= peak else peak / target
 
 
 def _limited(
@@ -270,7 +270,7 @@ def _brake(
     # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h = 0.5 * math.sqrt(ax * ax + ay * ay + az * az) / jerk
     k = 0.5 / dt_s
-    wanted = shortened((-k * (vx + ax * h), -k * (vy + ay * h), -k * (vz + az * h)), peak)
-    dx, dy, dz = shortened(subtract(wanted, acceleration), reach)
+    target = shortened((-k * (vx + ax * h), -k * (vy + ay * h), -k * (vz + az * h)), peak)
+    dx, dy, dz = shortened(subtract(target, acceleration), reach)
     nx, ny, nz = ax + dx, ay + dy, az + dz
     return (vx + nx * dt_s, vy + ny * dt_s, vz + nz * dt_s), (nx, ny, nz)

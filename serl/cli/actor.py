@@ -83,15 +83,15 @@ def await_learner(
     """
     from serl.ros.processes import was_started
 
-    lock, told, seen_s = run.path / LEARNER_LOCK, False, now()
+    lock, is_announced, seen_s = run.path / LEARNER_LOCK, False, now()
     while not was_started(run):
         if is_alive(lock):
             seen_s = now()
         elif now() > seen_s + _GRACE_S:
             raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
-        if not told:
+        if not is_announced:
             print("waits for the learner, which records demonstrations first", flush=True)
-            told = True
+            is_announced = True
         sleep(0.2)
 
 
@@ -111,7 +111,7 @@ def attend(
         ask: called repeatedly; serves questions to the operator.
         learning: returns whether a learner of the run is alive on this host.
     """
-    told, look_s = 0, time.monotonic() + _LOOK_S
+    printed, look_s = 0, time.monotonic() + _LOOK_S
     while not supervisor.finished(name):
         supervisor.check()
         ask()
@@ -119,9 +119,9 @@ def attend(
             look_s = time.monotonic() + _LOOK_S
             if (status := read_link_status(link)) is None or not status.connected:
                 print(_BUSY if learning() else _SILENT, flush=True)
-        for event in supervisor.events[told:]:
+        for event in supervisor.events[printed:]:
             print(event, flush=True)
-        told = len(supervisor.events)
+        printed = len(supervisor.events)
         time.sleep(0.2)
     return DONE
 

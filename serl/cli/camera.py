@@ -75,9 +75,9 @@ def camera(options: argparse.Namespace) -> int:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
             meet_others(scratch)
-            name, told = f"camera_{options.name}", describe(source.name, config)
+            name, described = f"camera_{options.name}", describe(source.name, config)
             node = stack.enter_context(
-                RosNode(name, scratch, local=True, parameters=told, managed=True)
+                RosNode(name, scratch, local=True, parameters=described, managed=True)
             )
             published = CameraNode(node, "", base, config, source)
             kind = "image_raw" if options.jpeg is None else "image_raw/compressed"
@@ -99,8 +99,8 @@ def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     if options.loop:
         raise BadInput("--loop is for a film: give --file")
     width, height = _size(options.size, "--size")
-    asked = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
-    config = checked(CaptureConfig, asked)
+    settings = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
+    config = checked(CaptureConfig, settings)
     if options.realsense is not None:
         return partial(RealSense, options.realsense, config)
     return partial(UsbCamera, options.device, config)

@@ -32,10 +32,10 @@ def import_file(options: argparse.Namespace) -> int:
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something already; give another --out")
-    asked = checked(ImportMap, read_yaml(options.map) if options.map else {})
+    mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     found = list(runs(read_transitions(options.file)))
     origin = f"imported from {options.file.name}"
-    made = import_runs(found, make_spec(task), asked, folder, origin, config.log)
+    made = import_runs(found, make_spec(task), mapping, folder, origin, config.log)
     print(
         f"{made.successes} demonstrations in {folder}; apart: {made.failures} episodes without "
         f"success; {made.steps} steps"

@@ -54,25 +54,25 @@ def _met_with(domain: str) -> str:
 
 def examine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl doctor`."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--network",
         nargs="?",
         const="",
         metavar="RUN",
         help="list the sockets of a node of a run; of one with the defaults if none is named",
     )
-    what.add_argument(
+    group.add_argument(
         "--graph",
         nargs="?",
         const="",
         metavar="RUN|DOMAIN",
         help="show publishers, subscribers, rates and defects of a graph; default: ROS_DOMAIN_ID",
     )
-    what.add_argument(
+    group.add_argument(
         "--robot", metavar="NAME", help="an arm's driver against its profile; nothing moves"
     )
-    what.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
+    group.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
     parser.add_argument(
         "--namespace", default="/", help="of that arm's topics, such as /left; else the root"
     )

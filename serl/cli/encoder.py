@@ -56,15 +56,15 @@ def pretrain(options: argparse.Namespace) -> int:
     check_destination(options.out)
     shared = {"observe": "pixels", "task_config": task_config}
     tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.tasks}
-    told, seen = {}, {}
+    targets, seen = {}, {}
     for name, task in tasks.items():
         from_state = make_task(resolve({"task": name, **shared, "observe": "state"}))
-        told[name] = from_state.observation_spec.state
+        targets[name] = from_state.observation_spec.state
         with plugins.make_simulation(task) as robot:
             seen[name] = sights(robot, task, from_state, config)
     made = pretrain(seen, config, Countdown("epoch", config.epochs))
     words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
-    said = {
+    metadata = {
         "command": shlex.join([*words, "--out", options.out.name]),
         "privileged": True,
         "versions": versions(),
@@ -72,13 +72,14 @@ def pretrain(options: argparse.Namespace) -> int:
         "task_config": task_config,
         "config": config.model_dump(mode="json"),
     }
-    save_encoder(options.out, made, said)
+    save_encoder(options.out, made, metadata)
     size = options.out.stat().st_size
     print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
     print("it is privileged: trained on the simulator's truth, which no real camera comes with")
     for name, errors in made.errors.items():
         off = ", ".join(
-            f"{key} {error:.2g} {_unit(told[name][key])}".rstrip() for key, error in errors.items()
+            f"{key} {error:.2g} {_unit(targets[name][key])}".rstrip()
+            for key, error in errors.items()
         )
         print(f"{name}: on pictures that it never saw it is off by {off} (medians)")
     weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"

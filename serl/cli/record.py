@@ -170,8 +170,8 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         require_ros()
     if not options.device:
         return None
-    asked = parse_overrides(options.overrides).get("teleop", {})
-    mapping = teleop_commands.mapping_of(checked(TeleopConfig, asked), options.device)
+    overrides = parse_overrides(options.overrides).get("teleop", {})
+    mapping = teleop_commands.mapping_of(checked(TeleopConfig, overrides), options.device)
     return teleop_commands.open_devices(options, mapping)
 
 
@@ -185,10 +185,10 @@ def persons_folder(
     """
     from serl.runs.task_setup import for_recording, make_rewarded_task, make_spec
 
-    asked = parse_overrides(options.overrides)
+    overrides = parse_overrides(options.overrides)
     name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
     arm = real_arm(options.robot, options.namespace)
-    config = resolve(defaults, asked, {"task": name, "seed": options.seed} | arm)
+    config = resolve(defaults, overrides, {"task": name, "seed": options.seed} | arm)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     config = for_recording(config)

@@ -114,12 +114,12 @@ class _Mistakes:
             *_indented(self._endings.lines()),
         ]
         lines += [f"false success: {_where(place)}" for place in self._endings.wrong[:_LISTED]]
-        for rows, what in (
+        for rows, error_name in (
             (images.false_positives, "taken for success"),
             (images.false_negatives, "missed"),
         ):
             lines += [
-                f"{what}, {_sure(self._sureness[row])}: {_where(self._origins[row])}"
+                f"{error_name}, {_sure(self._sureness[row])}: {_where(self._origins[row])}"
                 for row in rows[:_LISTED]
             ]
         return lines
@@ -248,9 +248,9 @@ def collect(options: argparse.Namespace) -> int:
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     with plugins.make_simulation(task) as robot:
-        wanted = LabelCounts(options.positives, options.negatives)
+        target = LabelCounts(options.positives, options.negatives)
         try:
-            counts = collect(robot, task, folder, wanted, options.seed, _show_counts, config.log)
+            counts = collect(robot, task, folder, target, options.seed, _show_counts, config.log)
         except KeyboardInterrupt:
             print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
             raise
@@ -266,7 +266,7 @@ def _collect_person(options: argparse.Namespace) -> int:
     from serl.runs.task_setup import make_task
     from serl.system.files import FileLock
 
-    wanted = LabelCounts(options.positives, options.negatives)
+    target = LabelCounts(options.positives, options.negatives)
     defaults = {
         "observe": "pixels",
         "task_config": {"time_limit_s": record_command.PERSONS_TIME_S},
@@ -277,13 +277,13 @@ def _collect_person(options: argparse.Namespace) -> int:
     if not options.console:
         print(_BY_WORDS, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
-        write_session(run.path, RecordingSession(purpose="reward", wanted=wanted._asdict()))
+        write_session(run.path, RecordingSession(purpose="reward", wanted=target._asdict()))
         marks = Marks(run)
         commands = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
         with record_command.stand(options, run, task, device, commands) as place:
-            counts = collect_person(place, task, run, marks, wanted, options.seed, _print_counts)
+            counts = collect_person(place, task, run, marks, target, options.seed, _print_counts)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
-    if counts.positives < wanted.positives or counts.negatives < wanted.negatives:
+    if counts.positives < target.positives or counts.negatives < target.negatives:
         print(f"to go on: the same command with --out {run.path}")
         raise KeyboardInterrupt
     print(f"next: serl reward train {run.path} --out {task.name}.safetensors")

@@ -48,7 +48,7 @@ class Setting(NamedTuple):
 def describe(config: BaseModel, prefix: str = "") -> Iterator[Setting]:
     """Yield all settings of a configuration and of the models in it, with their values."""
     model = type(config)
-    schema, said = model.model_json_schema(), meanings(model)
+    schema, descriptions = model.model_json_schema(), meanings(model)
     values = config.model_dump(mode="json")
     for name in model.model_fields:
         value = getattr(config, name)
@@ -60,7 +60,7 @@ def describe(config: BaseModel, prefix: str = "") -> Iterator[Setting]:
         if unit := _SUFFIX.search(name):
             kind += f", {_UNITS[unit[1]]}"
         choices = tuple(map(str, own.get("enum", ())))
-        yield Setting(f"{prefix}{name}", kind, choices, values[name], said.get(name, ""))
+        yield Setting(f"{prefix}{name}", kind, choices, values[name], descriptions.get(name, ""))
 
 
 def _kind(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
@@ -115,11 +115,11 @@ def _defaults(kind: str, overrides: Sequence[str]) -> tuple[BaseModel, str]:
 
 def _with_plugins(overrides: Sequence[str]) -> TrainConfig:
     """Return default settings with the plug-ins that some words select."""
-    asked = dict(leaves(parse_overrides(overrides)))
+    overridden = dict(leaves(parse_overrides(overrides)))
     selected: dict[str, Any] = {}
     for choice in CHOICES.values():
         for setting in (choice.setting, f"{choice.field}.{choice.setting}"):
-            if isinstance(name := asked.get(setting), str):
+            if isinstance(name := overridden.get(setting), str):
                 selected = merge(selected, choice.selecting(name))
     return resolve(selected)
 

@@ -130,8 +130,8 @@ def walk(
                 continue
             asker.show(heading)
             trial = _run_step(session, step, now)
-            tried = {**session.profile.setup, step.name: trial}
-            session.profile = session.profile.model_copy(update={"setup": tried})
+            results = {**session.profile.setup, step.name: trial}
+            session.profile = session.profile.model_copy(update={"setup": results})
             write_robot(session.out, session.profile)
             asker.show(f"  {_words(trial)}")
     except Left:

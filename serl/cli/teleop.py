@@ -210,11 +210,11 @@ def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[D
 
 def _settings(options: argparse.Namespace) -> TeleopConfig:
     """Return the settings of the run, if there is one, with the command line's overrides."""
-    asked = parse_overrides(options.overrides)
-    if others := sorted(asked.keys() - {"teleop"}):
+    overrides = parse_overrides(options.overrides)
+    if others := sorted(overrides.keys() - {"teleop"}):
         raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
     run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
-    return checked(TeleopConfig, merge(run, asked.get("teleop", {})))
+    return checked(TeleopConfig, merge(run, overrides.get("teleop", {})))
 
 
 def _drive(
@@ -236,17 +236,17 @@ def _drive(
         hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
         names = " and ".join(device.name for device in devices)
         print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
-        tidings: deque[str] = deque(maxlen=1)  # the actor's last state
+        states: deque[str] = deque(maxlen=1)  # the actor's last state
         node.subscribe(
             control_topic(options.actor),
-            lambda message: tidings.append(
+            lambda message: states.append(
                 describe_control({pair.key: pair.value for pair in message.values}, records)
             ),
         )
         shown = ""
         while not node.stopping:
-            if tidings and tidings[0] != shown:
-                shown = tidings[0]
+            if states and states[0] != shown:
+                shown = states[0]
                 print(shown, flush=True)
             for hand, operator_input in zip(
                 hands, [_operator_input(each, mapping) for each in devices], strict=True
@@ -259,8 +259,8 @@ def _drive(
 def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
     """Raise `BadInput` unless there is one device for each arm that actions of `spec` move."""
     if (arms := arm_count(spec)) != devices:
-        asked = "two arms: give --left and --right" if arms == 2 else "one arm: give one device"
-        raise BadInput(f"{name}: its actions move {asked}")
+        needed = "two arms: give --left and --right" if arms == 2 else "one arm: give one device"
+        raise BadInput(f"{name}: its actions move {needed}")
 
 
 def _operator_input(device: Device, mapping: MappingConfig) -> Wish | None:

@@ -244,9 +244,9 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
         return None
     checkpoint = pick(run.checkpoints)
     display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
-    tried_in = deployment(run, config)
-    deploy(tried_in, checkpoint, config.trials)
-    evaluation = unassisted(read_trial_results(tried_in.path))
+    deployed = deployment(run, config)
+    deploy(deployed, checkpoint, config.trials)
+    evaluation = unassisted(read_trial_results(deployed.path))
     if evaluation is not None:
         with run.lock_learner(), MetricsWriter(run.path) as metrics:
             step = int(checkpoint.name)

@@ -121,11 +121,11 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
 
 def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], object]) -> None:
     """Supervise until the processes in `ends` are done; print restarts and ask the operator."""
-    told = 0
+    printed = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()
         ask()
-        for event in supervisor.events[told:]:
+        for event in supervisor.events[printed:]:
             print(event, flush=True)
-            told += 1
+            printed += 1
         time.sleep(_POLL_S)

@@ -158,8 +158,8 @@ class Console:
             elif self._lease.renew(socket):
                 self._start(self._execute({socket}, frame))
             else:
-                what = "yes" if isinstance(frame, Confirmation) else frame
-                await _send(socket, {"type": "answer", "what": what, "text": "take over first"})
+                request = "yes" if isinstance(frame, Confirmation) else frame
+                await _send(socket, {"type": "answer", "what": request, "text": "take over first"})
 
     def _start(self, command: Coroutine[Any, Any, None]) -> None:
         """Execute a command as a task, so that heartbeats are still processed meanwhile."""
@@ -183,7 +183,7 @@ class Console:
         self, sockets: set[web.WebSocketResponse], command: str | Confirmation
     ) -> None:
         """Execute a command and send its result to the pages that gave it."""
-        what = "yes" if isinstance(command, Confirmation) else command
+        request = "yes" if isinstance(command, Confirmation) else command
         try:
             if isinstance(command, Confirmation):
                 text = await self._backend.confirm(command.question)
@@ -192,7 +192,7 @@ class Console:
             done = True
         except SerlError as error:
             text, done = str(error), False
-        answer = {"type": "answer", "what": what, "text": text, "done": done}
+        answer = {"type": "answer", "what": request, "text": text, "done": done}
         await asyncio.gather(*(_send(socket, answer) for socket in sockets))
 
     async def _send_state(self, socket: web.WebSocketResponse) -> None:

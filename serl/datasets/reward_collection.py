@@ -343,12 +343,12 @@ class _LabellingInput:
         return self._desk()
 
     def events(self) -> tuple[Event, ...]:
-        said = self._desk.events()
-        for event in said:
+        events = self._desk.events()
+        for event in events:
             if event in _MEANING:
                 with suppress(SerlError):  # no step has passed yet
                     self._marks.mark(_MEANING[event])
-        return tuple(event for event in said if event not in _MEANING)
+        return tuple(event for event in events if event not in _MEANING)
 
 
 def collect_person(

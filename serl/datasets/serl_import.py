@@ -262,23 +262,23 @@ class Mapper:
 
     def _misfits(self, sample: Mapping[str, Values]) -> list[str]:
         lines = []
-        for name, wanted in self._spec.state.items():
+        for name, expected in self._spec.state.items():
             pieces = self._pieces.get(name, ())
             absent = [piece.key for piece in pieces if piece.key not in sample]
             if not pieces or absent:
-                lines.append(f"state {name} {list(wanted.shape)}: {absent or 'nothing'} to take")
+                lines.append(f"state {name} {list(expected.shape)}: {absent or 'nothing'} to take")
                 continue
             try:
                 self._state(name, sample)
             except (ValueError, IndexError):
                 keys = ", ".join(f"{piece.key}[{piece.at}:]" for piece in pieces)
-                lines.append(f"state {name} {list(wanted.shape)}: too little in {keys}")
-        for name, wanted in self._spec.images.items():
+                lines.append(f"state {name} {list(expected.shape)}: too little in {keys}")
+        for name, expected in self._spec.images.items():
             key = self._images.get(name)
             found = _unstacked(sample[key]) if key is not None and key in sample else None
-            if found is None or found.shape != wanted.shape or found.dtype != np.uint8:
-                what = "absent" if found is None else f"{list(found.shape)} {found.dtype}"
-                lines.append(f"image {name}: {list(wanted.shape)} uint8 != {what}")
+            if found is None or found.shape != expected.shape or found.dtype != np.uint8:
+                actual = "absent" if found is None else f"{list(found.shape)} {found.dtype}"
+                lines.append(f"image {name}: {list(expected.shape)} uint8 != {actual}")
         return lines
 
 

@@ -178,7 +178,8 @@ def _too_fast(limits: Limits, profile: ArmProfile) -> str:
     """Return which speed limit exceeds the speed of the arm's controller; empty if none does."""
     able = limits_of(limits, profile)
     for name in ("speed_m_s", "angular_speed_rad_s"):
-        asked, most = getattr(limits, name), getattr(able, name)
-        if asked > most:
-            return f"motion.limits.{name}: {asked:g}, but its controller follows {most:g} at most"
+        requested, allowed = getattr(limits, name), getattr(able, name)
+        if requested > allowed:
+            value = f"motion.limits.{name}: {requested:g}"
+            return f"{value}, but its controller follows {allowed:g} at most"
     return ""

@@ -209,8 +209,8 @@ class Guard:
             BadInput: there is no acknowledged emergency stop, or the cause is still there.
         """
         if self.state is not GuardState.ESTOP or not self._acknowledged:
-            wanted = "an acknowledged emergency stop"
-            raise BadInput(f"nothing to reset: the guard is in {self.state}, expected {wanted}")
+            expected = "an acknowledged emergency stop"
+            raise BadInput(f"nothing to reset: the guard is in {self.state}, expected {expected}")
         self._refuse_unless_well(now_s)
         self._recovering = True
         return self._disarmed()

@@ -337,7 +337,7 @@ class MeasuredArm:
         return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
 
     def has_settled(self, since_s: float, now_s: float) -> bool:
-        """Return whether the arm stands, and both it and its setpoint have stood for 0.5 s.
+        """Return whether the arm and its setpoint have been at rest for 0.5 s.
 
         The arm takes less than this time to reach a resting setpoint.
         """

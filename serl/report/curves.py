@@ -173,9 +173,9 @@ class Assistance:
         return 100.0 * self.requests / self.episodes if self.episodes else math.nan
 
     def __str__(self) -> str:
-        asked = f"requests for a person: {self.requests} in {self.episodes:,} episodes"
+        text = f"requests for a person: {self.requests} in {self.episodes:,} episodes"
         rate = f" ({self.requests_per_100:.2g} per 100)" if self.episodes else ""
-        return f"{asked}{rate}, takeovers: {self.takeovers:,}"
+        return f"{text}{rate}, takeovers: {self.takeovers:,}"
 
 
 def assistance(rows: Sequence[MetricsRow]) -> Assistance:

@@ -168,10 +168,11 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
         return f"correct more briefly: {share:.0%} of the last steps were human"
     if len(last) == PATIENCE and (takeover_s := _mean_takeover_s(episodes)) > _LONG_S:
         return f"correct briefly: takeovers of {takeover_s:.1f} s raise over-estimation"
-    tried = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
-    if not tried:
+    outcomes = [row["success"] for row in episodes if not row["assisted"]][-ALONE:]
+    if not outcomes:
         return "let it try: no unassisted episode yet"
-    return f"correct briefly: {sum(tried)} of the last {len(tried)} unassisted episodes succeeded"
+    counts = f"{sum(outcomes)} of the last {len(outcomes)}"
+    return f"correct briefly: {counts} unassisted episodes succeeded"
 
 
 def human_share(episodes: Iterable[dict[str, Any]]) -> float | None:

@@ -174,8 +174,8 @@ def free_domain(
     Raises:
         BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
     """
-    if asked := environ.get("ROS_DOMAIN_ID", ""):
-        return Domain(_domain_id(asked), None)
+    if name := environ.get("ROS_DOMAIN_ID", ""):
+        return Domain(_domain_id(name), None)
     if not network.local:
         return Domain(network.domain, None)
     folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"

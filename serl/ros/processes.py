@@ -283,8 +283,8 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
     for robot in graph.robots:
         both_real = is_real(robot.profile) and is_real(config.robot)
         if robot.actor and robot.profile != config.robot and not both_real:
-            asked, own = robot.profile or "null", config.robot or "null"
-            raise BadInput(f"robots.{robot.name}.profile: {asked}, and {run.path} drives {own}")
+            requested, own = robot.profile or "null", config.robot or "null"
+            raise BadInput(f"robots.{robot.name}.profile: {requested}, and {run.path} drives {own}")
         if robot.actor:
             specs += actor_processes(run, robot.name, real_arm_of(robot))
         elif robot.profile == "sim":

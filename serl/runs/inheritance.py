@@ -84,23 +84,25 @@ def inherit(config: TrainConfig) -> Inheritance:
     reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
     if run.config.agent.algorithm == "bc":
         reasons["critics"] = "bc trains none"
-    asked = config.init_from.load
+    requested = config.init_from.load
     if spec.observation.images:
         reasons["encoder"] = _other_trunk(run.config.agent, config.agent) or reasons["encoder"]
-        _need_encoder(reasons, asked)
-    wanted = tuple(p for p in parts if p == "actor" or not reasons[p]) if asked is None else asked
-    kept = [part for part in parts if part in config.agent.frozen and part not in wanted]
+        _need_encoder(reasons, requested)
+    loaded = requested
+    if loaded is None:
+        loaded = tuple(part for part in parts if part == "actor" or not reasons[part])
+    kept = [part for part in parts if part in config.agent.frozen and part not in loaded]
     needed = kept if config.agent.encoder_weights in (None, "auto") else []
-    for part in (*wanted, *needed):
+    for part in (*loaded, *needed):
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
     if config.init_from.data != "none" and (difference := _useless(run.config, config)):
         raise SpecMismatch(f"{path}: its steps are of no use here: {_shortened(difference)}")
-    whole = all(part in wanted for part in ("actor", "critics"))
-    taken = tuple(name for part in wanted for name in _ARRAYS[part])
+    whole = all(part in loaded for part in ("actor", "critics"))
+    taken = tuple(name for part in loaded for name in _ARRAYS[part])
     taken += _OF_THE_WHOLE if whole else ()
     state = {name: array for name, array in arrays.items() if name.startswith(taken)}
-    origin = config.init_from.model_copy(update={"run": path, "load": wanted})
+    origin = config.init_from.model_copy(update={"run": path, "load": loaded})
     source = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
     pretrained = starting_file(config.agent, spec.observation.images) is not None
     lines = _lines(origin, source, reasons, mine, whole, pretrained, config.agent)
@@ -293,8 +295,8 @@ def kept_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episod
             found = True
             yield episode
     if not found:
-        what = "episode with a step" if origin.data == "steps" else "success"
-        raise BadInput(f"{origin.run}: init_from.data {origin.data}: it recorded no {what}")
+        unit = "episode with a step" if origin.data == "steps" else "success"
+        raise BadInput(f"{origin.run}: init_from.data {origin.data}: it recorded no {unit}")
 
 
 def _link(path: Path, to: Path) -> None:

@@ -239,18 +239,18 @@ def read_samples(
     episodes: list[int] = []
     origins: list[Origin] = []
     tools_m: list[Array] = []
-    wanted = dict(views) if views else {}
+    expected = dict(views) if views else {}
     number = 0
     for folder in folders:
-        wanted = wanted or read_sight(folder).views
-        if not wanted:
+        expected = expected or read_sight(folder).views
+        if not expected:
             raise BadInput(f"{folder}: its episodes have no images to learn from")
-        for recorded in recordings(folder, wanted, labelled=True):
+        for recorded in recordings(folder, expected, labelled=True):
             number += 1
             places_m = recorded.tools_m
             for step, observation in enumerate(recorded.observations):
                 if step in recorded.labels:
-                    for name in wanted:
+                    for name in expected:
                         images.setdefault(name, []).append(observation.images[name])
                     labels.append(recorded.labels[step])
                     episodes.append(number)
@@ -264,7 +264,7 @@ def read_samples(
         )
     arrays = {name: np.stack(frames) for name, frames in images.items()}
     found_m = np.array(tools_m, np.float32)
-    return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins), found_m), wanted
+    return Samples(arrays, np.array(labels), np.array(episodes), tuple(origins), found_m), expected
 
 
 def with_labelled(

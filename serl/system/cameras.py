@@ -182,13 +182,13 @@ class RealSense:
     def __init__(self, serial: str, config: CaptureConfig) -> None:
         rs = _realsense()
         self.name = f"RealSense {serial}".strip()
-        self._pipeline, wanted = rs.pipeline(), rs.config()
+        self._pipeline, settings = rs.pipeline(), rs.config()
         if serial:
-            wanted.enable_device(serial)
+            settings.enable_device(serial)
         size = config.width, config.height
-        wanted.enable_stream(rs.stream.color, *size, rs.format.rgb8, round(config.rate_hz))
+        settings.enable_stream(rs.stream.color, *size, rs.format.rgb8, round(config.rate_hz))
         try:
-            self._pipeline.start(wanted)
+            self._pipeline.start(settings)
         except RuntimeError as error:
             raise BadInput(f"camera {self.name}: {error}") from None
 

@@ -138,9 +138,9 @@ class AgentSuite(ABC):
         }
         if finite:
             damaged["with NaN"] = {**state, name: np.full_like(state[name], np.nan)}
-        for what, bad in damaged.items():
-            assert_refused(SpecMismatch, partial(load, bad), f"weights {what}")
-            assert equal(agent.state_dict(), before), f"weights {what} were half loaded"
+        for fault, bad in damaged.items():
+            assert_refused(SpecMismatch, partial(load, bad), f"weights {fault}")
+            assert equal(agent.state_dict(), before), f"weights {fault} were half loaded"
 
     def _batch(self, spec: Spec, seed: int) -> Batch:
         return random_batch(spec, self.rows, np.random.default_rng(seed))

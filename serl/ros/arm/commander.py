@@ -178,10 +178,10 @@ class ArmCommander:
     def _missing_subscriber(self) -> str:
         name = self._node.absolute(self._topic.name)
         found = self._node.handle.get_subscriptions_info_by_topic(name)
-        wanted = type(self._message).__name__
-        others = sorted({each.topic_type for each in found} - {f"geometry_msgs/msg/{wanted}"})
+        expected = type(self._message).__name__
+        others = sorted({each.topic_type for each in found} - {f"geometry_msgs/msg/{expected}"})
         if others:
-            return f"{name}: is listened to as {', '.join(others)}, not as {wanted}"
+            return f"{name}: is listened to as {', '.join(others)}, not as {expected}"
         return f"{name}: no controller listens" + (" with a quality that fits" if found else "")
 
 
@@ -204,8 +204,8 @@ class _GripperTopic:
 
     @property
     def unheard(self) -> str:
-        heard = self._publisher.get_subscription_count()
-        return "" if heard else f"{self._name}: no gripper listens"
+        subscribers = self._publisher.get_subscription_count()
+        return "" if subscribers else f"{self._name}: no gripper listens"
 
 
 class _GripperAction:

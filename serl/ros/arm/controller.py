@@ -226,7 +226,7 @@ _OLD_S = 2.0
 _SWITCH_S = 2.0
 """Longest plausible time between the gains of two modes; a switch takes half a second."""
 _NO_ANSWER_S = 5.0
-"""Time since the first answer between two modes after which it must have ended, heard or not."""
+"""Time since the first answer between two modes after which it must have ended, reported or not."""
 
 _STIFFEN = "call the service gains/precision of its actor, or start that anew"
 

@@ -94,12 +94,11 @@ class FaultWatch:
             publisher = printable(f"{each.node_namespace.rstrip('/')}/{each.node_name}")
             if each.topic_type != expected:
                 found = printable(each.topic_type)
-                return f"{publisher} tells {found}, expected {expected}: it is not heard"
+                return f"{publisher} publishes {found}, expected {expected}: not received"
             fits, why = qos_check_compatible(each.qos_profile, self._topic.qos)
             if fits == QoSCompatibility.ERROR:
-                return (
-                    f"{publisher} is not heard: {why.removeprefix('ERROR: ').strip().rstrip(';')}"
-                )
+                reason = why.removeprefix("ERROR: ").strip().rstrip(";")
+                return f"{publisher} is not received: {reason}"
         return ""
 
     def _receive(self, message: bytes) -> None:

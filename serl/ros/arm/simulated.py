@@ -181,11 +181,11 @@ class SimulatedRosArm(RosArm):
 
     def _arrived(self, answer: Mapping[str, Any], limit_s: float) -> bool:
         """Return whether all messages of the answer's instant arrived within `limit_s`."""
-        told_s = np.float32(answer["time_s"])
+        answered_s = np.float32(answer["time_s"])
 
         def here() -> bool:
             if any(feed.stamp_ns < answer["stamp_ns"] for feed in (*self.feeds, self._truth)):
                 return False
-            return not self._lockstep or self._truth.newest().value["time_s"][0] == told_s
+            return not self._lockstep or self._truth.newest().value["time_s"][0] == answered_s
 
         return self.remote.wait(here, limit_s)

@@ -112,12 +112,12 @@ class StreamSender:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a learner is heard, but has not received anything from here for long."""
+        """Whether a learner is present, but has not received anything from here for long."""
         return self._in_vain >= _MOST_IN_VAIN
 
     @property
     def connected(self) -> bool:
-        """Whether a learner is heard and has sent its cursor for this epoch."""
+        """Whether a learner is present and has sent its cursor for this epoch."""
         return self._welcome and time.monotonic() - self.received_s <= SILENCE_S
 
     def pump(self) -> bool:

@@ -64,8 +64,8 @@ class Attendant:
     def question(self) -> str:
         """Return the question to confirm before an arm moves; empty without one.
 
-        Arms are asked about one after the other: the question stays until it is answered, and is
-        asked only where an answer can succeed.
+        Questions about arms follow each other: one stays until it is answered, and is shown only
+        where an answer can succeed.
         """
         self._rejoin_if_deaf()
         if not self._question or self._arm.question() != self._question:
@@ -117,7 +117,7 @@ class Attendant:
         self._received_s = time.monotonic()
 
     def _rejoin_if_deaf(self) -> None:
-        """Join the domain anew when no guard was heard for long: discovery may have failed.
+        """Join the domain anew when no guard has reported for long: discovery may have failed.
 
         Fast DDS can leave two participants that never match, however long both run. The pauses
         between attempts double, as there may be no guard yet.

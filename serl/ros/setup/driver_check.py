@@ -177,8 +177,8 @@ class RobotCheck:
         channel = self._profile.fault
         assert channel is not None
         if not log.messages:
-            nobody = not topics.get(log.name, TopicInfo(log.name)).publishers
-            why = "it has no publisher" if nobody else "silent"
+            absent = not topics.get(log.name, TopicInfo(log.name)).publishers
+            why = "it has no publisher" if absent else "silent"
             return Finding(False, "errors", f"{log.name}: {why}")
         words = fault_words(channel, log.messages[-1][1])
         text = f"the arm reports {words}" if words else "the arm is well"

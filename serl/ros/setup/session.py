@@ -139,7 +139,7 @@ def _why_silent(node: RosNode, topic: Topic) -> str:
     if not found:
         return f"no publisher of {name}"
     types = sorted({printable(each.topic_type) for each in found})
-    wanted = f"{topic.kind.__module__.split('.')[0]}/msg/{topic.kind.__name__}"
-    if wanted not in types:
-        return f"{name}: is published as {', '.join(types)}, expected {wanted}"
+    expected = f"{topic.kind.__module__.split('.')[0]}/msg/{topic.kind.__name__}"
+    if expected not in types:
+        return f"{name}: is published as {', '.join(types)}, expected {expected}"
     return f"{name}: has a publisher that sends nothing"

@@ -167,12 +167,12 @@ class FakeDriver:
 
     def _on_gripper(self, message: Any) -> None:
         """Close or open, as the adapter of a Franka hand does, which knows no other positions."""
-        wanted, is_open = message.data[0], self._finger > OPEN_RATIO
+        opening, is_open = message.data[0], self._finger > OPEN_RATIO
         if self.fault == "numb":
             return
-        if wanted <= 0.5 and is_open and not self._closing:
+        if opening <= 0.5 and is_open and not self._closing:
             self._finger_target, self._closing = 0.0, True
-        elif wanted > 0.5 and not is_open and self._closing:
+        elif opening > 0.5 and not is_open and self._closing:
             self._finger_target, self._closing = 1.0, False
 
     def _serve_gripper(self, kind: Any, name: str) -> None:

@@ -121,9 +121,9 @@ class ProfileSuite:
         fastest = controller.fastest_m_s if part.start == 0 else controller.fastest_rad_s
         if profile.target.type != TWIST or fastest is None:
             pytest.skip("the profile promises no fastest speed")
-        for wanted, expected in ((0.9 * fastest, 0.9 * fastest), (2.0 * fastest, fastest)):
+        for target, expected in ((0.9 * fastest, 0.9 * fastest), (2.0 * fastest, fastest)):
             runner, velocity = self._law(), np.zeros(6)
-            velocity[part] = [0.6 * wanted, 0.8 * wanted, 0.0]
+            velocity[part] = [0.6 * target, 0.8 * target, 0.0]
             for _ in range(50):
                 runner.go_at(velocity)
                 runner.run(0.01)
@@ -153,10 +153,10 @@ class ProfileSuite:
     def test_settings_are_read_back(self, bench: ProfileBench) -> None:
         """Check that the controller has all parameters of the profile after the start."""
         controller = bench.profile.controller
-        wanted = {**controller.parameters, **controller.expected}
-        if not wanted:
+        target = {**controller.parameters, **controller.expected}
+        if not target:
             pytest.skip("the profile has no parameters")
-        wrong = controller.wrong(bench.get(*wanted))
+        wrong = controller.wrong(bench.get(*target))
         assert not wrong, wrong
 
     def test_a_controller_with_another_setting_is_refused(self, bench: ProfileBench) -> None:
@@ -168,20 +168,20 @@ class ProfileSuite:
         if not numbers:
             pytest.skip("the profile has no numeric parameters")
         for name in {numbers[0], numbers[-1]}:
-            wanted = float(settings[name])
+            target = float(settings[name])
             kind = type(bench.get(name)[name])
-            wrong = kind((3.0 if name in gains else 2.0) * wanted)  # outside of all modes
+            wrong = kind((3.0 if name in gains else 2.0) * target)  # outside of all modes
             bench.make_ready()
             since = len(bench.states)
             bench.set(**{name: wrong})
-            line = f"{name} is {wrong}, expected {wanted}"
+            line = f"{name} is {wrong}, expected {target}"
             eventually(lambda: self._stopped_by(bench, line, since), 30.0, lambda: bench.state)  # noqa: B023
             eventually(lambda: bench.call("ack")[0])
             accepted, answer = bench.call("arm")
             assert not accepted, f"armed although {line}"
             assert line in answer
             assert "\n" not in answer
-            bench.set(**{name: kind(wanted)})
+            bench.set(**{name: kind(target)})
 
     def test_gains_switch_while_it_runs(self, bench: ProfileBench) -> None:
         """Check that the gains of each mode are taken by a running controller, and read back."""

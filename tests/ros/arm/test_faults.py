@@ -123,10 +123,10 @@ def test_a_passer_by_who_was_never_heard_is_not_missed() -> None:
         (
             "std_msgs/msg/String",
             DurabilityPolicy.TRANSIENT_LOCAL,
-            "/running: /arm/driver tells std_msgs/msg/String, expected std_msgs/msg/Bool: "
-            "it is not heard",
+            "/running: /arm/driver publishes std_msgs/msg/String, expected std_msgs/msg/Bool: "
+            "not received",
         ),
-        ("std_msgs/msg/Bool", DurabilityPolicy.VOLATILE, "/running: /arm/driver is not heard: "),
+        ("std_msgs/msg/Bool", DurabilityPolicy.VOLATILE, "/running: /arm/driver is not received: "),
         ("std_msgs/msg/Bool", DurabilityPolicy.TRANSIENT_LOCAL, ""),
     ],
 )
