@@ -88,6 +88,9 @@ class TimingBelt(ArmTask):
 
     The relaxed belt is round, and too short for both pulleys: it must be stretched. A belt on top
     of a pulley, or around only one, does not count.
+
+    This is not HIL-SERL's belt assembly. The belt is a closed loop of capsules, there is no
+    tensioner, and its ends may be 7 mm off their places. Results of the two do not compare.
     """
 
     name = "timing_belt"

@@ -60,11 +60,10 @@ class SACConfig(AgentConfig):
         grasp_epsilon: share of a gripper's choices in training that are random.
         bc_warm_start: number of first updates that train the actor by cloning alone.
         metrics_every: updates between two reports of metrics.
-        matmul: "float32"; "bfloat16", which is TF32 for products on CUDA, and on a CPU bfloat16 for
-            convolutions and frozen trunks alone: matrix products are left to oneDNN, which
-            computes them in float32 on a processor with AVX-512 and without AMX (error 4e-5
-            against float64, 0.17 if rounded); "auto" for "bfloat16" on CUDA and where the
-            processor has units for it.
+        matmul: "float32"; "bfloat16" for convolutions of encoders and for frozen trunks, with
+            matrix products in TF32 on CUDA and left to oneDNN on a CPU, which computes them in
+            float32 on a processor with AVX-512 and without AMX (error 4e-5 against float64, 0.17
+            if rounded); "auto" for "bfloat16" on CUDA and where the processor has units for it.
     """
 
     hidden: tuple[Width, ...] = Field((256, 256), min_length=1, max_length=8)

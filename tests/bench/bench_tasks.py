@@ -68,7 +68,7 @@ def _measure(options: argparse.Namespace) -> int:
         record, picture = task_bench.measure(task, options.trials)
         records = _known(options)
         before = records.get(task.name, TaskRecord())
-        kept = {name: getattr(before, name) for name in ("walk", "trainings", "reason")}
+        kept = {name: getattr(before, name) for name in ("walk", "trainings", "cloned", "reason")}
         records[task.name] = record.model_copy(update=kept)
         pictures[task.name] = picture
         print(task_page.row(task.name, records), flush=True)

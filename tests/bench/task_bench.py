@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,30 @@ class Training(BaseModel):
         return " --" not in self.settings
 
 
+class Cloned(BaseModel):
+    """The result of cloning demonstrations alone, without a robot step and without a human.
+
+    Attributes:
+        recorded_in: the commit of the code.
+        seeds: seeds of the clones.
+        demonstrations: number of the expert's demonstrations, for each seed.
+        updates: gradient steps of each clone.
+        successes: successful final trials of all clones.
+        trials: final trials of all clones.
+        cycle_s: mean task time of the successful trials, s.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recorded_in: str
+    seeds: tuple[int, ...]
+    demonstrations: int = Field(ge=1)
+    updates: int = Field(ge=1)
+    successes: int = Field(ge=0)
+    trials: int = Field(ge=1)
+    cycle_s: float | None = None
+
+
 class TaskRecord(BaseModel):
     """The measurements of a task.
 
@@ -172,6 +197,7 @@ class TaskRecord(BaseModel):
         steps_per_s: environment steps with random actions, per second of one core's time.
         walk: result of many random steps; None if not measured.
         trainings: results of trainings from state.
+        cloned: result of cloning alone; None if not measured. Written by hand.
         reason: reason why trainings do not reach 95 %, if they do not; written by hand.
     """
 
@@ -183,6 +209,7 @@ class TaskRecord(BaseModel):
     steps_per_s: float = Field(0.0, ge=0)
     walk: Walk | None = None
     trainings: tuple[Training, ...] = ()
+    cloned: Cloned | None = None
     reason: str = ""
 
     @property
@@ -214,9 +241,8 @@ def find_tasks(names: Iterable[str]) -> Iterator[SimulatedTask]:
 
 
 def summaries() -> dict[str, str]:
-    """Return one line on each task that is known by name."""
-    tasks = find_tasks(plugins.names("task"))
-    return {each.name: (type(each).__doc__ or "").strip().splitlines()[0] for each in tasks}
+    """Return the docstring of each task that is known by name."""
+    return {each.name: getdoc(type(each)) or "" for each in find_tasks(plugins.names("task"))}
 
 
 def measure(task: SimulatedTask, trials: int) -> tuple[TaskRecord, Image]:

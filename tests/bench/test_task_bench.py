@@ -11,11 +11,20 @@ from serl import plugins
 from serl.errors import BadInput, CorruptData
 from serl.version import commit
 from tests.bench import bench_tasks, task_bench, task_page
-from tests.bench.task_bench import TaskRecord, Training, Walk
+from tests.bench.task_bench import Cloned, TaskRecord, Training, Walk
 
 ROOT = Path(__file__).parents[2]
 TRAINED = Training(
     command="serl train reach", recorded_in="abc", seeds=(1, 2), steps=500, successes=99, trials=100
+)
+CLONED = Cloned(
+    recorded_in="abc",
+    seeds=(1,),
+    demonstrations=20,
+    updates=8000,
+    successes=22,
+    trials=50,
+    cycle_s=2.3,
 )
 
 
@@ -46,7 +55,8 @@ def test_pictures_show_the_expert_at_work() -> None:
 
 def test_what_was_not_measured_is_said_so() -> None:
     assert task_page.row("reach", {}) == (
-        "| reach | not measured | not measured | not measured | not measured | not measured |  |  |"
+        "| reach | not measured | not measured | not measured | not measured | not measured |  |  "
+        "| not measured |"
     )
     record = TaskRecord(
         expert_successes=9,
@@ -55,15 +65,17 @@ def test_what_was_not_measured_is_said_so() -> None:
         steps_per_s=800,
         walk=Walk(steps=20_000),
         trainings=(TRAINED,),
+        cloned=CLONED,
     )
     assert task_page.row("reach", {"reach": record}) == (
         "| reach | 9 of 10 (60% to 98%) | 12 | 800 | 20,000, no fault "
-        "| 99 of 100 (95% to 100%), 2 seeds | 500 | not measured |"
+        "| 99 of 100 (95% to 100%), 2 seeds | 500 | not measured "
+        "| 22 of 50 (31% to 58%), 1 seed |"
     )
 
 
 def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> None:
-    records = {"reach": TaskRecord(trainings=(TRAINED,))}
+    records = {"reach": TaskRecord(trainings=(TRAINED,), cloned=CLONED)}
     summaries = {"reach": "Hold the tool.", "drawer": "Pull."}
     grey = np.full((24, 36, 3), 128, np.uint8)
     task_page.write_page(tmp_path, records, summaries, {"reach": grey})
@@ -71,6 +83,10 @@ def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> N
     assert "![reach: a moment of its expert's first try](images/tasks/reach.webp)" in page
     assert "drawer.webp" not in page
     assert "`serl train reach` (commit abc): 99 of 100 (95% to 100%), 2 seeds, 500 steps" in page
+    assert (
+        "Cloned alone (commit abc): 22 of 50 (31% to 58%), 1 seed, 8,000 gradient steps on "
+        "20 demonstrations. A success takes 2.3 s.\n" in page
+    )
     assert task_bench.load_records(tmp_path) == records
     with Picture.open(tmp_path / "images/tasks/reach.webp") as picture:
         assert picture.size == (36, 24)
@@ -137,12 +153,13 @@ def test_what_another_command_keeps_meanwhile_stays(
 def test_the_command_keeps_what_training_has_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
+    known = TaskRecord(trainings=(TRAINED,), cloned=CLONED)
+    task_page.write_page(tmp_path, {"reach": known}, {"reach": "x"}, {})
     words = ["reach", "--trials", "2", "--docs", str(tmp_path)]
     assert bench_tasks.main(words) == bench_tasks.DONE
     assert "| reach | 2 of 2" in capfd.readouterr().out
     record = task_bench.load_records(tmp_path)["reach"]
-    assert (record.expert_trials, record.training) == (2, TRAINED)
+    assert (record.expert_trials, record.training, record.cloned) == (2, TRAINED, CLONED)
     page = (tmp_path / "tasks.md").read_text()
     assert "Hold the tool within a centimetre" in page
     assert "| drawer | not measured" in page
