@@ -1,7 +1,8 @@
 """Pretraining of an image encoder on simulated tasks, without manual labels.
 
 In simulation the state behind each image is known, so an encoder can learn to predict it from
-images before the first episode of a training. The result is a file from which agents start.
+images before the first episode of a training. The result is a file from which agents start. It is
+privileged: no real camera comes with that state.
 """
 
 from __future__ import annotations

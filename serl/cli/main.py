@@ -90,7 +90,7 @@ COMMANDS = {
     ),
     "encoder pretrain": Command(
         "encoder:pretrain",
-        "teach the small encoder positions, on images of simulated tasks",
+        "teach the small encoder true positions, on images of simulated tasks (privileged)",
         settings="pretraining",
     ),
     "reward collect": Command(
