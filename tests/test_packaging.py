@@ -109,7 +109,8 @@ def test_the_wheel_holds_every_file(archives: Path) -> None:
         for file in files
     }
     assert {"push_block.py", "train.launch.py"} <= {Path(name).name for name in shared}
-    assert len(shared) == 4 + len(list((ROOT / "launch").glob("*.py")))
+    shipped = [*(ROOT / "launch").glob("*.py"), *(ROOT / "docs/examples").glob("*.*")]
+    assert len(shared) == 2 + len(shipped)
     assert source_files() | shared == {name for name in names if ".dist-info/" not in name}
     assert "serl/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

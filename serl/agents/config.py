@@ -12,6 +12,7 @@ from serl.geometry import Vector
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Activation = Literal["relu", "tanh"]
+ScaledUnit = Literal["m", "rad", "m/s", "rad/s", "N", "Nm"]
 Std = Annotated[float, Field(ge=1e-4, le=7.0)]  # within `serl.agents.networks.LOG_STD`
 
 
@@ -41,9 +42,9 @@ class SACConfig(AgentConfig):
         layer_norm: LayerNorm in actor and critics.
         actor_layer_norm: LayerNorm in the actor; None for `layer_norm`.
         normalise: scale observations by the statistics given to `fit_normaliser`.
-        smallest_std: least standard deviation that entries of a unit ("m", "rad", "N", "m/s") are
-            scaled by; 0.001 for units that are not named. Scaled values are clipped to +-10, so
-            that entries which demonstrations hardly move soon saturate.
+        smallest_std: least standard deviation that entries of a unit are scaled by; 0.001 for units
+            that are not named. Scaled values are clipped to +-10, so that entries which
+            demonstrations hardly move soon saturate.
         bc_weight: weight of cloning actions of demonstrations and humans in the actor's loss;
             changes linearly to `bc_final_weight` over the first `bc_steps` updates after
             `bc_warm_start`, and is `bc_final_weight` from then on.
@@ -85,7 +86,7 @@ class SACConfig(AgentConfig):
     layer_norm: bool = True
     actor_layer_norm: bool | None = None
     normalise: bool = True
-    smallest_std: dict[str, Annotated[float, Field(gt=0.0, le=1e6)]] = Field({})
+    smallest_std: dict[ScaledUnit, Annotated[float, Field(gt=0.0, le=1e6)]] = Field({})
     bc_weight: float = Field(0.0, ge=0.0, le=1e6)
     bc_final_weight: float = Field(0.0, ge=0.0, le=1e6)
     bc_steps: int = Field(0, ge=0)

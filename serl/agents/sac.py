@@ -140,7 +140,7 @@ class SAC:
         No effect without states or with `normalise` off. Normalised values are clipped to +-10.
         """
         if self.config.normalise and len(states):
-            smallest = self.config.smallest_std
+            smallest = {str(unit): std for unit, std in self.config.smallest_std.items()}
             units = self.spec.observation.state_units
             floors = np.array([smallest.get(unit, _SMALLEST_STD) for unit in units], np.float32)
             self.mean.copy_(torch.from_numpy(states.mean(0)))

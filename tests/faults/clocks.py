@@ -76,5 +76,6 @@ def host_clock_set(folder: Path) -> None:
         eventually(lambda: bench.call("ack")[0])
         bench.arm()
         bench.until("policy")
-        bench.estop_button()()
-        eventually(lambda: bench.latch.read_text() == "serl latch: estop\nthe topic estop\n")
+        press = bench.estop_button()
+        stopped = "serl latch: estop\nthe topic estop\n"
+        eventually(lambda: press() and bench.latch.read_text() == stopped)

@@ -51,7 +51,10 @@ def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _alone(_domain: None) -> Iterator[None]:
     """End what a failure left: tests of the next file would meet it in their domain."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
+    for number, handler in handlers.items():  # nodes that do not end in the order of their starts
+        signal.signal(number, handler)
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in SERVERS]
     for process in left:
         with suppress(psutil.NoSuchProcess):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,17 @@ class Watch:
         """Call a trigger of a node of the run; what it answered."""
         client = self.node.handle.create_client(Trigger, service)
         eventually(client.service_is_ready)
-        answer: Any = client.call_async(Trigger.Request())
-        eventually(answer.done)
-        return str(answer.result().message)
+        answers: list[Any] = []
+
+        def is_answered() -> bool:  # an answer is lost before both ends have found each other
+            answers.append(client.call_async(Trigger.Request()))
+            deadline_s = time.monotonic() + 5.0
+            while not answers[-1].done() and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            return bool(answers[-1].done())
+
+        eventually(is_answered)
+        return str(answers[-1].result().message)
 
 
 def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(

@@ -16,6 +16,8 @@ import psutil
 from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 
+from .preloaded import is_server
+
 LIMIT_S = 240.0
 SERL = (sys.executable, "-m", "serl.cli.main")
 
@@ -120,7 +122,8 @@ class Program:
 
     def children(self) -> list[psutil.Process]:
         """Return the processes below this one."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return [process for process in below if not is_server(process)]
 
     def child(self, *words: str) -> psutil.Process:
         """Return the child process whose command line has these words, once it runs."""

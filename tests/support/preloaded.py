@@ -32,6 +32,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 IMPORTED = (
     *("numpy", "psutil", "cryptography.hazmat.primitives.ciphers.aead", "rclpy", "rclpy.lifecycle"),
     *("serl.ros.nodes.actor", "serl.ros.nodes.guard", "serl.ros.nodes.learner"),
@@ -45,6 +47,7 @@ SERVERS: dict[int, subprocess.Popen[bytes]] = {}
 """The servers by process id; a test that ends all children of this process spares them."""
 
 _SERVER = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
+_TITLE = "server of preloaded processes"
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _EARLY = re.compile(r"LD_|OMP_|MKL_|OPENBLAS_|MUJOCO_GL|PYOPENGL|ATEN_|PYTHON(?!PATH|UNBUFFERED)")
 _LOCK = threading.Lock()
@@ -110,6 +113,13 @@ def _early_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _EARLY.match(name)}
 
 
+def is_server(process: psutil.Process) -> bool:
+    """Return whether the process is such a server, and none that a test has started."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()[:1] == [_TITLE]
+    return False
+
+
 def _serve() -> socket.socket:
     """Start the server; return the end of a socket on which it takes requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -141,7 +151,7 @@ def _fork(server: socket.socket, request: dict[str, Any], streams: list[int]) ->
 def _serve_requests(server: socket.socket) -> None:
     """Fork a process for each request until the socket is closed; return in none of them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the others
-    _set_command_line("server of preloaded processes")
+    _set_command_line(_TITLE)
     while True:
         data, streams, _, _ = socket.recv_fds(server, 1 << 20, 3)
         if not data:

@@ -65,9 +65,11 @@ def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
         wait_for(lambda: all(map(is_up, jobs[:2])))
         os.kill(os.getpid(), signal.SIGINT)
 
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # others may have left one
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_jobs(jobs, 2, lambda each: None, lambda each, code: ends.append(each.name))
+    signal.signal(signal.SIGINT, handler)
     assert "KeyboardInterrupt" in jobs[0].log.read_text()
     assert "KeyboardInterrupt" in jobs[1].log.read_text()
     assert not jobs[2].log.exists()

@@ -160,7 +160,7 @@ def test_a_reliable_subscriber_that_hangs_or_dies_delays_no_setpoint(moving: Gua
         moving.lateness.worst_s = 0.0
         struck_s = moving.signal("reader", blow)
         longest_s = moving.longest_gap_s(struck_s, 200)
-        assert longest_s < 0.1 + 3.0 * max(usual_s, moving.lateness.worst_s), (longest_s, usual_s)
+        assert longest_s < 0.5 + 3.0 * max(usual_s, moving.lateness.worst_s), (longest_s, usual_s)
 
 
 def test_publishing_to_who_hangs_or_died_never_waits(bench: GuardBench) -> None:
