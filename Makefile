@@ -2,6 +2,7 @@
 
 TASK ?= pick_cube
 SEED ?= 1
+WORKERS ?= 4
 # Tried in this order; the first from 3.11 to 3.13 (what the ROS 2 wheels exist for) is used.
 PYTHON ?= python3 python3.13 python3.12 python3.11
 
@@ -16,10 +17,10 @@ SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"num
 train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
 
-# Two at a time, a machine may be too busy for a deadline: what failed has to pass alone.
+# Tests wait for each other's processes: two for each core keep it busy, and may miss a deadline.
 test: .venv/ready
 	rm -rf .pytest_cache
-	.venv/bin/pytest -n 2 --dist loadgroup && exit || [ $$? = 1 ] || exit
+	.venv/bin/pytest -n $(WORKERS) --dist loadgroup && exit || [ $$? = 1 ] || exit
 	.venv/bin/python .ci/failed.py > .pytest_cache/failed.txt
 	echo "FAILED beside others; once more, alone:"; cat .pytest_cache/failed.txt
 	.venv/bin/pytest @.pytest_cache/failed.txt
