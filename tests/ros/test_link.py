@@ -9,7 +9,7 @@ import time
 from array import array
 from contextlib import closing
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,11 +23,14 @@ from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_h
 from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
+from serl.ros.nodes import learner as learner_module
+from serl.ros.nodes.learner import LearnerNode
 from serl.ros.nodes.link import Link
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.system.authentication import run_key
 from serl.testing.samples import CONFIG, random_records, write_log
+from serl.transport import Snapshot
 from serl.types import End, Key, Step
 
 from .conftest import LIMIT_S, SPEC, Run, arrived, expected, record, shipped
@@ -366,3 +369,27 @@ def _record(run: Run, epoch: int, index: int) -> Step | End:
 
 def _refusal(link: subprocess.Popen[str]) -> str:
     return link.communicate(timeout=LIMIT_S)[1]
+
+
+def test_a_learner_that_was_started_again_just_before_the_end_still_tells_it(run: Run) -> None:
+    run.act("a", 1, episodes=1)
+    snapshot = Snapshot(1, {"a": 1}, {"w": np.zeros(3, np.float32)})
+    with RosNode("learner", run.folder, managed=True) as node:
+        learner = LearnerNode(node, cast(Any, None))
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        transport.publish(snapshot)
+        run.start_link("a")
+        learner._await_links(transport, {"a"})
+        assert transport.actors == {"a"}
+        assert transport.flush()
+    eventually((run.link_folder("a") / "weights.safetensors").exists)
+
+
+def test_a_learner_does_not_wait_for_links_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(learner_module, "_LINKS_S", 0.2)
+    with RosNode("learner", run.folder, managed=True) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        LearnerNode(node, cast(Any, None))._await_links(transport, {"gone"})
+        assert transport.flush()

@@ -182,6 +182,11 @@ class LearnerTransport:
 
     def flush(self) -> bool:
         """Wait up to 2 s until every link has the newest weights; False when one is too slow."""
+        deadline_s = time.monotonic() + _FLUSH_S
+        while self._weights.get_subscription_count() < len(self.actors):  # one has just joined
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.01)
         return bool(self._weights.wait_for_all_acked(Duration(seconds=_FLUSH_S)))
 
     def _records(self, stream: _Stream) -> list[Arrival]:

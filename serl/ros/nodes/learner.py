@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -31,6 +32,7 @@ from serl.training.plain_link import Once, close_end
 from serl.transport import DDS, Meeting
 
 _LOOK_S = 0.1
+_LINKS_S = 30.0
 
 
 def run(run_folder: Path) -> None:
@@ -76,6 +78,8 @@ class LearnerNode:
             learner = continuation.learner(transport)
             self._transport, self._learner = transport, learner
             learner.run(folder.config.steps, lambda: self._interrupted(learner))
+            if isinstance(transport, LearnerTransport):
+                self._await_links(transport, {actor for actor, _ in continuation.index.cursors})
             transport.flush()  # the last weights mark the end of the training
 
     def _open_end(self, continuation: Continuation) -> LearnerTransport | Once:
@@ -101,6 +105,17 @@ class LearnerNode:
         kind = plugins.load("transport", config.kind)
         end = kind.learner_end(config, Meeting(folder.path, folder.name, spec))
         return Once(end, spec, folder.name, index.cursors, index.places, admit)
+
+    def _await_links(self, transport: LearnerTransport, actors: set[str]) -> None:
+        """Wait until the links of the run's actors have joined: they would not learn of the end.
+
+        They have not if this learner was started again just before the end.
+        """
+        deadline_s = time.monotonic() + _LINKS_S
+        while not (actors <= transport.actors or self._stopping()):
+            if time.monotonic() > deadline_s:
+                break
+            self._node.wait(_LOOK_S)
 
     def _interrupted(self, learner: Learner) -> bool:
         """Save if asked; while the node is inactive only receive; return whether to stop."""
