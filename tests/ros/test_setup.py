@@ -20,6 +20,7 @@ from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.session import SetupSession
 from serl.ros.setup.steps import STEPS
 from serl.ros.testing.bench import SPAWN
+from serl.ros.testing.processes import eventually
 from serl.runs.guard_setup import ArmNamespace
 from serl.workspace import Workspace
 
@@ -114,6 +115,7 @@ def test_an_arm_that_somebody_else_commands_already_is_left_alone(what: str, cel
     channel = profile.target if what == "target" else profile.gripper.command
     with RosNode("stranger", cell.folder, local=True) as stranger:
         stranger.publisher(topic_of(channel, "", SENSOR))
+        eventually(lambda: cell.nodes[0].handle.count_publishers(channel.name))
         while "Hz, expected at least" in (line := cell.refused("connection")):
             """A busy machine hears less often."""
     assert line.startswith(f"others publish {channel.name}: ")
