@@ -103,7 +103,7 @@ def test_an_interrupted_sweep_goes_on(
         deadline_s = time.monotonic() + 60
         while not slept.exists() and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)  # unlike SIGINT, never ignored
 
     threading.Thread(target=interrupt).start()
     code, text = sweep([60, 20])

@@ -154,11 +154,18 @@ class ProfileBench(GuardProcesses):
         eventually(is_recovered)
 
     def make_ready(self) -> None:
-        """End all faults and stops, and drive with zero actions until the guard follows."""
+        """End all faults and stops; drive with zero actions until the guard follows, at rest."""
         self.misbehave()
         self.take()
         self.recover()
-        self.drive(until=lambda: self.state.startswith("policy"))
+        places = [self.position()]
+
+        def is_ready() -> bool:
+            places.append(self.position())
+            moved_m = float(np.linalg.norm(places[-1] - places[-2]))
+            return self.state.startswith("policy") and moved_m < 1e-4
+
+        self.drive(until=is_ready)
 
     def drive(self, until: Callable[[], object], limit_s: float = LIMIT_S, **action: float) -> None:
         """Act ten times a second until a condition holds.

@@ -188,11 +188,16 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
 ) -> None:
     for _ in range(TRIES):
         records, learned = _stuck_episode(guarded)
-        if "its newest message is" not in _reason(records):
-            break  # only a late message of a busy machine is a reason to try again
+        if "its newest message is" not in _reason(records) and not _has_late_step(records):
+            break  # only what is late on a busy machine is a reason to try again
     assert _reason(records) == f"the guard holds the arm: {STUCK}"
     assert learned <= 6  # at most those in which it moved
     assert len(records) > 20  # all of it is logged
+
+
+def _has_late_step(records: list[Record]) -> bool:
+    times_s = [record.monotonic_s for record in records]
+    return bool(max(np.diff(times_s)) > 0.15)  # the guard holds then: the arm is not stuck
 
 
 def _reason(records: list[Record]) -> str:
