@@ -230,7 +230,9 @@ def make_simulation(task: SimulatedTask) -> SimulatedRobot:
     return robot
 
 
-def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "") -> Any:
+def make_renderer(
+    robot: SimulatedRobot, supersampling: int = 1, name: str = "", shadows: bool = True
+) -> Any:
     """Return a renderer of a simulated arm; `frame(camera, width, height)` is uint8 (H, W, 3).
 
     The caller closes it. The default renderer is "ray", and "gl" for a scene that rays cannot draw.
@@ -241,7 +243,7 @@ def make_renderer(robot: SimulatedRobot, supersampling: int = 1, name: str = "")
     arm: Any = robot
     if not name:
         name = "gl" if _import(_PACKAGES["renderer"], "ray").not_drawn(arm.model) else "ray"
-    return load("renderer", name)(arm.model, arm.data, supersampling)
+    return load("renderer", name)(arm.model, arm.data, supersampling, shadows)
 
 
 def _import(package: str, name: str) -> ModuleType:

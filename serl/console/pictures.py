@@ -1,4 +1,4 @@
-"""Pictures of the scene for the console: an actor's cameras, or a redrawn simulation."""
+"""Pictures for the console: a redrawn simulation, and the thread that compresses pictures."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 from typing import Any, Protocol
 
 import numpy as np
 
 from serl import plugins
-from serl.camera import View
 from serl.console.backend import Picture
 from serl.errors import SerlError
-from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.system.video import encode_image
 from serl.task import SimulatedTask
 from serl.types import Image
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S = 1 / 15
+PERIOD_S = 1 / 30
+SLOWEST_S = 0.2
+"""Longest period between pictures while an operator drives, s."""
 SHARE, OPERATED_SHARE = 0.25, 0.5
 """Share of one core for pictures, and the share while operated; slow ones are drawn less often."""
 
-_SIZE = (240, 180)
-_NO_VIEWS: Mapping[str, View] = {}
+SCENE_SIZE = (480, 360)
+_SMALL = 0.3  # rad or m, of any joint
 _WATCHED_S = 2.0
-_RECORDS_AT_ONCE = 200
 
 Placement = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -38,8 +36,8 @@ Placement = np.ndarray[Any, np.dtype[np.float64]]
 class PictureSource(Protocol):
     """A source of pictures."""
 
-    def look(self) -> Mapping[str, Image] | None:
-        """Return the newest picture of each camera; None when there is no newer one."""
+    def look(self) -> Mapping[str, Image | bytes] | None:
+        """Return pictures newer than the last ones, RGB or JPEG, by camera; None without any."""
         ...
 
     def close(self) -> None:
@@ -47,93 +45,65 @@ class PictureSource(Protocol):
         ...
 
 
-class LoggedCameras:
-    """The cameras of an actor, read from its log, at no cost for the control loop.
-
-    Args:
-        folder: folder of the actor's episodes; need not exist yet.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: EpisodeFile | None = None
-
-    def look(self) -> Mapping[str, Image] | None:
-        """Return the images of the newest complete record; None when there is no newer one."""
-        newest = None
-        try:
-            self._follow()
-            for _ in range(_RECORDS_AT_ONCE):
-                message = self._file.next_message() if self._file else None
-                if message is None:
-                    break
-                newest = message
-            if newest is not None and self._file is not None:
-                return self._file.record(newest).observation.images
-        except (SerlError, OSError):  # the actor died during a write; the next file starts afresh
-            self.close()
-        return None
-
-    def _follow(self) -> None:
-        """Open the newest file unless it is open; the rest of a sealed file is skipped."""
-        paths = episode_paths(self._folder)
-        if paths and (
-            self._file is None or paths[-1].name.split(".")[0] not in self._file.path.name
-        ):
-            self.close()
-            if paths[-1].name.endswith(PART):
-                with suppress(FileNotFoundError):  # sealed in the meantime
-                    self._file = EpisodeFile(paths[-1])
-
-    def close(self) -> None:
-        """Close the open file; the next `look` opens the newest one."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-
 class DrawnScene:
     """The scene of a simulated actor, redrawn in this process from its published placement.
+
+    It is seen from the front and from the first camera on each moving body, such as the wrist. A
+    small motion is drawn in two pictures, so that a scene that moves 10 times a second makes 20.
 
     Args:
         task: task with the scene.
         placement: returns the poses of the scene; None while unknown.
-        views: views to draw; if empty, the whole scene from the front.
     """
 
-    def __init__(
-        self,
-        task: SimulatedTask,
-        placement: Callable[[], Placement | None],
-        views: Mapping[str, View] = _NO_VIEWS,
-    ) -> None:
-        self._task, self._placement, self._views = task, placement, views
+    def __init__(self, task: SimulatedTask, placement: Callable[[], Placement | None]) -> None:
+        self._task, self._placement = task, placement
+        self._goal: Placement | None = None
         self._shown: Placement | None = None
         self._arm: Any = None
         self._renderer: Any = None
+        self._cameras: list[str] = []
 
     def look(self) -> Mapping[str, Image] | None:
-        """Draw the views, or the front view; return None when nothing has moved."""
-        placement = self._placement()
-        if placement is None or placement is self._shown:
+        """Draw the scene; return None when nothing has moved."""
+        newest = self._placement()
+        if newest is None or _equal(newest, self._shown):
             return None
-        self._shown = placement
+        self._shown = newest if _equal(newest, self._goal) else _between(self._shown, newest)
+        self._goal = newest
         if self._arm is None:
             self._arm = plugins.make_simulation(self._task)
-            self._renderer = plugins.make_renderer(self._arm)
-        self._arm.show(placement)
-        if not self._views:
-            return {"front": self._renderer.frame("front", *_SIZE)}
-        return {
-            name: view.cut(self._renderer.frame(view.camera, *view.capture_size))
-            for name, view in self._views.items()
-        }
+            self._renderer = plugins.make_renderer(self._arm, shadows=False)
+            self._cameras = _cameras(self._arm.model)
+        self._arm.show(self._shown)
+        return {name: self._renderer.frame(name, *SCENE_SIZE) for name in self._cameras}
 
     def close(self) -> None:
         """Release the renderer."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = self._arm = None
+
+
+def _equal(one: Placement, other: Placement | None) -> bool:
+    return other is not None and np.array_equal(one, other)
+
+
+def _between(shown: Placement | None, newest: Placement) -> Placement:
+    """Return the middle of a small motion, and the newest placement after a large one."""
+    if shown is None or shown.shape != newest.shape or np.abs(newest - shown).max() > _SMALL:
+        return newest
+    middle: Placement = (shown + newest) / 2
+    return middle
+
+
+def _cameras(model: Any) -> list[str]:
+    """Return the names of the fixed camera "front" and of the first camera on each moving body."""
+    first: dict[int, str] = {}
+    for index, body in enumerate(model.cam_bodyid.tolist()):
+        first.setdefault(body, model.camera(index).name)
+    first.pop(0, None)
+    return ["front", *first.values()]
 
 
 class Pictures:
@@ -146,7 +116,7 @@ class Pictures:
 
     def __init__(self, source: PictureSource, operated: Callable[[], bool] = lambda: False) -> None:
         self._source, self._operated = source, operated
-        self._newest: list[Picture] = []
+        self._newest: dict[str, Picture] = {}
         self._serial = 0
         self._watched_s = -_WATCHED_S
         self._closing = threading.Event()
@@ -156,7 +126,7 @@ class Pictures:
     def newest(self) -> list[Picture]:
         """Return the newest picture of each camera; drawing stops 2 s after the last call."""
         self._watched_s = time.monotonic()
-        return self._newest
+        return list(self._newest.values())
 
     def close(self) -> None:
         """Stop the thread; waits at most 2 s."""
@@ -167,22 +137,30 @@ class Pictures:
         pause_s = PERIOD_S
         with closing(self._source):
             while not self._closing.wait(pause_s):
-                began_s = time.thread_time()
+                began_s, cpu_s = time.monotonic(), time.thread_time()
                 try:
                     self._look()
                 except SerlError as error:
                     logger.warning("the console shows no more pictures: %s", error)
                     return
-                taken_s = time.thread_time() - began_s
-                share = OPERATED_SHARE if self._operated() else SHARE
-                pause_s = max(PERIOD_S - taken_s, taken_s * (1 - share) / share)
+                taken_s, cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s
+                operated = self._operated()
+                share = OPERATED_SHARE if operated else SHARE
+                pause_s = max(PERIOD_S - taken_s, cpu_s * (1 - share) / share)
+                if operated:
+                    pause_s = min(pause_s, max(SLOWEST_S - taken_s, 0.0))
 
     def _look(self) -> None:
         watched = time.monotonic() - self._watched_s < _WATCHED_S
         images = self._source.look() if watched else None
         if images:
             self._serial += 1
-            self._newest = [
-                Picture(name, self._serial, encode_image(image, ".jpg"))
-                for name, image in images.items()
-            ]
+            made = {
+                name: Picture(name, self._serial, each if isinstance(each, bytes) else _jpeg(each))
+                for name, each in images.items()
+            }
+            self._newest = {**self._newest, **made}
+
+
+def _jpeg(image: Image) -> bytes:
+    return encode_image(image, ".jpg")

@@ -28,7 +28,7 @@ FILES = {
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 15
+STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 60
 TOKEN_TIMEOUT_S = 5.0
 MAX_PAGES = 8
 MAX_HEARTBEATS_HZ, MAX_FRAMES_HZ = 60.0, 120.0

@@ -245,6 +245,8 @@ def console_processes(
         guarded = arms_behind_guards(run, [actor]).get(actor)
     if guarded is not None:
         arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
+    if (real := arm or arm_of(run)) is not None:
+        arguments += ("--profile", real.profile)
     module = "serl.ros.nodes.console"
     return [ProcessSpec("console", module, arguments, ends=False, node="console")]
 

@@ -12,7 +12,7 @@ from std_msgs.msg import Float64MultiArray
 from serl.ros.node import RosNode
 from serl.ros.topics import STATS, Topic, latest_only
 
-SCENE_PERIOD_S = 1 / 15
+SCENE_PERIOD_S = 1 / 30
 
 
 def scene_topic(actor: str) -> Topic:

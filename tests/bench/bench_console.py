@@ -1,9 +1,8 @@
-"""What the console costs: two cameras of 128 px at 15 pictures a second, sent to one page.
+"""What the console costs: a simulated scene that a person drives, in two views, sent to one page.
 
     python tests/bench/bench_console.py
 
-The pictures come from a log that another process writes at the same time, as an actor does; the
-cost is the processor time of the process that serves them.
+The cost is the processor time of the process that draws, compresses and serves the pictures.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -22,73 +20,35 @@ import numpy as np
 
 from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
-from serl.console.pictures import LoggedCameras, Pictures
+from serl.console.pictures import DrawnScene, Pictures
 from serl.console.server import Console, listen
-from serl.log.episode_log import EpisodeLog
-from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.sim.arm import SimArm
+from serl.tasks.pick_cube import PickCube
 from serl.teleop.mapping import Wish
-from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 
-SECONDS, RATE_HZ, SIZE = 20.0, 15.0, 128
-SHADES = np.linspace(0, 255, SIZE, dtype=np.uint8)
-SPEC = Spec(
-    task="bench",
-    observation=ObservationSpec(
-        state={"tcp": ArraySpec(shape=(7,))},
-        images={
-            name: ArraySpec(shape=(SIZE, SIZE, 3), dtype="uint8") for name in ("front", "wrist")
-        },
-    ),
-    action=ArraySpec(shape=(4,), low=-1, high=1),
-    rate_hz=RATE_HZ,
-)
+SECONDS, RATE_HZ = 20.0, 10.0
 
 
-def write(folder: Path) -> None:
-    """Be an actor: a record every 1/15 s, with pictures that change."""
-    rng = np.random.default_rng(0)
-    noise = rng.integers(0, 12, (SIZE, SIZE, 3), np.uint8)
-    base = SHADES[:, None, None] // 2 + SHADES[None, :, None] // 4 + noise
-    action = np.zeros(4, np.float32)
-    with EpisodeLog(folder, SPEC, "run", "actor0", 1) as log:
-        index = episode = 0
-        while True:
-            image = np.roll(base, 3 * index, axis=1)
-            seen = Observation(
-                {"tcp": np.zeros(7, np.float32)},
-                {"front": image, "wrist": image[::-1].copy()},
-                {"robot": 0.0},
-            )
-            key = Key("run", "actor0", 1, episode, index)
-            log.append(
-                Step(
-                    key,
-                    seen,
-                    action,
-                    action,
-                    0.0,
-                    "truth",
-                    False,
-                    False,
-                    ActionSource.POLICY,
-                    0,
-                    0.0,
-                    0.0,
-                )
-            )
-            index += 1
-            if index == 100:
-                end = Key("run", "actor0", 1, episode, index)
-                log.append(End(end, seen, False, EndReason.TIME_LIMIT, 0.0, 0.0))
-                index, episode = 0, episode + 1
-            time.sleep(1 / RATE_HZ)
+def moving_scene() -> DrawnScene:
+    """The scene of an arm that a person pushes back and forth, 10 steps a second."""
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(0)
+    places = []
+    for index in range(40):
+        action = np.zeros(arm.action_spec.shape, np.float32)
+        action[:2] = 1.0 if index < 20 else -1.0
+        arm.act(action)
+        arm.advance(1.0 / RATE_HZ)
+        places.append(arm.placement())
+    return DrawnScene(task, lambda: places[int(time.monotonic() * RATE_HZ) % len(places)])
 
 
 class Cameras:
     """A backend with nothing but pictures."""
 
-    def __init__(self, folder: Path) -> None:
-        self.made = Pictures(LoggedCameras(folder))
+    def __init__(self) -> None:
+        self.made = Pictures(moving_scene(), lambda: True)
         self.pictures_asked = False
 
     def drive(self, operator_input: Wish) -> None:
@@ -120,12 +80,12 @@ class Cameras:
         return None
 
 
-async def measure(folder: Path) -> None:
+async def measure() -> None:
     """Serve one page, a process of its own, and print what it costs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    token, cameras = new_token(), Cameras(folder)
+    token, cameras = new_token(), Cameras()
     runner = await listen(Console(cameras, RequestCheck(port, token)), port)
     page = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "page", str(port), token, stdout=subprocess.PIPE
@@ -167,17 +127,7 @@ def main() -> None:
     if sys.argv[1:2] == ["page"]:
         asyncio.run(watch(int(sys.argv[2]), sys.argv[3]))
         return
-    if sys.argv[1:2] == ["write"]:
-        write(Path(sys.argv[2]))
-        return
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "actor0"
-        writer = subprocess.Popen([sys.executable, __file__, "write", str(folder)])
-        try:
-            asyncio.run(measure(folder))
-        finally:
-            writer.terminate()
-            writer.wait()
+    asyncio.run(measure())
 
 
 if __name__ == "__main__":

@@ -7,102 +7,23 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from serl.camera import View
-from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, Placement
+from serl import plugins
+from serl.console.pictures import SLOWEST_S, DrawnScene, Pictures, Placement
 from serl.console.status import TrainingStatus
 from serl.errors import BadInput
-from serl.log.episode_log import EpisodeLog
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
-from serl.runs.config import TrainConfig
+from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
 from serl.sim.arm import SimArm
-from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.reach import Reach
 from serl.training.link import LinkStatus, write_status
-from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
-
-IMAGE = ArraySpec(shape=(8, 8, 3), dtype="uint8", low=0, high=255)
-SPEC = Spec(
-    task="test",
-    observation=ObservationSpec(state={"tcp": ArraySpec(shape=(7,))}, images={"front": IMAGE}),
-    action=ArraySpec(shape=(2,), low=-1, high=1, unit="x y"),
-    rate_hz=10,
-)
-
-
-def observation(shade: int) -> Observation:
-    image = np.full((8, 8, 3), shade, np.uint8)
-    return Observation({"tcp": np.zeros(7, np.float32)}, {"front": image}, {"robot": 0.0})
-
-
-def step(epoch: int, episode: int, index: int, shade: int) -> Step:
-    action = np.zeros(2, np.float32)
-    return Step(
-        key=Key("run", "actor0", epoch, episode, index),
-        observation=observation(shade),
-        requested=action,
-        action=action,
-        reward=0.0,
-        reward_provenance="truth",
-        terminated=False,
-        truncated=False,
-        source=ActionSource.POLICY,
-        policy_version=0,
-        monotonic_s=0.0,
-        wall_s=0.0,
-    )
-
-
-def shade(images: Mapping[str, Image] | None) -> int | None:
-    return None if images is None else int(images["front"][0, 0, 0])
-
-
-def test_cameras_are_those_of_the_newest_record(tmp_path: Path) -> None:
-    cameras = LoggedCameras(tmp_path)
-    assert cameras.look() is None
-    with EpisodeLog(tmp_path, SPEC, "run", "actor0", 5) as log:
-        for index in range(4):
-            log.append(step(5, 0, index, 10 * index))
-        assert shade(cameras.look()) == 30
-        assert cameras.look() is None, "nothing is new"
-        log.append(step(5, 0, 4, 77))
-        assert shade(cameras.look()) == 77
-        log.append(
-            End(Key("run", "actor0", 5, 0, 5), observation(78), False, EndReason.RESET, 0.0, 0.0)
-        )
-        log.append(step(5, 1, 0, 99))
-        assert shade(cameras.look()) == 99
-
-
-def test_cameras_go_on_with_the_next_start_of_an_actor(tmp_path: Path) -> None:
-    cameras = LoggedCameras(tmp_path)
-    with EpisodeLog(tmp_path, SPEC, "run", "actor0", 5) as log:
-        log.append(step(5, 0, 0, 10))
-        assert shade(cameras.look()) == 10
-    with EpisodeLog(tmp_path, SPEC, "run", "actor0", 6) as log:
-        log.append(step(6, 0, 0, 20))
-        assert shade(cameras.look()) == 20
-
-
-def test_a_damaged_log_shows_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    (tmp_path / "5-000000.part.mcap").write_bytes(b"nonsense" * 100)
-    cameras = LoggedCameras(tmp_path)
-    for _ in range(3):
-        assert cameras.look() is None
-
-
-def test_a_scene_is_drawn_as_the_views_of_a_policy() -> None:
-    task = Reach()
-    arm = SimArm(task.scene, task.config)
-    arm.reset(1)
-    views = {"near": View(camera="front", width=16, height=8, crop=(0.5, 0.5, 1.0, 1.0))}
-    shown = DrawnScene(task, arm.placement, views).look()
-    assert shown is not None
-    assert {name: image.shape for name, image in shown.items()} == {"near": (8, 16, 3)}
+from serl.types import Image
 
 
 def test_a_scene_is_drawn_where_another_arm_has_it() -> None:
@@ -123,9 +44,53 @@ def test_a_scene_is_drawn_where_another_arm_has_it() -> None:
     assert not np.array_equal(first["front"], second["front"])
     arm.reset(1)
     placement = arm.placement()
-    again = scene.look()
-    assert again is not None
+    while (drawn := scene.look()) is not None:
+        again = drawn
     assert np.array_equal(first["front"], again["front"])
+
+
+@pytest.mark.parametrize(
+    ("name", "cameras"),
+    [
+        ("pick_cube", {"front", "wrist"}),
+        ("connector_insertion", {"front", "wrist"}),
+        ("handover", {"front", "left_wrist", "right_wrist"}),
+        ("racing_car", {"front", "driver"}),
+    ],
+)
+def test_a_scene_is_seen_from_the_front_and_from_each_hand(name: str, cameras: set[str]) -> None:
+    task = make_task(resolve({"task": name}))
+    with plugins.make_simulation(task) as robot:
+        simulated: Any = robot
+        simulated.reset(0)
+        seen = DrawnScene(task, simulated.placement).look()
+    assert seen is not None
+    assert set(seen) == cameras
+    assert next(iter(seen)) == "front"
+    for image in seen.values():
+        assert image.shape == (360, 480, 3)
+        assert image.std() > 5.0, "there is something to see"
+
+
+def test_a_scene_of_10_hz_moves_20_times_a_second_and_ends_where_it_is() -> None:
+    task = Reach()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    scene = DrawnScene(task, arm.placement)
+    still = scene.look()
+    push = np.ones(arm.action_spec.shape, np.float32)
+    for _ in range(5):
+        arm.act(push)
+        arm.advance(0.1)
+    half, whole, nothing = (scene.look() for _ in range(3))
+    assert still is not None
+    assert half is not None
+    assert whole is not None
+    assert nothing is None
+    assert not np.array_equal(half["front"], whole["front"])
+    shown = DrawnScene(task, arm.placement).look()
+    assert shown is not None
+    assert np.array_equal(whole["front"], shown["front"])
 
 
 @pytest.mark.parametrize("placement", [np.zeros(3), np.full(400, np.nan), np.zeros((2, 9))])
@@ -140,18 +105,56 @@ class Slow:
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s, self.looks, self.looked = cost_s, 0, threading.Event()
-        self.closed = False
+        self.closed, self.took_s = False, [0.0]
 
     def look(self) -> Mapping[str, Image]:
-        began_s = time.thread_time()
+        began_s, now_s = time.thread_time(), time.monotonic()
         while time.thread_time() - began_s < self.cost_s:
             pass
+        self.took_s.append(time.monotonic() - now_s)
         self.looks += 1
         self.looked.set()
         return {"front": np.zeros((8, 8, 3), np.uint8)}
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_a_driver_sees_5_pictures_a_second_however_long_they_take() -> None:
+    source = Slow(0.15)
+    pictures = Pictures(source, lambda: True)
+    pictures.newest()
+    assert source.looked.wait(5.0)
+    began_s, before = time.monotonic(), source.looks
+    while source.looks < before + 5:
+        pictures.newest()
+        time.sleep(0.005)
+    slowest_s = max(SLOWEST_S, max(source.took_s))
+    assert time.monotonic() - began_s < 5 * slowest_s + 0.2
+    pictures.close()
+
+
+def test_pictures_of_cameras_at_different_rates_are_each_the_newest() -> None:
+    class Cameras:
+        number = 0
+
+        def look(self) -> Mapping[str, Image | bytes]:
+            self.number += 1
+            image = np.zeros((48, 64, 3), np.uint8)
+            return {"front": b"\xff\xd8 as it came"} if self.number > 1 else {"wrist": image}
+
+        def close(self) -> None:
+            pass
+
+    pictures = Pictures(Cameras())
+    deadline_s = time.monotonic() + 10.0
+    while len(newest := pictures.newest()) < 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    made = {each.name: each for each in newest}
+    assert made["front"].jpeg == b"\xff\xd8 as it came"
+    assert made["front"].serial > made["wrist"].serial
+    pictures.close()
 
 
 def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() -> None:

@@ -288,23 +288,47 @@ async function showReport() {
 function see(buffer) {
   const bytes = new Uint8Array(buffer);
   const name = new TextDecoder().decode(bytes.subarray(1, 1 + bytes[0]));
-  let view = document.querySelector(`#views img[alt="${CSS.escape(name)}"]`);
-  if (!view) {
-    $("blind").hidden = true;
-    const figure = document.createElement("figure");
-    view = document.createElement("img");
-    view.alt = name;
-    const caption = document.createElement("figcaption");
-    caption.textContent = name;
-    figure.append(view, caption);
-    $("views").append(figure);
-  }
+  const view = document.querySelector(`#views img[alt="${CSS.escape(name)}"]`) || newView(name);
   const url = URL.createObjectURL(new Blob([bytes.subarray(1 + bytes[0])], { type: "image/jpeg" }));
   view.onload = () => {
     URL.revokeObjectURL(url);
-    view.classList.toggle("small", view.naturalWidth < 200);
+    fitView(view);
   };
   view.src = url;
+}
+
+function newView(name) {
+  $("blind").hidden = true;
+  const [figure, view, caption] = ["figure", "img", "figcaption"].map((tag) => document.createElement(tag));
+  view.alt = caption.textContent = name;
+  figure.append(view, caption);
+  figure.addEventListener("click", () => enlarge(figure));
+  $("views").append(figure);
+  return view;
+}
+
+// Pictures share a row by their aspect ratios, so that they are equally high, whole and without bars.
+function fitView(view) {
+  const aspect = view.naturalWidth / view.naturalHeight;
+  const figure = view.closest("figure");
+  if (figure.dataset.aspect === String(aspect)) return;
+  figure.dataset.aspect = aspect;
+  figure.style.setProperty("--aspect", aspect);
+  fitRow();
+}
+
+function fitRow() {
+  const shown = [...document.querySelectorAll("#views figure")].filter((figure) => !figure.hidden);
+  const sum = shown.reduce((total, figure) => total + Number(figure.dataset.aspect || 1), 0);
+  $("views").style.setProperty("--aspects", sum);
+}
+
+// A click shows one picture alone, as large as there is room; another one shows all again.
+function enlarge(figure) {
+  const others = [...document.querySelectorAll("#views figure")].filter((each) => each !== figure);
+  const alone = others.some((each) => !each.hidden);
+  for (const each of others) each.hidden = alone;
+  fitRow();
 }
 
 // ---- hands: beats as long as this page operates, and none when it is out of sight ----

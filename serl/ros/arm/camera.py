@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from sensor_msgs.msg import Image as ImageMessage
 from serl.camera import WHOLE, Crop, View, cropped
 from serl.errors import CorruptData, Silent
 from serl.guard.camera_monitor import FrozenDetector
-from serl.ros.arm.topics import SENSOR
+from serl.ros.arm.topics import NEWEST, SENSOR
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
@@ -23,7 +25,7 @@ from serl.workspace import CellCamera
 
 _MAX_SIDE_PX = 4096
 _MAX_COMPRESSED_BYTES = 16 << 20
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
 
@@ -116,6 +118,47 @@ def cell_camera(
     return RosCamera(node, topic, views, oldest_s, entry.crop, still)
 
 
+class WatchedCameras:
+    """The whole pictures of a cell's cameras, for people: each newest one, as it arrives.
+
+    A JPEG is passed on as it is.
+
+    Args:
+        node: the process's node.
+        robot: namespace of the arm, for cameras that the profile does not list.
+        cameras: entries of the arm's profile by name of the camera; None for one without.
+    """
+
+    def __init__(self, node: RosNode, robot: str, cameras: Mapping[str, CellCamera | None]) -> None:
+        self._messages: dict[str, Any] = {}
+        for name, entry in cameras.items():
+            topic = picture_topic(
+                robot, entry.topic if entry else name, NEWEST, bool(entry and entry.compressed)
+            )
+            node.subscribe(topic, partial(self._messages.__setitem__, name))
+
+    def look(self) -> Mapping[str, Image | bytes]:
+        """Return the pictures that arrived since the last call; a damaged one is left out."""
+        pictures: dict[str, Image | bytes] = {}
+        for name in list(self._messages):
+            with suppress(CorruptData):
+                pictures[name] = _whole(self._messages.pop(name))
+        return pictures
+
+    def close(self) -> None:
+        """Do nothing: the subscriptions end with the node."""
+
+
+def _whole(message: Any) -> Image | bytes:
+    """Return a message's picture, RGB or JPEG; raises `CorruptData`."""
+    if not isinstance(message, CompressedImage):
+        return picture_of(message)
+    data = bytes(message.data)
+    if data.startswith(_JPEG) and len(data) <= _MAX_COMPRESSED_BYTES:
+        return data
+    return compressed_picture_of(message)
+
+
 def cut_any(view: View, picture: Image) -> Image:
     """Return a view of a picture; any picture size is accepted unless `view.capture` fixes it."""
     if view.capture is None:
@@ -180,7 +223,7 @@ def _declared_size(data: bytes) -> tuple[int, int]:
         if data.startswith(_PNG):
             width, height = struct.unpack_from(">II", data, len(_PNG) + 8)
             return width, height
-        if data.startswith(b"\xff\xd8"):
+        if data.startswith(_JPEG):
             place = 2
             while True:
                 start, marker, length = struct.unpack_from(">BBH", data, place)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
+from serl.arm_profile import load_robot
 from serl.console.access import (
     PORT,
     ConsoleAddress,
@@ -31,11 +32,12 @@ from serl.console.access import (
 )
 from serl.console.backend import Picture
 from serl.console.messages import COMMANDS
-from serl.console.pictures import DrawnScene, LoggedCameras, Pictures, PictureSource, Placement
+from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
 from serl.console.server import Console, listen
-from serl.console.status import SILENT, RecordingStatus, make_status
+from serl.console.status import SILENT, make_status
 from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
+from serl.ros.arm.camera import WatchedCameras
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import DescribedParameter
 from serl.ros.people.attendant import SupervisedArm
@@ -69,9 +71,12 @@ class RosConsoleBackend:
         run: folder of the run.
         actor: name of the actor.
         arm: the actor's arm behind a guard; None for a simulation in the actor's process.
+        profile: profile of that arm, by name or file, if it is real.
     """
 
-    def __init__(self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None) -> None:
+    def __init__(
+        self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None, profile: str = ""
+    ) -> None:
         self._run, self._actor = run, actor
         self._control: dict[str, str] = {}
         self._received_s = self._moved_s = float("-inf")
@@ -87,20 +92,26 @@ class RosConsoleBackend:
         }
         self._remote = Remote(node, lambda: None)
         self._key = key_path(run.link(actor) / STOP_FILE)
-        task = make_task(run.config)
-        session = isinstance(self._overview, RecordingStatus)
-        views = task.config.policy_views if session else {}  # a log has none between episodes
-        source: PictureSource = LoggedCameras(run.episodes(actor))
-        if session or not task.config.all_views:
-            source = DrawnScene(task, lambda: self._placement, views)
-            node.subscribe(scene_topic(actor), self._take_scene)
         self._guard: Any = None
         self._supervised: SupervisedArm | None = None
         if arm is not None:
             name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
             self._guard = node.handle.create_client(Trigger, name)
             self._supervised = SupervisedArm(node, self._remote, run, actor, arm)
-        self._pictures = Pictures(source, lambda: self._control.get("attended") == "1")
+        self._pictures = Pictures(
+            self._source(node, profile, arm), lambda: self._control.get("attended") == "1"
+        )
+
+    def _source(self, node: RosNode, profile: str, arm: GuardedArm | None) -> PictureSource:
+        """Return the cameras of a real arm, or the simulated scene."""
+        task = make_task(self._run.config)
+        if arm is None or not profile:
+            node.subscribe(scene_topic(self._actor), self._take_scene)
+            return DrawnScene(task, lambda: self._placement)
+        known = load_robot(profile).cameras
+        used = dict.fromkeys(view.camera for view in task.config.all_views.values())
+        cameras = {name: known.get(name) for name in {**known, **used}}
+        return WatchedCameras(node, arm.namespace.rstrip("/"), cameras)
 
     def drive(self, operator_input: Wish) -> None:
         """Send one message of operator input; messages are not repeated automatically."""
@@ -169,7 +180,7 @@ class RosConsoleBackend:
         return self._overview.read(states)
 
     def pictures(self) -> list[Picture]:
-        """Return the newest pictures of the actor's cameras, or of its simulation."""
+        """Return the newest pictures of the arm's cameras, or of the simulated scene."""
         return self._pictures.newest()
 
     def report(self) -> Path | None:
@@ -209,7 +220,9 @@ async def _call(client: Any, server: str) -> str:
     return printable(response.message)
 
 
-def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) -> None:
+def run(
+    run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None, profile: str = ""
+) -> None:
     """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
     checked_name(actor, "actor")
@@ -225,7 +238,7 @@ def run(run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None) 
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
-        backend = RosConsoleBackend(node, folder, actor, arm)
+        backend = RosConsoleBackend(node, folder, actor, arm, profile)
         served = _PageServer(node, folder.path, backend, port)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
@@ -285,11 +298,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
     parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
     parser.add_argument("--latch", type=Path, help="file of that arm's latch")
+    parser.add_argument("--profile", default="", help="profile of that arm, where it is real")
     options = parser.parse_args(own_arguments(arguments))
     if (options.guard is None) != (options.latch is None):
         parser.error("--guard and --latch: both, or none")
     arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
-    return run_node(lambda: run(options.run, options.actor, options.port, arm))
+    return run_node(lambda: run(options.run, options.actor, options.port, arm, options.profile))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,232 @@
+"""The page at a desk and on a phone: what is visible together, by its geometry; in Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from serl.console.backend import Picture
+from serl.console.pictures import SCENE_SIZE, DrawnScene, Pictures
+from serl.errors import SerlError
+from serl.sim.arm import SimArm
+from serl.system.video import encode_image
+from serl.tasks.pick_cube import PickCube
+
+from .browser import CHROMIUM, Page, chromium, tab
+from .site import Site, site
+from .test_page import COLLECTING, TRAINING, enter, reads, take, told
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
+
+DESK, UPRIGHT, LYING = (1280, 800), (390, 844), (844, 390)
+JPEG = encode_image(np.full((360, 480, 3), 200, np.uint8), ".jpg")
+WIDE = encode_image(np.full((360, 640, 3), 100, np.uint8), ".jpg")
+DRIVING = {"driver": "human", "owner": "the console"}
+STATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "policy": ({"driver": "policy"}, TRAINING),
+    "driving": (DRIVING, {**TRAINING, "advice": "correct briefly: " + "a long advice " * 6}),
+    "stopped": ({"stopped": "stopped by the operator"}, TRAINING),
+    "asked": (
+        {"paused": "the arm's guard has stopped it", "question": "estop: Enter confirms it"}
+        | {"yes": "ack", "not_now": "pose is stale"},
+        TRAINING,
+    ),
+    "collecting": (DRIVING, COLLECTING),
+}
+
+
+class Box(NamedTuple):
+    """A rectangle on the page, in CSS pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        across = min(self.right, other.right) - max(self.left, other.left)
+        down = min(self.bottom, other.bottom) - max(self.top, other.top)
+        return across > 0.5 and down > 0.5
+
+    def holds(self, other: Box) -> bool:
+        return (
+            self.left - 0.5 <= other.left
+            and self.top - 0.5 <= other.top
+            and other.right <= self.right + 0.5
+            and other.bottom <= self.bottom + 0.5
+        )
+
+
+async def boxes(page: Page, selector: str) -> list[Box]:
+    """The rectangles of all elements that a selector finds and that are shown."""
+    script = (
+        f"[...document.querySelectorAll('{selector}')].map((each) => each.getBoundingClientRect())"
+        ".filter((box) => box.width > 0).map((box) => [box.left, box.top, box.right, box.bottom])"
+    )
+    return [Box(*each) for each in await page.run(script)]
+
+
+async def resize(page: Page, size: tuple[int, int]) -> Box:
+    """Make the window so large and scroll to the top; return its rectangle."""
+    width, height = size
+    await page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=height,
+        deviceScaleFactor=1,
+        mobile=min(size) < 600,
+    )
+    await page.run("document.querySelector('main').scrollTo(0, 0)")
+    await page.run(
+        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    return Box(0, 0, width, height)
+
+
+async def two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
+    shown = [Picture("front", 1, JPEG), Picture("wrist", 1, second)]
+    here.backend.pictures = lambda: shown  # type: ignore[method-assign]
+    await enter(page, here)
+    loaded = "[...document.querySelectorAll('#views figure')].filter((each) => each.dataset.aspect)"
+    await page.until(f"{loaded}.length === 2")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chromium(tmp_path_factory.mktemp("profile")) as address:
+        yield address
+
+
+@pytest.mark.parametrize("size", [DESK, UPRIGHT, LYING], ids=["desk", "upright", "lying"])
+def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
+    address: str, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def check() -> None:
+        async with site() as here, tab(address) as page:
+            told(here, {"driver": "policy"})
+            await two_pictures(page, here)
+            await take(page)
+            for name, (state, progress) in STATES.items():
+                told(here, state, progress)
+                await reads(page, "advice", progress["advice"])
+                window = await resize(page, size)
+                await page.shoot(tmp_path / f"{name}.png", *size)
+                await _stop_is_free(page, window)
+                await _seen_together(page, window)
+            here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
+            await page.hit("Escape")
+            await reads(page, "alarm", "NOT STOPPED")
+            await _stop_is_free(page, window)
+
+    asyncio.run(check())
+
+
+async def _stop_is_free(page: Page, window: Box) -> None:
+    """STOP is whole in the window, meets nothing at any place of the scroll, and can be hit."""
+    for place in ("0", "document.querySelector('main').scrollHeight"):
+        await page.run(f"document.querySelector('main').scrollTo(0, {place})")
+        (stop,) = await boxes(page, "#estop")
+        assert window.holds(stop)
+        assert stop.bottom - stop.top >= 44, "large enough for a thumb"
+        for other in await boxes(page, "header, header *, #alarm, main"):
+            assert not stop.meets(other)
+        hit = f"document.elementFromPoint({stop.left + 3}, {(stop.top + stop.bottom) / 2}).id"
+        assert await page.run(hit) == "estop"
+        assert await page.run("document.documentElement.scrollHeight") <= window.bottom
+    await page.run("document.querySelector('main').scrollTo(0, 0)")
+
+
+async def _seen_together(page: Page, window: Box) -> None:
+    """Both pictures and all of the pad are in the window, side by side, and overlap nothing."""
+    pictures, pad = await boxes(page, "#views img"), await boxes(page, "#pad button")
+    (main,) = await boxes(page, "main")
+    assert len(pictures) == 2
+    assert len(pad) == 10
+    shown = [*pictures, *pad, *await boxes(page, "#lead button")]
+    for index, box in enumerate(shown):
+        assert main.holds(box), "in the visible part of the page"
+        assert window.holds(box)
+        assert not any(box.meets(other) for other in shown[index + 1 :])
+    front, wrist = pictures
+    assert front.right <= wrist.left
+    assert (front.top, front.bottom) == pytest.approx((wrist.top, wrist.bottom), abs=1)
+    for box in pictures:
+        assert (box.right - box.left) / (box.bottom - box.top) == pytest.approx(4 / 3, rel=0.02)
+        (stage,) = await boxes(page, "#stage")
+        assert stage.holds(box), "nothing is cropped"
+    if window.right >= DESK[0]:
+        assert front.right - front.left >= 480
+    if window.right < DESK[0]:
+        assert min(box.bottom - box.top for box in pad) >= 44
+
+
+def test_pictures_of_other_shapes_are_equally_high_and_one_is_shown_alone_by_a_click(
+    address: str,
+) -> None:
+    async def check() -> None:
+        async with site() as here, tab(address) as page:
+            told(here, DRIVING)
+            await two_pictures(page, here, WIDE)
+            for size in (DESK, UPRIGHT, LYING):
+                await resize(page, size)
+                front, wrist = await boxes(page, "#views img")
+                assert front.bottom - front.top == pytest.approx(wrist.bottom - wrist.top, abs=1)
+                for box, aspect in ((front, 480 / 360), (wrist, 640 / 360)):
+                    ratio = (box.right - box.left) / (box.bottom - box.top)
+                    assert ratio == pytest.approx(aspect, rel=0.02)
+            await resize(page, UPRIGHT)
+            await page.click_on("#views img")
+            (alone,) = await boxes(page, "#views img")
+            assert alone.right - alone.left > 1.8 * (front.right - front.left) * 390 / 844
+            await page.click_on("#views img")
+            assert len(await boxes(page, "#views img")) == 2
+
+    asyncio.run(check())
+
+
+COUNT = """
+window.times = {};
+const see = (event) => {
+  if (event.target.tagName !== "IMG") return;
+  const size = [event.target.naturalWidth, event.target.naturalHeight].join("x");
+  (window.times[`${event.target.alt} ${size}`] ||= []).push(performance.now());
+};
+document.getElementById("views").addEventListener("load", see, true);
+window.rate = (name) => (window.times[name] || [])
+  .filter((at) => at > performance.now() - 2000).length / 2;
+"""
+
+
+def test_a_driver_sees_10_pictures_a_second_of_a_simulated_scene_from_both_sides(
+    address: str,
+) -> None:
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(0)
+    push, places = np.ones(arm.action_spec.shape, np.float32), []
+    for index in range(20):
+        arm.act(push if index < 10 else -push)
+        arm.advance(1 / task.config.rate_hz)
+        places.append(arm.placement())
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        scene = DrawnScene(task, lambda: places[int(loop.time() * task.config.rate_hz) % 20])
+        made = Pictures(scene, lambda: True)
+        async with site() as here, tab(address) as page:
+            here.backend.pictures = made.newest  # type: ignore[method-assign]
+            told(here, DRIVING)
+            await enter(page, here)
+            await page.run(COUNT)
+            width, height = SCENE_SIZE
+            for name in ("front", "wrist"):
+                await page.until(f"window.rate('{name} {width}x{height}') >= 10")
+        made.close()
+
+    assert SCENE_SIZE >= (480, 360)
+    asyncio.run(check())
