@@ -12,7 +12,7 @@ SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"num
 
 .ONESHELL:
 .SHELLFLAGS := -ec
-.PHONY: train test check bench soak lowest audit clean
+.PHONY: train test check docs bench soak lowest audit clean
 
 train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
@@ -31,6 +31,11 @@ check: .venv/ready
 	.venv/bin/mypy
 	.venv/bin/codespell
 	.venv/bin/python .ci/docstrings.py
+	.venv/bin/python .ci/pages.py
+
+docs: .venv/ready-docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 # All are run, also where one fails; those that failed are named at the end.
 bench: .venv/ready-bench
@@ -81,6 +86,11 @@ clean:
 .venv/ready-bench: .venv/ready
 	@echo "adding the packages that only make bench needs"
 	$(PIP) -e '.[bench]'
+	touch $@
+
+.venv/ready-docs: .venv/ready
+	@echo "adding the packages that only make docs needs"
+	$(PIP) -e '.[docs]'
 	touch $@
 
 .venv/ready-audit: .venv/ready

@@ -250,7 +250,12 @@ def _is_among(found: object, ends: Sequence[object]) -> bool:
 
 
 class Payload(BaseModel):
-    """Payload at the flange, as configured in the robot: mass, and centre in the flange frame."""
+    """Payload at the flange, as configured in the robot.
+
+    Attributes:
+        mass_kg: mass of the payload.
+        center_m: its centre of mass in the frame of the flange.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 

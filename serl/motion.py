@@ -42,8 +42,24 @@ class Limits(BaseModel):
     The stopping profile is faster than the driving profile: a stop from 0.15 m/s takes less than
     80 ms. Rotational values correspond to translational ones at 1 rad/s to 0.2 m/s.
 
-    `yield_m` is the total distance that an arm in a protective stop gives way to pushes, from the
-    position where it came to rest.
+    Attributes:
+        speed_m_s: top speed of the setpoint.
+        angular_speed_rad_s: top angular speed of the setpoint.
+        lead_m: largest distance of the setpoint from the measured pose while driving.
+        lead_rad: largest rotation of the setpoint from the measured pose while driving.
+        acceleration_m_s2: largest acceleration while driving.
+        jerk_m_s3: largest jerk while driving.
+        angular_acceleration_rad_s2: largest angular acceleration while driving.
+        angular_jerk_rad_s3: largest angular jerk while driving.
+        stop_acceleration_m_s2: largest acceleration of a stop.
+        stop_jerk_m_s3: largest jerk of a stop.
+        stop_angular_acceleration_rad_s2: largest angular acceleration of a stop.
+        stop_angular_jerk_rad_s3: largest angular jerk of a stop.
+        slow_force_n: measured force from which all motion is slow.
+        stop_force_n: measured force from which the guard makes a protective stop.
+        stop_torque_nm: measured torque from which the guard makes a protective stop.
+        yield_m: total distance that an arm in a protective stop gives way to pushes, from the
+            position where it came to rest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)

@@ -23,7 +23,7 @@ DONE = 0
 
 def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl encoder import`."""
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="SERL's resnet10_params.pkl")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: in the cache folder")
 
 

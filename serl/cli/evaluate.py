@@ -29,7 +29,7 @@ def verify(options: argparse.Namespace) -> int:
 def evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl eval`."""
     verify_options(parser)
-    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--trials", type=int, default=50, help="number of trials")
     parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; default: the best")
     parser.add_argument(
         "--sampled", action="store_true", help="sample actions as in training, not the mode"

@@ -43,7 +43,7 @@ def record_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl record`."""
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--demos", type=int, default=20, help="successes to record")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the starts")
     parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
     add_person(parser)
 
@@ -51,7 +51,9 @@ def record_options(parser: argparse.ArgumentParser) -> None:
 def add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options for a person's input and the recorded arm."""
     parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
-    parser.add_argument("--console-port", type=int, default=access.PORT)
+    parser.add_argument(
+        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
+    )
     teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(

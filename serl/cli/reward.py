@@ -226,7 +226,7 @@ def collect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", help="name of a task or path of a .py file")
     parser.add_argument("--positives", type=int, default=200, help="steps of success")
     parser.add_argument("--negatives", type=int, default=1000, help="other steps")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the starts")
     parser.add_argument("--out", type=Path, help="folder of the collection")
     record_command.add_person(parser)
 

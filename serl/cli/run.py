@@ -44,7 +44,9 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
     parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=access.PORT)
+    parser.add_argument(
+        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -22,7 +22,9 @@ from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import leaves, merge
 
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-_UNITS = {"hz": "Hz", "m_s": "m/s", "rad_s": "rad/s", "n": "N", "nm": "Nm"}
+_UNITS = {"hz": "Hz", "m_s": "m/s", "rad_s": "rad/s", "n": "N", "nm": "Nm", "kg": "kg"}
+_UNITS |= {"m_s2": "m/s²", "m_s3": "m/s³", "rad_s2": "rad/s²", "rad_s3": "rad/s³"}
+_UNITS |= {"n_m": "N/m", "n_s_m": "Ns/m", "nm_s": "Nms", "nm_rad": "Nm/rad", "nm_s_rad": "Nms/rad"}
 _UNITS |= {unit: unit for unit in ("s", "m", "mm", "rad", "px", "bytes")}
 _SUFFIX = re.compile(f"_({'|'.join(sorted(_UNITS, key=len, reverse=True))})$")
 
@@ -85,12 +87,19 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
-            _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
-            entries, *_ = listed.split("\n\n")
-            for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):
-                name, colon, text = entry.partition(": ")
-                if colon and name.isidentifier():
-                    found[name] = " ".join(text.split())
+            found |= attributes(each)
+    return found
+
+
+def attributes(described: type) -> dict[str, str]:
+    """Return the description of each attribute from the docstring of a class."""
+    found = {}
+    _, _, listed = inspect.cleandoc(described.__doc__ or "").partition("Attributes:\n")
+    entries, *_ = listed.split("\n\n")
+    for entry in re.split(r"\n(?=\w)", textwrap.dedent(entries)):
+        name, colon, text = entry.partition(": ")
+        if colon and name.isidentifier():
+            found[name] = " ".join(text.split())
     return found
 
 

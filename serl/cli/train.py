@@ -30,7 +30,9 @@ def train_options(parser: argparse.ArgumentParser) -> None:
     _configured(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument("--console-port", type=int, default=access.PORT)
+    parser.add_argument(
+        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
+    )
 
 
 def learner_options(parser: argparse.ArgumentParser) -> None:

@@ -121,7 +121,11 @@ class EvaluationRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event for the operator: a start, a resume, a restart, a warning."""
+    """An event for the operator: a start, a resume, a restart, a warning.
+
+    Attributes:
+        text: one line.
+    """
 
     kind: ClassVar[str] = "event"
     text: str

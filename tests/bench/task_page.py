@@ -106,7 +106,7 @@ def page(
         "step or a human, and without tuning. Where that reaches 90 % or more, the training is not",
         "shown to be better. A result of one seed says little: intervals are those of the trials,",
         "without the spread between seeds. Other clones, and takeovers without reinforcement",
-        "learning, are in [docs/measured.md](measured.md#what-cloning-reaches).",
+        "learning, are in [docs/benchmarks.md](benchmarks.md#what-cloning-reaches).",
         "",
         *table(records, summaries),
         "",

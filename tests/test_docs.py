@@ -1,0 +1,116 @@
+"""The documentation: no broken link, and a reference that names every command and setting."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from serl.cli import main as cli
+from serl.cli.settings import describe
+from serl.runs.config import TrainConfig
+
+ROOT = Path(__file__).parents[1]
+
+
+def loaded(path: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    return loaded("docs/site/tables.py")
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The check of pages, on an empty tree."""
+    module = loaded(".ci/pages.py")
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    (tmp_path / "serl/log").mkdir(parents=True)
+    (tmp_path / "mkdocs.yml").write_text("nav:\n")
+    for name, value in {"ROOT": tmp_path, "DOCS": tmp_path / "docs", "INCLUDED": {}}.items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def test_the_pages_are_sound() -> None:
+    checked = subprocess.run(
+        [sys.executable, ROOT / ".ci/pages.py"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_broken_link_is_named(pages: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "docs/a.md"
+    page.write_text("# A b\n[x](a.md#a-b) [y](a.md#c) [z](gone.md) `[code](no.md)`\n")
+    assert list(pages.broken(page)) == [
+        "docs/a.md: a.md#c: no such heading",
+        "docs/a.md: gone.md: no such file",
+    ]
+
+
+def test_a_page_outside_the_navigation_is_named(pages: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "docs/a.md").write_text("# A\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - B: b.md\n")
+    assert list(pages.outside_navigation()) == [
+        "mkdocs.yml: a.md is not in the navigation",
+        "mkdocs.yml: b.md: no such page",
+    ]
+
+
+def test_an_undocumented_public_name_is_named(pages: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "serl/log/__init__.py").write_text("def sealed(): ...\ndef _own(): ...\n")
+    (tmp_path / "serl/robot.py").write_text("class Robot:\n    def act(self): ...\n")
+    (tmp_path / "docs/reference/a.md").write_text("::: serl.log\n")
+    assert list(pages.undocumented()) == [
+        "docs/reference: serl.robot has no entry",
+        "serl/log/__init__.py: sealed: no docstring",
+    ]
+
+
+def test_the_reference_has_every_setting_of_a_run(tables: ModuleType) -> None:
+    page = tables.run_settings()
+    for setting in describe(TrainConfig()):
+        assert f"<code>{setting.name}</code>" in page, setting.name
+
+
+def test_a_setting_has_its_type_bounds_unit_default_and_meaning(tables: ModuleType) -> None:
+    (row,) = re.findall(r"^\| <code>speed_m_s</code> .*$", tables.limits(), re.MULTILINE)
+    assert row == "| <code>speed_m_s</code> | 0.15 | 0.25 | m/s | top speed of the setpoint. |"
+    (row,) = re.findall(r"^\| <code>device_s</code> .*$", tables.TABLES["guard"](), re.MULTILINE)
+    assert "| number &gt; 0 ≤ 0.11, s | <code>0.11</code> | silence of the operator's" in row
+
+
+def test_the_reference_has_every_option_of_every_command(tables: ModuleType) -> None:
+    sections = dict(re.findall(r"^## serl (.+)\n((?:(?!## ).*\n?)*)", tables.commands(), re.M))
+    assert set(sections) == set(cli.COMMANDS)
+    assert "<code>--trials</code>" in sections["eval"]
+    assert "settings.md#settings-of-a-run" in sections["train"]
+
+
+@pytest.mark.parametrize("name", ["commands", "run_settings", "task_settings", "arm_profile"])
+def test_no_meaning_is_missing(tables: ModuleType, name: str) -> None:
+    empty = [line for line in tables.TABLES[name]().splitlines() if re.search(r"\|\s*\|$", line)]
+    assert empty == []
+
+
+@pytest.mark.ros
+def test_the_reference_has_every_topic(tables: ModuleType) -> None:
+    pytest.importorskip("rclpy")
+    found = {row.name: row for row in tables.topic_rows()}
+    assert {"transitions", "policy/weights", "heartbeat", "ACTOR/joy", "/diagnostics"} <= set(found)
+    assert found["policy/weights"].kind == "std_msgs/UInt8MultiArray"
+    assert found["policy/weights"].qos == "reliable, depth 1, transient local"
+    assert [name for name, row in found.items() if not row.meaning] == []
