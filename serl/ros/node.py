@@ -32,7 +32,7 @@ from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.parameters import DescribedParameter, declare
-from serl.ros.ports import read_ports, reads_domain, removed_ports
+from serl.ros.ports import full_port, read_ports, reads_domain, removed_ports, replace_port
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
@@ -115,6 +115,7 @@ class RosNode:
         self._key = None if network.local else load_key(network.key_file)
         self.signed = self._key is not None
         self.stopping, self.deaf, self._removed = False, "", set[str]()
+        self._full_port: int | None = None
         self._strangers: Counter[str] = Counter()
         self._failure: Exception | None = None
         self._leaving = self._warned_of_time = False
@@ -284,12 +285,20 @@ class RosNode:
             raise BadInput(f"{name}: {error}") from None
 
     def _look(self) -> None:
-        """Warn of an unknown time; end a node that was found deaf at two checks in a row."""
+        """Warn of an unknown time; look after the ports of the node and of its domain.
+
+        Two checks in a row count: the node ends when it is deaf, and a domain's port in which
+        nothing has moved since it was full is replaced.
+        """
         if self.timeless and not self._warned_of_time:
             self._warned_of_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
         before, domain = self._removed, self._context.get_domain_id()
         self._removed = removed_ports(domain, self._locks)
+        full_before, self._full_port = self._full_port, full_port(domain)
+        if self._full_port is not None and self._full_port == full_before:
+            logger.warning("ROS domain %d: a dead process left its port full: replaced", domain)
+            replace_port(domain)
         if lasting := sorted(before & self._removed):
             self.deaf = f"{self.handle.get_name()}: deaf: another process removed {lasting[0]}"
             self._failure, self.stopping = SerlError(self.deaf), True

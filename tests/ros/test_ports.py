@@ -1,11 +1,14 @@
-"""Shared-memory ports that other processes lock or remove: what Fast DDS does not notice."""
+"""Shared-memory ports that other processes lock, remove or fill: what Fast DDS does not notice."""
 
 from __future__ import annotations
 
 import fcntl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,16 @@ from std_msgs.msg import String
 
 from serl.errors import SerlError
 from serl.ros import node as node_module
-from serl.ros.environment import SHARED_MEMORY, Domain, free_domain
+from serl.ros.environment import SHARED_MEMORY, Domain, environment, free_domain
 from serl.ros.node import RosNode
-from serl.ros.ports import discovery_port, read_ports, reads_domain, removed_ports
+from serl.ros.ports import (
+    discovery_port,
+    full_port,
+    read_ports,
+    reads_domain,
+    removed_ports,
+    replace_port,
+)
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS
 
@@ -47,13 +57,17 @@ def test_a_node_joins_again_when_another_process_has_held_the_port_of_its_domain
     domain: Domain, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     heard: list[str] = []
-    lock = locked(domain)
-    lock.__enter__()
-    release = threading.Timer(0.5, lock.__exit__, (None, None, None))
-    release.start()
+
+    def hold() -> None:
+        with locked(domain):
+            held.set()
+            eventually(lambda: "Failed init_port" in capfd.readouterr().out)  # from Fast DDS
+
+    held, holding = threading.Event(), threading.Thread(target=hold)
+    holding.start()
+    held.wait()
     with RosNode("first", tmp_path) as node:
-        release.join()
-        eventually(lambda: "Failed init_port" in capfd.readouterr().out)  # by a thread of Fast DDS
+        holding.join()
         assert reads_domain(read_ports(), domain.id)
         node.subscribe(ACTORS, lambda message: heard.append(message.data))
         with RosNode("second", tmp_path) as other:
@@ -86,3 +100,110 @@ def _lose(domain: Domain, folder: Path) -> None:
         lock = next(name for name in read_ports().values() if name.endswith("_el"))
         Path(lock.removesuffix("_el")).unlink()
         eventually(lambda: node.stopping)
+
+
+PEER = """
+import sys
+import rclpy
+rclpy.init()
+node = rclpy.create_node(sys.argv[1], enable_rosout=False)
+print("joined", flush=True)
+sys.stdin.read()
+node.destroy_node()
+"""
+
+
+@contextmanager
+def peer(
+    name: str, domain: Domain, folder: Path, announcements: int = 40
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a process with a node of plain rclpy, which leaves the domain at the end.
+
+    It is forgotten 2 s after its death, so that no message to it reaches the next one with its
+    number; the default is 20 s.
+    """
+    text = Path(node_module.__file__).with_name("shared_memory.xml").read_text()
+    initial = f"<initialAnnouncements><count>{announcements}</count><period><nanosec>1000000"
+    lease = "<leaseDuration><sec>2</sec></leaseDuration>"
+    lease += "<leaseAnnouncement><sec>1</sec></leaseAnnouncement>"
+    before, _, rest = text.partition("<initialAnnouncements>")
+    profile = folder / f"{name}.xml"
+    profile.write_text(f"{before}{lease}{initial}{rest.partition('100000000')[2]}")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PEER, name],
+        env={
+            **environment(domain.id, folder),
+            "FASTRTPS_DEFAULT_PROFILES_FILE": str(profile),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joined\n"
+        yield process
+        with suppress(subprocess.TimeoutExpired):  # Fast DDS may hang as a node leaves
+            process.communicate(timeout=10.0)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def path_of(domain: Domain) -> Path:
+    return SHARED_MEMORY / f"fastrtps_port{discovery_port(domain.id)}"
+
+
+def has_moved(process: subprocess.Popen[str], port: Path) -> bool:
+    """Return whether a process uses the port of this name, and no older one."""
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    return f"{port}\n" in maps and f"{port} (deleted)\n" not in maps
+
+
+def fill(domain: Domain, folder: Path) -> bool:
+    """Kill a reader whose death Fast DDS does not notice, and fill the port of the domain.
+
+    The death of the first is noticed. The second moves to the new port, and keeps an index that is
+    no reader's there; no flood fills the port if this busy machine made it move once more.
+    """
+    port = path_of(domain)
+    with peer("first", domain, folder) as first, peer("second", domain, folder) as second:
+        inode = port.stat().st_ino
+        first.kill()
+        eventually(lambda: port.stat().st_ino != inode)
+        eventually(lambda: has_moved(second, port))
+        second.kill()
+    with peer("flood", domain, folder, announcements=600):
+        deadline_s = time.monotonic() + 10.0
+        while full_port(domain.id) is None and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    time.sleep(4.0)  # the living read what is left for them, and forget the dead
+    return full_port(domain.id) is not None
+
+
+def test_a_port_that_killed_processes_left_full_is_replaced_and_nodes_meet(
+    domain: Domain,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(node_module, "_LOOK_S", 0.5)
+    with peer("survivor", domain, tmp_path):
+        assert any(fill(domain, tmp_path) for _ in range(5)), "not full: the test is blind"
+        inode = path_of(domain).stat().st_ino
+        with RosNode("newcomer", tmp_path) as node:
+            eventually(lambda: "survivor" in node.handle.get_node_names())
+            assert path_of(domain).stat().st_ino != inode
+            assert "a dead process left its port full: replaced" in caplog.text
+            time.sleep(4.0)  # each writer has moved with its announcement
+            assert not node.stopping, node.deaf
+            assert full_port(domain.id) is None
+
+
+def test_a_port_that_is_not_full_stays(domain: Domain, tmp_path: Path) -> None:
+    assert full_port(domain.id) is None, "there is none"
+    with RosNode("first", tmp_path) as node:
+        inode = path_of(domain).stat().st_ino
+        replace_port(domain.id)
+        node.wait(1.0)
+        assert (full_port(domain.id), path_of(domain).stat().st_ino) == (None, inode)
