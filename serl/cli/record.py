@@ -15,7 +15,6 @@ from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
 from serl.cli.terminal import at_the_terminal
-from serl.console import access
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey, Result
@@ -50,10 +49,7 @@ def record_options(parser: argparse.ArgumentParser) -> None:
 
 def add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options for a person's input and the recorded arm."""
-    parser.add_argument("--console", action="store_true", help="a person drives, by a web page")
-    parser.add_argument(
-        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
-    )
+    teleop_commands.add_page(parser, "a person drives, by a web page")
     teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(
@@ -165,7 +161,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     if not options.device and (given := options.path or options.left or options.right):
         raise BadInput(f"{given}: is a device: give its kind by --device")
     if options.console:
-        teleop_commands.require_console()
+        teleop_commands.require_console(options.console_host)
     if options.console or options.robot:
         from serl.ros.processes import require_ros
 
@@ -279,7 +275,9 @@ def stand(
         from serl.ros.processes import console_processes, join_here, run_processes
 
         remove_address(run.path)
-        with run_processes(run, console_processes(run, ACTOR, options.console_port)) as supervisor:
+        host = options.console_host
+        page = console_processes(run, ACTOR, options.console_port, host=host)
+        with run_processes(run, page) as supervisor:
             join_here(run)
             from serl.ros.people.recorder import recording_station  # rclpy: only after require_ros
 
@@ -311,7 +309,10 @@ def _at_the_arm(
     remove_address(run.path)
     arm = arm_of(run)
     assert arm is not None, "the settings of such a recording name one"
-    page = console_processes(run, ACTOR, options.console_port) if options.console else []
+    page = []
+    if options.console:
+        host = options.console_host
+        page = console_processes(run, ACTOR, options.console_port, host=host)
     with run_processes(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
         from serl.ros.people.recorder import at_the_arm  # rclpy: only after require_ros

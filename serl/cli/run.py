@@ -12,7 +12,6 @@ from pathlib import Path
 from serl import plugins
 from serl.cli import teleop as teleop_commands
 from serl.cli.terminal import at_the_terminal
-from serl.console import access
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
@@ -43,10 +42,7 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
     parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
     parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
-    parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument(
-        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
-    )
+    teleop_commands.add_page(parser, "with a web page beside it")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -131,7 +127,7 @@ def _console(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
     if not options.console:
         yield
         return
-    with teleop_commands.console_of(run, options.console_port):
+    with teleop_commands.console_of(run, options.console_port, options.console_host):
         yield
 
 

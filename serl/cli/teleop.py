@@ -40,6 +40,26 @@ def console_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="the actor beside it")
     parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+    _add_host(parser)
+
+
+def add_page(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add the options of a web page beside a command."""
+    parser.add_argument("--console", action="store_true", help=purpose)
+    parser.add_argument(
+        "--console-port", type=int, default=PORT, help="first port to try for the page"
+    )
+    _add_host(parser)
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--console.host",
+        dest="console_host",
+        default="",
+        metavar="ADDRESS",
+        help="this machine's address in the lab network: also lets a phone in, with TLS and a code",
+    )
 
 
 def teleop_options(parser: argparse.ArgumentParser) -> None:
@@ -74,35 +94,41 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 def console(options: argparse.Namespace) -> int:
     """Serve the console of a run until Ctrl-C."""
-    require_console()
+    require_console(options.console_host)
     from serl.ros.processes import console_processes, run_in_domain
 
     run = RunFolder.open(options.run).writable()
     remove_address(run.path)
-    with run_in_domain(run, console_processes(run, options.actor, options.port)) as supervisor:
+    page = console_processes(run, options.actor, options.port, host=options.console_host)
+    with run_in_domain(run, page) as supervisor:
         announce(run, supervisor, options.port)
         attend(supervisor)
     return 0
 
 
 @contextmanager
-def console_of(run: RunFolder, port: int) -> Iterator[Supervisor]:
+def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
     """Run a console in parallel to the processes started in the block."""
-    require_console()
+    require_console(host)
     from serl.ros.processes import arm_of, console_processes, run_extra_processes
 
     remove_address(run.path)
     with run_extra_processes(
-        run, console_processes(run, "actor0", port, arm_of(run))
+        run, console_processes(run, "actor0", port, arm_of(run), host)
     ) as supervisor:
         announce(run, supervisor, port)
         yield supervisor
 
 
-def require_console() -> None:
-    """Raise `BadInput` unless the console's package `aiohttp` is installed."""
-    if find_spec("aiohttp") is None:
-        raise BadInput('console: needs aiohttp: pip install "serl[console]"')
+def require_console(host: str = "") -> None:
+    """Raise `BadInput` unless the page's packages are installed and its lab address is usable."""
+    for package in ("aiohttp", *(["segno"] if host else [])):
+        if find_spec(package) is None:
+            raise BadInput(f'console: needs {package}: pip install "serl[console]"')
+    if host:
+        from serl.console.phone import check_host
+
+        check_host(host)
 
 
 def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
@@ -115,7 +141,19 @@ def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
         time.sleep(0.1)
     if elsewhere := _elsewhere(door, port):
         print(elsewhere, flush=True)
-    print(f"console: {door.url}  token: {door.token}", flush=True)
+    print(f"console: {door.entry}", flush=True)
+    if door.phone_url:
+        _announce_to_phone(door)
+
+
+def _announce_to_phone(door: ConsoleAddress) -> None:
+    """Print the address for a phone, with its code, and a QR code on a terminal."""
+    from serl.console.phone import qr_text
+
+    print(f"phone: {door.phone_url}  pairing code: {door.code} (10 minutes, once)", flush=True)
+    print(f"the browser asks once; the certificate's SHA-256: {door.certificate}", flush=True)
+    if sys.stdout.isatty():
+        print(qr_text(door.phone_entry), flush=True)
 
 
 def _elsewhere(door: ConsoleAddress, port: int) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from serl.cli import actor as actor_command
 from serl.cli import teleop as teleop_commands
-from serl.console import access
 from serl.errors import BadInput, SerlError
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
@@ -29,10 +28,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
     _configured(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
-    parser.add_argument("--console", action="store_true", help="with a web page beside it")
-    parser.add_argument(
-        "--console-port", type=int, default=access.PORT, help="first port to try for the page"
-    )
+    teleop_commands.add_page(parser, "with a web page beside it")
 
 
 def learner_options(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +76,7 @@ def train(options: argparse.Namespace) -> int:
     try:
         if not options.console:
             return DONE if train_run(run, Display()) else FAILED
-        with teleop_commands.console_of(run, options.console_port) as console:
+        with teleop_commands.console_of(run, options.console_port, options.console_host) as console:
             done = train_run(run, Display(), console.check)
             teleop_commands.stay(console)
         return DONE if done else FAILED

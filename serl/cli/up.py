@@ -50,7 +50,7 @@ def bring_up(options: argparse.Namespace) -> int:
     graph = checked(GraphConfig, read_yaml(options.file))
     require_ros()
     if graph.console is not None:
-        teleop_commands.require_console()
+        teleop_commands.require_console(graph.console.host)
     run = run_of(graph)
     specs = described_processes(run, graph)
     if graph.learner:

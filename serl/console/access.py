@@ -15,10 +15,31 @@ _FILE = "console.json"
 
 
 class ConsoleAddress(NamedTuple):
-    """The URL of a console and its access token."""
+    """The URL of a console on this host, and its access token.
+
+    Attributes:
+        url: address of the page on this host.
+        token: token of this start of the console.
+        phone_url: address of the page in the lab network; empty without one.
+        code: pairing code for a phone; empty without an address for it.
+        certificate: fingerprint of the certificate at that address.
+    """
 
     url: str
     token: str
+    phone_url: str = ""
+    code: str = ""
+    certificate: str = ""
+
+    @property
+    def entry(self) -> str:
+        """The address that opens the page without a question: no server receives its fragment."""
+        return f"{self.url}#{self.token}"
+
+    @property
+    def phone_entry(self) -> str:
+        """The same for a phone; empty without an address for it."""
+        return self.phone_url and f"{self.phone_url}#{self.token}"
 
 
 def write_address(folder: Path, door: ConsoleAddress) -> None:
@@ -28,7 +49,7 @@ def write_address(folder: Path, door: ConsoleAddress) -> None:
 
 def read_address(folder: Path) -> ConsoleAddress | None:
     """Read the address and token of the running console; None when none runs."""
-    fields = read_fields(folder / _FILE, {"url": str, "token": str})
+    fields = read_fields(folder / _FILE, dict.fromkeys(ConsoleAddress._fields, str))
     return ConsoleAddress(**fields) if fields else None
 
 
@@ -66,13 +87,26 @@ class RequestCheck:
     Args:
         port: port that the console listens on.
         token: token of this start of the console.
+        host: this host's address in the lab network, served with TLS; empty without one.
+
+    Attributes:
+        token: the token.
     """
 
-    def __init__(self, port: int, token: str) -> None:
-        self._token = token
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+    def __init__(self, port: int, token: str, host: str = "") -> None:
+        self.token = token
+        self._schemes = {f"127.0.0.1:{port}": "http", f"localhost:{port}": "http"}
+        if host:
+            self._schemes[f"{host}:{port}"] = "https"
 
-    def accepts(self, method: str, target: str, headers: Mapping[str, str], upgrade: bool) -> bool:
+    def accepts(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        upgrade: bool,
+        scheme: str = "http",
+    ) -> bool:
         """Return whether a request comes from this console's page or from no page.
 
         Args:
@@ -80,17 +114,18 @@ class RequestCheck:
             target: target of the request line, as sent: a path, not an absolute URL for a proxy.
             headers: headers of the request.
             upgrade: whether the request opens a WebSocket.
+            scheme: "https" for a request through TLS, else "http".
         """
         host, origin = headers.get("Host", ""), headers.get("Origin")
         needs_no_origin = method == "GET" and not upgrade
-        is_own = needs_no_origin if origin is None else origin == f"http://{host}"
-        is_addressed = target.startswith("/") and host in self._hosts
+        is_own = needs_no_origin if origin is None else origin == f"{scheme}://{host}"
+        is_addressed = target.startswith("/") and self._schemes.get(host) == scheme
         return is_addressed and is_own and headers.get("Sec-Fetch-Site", "none") in _OWN
 
     def is_token(self, word: object) -> bool:
         """Return whether a word is the token, in constant time."""
         text = word if isinstance(word, str) else ""
-        return hmac.compare_digest(text.encode(errors="replace"), self._token.encode())
+        return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
 
     def has_token(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request carries the token in its `Authorization` header."""

@@ -34,12 +34,16 @@ Frame = Wish | str | Confirmation | LeaseRequest
 """A heartbeat with a wish, one of `COMMANDS`, a confirmation, or a message about the lease."""
 
 
-def read_token(text: str) -> object:
-    """Return the token of the first frame; raises `CorruptData` for any other frame."""
+def read_entry(text: str) -> tuple[str, object]:
+    """Return the kind of the first frame, "token" or "pair", and its word.
+
+    Raises:
+        CorruptData: the frame is another one.
+    """
     fields = parse_object(text.encode(), "frame")
-    if fields.keys() != {"token"}:
-        raise CorruptData("frame: expected the token first")
-    return fields["token"]
+    if fields.keys() not in ({"token"}, {"pair"}):
+        raise CorruptData("frame: expected the token or a pairing code first")
+    return next(iter(fields.items()))
 
 
 def read_frame(text: str) -> Frame:

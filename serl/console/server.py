@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -14,7 +15,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from serl.console.access import HEADERS, OperatorLease, RateLimit, RequestCheck
 from serl.console.backend import ConsoleBackend
-from serl.console.messages import MAX_BYTES, Confirmation, LeaseRequest, read_frame, read_token
+from serl.console.messages import MAX_BYTES, Confirmation, LeaseRequest, read_entry, read_frame
+from serl.console.phone import PairingCode, qr_svg
 from serl.errors import CorruptData, SerlError
 from serl.report import page
 from serl.system.json_fields import dump_object
@@ -30,7 +32,7 @@ FILES = {
 }
 STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 60
 TOKEN_TIMEOUT_S = 5.0
-MAX_PAGES = 8
+MAX_PAGES, MAX_ENTERING = 8, 32
 MAX_HEARTBEATS_HZ, MAX_FRAMES_HZ = 60.0, 120.0
 STOP_PERIOD_S = 0.1
 """Period in which stop requests are merged, so that a flood of them does not block the rest."""
@@ -56,6 +58,10 @@ class Console:
         backend: interface to the run.
         gate: checks of requests.
         now_s: clock, monotonic seconds.
+        phone_url: address of the page in the lab network; empty without one.
+
+    Attributes:
+        pairing: code that a phone exchanges for the token.
     """
 
     def __init__(
@@ -63,8 +69,11 @@ class Console:
         backend: ConsoleBackend,
         gate: RequestCheck,
         now_s: Callable[[], float] = time.monotonic,
+        phone_url: str = "",
     ) -> None:
         self._backend, self._gate, self._now_s = backend, gate, now_s
+        self._phone_url, self.pairing = phone_url, PairingCode(now_s)
+        self._entering = 0  # sockets that have not shown the token yet
         self._lease = OperatorLease(now_s)
         self._pages: set[web.WebSocketResponse] = set()
         self._running: set[asyncio.Task[None]] = set()
@@ -75,6 +84,7 @@ class Console:
         for path in FILES:
             self.app.router.add_get(path, _static)
         self.app.router.add_get("/socket", self._socket)
+        self.app.router.add_get("/phone", self._phone)
         self.app.router.add_get("/report", self._report)
         self.app.router.add_post("/report", self._allow_report)
         self.app.on_shutdown.append(self._close_pages)
@@ -85,7 +95,7 @@ class Console:
         upgrade = request.path == "/socket" or "Upgrade" in request.headers
         twice = any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin"))
         if twice or not self._gate.accepts(
-            request.method, request.raw_path, request.headers, upgrade
+            request.method, request.raw_path, request.headers, upgrade, request.scheme
         ):
             return web.Response(status=_REFUSED, text="refused", headers=HEADERS)
         try:
@@ -99,7 +109,9 @@ class Console:
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=MAX_BYTES, heartbeat=30.0, compress=False)
         await socket.prepare(request)
-        if not await self._check_token(socket):
+        if self._entering >= MAX_ENTERING:
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many pages")
+        elif not await self._check_entry(socket):
             await socket.close(code=_BAD_TOKEN, message=b"wrong token")
         elif len(self._pages) >= MAX_PAGES:
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many pages")
@@ -107,12 +119,28 @@ class Console:
             await self._serve(socket)
         return socket
 
-    async def _check_token(self, socket: web.WebSocketResponse) -> bool:
-        """Return whether the first frame has the token and arrives within `TOKEN_TIMEOUT_S`."""
-        with suppress(asyncio.TimeoutError, CorruptData):
-            first = await socket.receive(TOKEN_TIMEOUT_S)
-            return first.type is WSMsgType.TEXT and self._gate.is_token(read_token(first.data))
+    async def _check_entry(self, socket: web.WebSocketResponse) -> bool:
+        """Return whether the first frame opens the page, and arrives within `TOKEN_TIMEOUT_S`.
+
+        It contains the token, or a pairing code, which is answered with the token.
+        """
+        self._entering += 1
+        try:
+            with suppress(asyncio.TimeoutError, CorruptData):
+                first = await socket.receive(TOKEN_TIMEOUT_S)
+                if first.type is WSMsgType.TEXT:
+                    return await self._admit(socket, *read_entry(first.data))
+        finally:
+            self._entering -= 1
         return False
+
+    async def _admit(self, socket: web.WebSocketResponse, kind: str, word: object) -> bool:
+        if kind == "token":
+            return self._gate.is_token(word)
+        if not self._phone_url or not self.pairing.redeem(word):
+            return False
+        await _send(socket, {"type": "paired", "token": self._gate.token})
+        return True
 
     async def _serve(self, socket: web.WebSocketResponse) -> None:
         """Send updates and execute frames until the page disconnects or sends an invalid frame."""
@@ -220,13 +248,29 @@ class Console:
                         await socket.send_bytes(bytes([len(name)]) + name + picture.jpeg)
             await asyncio.sleep(PICTURE_PERIOD_S)
 
+    async def _phone(self, request: web.Request) -> web.StreamResponse:
+        """Return a page's QR code for a phone, with a new pairing code; only with the token."""
+        if not self._gate.has_token(request.headers):
+            raise web.HTTPForbidden
+        if not self._phone_url:
+            raise web.HTTPNotFound
+        picture = qr_svg(f"{self._phone_url}#{self._gate.token}")
+        fields = {"url": self._phone_url, "code": self.pairing.issue(), "svg": picture}
+        return web.Response(body=dump_object(fields), content_type="application/json")
+
     async def _allow_report(self, request: web.Request) -> web.StreamResponse:
         """Give a page with the token a cookie that grants access to the report only."""
         if not self._gate.has_token(request.headers):
             raise web.HTTPForbidden
         response = web.Response(status=204)
         response.set_cookie(
-            _REPORT, self._ticket, path="/report", httponly=True, samesite="Strict", max_age=3600
+            _REPORT,
+            self._ticket,
+            path="/report",
+            httponly=True,
+            samesite="Strict",
+            secure=request.secure,
+            max_age=3600,
         )
         return response
 
@@ -257,9 +301,21 @@ async def _send(socket: web.WebSocketResponse, fields: Mapping[str, Any]) -> Non
         await socket.send_str(dump_object(fields).decode())
 
 
-async def listen(console: Console, port: int) -> web.AppRunner:
-    """Serve on 127.0.0.1 until the runner is cleaned up; raises `OSError` if it cannot listen."""
+async def listen(
+    console: Console, port: int, host: str = "", tls: ssl.SSLContext | None = None
+) -> web.AppRunner:
+    """Serve on 127.0.0.1, and with TLS at an address of the lab network, until the cleanup.
+
+    Raises:
+        OSError: a port or an address cannot be listened on.
+    """
     runner = web.AppRunner(console.app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        if host:
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
+    except OSError:
+        await runner.cleanup()
+        raise
     return runner

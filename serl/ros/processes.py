@@ -226,9 +226,11 @@ def _of_stage(stage: str, node: str) -> str:
 
 
 def console_processes(
-    run: RunFolder, actor: str, port: int, arm: RealArm | None = None
+    run: RunFolder, actor: str, port: int, arm: RealArm | None = None, host: str = ""
 ) -> list[ProcessSpec]:
     """Return the console of an actor, whose STOP goes to the guard of the arm as well.
+
+    With a host, this machine's address in the lab network, it is open to a phone there.
 
     The arm is the given real one, else the one that the actor drove last, else that of the run.
     A note in another format, which older versions wrote, is ignored.
@@ -243,10 +245,12 @@ def console_processes(
         guarded = GuardedArm(lines[0], Path(lines[1]))
     elif guarded is None:
         guarded = arms_behind_guards(run, [actor]).get(actor)
-    if guarded is not None:
-        arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
     if (real := arm or arm_of(run)) is not None:
         arguments += ("--profile", real.profile)
+    if host:
+        arguments += ("--host", host)
+    if guarded is not None:
+        arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
     module = "serl.ros.nodes.console"
     return [ProcessSpec("console", module, arguments, ends=False, node="console")]
 
@@ -296,7 +300,9 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
             specs.append(guard_process(run, robot.name, arm))
     if graph.console is not None:
         seen = next(robot for robot in graph.robots if robot.name == graph.console.robot)
-        specs += console_processes(run, seen.name, graph.console.port, real_arm_of(seen))
+        specs += console_processes(
+            run, seen.name, graph.console.port, real_arm_of(seen), graph.console.host
+        )
     return specs
 
 

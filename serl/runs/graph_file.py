@@ -50,12 +50,15 @@ class ConsoleEntry(BaseModel):
     Attributes:
         robot: name of the robot.
         port: the first port to try.
+        host: this machine's address in the lab network, to let phones in; empty for this host
+            alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     robot: Name
     port: int = Field(8765, ge=1024, le=65535)
+    host: str = Field("", max_length=253)
 
 
 class GraphConfig(BaseModel):

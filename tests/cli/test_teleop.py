@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
     taken, console = capsys.readouterr().out.splitlines()
     assert taken.startswith("console: port 8765 is taken; it is at 8766 ")
     assert "ssh -L 8766:127.0.0.1:8766 HOST" in taken
-    assert console == "console: http://127.0.0.1:8766/  token: secret"
+    assert console == "console: http://127.0.0.1:8766/#secret"
     teleop_commands.announce(run, nothing, 8766)
     assert capsys.readouterr().out.splitlines() == [console]
 

@@ -26,6 +26,7 @@ _FLAGS = (
     "--disable-extensions",
     "--disable-background-networking",
     "--remote-debugging-port=0",
+    "--ignore-certificate-errors",  # certificates of the console are signed by themselves
 )
 
 

@@ -16,6 +16,7 @@ from aiohttp import WSMsgType
 
 from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
+from serl.console.phone import tls_context
 from serl.console.server import Console, listen
 from serl.errors import SerlError
 from serl.teleop.mapping import Wish
@@ -76,6 +77,8 @@ class FakeBackend:
 class Site:
     """A console that runs, and a client that is free in what it sends."""
 
+    console: Console
+
     def __init__(self, client: aiohttp.ClientSession, port: int, token: str) -> None:
         self.client, self.port, self.token = client, port, token
         self.backend = FakeBackend()
@@ -106,14 +109,19 @@ class Site:
 
 
 @asynccontextmanager
-async def site() -> AsyncIterator[Site]:
+async def site(host: str = "", certificate: Path | None = None) -> AsyncIterator[Site]:
+    """A console on this host, and with a certificate also at another address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     token = new_token()
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
         here = Site(client, port, token)
-        runner = await listen(Console(here.backend, RequestCheck(port, token)), port)
+        phone_url = f"https://{host}:{port}/" if host else ""
+        gate = RequestCheck(port, token, host)
+        here.console = Console(here.backend, gate, phone_url=phone_url)
+        tls = tls_context(certificate) if certificate else None
+        runner = await listen(here.console, port, host, tls)
         try:
             yield here
         finally:

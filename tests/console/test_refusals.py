@@ -19,7 +19,7 @@ from serl.console.access import (
     remove_address,
     write_address,
 )
-from serl.console.messages import read_frame, read_token
+from serl.console.messages import read_entry, read_frame
 from serl.console.server import FILES, STATIC
 from serl.errors import CorruptData
 
@@ -219,5 +219,5 @@ def test_the_door_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_frames_are_checked_whole() -> None:
     assert read_frame('{"type": "say", "what": "estop"}') == "estop"
-    with pytest.raises(CorruptData, match="expected the token first"):
-        read_token('{"token": "a", "more": 1}')
+    with pytest.raises(CorruptData, match="expected the token or a pairing code first"):
+        read_entry('{"token": "a", "pair": "1"}')

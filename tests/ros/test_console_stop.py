@@ -97,7 +97,7 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
     """Whose namespace has nothing to do with the actor's name."""
     with franka_beside_a_goal(tmp_path) as (_, arm):
         command = start(*TRAINING, "--robot", "mine.py", "--namespace", arm)
-        command.until("token: ")
+        command.until("console: http")
         answer_until(command, lambda: "Enter arms it" in command.output, (SEEN,))
         (door_file,) = (tmp_path / "runs").rglob("console.json")
         door = read_address(door_file.parent)

@@ -10,7 +10,7 @@ const STOPPING = ["stop", "Stopping ...", "it is not sure yet: a hand at the arm
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
 let socket = null;
-let token = sessionStorage.getItem("token") || "";
+let token = tokenOfAddress() || localStorage.getItem("token") || "";
 let state = {};
 let wanted = false;  // this page wants to be the operator
 let wasOn = false;
@@ -24,22 +24,39 @@ let session = "";  // what a person records here; empty in a training
 
 // ---- the door ----
 
-$("door").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token = $("token").value.trim();
-  $("token").value = "";
+// The printed address carries the token in its fragment, which no server receives; it is taken away.
+function tokenOfAddress() {
+  const given = /^#[\w-]{43,}$/.test(location.hash) ? location.hash.slice(1) : "";
+  if (given) history.replaceState(null, "", location.pathname);
+  return given;
+}
+window.addEventListener("hashchange", () => {
+  token = tokenOfAddress() || token;
+  if (socket && socket.readyState === WebSocket.OPEN) return;
   open();
 });
 
-function open() {
-  socket = new WebSocket(`ws://${location.host}/socket`);
+$("door").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const word = $("token").value.trim();
+  $("token").value = "";
+  if (/^\d{4} ?\d{4}$/.test(word)) open({ pair: word.replace(" ", "") });
+  else {
+    token = word;
+    open();
+  }
+});
+
+function open(first = { token }) {
+  socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/socket`);
   socket.binaryType = "arraybuffer";
   let entered = false;
-  socket.onopen = () => socket.send(JSON.stringify({ token }));
+  socket.onopen = () => socket.send(JSON.stringify(first));
   socket.onmessage = (event) => {
     if (!entered) {
       entered = true;
-      sessionStorage.setItem("token", token);
+      if (first.pair) token = JSON.parse(event.data).token;
+      localStorage.setItem("token", token);
       $("door").hidden = true;
       $("desk").hidden = false;
       $("refused").textContent = "";
@@ -51,10 +68,18 @@ function open() {
     if (stopping) showAnswer({ what: "estop", done: false, text: "The console is gone." });
     letGo();
     if (event.code === 4401) {
-      sessionStorage.removeItem("token");
+      const kept = localStorage.getItem("token");
+      if (kept && kept !== token) {  // an address with an old token does not lock this page out
+        token = kept;
+        open();
+        return;
+      }
+      localStorage.removeItem("token");
       $("desk").hidden = true;
       $("door").hidden = false;
-      $("refused").textContent = "This is not the token of this console.";
+      $("refused").textContent = first.pair
+        ? "This code is wrong, used or too old. The console's page shows a new one under Phone."
+        : "This is not the token of this console. It changes at every start.";
       return;
     }
     show("off", "Not connected", entered || token ? "trying again" : "");
@@ -275,9 +300,30 @@ function count(name, have, wanted) {
   return tile;
 }
 
+// A new pairing code at every opening: the one shown before ends.
+async function showPhone() {
+  $("phone-panel").hidden = !$("phone-panel").hidden;
+  if ($("phone-panel").hidden) return;
+  $("phone-says").textContent = "";
+  const answer = await ask("/phone");
+  $("qr").hidden = !answer.ok;
+  if (!answer.ok) {
+    $("phone-says").textContent = "Start with --console.host ADDRESS, this machine's address in the lab network, to let a phone in.";
+    return;
+  }
+  const { url, code, svg } = await answer.json();
+  $("qr").src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  $("qr").onload = () => URL.revokeObjectURL($("qr").src);
+  $("phone-says").textContent = `Scan this, or open ${url} and type ${code.slice(0, 4)} ${code.slice(4)} within 10 minutes. The code works once.`;
+}
+
+function ask(path, method = "GET") {
+  return fetch(path, { method, headers: { Authorization: `Bearer ${token}` } });
+}
+
 async function showReport() {
   reported = true;
-  const answer = await fetch("/report", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+  const answer = await ask("/report", "POST");
   if (!answer.ok) return;
   $("after").hidden = false;
   $("report").src = "/report";
@@ -414,6 +460,7 @@ for (const button of document.querySelectorAll("#pad button")) {
 $("lease").addEventListener("click", () => { $("lease").blur(); lease(); });
 $("go").addEventListener("click", () => { $("go").blur(); go(); });
 $("yes").addEventListener("click", () => { $("yes").blur(); send({ type: "yes", question: $("yes").dataset.question }); });
+$("phone").addEventListener("click", () => { $("phone").blur(); showPhone(); });
 $("estop").addEventListener("click", () => { $("estop").blur(); say("estop"); });
 
 if (token) open();

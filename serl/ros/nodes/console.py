@@ -1,4 +1,4 @@
-"""The process that serves the console of a run, beside an actor, on this host only.
+"""The process that serves the console of a run, beside an actor; by default on this host only.
 
 It is not part of the control loop: a page's commands reach the actor as messages, like any node's.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from serl.console.access import (
 )
 from serl.console.backend import Picture
 from serl.console.messages import COMMANDS
+from serl.console.phone import certificate_folder, fingerprint, make_certificate, tls_context
 from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
 from serl.console.server import Console, listen
 from serl.console.status import SILENT, make_status
@@ -221,7 +223,12 @@ async def _call(client: Any, server: str) -> str:
 
 
 def run(
-    run_folder: Path, actor: str, port: int, arm: GuardedArm | None = None, profile: str = ""
+    run_folder: Path,
+    actor: str,
+    port: int,
+    arm: GuardedArm | None = None,
+    profile: str = "",
+    host: str = "",
 ) -> None:
     """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
@@ -239,7 +246,7 @@ def run(
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
         backend = RosConsoleBackend(node, folder, actor, arm, profile)
-        served = _PageServer(node, folder.path, backend, port)
+        served = _PageServer(node, folder.path, backend, port, host)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
         try:
@@ -251,8 +258,11 @@ def run(
 class _PageServer:
     """The page of a console, served while its node is active."""
 
-    def __init__(self, node: RosNode, folder: Path, backend: RosConsoleBackend, port: int) -> None:
-        self._node, self._folder, self._backend = node, folder, backend
+    def __init__(
+        self, node: RosNode, folder: Path, backend: RosConsoleBackend, port: int, host: str
+    ) -> None:
+        self._node, self._folder, self._backend, self._host = node, folder, backend, host
+        self._certificate = make_certificate(host, certificate_folder()) if host else None
         self._first, self._port, self._token = port, 0, new_token()
 
     def numbers(self) -> dict[str, Value]:
@@ -270,11 +280,13 @@ class _PageServer:
         """Serve the page at the first free port until the node is inactive or asked to stop."""
         for port in range(self._first, self._first + _PORTS):
             try:
-                runner = await listen(Console(self._backend, RequestCheck(port, self._token)), port)
-            except OSError:
-                continue
+                runner, address = await self._open(port)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise BadInput(f"--console.host {self._host}: {error.strerror}") from error
             self._port = port
-            write_address(self._folder, ConsoleAddress(f"http://127.0.0.1:{port}/", self._token))
+            write_address(self._folder, address)
             try:
                 while self._node.handle.active and not self._stopping():
                     await asyncio.sleep(_LOOK_S)
@@ -285,6 +297,18 @@ class _PageServer:
             return
         last = self._first + _PORTS - 1
         raise BadInput(f"console: no free port from {self._first} to {last} on 127.0.0.1")
+
+    async def _open(self, port: int) -> tuple[Any, ConsoleAddress]:
+        """Listen at a port, on this host and in the lab network if asked; raises `OSError`."""
+        url, host, token = f"http://127.0.0.1:{port}/", self._host, self._token
+        gate = RequestCheck(port, token, host)
+        if self._certificate is None:
+            return await listen(Console(self._backend, gate), port), ConsoleAddress(url, token)
+        phone_url = f"https://{host}:{port}/"
+        console = Console(self._backend, gate, phone_url=phone_url)
+        runner = await listen(console, port, host, tls_context(self._certificate))
+        code, mark = console.pairing.issue(), fingerprint(self._certificate)
+        return runner, ConsoleAddress(url, token, phone_url, code, mark)
 
     def _stopping(self) -> bool:
         return self._node.stopping or is_orphaned()
@@ -299,11 +323,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
     parser.add_argument("--latch", type=Path, help="file of that arm's latch")
     parser.add_argument("--profile", default="", help="profile of that arm, where it is real")
+    parser.add_argument("--host", default="", help="address in the lab network, served with TLS")
     options = parser.parse_args(own_arguments(arguments))
     if (options.guard is None) != (options.latch is None):
         parser.error("--guard and --latch: both, or none")
     arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
-    return run_node(lambda: run(options.run, options.actor, options.port, arm, options.profile))
+    return run_node(
+        lambda: run(options.run, options.actor, options.port, arm, options.profile, options.host)
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,272 @@
+"""A phone in the lab network: its address, certificate, pairing code and QR code."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import cv2
+import numpy as np
+import pytest
+
+from serl.console import phone
+from serl.console.phone import CODE_TRIES, CODE_VALID_S, PairingCode, check_host, make_certificate
+from serl.console.server import MAX_ENTERING
+from serl.errors import BadInput
+
+from .browser import CHROMIUM, Page, chromium, tab
+from .site import heard, refused, site
+from .test_page import reads, told
+
+LAB = "127.0.0.2"  # stands for an address of this machine in a network
+in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(LAB, tmp_path_factory.mktemp("certificates"))
+
+
+def test_a_certificate_is_made_once_for_its_owner_alone_and_again_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state" / "console"
+    path = make_certificate("robot.lab", folder)
+    assert path.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == 0
+    first = path.read_bytes()
+    assert make_certificate("robot.lab", folder).read_bytes() == first
+    assert make_certificate("192.168.1.20", folder).read_bytes() != first
+    mark = phone.fingerprint(path)
+    assert len(mark.split(":")) == 32
+    path.write_text("damaged")
+    assert make_certificate("robot.lab", folder).read_bytes() != first
+    assert phone.fingerprint(path) != mark
+    monkeypatch.setattr(phone, "_VALID", timedelta(hours=23))
+    path.unlink()
+    ending = make_certificate("robot.lab", folder).read_bytes()
+    assert make_certificate("robot.lab", folder).read_bytes() != ending
+
+
+def test_a_code_is_good_once_for_ten_minutes_and_five_guesses() -> None:
+    now_s = 0.0
+    pairing = PairingCode(lambda: now_s)
+    assert not pairing.redeem("")
+    code = pairing.issue()
+    assert len(code) == 8
+    assert code.isdigit()
+    assert pairing.redeem(code)
+    assert not pairing.redeem(code), "used up"
+    for _ in range(CODE_TRIES - 1):
+        code = code if pairing.redeem(None) else pairing.issue()
+    code = pairing.issue()
+    assert not any(pairing.redeem(guess) for guess in ("x", "ä", 7, None))
+    assert pairing.redeem(code), "the fifth try"
+    code = pairing.issue()
+    assert not any(pairing.redeem("00000000x") for _ in range(CODE_TRIES))
+    assert not pairing.redeem(code), "guessed too often"
+    code = pairing.issue()
+    now_s += CODE_VALID_S + 1
+    assert not pairing.redeem(code), "too old"
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::1", "http://robot", "robot/..", "", "robot lab", "-robot", "robot:8765"]
+)
+def test_an_address_that_is_not_one_of_this_machine_is_refused_with_an_example(host: str) -> None:
+    with pytest.raises(BadInput, match=r"--console.host .*: expected this machine's IPv4 address"):
+        check_host(host)
+
+
+def test_an_address_or_a_name_is_taken() -> None:
+    check_host("192.168.1.20")
+    check_host("robot-3.lab")
+
+
+def _client(certificate: Path) -> aiohttp.TCPConnector:
+    """A client that trusts this certificate alone."""
+    return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(certificate)))
+
+
+def test_a_phone_enters_through_tls_with_the_token_or_once_with_the_code(certificate: Path) -> None:
+    async def check() -> None:
+        async with (
+            site(LAB, certificate) as here,
+            aiohttp.ClientSession(connector=_client(certificate)) as client,
+        ):
+            lab = f"https://{LAB}:{here.port}"
+
+            async def enter(**word: object) -> aiohttp.ClientWebSocketResponse:
+                page = await client.ws_connect(f"{lab}/socket", headers={"Origin": lab})
+                await page.send_json(word)
+                return page
+
+            await heard(await enter(token=here.token), "state")
+            assert await refused(await enter(pair="12345678")) == 4401
+            code = here.console.pairing.issue()
+            paired = await enter(pair=code)
+            assert (await heard(paired, "paired"))["token"] == here.token
+            await heard(paired, "state")
+            assert await refused(await enter(pair=code)) == 4401
+            assert await refused(await enter(pair=here.token)) == 4401
+
+    asyncio.run(check())
+
+
+def test_the_lab_address_is_served_with_tls_alone_and_each_address_only_as_itself(
+    certificate: Path,
+) -> None:
+    async def check() -> None:
+        async with (
+            site(LAB, certificate) as here,
+            aiohttp.ClientSession(connector=_client(certificate)) as client,
+        ):
+            lab, name = f"https://{LAB}:{here.port}", f"{LAB}:{here.port}"
+            async with client.get(lab) as answer:
+                assert answer.status == 200
+                assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            with pytest.raises(aiohttp.ClientError):
+                await client.get(f"http://{name}/")
+            own = f"127.0.0.1:{here.port}"
+            assert (await here.ask("GET", "/", Host=name)).status == 403
+            async with client.get(lab, headers={"Host": own}) as answer:
+                assert answer.status == 403
+            for origin in (f"http://{name}", f"http://{own}", f"https://{own}", f"https://{LAB}"):
+                with pytest.raises(aiohttp.WSServerHandshakeError):
+                    await client.ws_connect(f"{lab}/socket", headers={"Origin": origin})
+
+    asyncio.run(check())
+
+
+def test_without_an_address_in_the_lab_no_code_opens_the_page() -> None:
+    async def check() -> None:
+        async with site() as here:
+            code = here.console.pairing.issue()
+            page = await here.client.ws_connect(f"{here.own}/socket", headers={"Origin": here.own})
+            await page.send_json({"pair": code})
+            assert await refused(page) == 4401
+            token = {"Authorization": f"Bearer {here.token}"}
+            assert (await here.ask("GET", "/phone", **token)).status == 404
+
+    asyncio.run(check())
+
+
+def test_the_qr_code_and_the_pairing_code_are_for_a_page_with_the_token(certificate: Path) -> None:
+    async def check() -> None:
+        async with site(LAB, certificate) as here:
+            for word in ("", "Bearer wrong", here.token):
+                assert (await here.ask("GET", "/phone", Authorization=word)).status == 403
+            assert (await here.ask("GET", f"/phone?token={here.token}")).status == 403
+
+    asyncio.run(check())
+
+
+def test_sockets_that_show_no_token_take_no_place_of_a_page_that_does() -> None:
+    async def check() -> None:
+        async with site() as here:
+            page = await here.enter()
+            await heard(page, "state")
+            own = {"Origin": here.own}
+            waiting = [
+                await here.client.ws_connect(f"{here.own}/socket", headers=own)
+                for _ in range(MAX_ENTERING)
+            ]
+            assert await refused(await here.enter()) == 1013
+            await page.send_json({"type": "say", "what": "estop"})
+            assert (await heard(page, "answer"))["text"] == "did estop"
+            for each in waiting:
+                await each.close()
+            await heard(await here.enter(), "state")
+
+    asyncio.run(check())
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chromium(tmp_path_factory.mktemp("profile")) as address:
+        yield address
+
+
+async def _inside(page: Page) -> None:
+    await page.until("document.getElementById('task').textContent === 'reach'")
+
+
+@in_chromium
+def test_the_printed_address_opens_the_page_and_so_does_a_new_tab(address: str) -> None:
+    async def check() -> None:
+        async with site() as here, tab(address) as page, tab(address) as other:
+            told(here, {"driver": "policy"})
+            await page.open(f"{here.own}/#{here.token}")
+            await _inside(page)
+            assert await page.run("location.href") == f"{here.own}/"
+            assert not [url for url in page.requests if here.token in url.partition("#")[0]]
+            await other.open(here.own)
+            await _inside(other)
+            await other.open("about:blank")
+            await other.open(f"{here.own}/#{'x' * 43}")  # of yesterday
+            await _inside(other)
+            await page.run("localStorage.clear()")
+            await page.open("about:blank")
+            await page.open(here.own)
+            await page.until("!document.getElementById('door').hidden")
+            assert await page.run("document.getElementById('desk').hidden")
+
+    asyncio.run(check())
+
+
+@in_chromium
+def test_a_phone_scans_the_code_of_the_page_or_types_the_one_that_it_shows(
+    address: str, certificate: Path
+) -> None:
+    async def check() -> None:
+        async with site(LAB, certificate) as here, tab(address) as page, tab(address) as small:
+            told(here, {"driver": "policy"})
+            await page.open(f"{here.own}/#{here.token}")
+            await _inside(page)
+            await page.click("phone")
+            await page.until("document.getElementById('qr').naturalWidth > 0")
+            assert await _scanned(page) == f"https://{LAB}:{here.port}/#{here.token}"
+            says = await page.text("phone-says")
+            assert f"https://{LAB}:{here.port}/" in says
+            await small.open(f"https://{LAB}:{here.port}/")
+            for code in ("0000 0000", says.partition("type ")[2][:9]):
+                await small.run(f"document.getElementById('token').value = '{code}'")
+                await small.run("document.getElementById('door').requestSubmit()")
+                if code == "0000 0000":
+                    await reads(small, "refused", "This code is wrong")
+            await _inside(small)
+            await small.open("about:blank")
+            await small.open(f"https://{LAB}:{here.port}/")
+            await _inside(small)
+
+    asyncio.run(check())
+
+
+async def _scanned(page: Page) -> str:
+    """What a camera reads from the picture of the page."""
+    await page.call(
+        "Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=2,
+        mobile=False,
+    )  # fmt: skip
+    await asyncio.sleep(0.3)
+    shot = await page.call("Page.captureScreenshot", format="png")
+    picture = cv2.imdecode(np.frombuffer(base64.b64decode(shot["data"]), np.uint8), 0)
+    assert picture is not None
+    return str(cv2.QRCodeDetector().detectAndDecode(picture[:, 2000:])[0])
+
+
+def test_a_terminal_shows_the_same_code() -> None:
+    url = "https://192.168.1.20:8765/#" + "A" * 43
+    lines = phone.qr_text(url).splitlines()
+    rows = []
+    for line in lines:  # half blocks: two modules a character
+        rows.append([c in "█▀" for c in line])
+        rows.append([c in "█▄" for c in line])
+    picture = np.kron(np.array(rows, np.uint8) * 255, np.ones((6, 6), np.uint8))
+    picture = cv2.copyMakeBorder(picture, 40, 40, 40, 40, cv2.BORDER_CONSTANT, value=255)
+    assert cv2.QRCodeDetector().detectAndDecode(picture)[0] == url
