@@ -135,6 +135,11 @@ class Run:
         self.processes.clear()
         return said
 
+    def tell(self) -> str:
+        """Say how much was received, and which processes have ended with which code."""
+        codes = [process.poll() for process in self.processes]
+        return f"{len(self.received())} received; exit codes {codes}"
+
     def received(self) -> list[tuple[str, int, int, int]]:
         """Keys that the learner process wrote down."""
         path = self.folder / "received.txt"

@@ -33,13 +33,14 @@ def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
     with EpisodeLog(run.folder / "episodes" / "a", SPEC, name, "a", 1) as log:
         for key in keys[:HALF]:
             log.append(record(key, rng))
-        eventually(lambda: len(run.received()) == HALF)
+        eventually(lambda: len(run.received()) == HALF, found=run.tell)
         run.start(FORGING, str(run.folder), str(link_folder / "hello.json"), str(HALF))
         eventually((run.folder / "forged").exists)
         assert run.received() == expected("a", 1, 1)[:HALF]  # no forged frame, no actor "evil"
         for key in keys[HALF:]:
             log.append(record(key, rng))
-        eventually(lambda: len(run.received()) == len(keys))  # no forged acknowledgement
+        everything = len(keys)  # no forged acknowledgement
+        eventually(lambda: len(run.received()) == everything, found=run.tell)
     assert run.received() == expected("a", 1, 1)
     assert link.poll() is None  # no forged refusal
     weights = decode_snapshot((link_folder / "weights.safetensors").read_bytes(), SPEC.digest)

@@ -3,7 +3,8 @@
     python learner_process.py RUN_FOLDER HELLO_FILE
 
 The lines of `received.txt` are also its cursors: killed at any moment, it goes on behind them.
-Its weights are the name of its folder. What it counted is in `counts.json`.
+As the real one it holds the run's lock, by which a link that does not hear it knows that it lives
+and joins anew. Its weights are the name of its folder. What it counted is in `counts.json`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ import numpy as np
 from serl.log.wire import decode_hello
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
-from serl.system.files import write_atomic
+from serl.runs.folder import LEARNER_LOCK
+from serl.system.files import FileLock, write_atomic
 from serl.transport import Snapshot
 
 
@@ -31,7 +34,11 @@ def main(run_folder: Path, hello_file: Path) -> None:
     whole = [line.split() for line in lines if line.endswith("\n")]
     received.write_text("".join(line for line in lines if line.endswith("\n")))
     cursors = Counter((actor, int(epoch)) for actor, epoch, _, _ in whole)
-    with RosNode("learner", run_folder) as node, received.open("ab", buffering=0) as file:
+    with (
+        closing(FileLock(run_folder / LEARNER_LOCK, "learner")),
+        RosNode("learner", run_folder) as node,
+        received.open("ab", buffering=0) as file,
+    ):
         transport = LearnerTransport(node, hello.spec, hello.run, cursors)
         name = np.frombuffer(str(run_folder).encode(), np.uint8)
         published_s, version = -math.inf, 0
