@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +14,14 @@ from types import ModuleType
 
 import pytest
 
+from serl import plugins
+from serl.arm_profile import load_robot
 from serl.cli import main as cli
 from serl.cli.settings import describe
-from serl.runs.config import TrainConfig
+from serl.runs.config import TrainConfig, parse_overrides
+from serl.runs.settings import run_settings
+from serl.system.settings_file import leaves, read_yaml
+from serl.testing import failures
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,3 +121,79 @@ def test_the_reference_has_every_topic(tables: ModuleType) -> None:
     assert found["policy/weights"].kind == "std_msgs/UInt8MultiArray"
     assert found["policy/weights"].qos == "reliable, depth 1, transient local"
     assert [name for name, row in found.items() if not row.meaning] == []
+
+
+def test_the_diagrams_are_what_their_script_draws(tmp_path: Path) -> None:
+    loaded("docs/images/diagrams.py").main(tmp_path)
+    committed = sorted((ROOT / "docs/images/diagrams").glob("*.svg"))
+    assert {path.name for path in committed} == {path.name for path in tmp_path.iterdir()}
+    for path in committed:
+        assert path.read_text() == (tmp_path / path.name).read_text(), path.name
+
+
+def test_the_page_of_the_guard_has_the_limits_of_the_code(tables: ModuleType) -> None:
+    assert tables.limits() in (ROOT / "docs/guard.md").read_text()
+
+
+def blocks(page: Path, language: str) -> list[tuple[str, str]]:
+    """The blocks of code of a page in a language, with their titles."""
+    text = page.read_text(encoding="utf-8")
+    fence = r'^```(\w*)(?: title="(.*?)")?\n(.*?)^```$'
+    found = re.findall(fence, text, re.DOTALL | re.MULTILINE)
+    return [(title, code) for name, title, code in found if name == language]
+
+
+def commands() -> list[str]:
+    """The commands of serl on all pages, each in one line; `RUN=` and other shell stays out."""
+    found = set[str]()
+    for page in (ROOT / "docs").rglob("*.md"):
+        code = "".join(code for kind in ("bash", "") for _, code in blocks(page, kind))
+        lines = code.replace("\\\n", " ").splitlines()
+        found |= {line.partition(" # ")[0].strip() for line in lines if line.startswith("serl ")}
+    return sorted(line.partition(" | ")[0] for line in found if line != "serl")
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_pages_is_understood(line: str) -> None:
+    options = cli.parse(shlex.split(line)[1:])
+    known = {*(each.name for each in describe(TrainConfig())), "task_config", "stages"}
+    of_run = cli.COMMANDS[options.command].settings == "run"
+    for name, _ in leaves(parse_overrides(options.overrides) if of_run else {}):
+        plugin = ".py" in line or "task_config" in name or name.startswith(("stages.", "init_from"))
+        assert plugin or name in known or name == "demos", name
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of docs/extend.md and docs/tune.md, by their titles."""
+    folder = tmp_path_factory.mktemp("pages")
+    for page in ("extend.md", "tune.md"):
+        for language in ("python", "yaml"):
+            for title, code in blocks(ROOT / "docs" / page, language):
+                if title:
+                    (folder / title).write_text(code)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("reward", "high.py"), ("agent", "eager.py"), ("device", "pedal.py")]
+)
+def test_the_plugins_of_the_pages_load(files: Path, kind: plugins.Kind, file: str) -> None:
+    assert plugins.kinds_in(files / file) == [kind]
+    assert plugins.load(kind, str(files / file)).__doc__
+
+
+def test_the_arm_of_the_pages_is_a_profile(files: Path) -> None:
+    assert load_robot(str(files / "my_arm.py")).joints[0] == "axis_1"
+
+
+@pytest.mark.parametrize("file", ["views.yaml", "my.yaml"])
+def test_the_settings_of_the_pages_are_accepted(files: Path, file: str) -> None:
+    config = run_settings("pick_cube", read_yaml(files / file), {})
+    assert config.task == "pick_cube"
+
+
+def test_the_suite_of_the_pages_passes(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(files))
+    names = runpy.run_path(str(files / "test_high.py"))
+    assert failures(names["TestHigh"]()) == set()

@@ -1,1 +1,1 @@
-"""Plug-ins as people write them outside the tree: one file of each row of CONTRIBUTING's table."""
+"""Plug-ins as people write them outside the tree: one file of each row of the table of docs/extend.md."""
