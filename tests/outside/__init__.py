@@ -1,1 +1,1 @@
-"""Plug-ins as people write them outside the tree: one file of each row of the table of docs/extend.md."""
+"""Plug-ins from outside the tree: one file for each row of the table in docs/extend.md."""

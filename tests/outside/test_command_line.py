@@ -1,4 +1,4 @@
-"""Each row of the table of docs/extend.md: a file from outside the tree, through the command line."""
+"""Each row of docs/extend.md: a file from outside the tree, through the command line."""
 
 from __future__ import annotations
 
