@@ -112,8 +112,8 @@ def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[st
     """A line for each habit, over all seeds."""
     seeds = [result["seed"] for result in results[0][1]]
     lines = [
-        f"| habit ({task}, seeds {', '.join(map(str, seeds))}) | alone, at the end | each "
-        "| hands on | of all steps | takeovers | each | value believed | reached |",
+        f"| habit ({task}, seeds {', '.join(map(str, seeds))}) | unassisted, at the end | by seed "
+        "| human time | of all steps | takeovers | each | predicted value | reached |",
         "|" + "---|" * 9,
     ]
     for habit, runs in results:
