@@ -10,7 +10,7 @@ from pydantic import Field
 
 from serl.motion import Motion
 from serl.tasks.parts.insertion import Insertion, InsertionConfig, motion_above
-from serl.tasks.parts.peg_and_hole import Fit
+from serl.tasks.parts.peg_and_hole import CONNECTOR
 
 
 class ConnectorInsertionConfig(InsertionConfig):
@@ -34,15 +34,7 @@ class ConnectorInsertion(Insertion):
     """
 
     name = "connector_insertion"
-    fit = Fit(
-        peg_m=(0.015, 0.003, 0.020),
-        below_tcp_m=0.015,
-        rim_m=0.020,
-        symmetry_rad=math.pi,
-        chamfer_m=0.002,
-        latch_n=12.0,
-        mass_kg=0.02,
-    )
+    fit = CONNECTOR
 
     def __init__(self, config: ConnectorInsertionConfig | None = None) -> None:
         super().__init__(config or ConnectorInsertionConfig())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from serl.tasks.parts.insertion import Insertion, InsertionConfig
-from serl.tasks.parts.peg_and_hole import Fit
+from serl.tasks.parts.peg_and_hole import PEG
 
 
 class PegInsertionConfig(InsertionConfig):
@@ -19,12 +17,7 @@ class PegInsertion(Insertion):
     """
 
     name = "peg_insertion"
-    fit = Fit(
-        peg_m=(0.010, 0.010, 0.025),
-        below_tcp_m=0.020,
-        rim_m=0.030,
-        symmetry_rad=0.5 * math.pi,
-    )
+    fit = PEG
 
     def __init__(self, config: PegInsertionConfig | None = None) -> None:
         super().__init__(config or PegInsertionConfig())

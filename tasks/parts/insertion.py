@@ -38,14 +38,14 @@ _NEAR_M, _NEAR_RAD = 0.005, 0.05  # a start
 # Crops of a hand camera's picture: the field coming into sight, and the surroundings of the peg's
 # tip, where a pixel is 0.7 mm.
 _AROUND, _TIP = (0.25, 0.35, 0.75, 0.85), (0.40625, 0.4765625, 0.59375, 0.6640625)
-_VIEWS = {
+VIEWS = {
     camera + near: View(camera=camera, width=side, height=side, crop=crop, capture=(256, 256))
     for camera in ("wrist", "behind")
     for near, side, crop in (("", 32, _AROUND), ("_tip", 48, _TIP))
 }
 _BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
 # Opposite the wrist camera: an offset along the view of one is an offset across that of the other.
-_BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
+BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
 
 
 class Start(NamedTuple):
@@ -88,7 +88,7 @@ class InsertionConfig(TaskConfig):
     """
 
     motion: Motion = motion_above(0.045)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = VIEWS
     can_reset: ClassVar[bool] = True
     clearance_m: float = Field(0.0005, gt=0, le=0.005)
     field_m: tuple[Length, Length] = (0.03, 0.05)
@@ -159,7 +159,7 @@ class Insertion:
             tracked=tracked,
             fits=fits,
             front=_BESIDE,
-            tool=_BEHIND,
+            tool=BEHIND,
         )
 
     @cached_property

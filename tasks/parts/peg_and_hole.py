@@ -41,8 +41,33 @@ class Fit:
     mass_kg: float = 0.05
 
 
-def hole_mjcf(fit: Fit, clearance_m: float) -> str:
-    """Return the MJCF of a hole: one body with four walls, and the fit's slopes and latch."""
+PEG = Fit(
+    peg_m=(0.010, 0.010, 0.025),
+    below_tcp_m=0.020,
+    rim_m=0.030,
+    symmetry_rad=0.5 * math.pi,
+)
+"""A square peg, 20 mm wide."""
+
+CONNECTOR = Fit(
+    peg_m=(0.015, 0.003, 0.020),
+    below_tcp_m=0.015,
+    rim_m=0.020,
+    symmetry_rad=math.pi,
+    chamfer_m=0.002,
+    latch_n=12.0,
+    mass_kg=0.02,
+)
+"""A flat connector, 30 x 6 mm, whose socket has slopes that lead in, and a latch."""
+
+
+def hole_mjcf(fit: Fit, clearance_m: float, more: str = "") -> str:
+    """Return the MJCF of the body `hole`: the elements of `walls_mjcf`, and more."""
+    return f'<body name="hole" mocap="true">{walls_mjcf(fit, clearance_m)}{more}</body>'
+
+
+def walls_mjcf(fit: Fit, clearance_m: float) -> str:
+    """Return the MJCF of a hole, open below: four walls, and the fit's slopes and latch."""
     inner = [half + clearance_m for half in fit.peg_m[:2]]
     outer = [half + 2.0 * _WALL_M for half in inner]
     middle = [half + _WALL_M for half in inner]
@@ -60,7 +85,13 @@ def hole_mjcf(fit: Fit, clearance_m: float) -> str:
         parts += [_slope(fit, inner, side) for side in (1.0, -1.0)]
     if fit.latch_n:
         parts.append(_latch(fit))
-    return f'<body name="hole" mocap="true">{"".join(parts)}</body>'
+    return "".join(parts)
+
+
+def stand_mjcf(fit: Fit, clearance_m: float, height_m: float) -> str:
+    """Return the MJCF of a block below the walls of a hole, which is the hole's bottom."""
+    x, y = (size + clearance_m + 2.0 * _WALL_M for size in fit.peg_m[:2])
+    return _box((0.0, 0.0, -0.5 * height_m), (x, y, 0.5 * height_m))
 
 
 def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:

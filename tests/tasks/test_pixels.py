@@ -22,6 +22,7 @@ SEEN = (
     "object_flip",
     "handover",
     "timing_belt",
+    "peg_insertion_6d",
 )
 HIDDEN = (
     "cube", "hole", "peg", "handle", "opening", "part", "cable", "end", "patty", "turned", "bar",

@@ -20,7 +20,7 @@ from tests.bench.task_bench import Walk, walk
 
 NEW = (
     "bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car",
-    "timing_belt",
+    "timing_belt", "peg_insertion_6d", "connector_insertion_6d",
 )  # fmt: skip
 SLOW = ("cable_routing", "timing_belt")  # chains
 

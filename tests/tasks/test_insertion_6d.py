@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from serl.geometry import (
+    Vector,
+    add,
+    conjugate,
+    from_rotation_vector,
+    multiply,
+    rotate,
+    to_rotation_vector,
+)
+from serl.robot import Truth
+from serl.sim.arm import SimArm
+from serl.tasks.connector_insertion_6d import ConnectorInsertion6D
+from serl.tasks.parts.steering import DOWN, quaternion_of
+from serl.tasks.peg_insertion_6d import PegInsertion6D
+from serl.types import Array, Observation
+
+TASKS = (PegInsertion6D, ConnectorInsertion6D)
+MISTAKE_M = 0.004
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_starts_have_ten_grasps_and_holes_tilted_in_all_directions(
+    kind: type[PegInsertion6D] | type[ConnectorInsertion6D],
+) -> None:
+    task, rng = kind(), np.random.default_rng(0)
+    grasps, tilts = set(), []
+    for _ in range(200):
+        placed = task.scene.place(rng)
+        poses = (placed.tcp, placed.bodies["peg"], placed.bodies["hole"])
+        tool, peg, hole = (quaternion_of(pose.astype(np.float32)) for pose in poses)
+        held = multiply(multiply(conjugate(tool), peg), DOWN)
+        x, y, z = (placed.bodies["peg"] - placed.tcp)[:3].tolist()
+        at = rotate(conjugate(tool), (x, y, z))
+        grasps.add(tuple(np.round((*at, *to_rotation_vector(held)), 4).tolist()))
+        tilts.append(rotate(hole, (0.0, 0.0, 1.0)))
+    assert len(grasps) == 10
+    most = math.sin(task.config.tilt_rad)
+    assert np.max(tilts, axis=0)[:2].min() > 0.9 * most
+    assert np.min(tilts, axis=0)[:2].max() < -0.9 * most
+    assert np.min(tilts, axis=0)[2] > math.cos(1.5 * task.config.tilt_rad)
+
+
+def test_a_wrong_view_of_the_hole_does_not_get_the_peg_in() -> None:
+    """The expert is wrong by 4 mm or by 8 degrees, and walls at an angle keep the peg out."""
+    task = PegInsertion6D()
+    arm = SimArm(task.scene, task.config)
+    sideways, turned = (MISTAKE_M, 0.0, 0.0), from_rotation_vector((0.14, 0.0, 0.0))
+
+    def believed() -> Truth:
+        truth = dict(arm.truth())
+        hole = truth["hole_pose"].copy()
+        quaternion = quaternion_of(hole)
+        hole[:3] += rotate(quaternion, sideways)
+        hole[3:] = multiply(quaternion, turned)
+        return {**truth, "hole_pose": hole}
+
+    for seed in range(3):
+        arm.reset(seed)
+        expert, pressed_n = task.expert(believed, seed), 0.0
+        for _ in range(40):
+            seen = task.observation(arm.observe()).state
+            pressed_n = max(pressed_n, float(np.linalg.norm(seen["force"])))
+            arm.act(expert(task.observation(arm.observe())))
+            arm.advance(0.1)
+            assert task.hole_from_tip(arm.truth())[2] < 0.006
+        assert pressed_n > 5.0, "it has touched the block"
+
+
+def moved(reading: Observation, yaw_rad: float, shift_m: Vector) -> Observation:
+    """Return the reading of the same scene, turned about the vertical and shifted."""
+    turn = from_rotation_vector((0.0, 0.0, yaw_rad))
+
+    def turned(vector: Array) -> tuple[float, float, float]:
+        x, y, z = vector.tolist()
+        return rotate(turn, (x, y, z))
+
+    state = dict(reading.state)
+    for name, value in state.items():
+        if name.endswith("_pose"):
+            place = add(turned(value[:3]), shift_m)
+            state[name] = np.array((*place, *multiply(turn, quaternion_of(value))), np.float32)
+        elif name in ("tcp_twist", "wrench"):
+            state[name] = np.array((*turned(value[:3]), *turned(value[3:])), np.float32)
+    return Observation(state, reading.images, reading.stamps)
+
+
+def test_where_the_scene_stands_and_how_it_is_turned_makes_no_difference() -> None:
+    """All numbers are relative to the tool or to its start, as actions are."""
+    task = PegInsertion6D()
+    arm = SimArm(task.scene, task.config)
+    first = arm.reset(2)
+    expert = task.expert(arm.truth, 0)
+    for _ in range(12):
+        arm.act(expert(first))
+        arm.advance(0.1)
+    now, seen = arm.observe(), []
+    for yaw_rad, shift_m in ((0.0, (0.0, 0.0, 0.0)), (1.2, (0.1, -0.2, 0.03))):
+        task.begin(moved(first, yaw_rad, shift_m))
+        seen.append(task.observation(moved(now, yaw_rad, shift_m)).state)
+    assert np.linalg.norm(seen[0]["tcp_from_start"]) > 0.02
+    assert np.linalg.norm(seen[0]["turn_from_start"]) > 0.1
+    for name, value in seen[0].items():
+        assert seen[1][name] == pytest.approx(value, abs=2e-5), name
+
+
+def test_the_hole_is_observed_in_the_frame_in_which_actions_move() -> None:
+    """Acting by the observed turn and offset, with no other knowledge, brings the peg over it."""
+    task = PegInsertion6D()
+    arm, motion = SimArm(task.scene, task.config), task.config.motion
+    for seed in range(4):
+        task.begin(arm.reset(seed))
+        for index in range(50):
+            seen = task.observation(arm.observe()).state
+            turn = 0.3 * (seen["hole_turn"] - seen["turn_lead"]) / motion.rotation_rad
+            aside = 0.3 * (seen["hole_from_tip"] - seen["lead"]) / motion.translation_m
+            aside[2] -= 0.3 * 0.03 / motion.translation_m  # stays 3 cm above
+            moves = np.concatenate([aside * (index > 10), turn])
+            arm.act(moves.clip(-1.0, 1.0).astype(np.float32))
+            arm.advance(0.1)
+        seen = task.observation(arm.observe()).state
+        x, y, z = task.hole_from_tip(arm.truth())
+        assert np.linalg.norm(seen["hole_turn"]) < 0.02
+        assert math.hypot(x, y) < 0.007, "3 cm along the tool, which a grasp tilts"
+        assert z == pytest.approx(-0.03, abs=0.003)
+
+
+def test_the_expert_goes_on_from_a_peg_that_is_stuck_beside_the_hole() -> None:
+    task = ConnectorInsertion6D()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(3)
+    for _ in range(12):
+        arm.act(np.array((0.2, 0.1, 1.0, 0.3, -0.3, 0.2), np.float32))
+        arm.advance(0.1)
+    assert not task.is_success(arm.truth())
+    expert = task.expert(arm.truth, 0)
+    for index in range(task.config.max_steps):
+        arm.act(expert(task.observation(arm.observe())))
+        arm.advance(0.1)
+        if task.outcome(arm.observe(), index).success:
+            return
+    pytest.fail("not inserted")
