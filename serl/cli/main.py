@@ -114,6 +114,9 @@ COMMANDS = {
         "teleop:teleop", "drive an actor with a device of this machine", _STOPPED, "teleop"
     ),
     "sweep": Command("sweep:sweep", "train a grid of settings over tasks and seeds", _ALL_SAVED),
+    "bench": Command(
+        "bench:bench", "train learners on a set of tasks, and print a table", _ALL_SAVED, "run"
+    ),
     "compare": Command("compare:compare", "compare configurations over tasks and seeds"),
     "verify": Command("evaluate:verify", "check that a run is complete and undamaged"),
     "list": Command("list:show", "list tasks, robots, other plug-ins and settings"),

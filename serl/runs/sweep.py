@@ -155,7 +155,7 @@ def sweep_runs(sweep: SweepConfig, folder: Path) -> list[SweepRun]:
             raise BadInput(f"factors: two configurations are named {name}")
         families |= {(name, task): Family(task, settings) for task in sweep.tasks}
     runs = [
-        SweepRun(name, task, seed, folder / name / _run_name(task, seed), family)
+        SweepRun(name, task, seed, folder / name / run_name(task, seed), family)
         for seed in sweep.seeds
         for (name, task), family in families.items()
     ]
@@ -181,7 +181,8 @@ def _plain(value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", str(value)).strip("-") or "none"
 
 
-def _run_name(task: str, seed: int) -> str:
+def run_name(task: str, seed: int) -> str:
+    """Return the name of the folder of a run of this task and seed."""
     return checked_name(f"{Path(task).stem}-{seed}", "run")
 
 

@@ -9,6 +9,7 @@ from serl import plugins
 from serl.agent import Agent, State
 from serl.clock import VirtualClock
 from serl.loop import EpisodeKey, Observer, RecordCallback, run
+from serl.policy import Policy
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
@@ -59,18 +60,42 @@ class Examiner:
         self._robot.reset(seed)
         explore = self._config.trial_actions == "sampled"
         stack = FrameStack(self._config.agent.frames)
-        rate_hz = self._task.config.rate_hz
-        result = run(
-            self._robot,
+        return _trial(
             self._task,
+            self._robot,
             lambda observation: self._agent.act(stack(observation), explore),
-            VirtualClock(self._robot.advance, rate_hz),
-            EpisodeKey("evaluation", "examiner", 0, 0),
+            seed,
             observers,
         )
-        # The task's own result may come from a learned reward; the ground truth has to agree.
-        success = result.success and self._task.is_success(self._robot.truth())
-        return Trial(seed, success, result.steps, result.steps / rate_hz, result.text)
+
+
+def evaluate_expert(config: TrainConfig) -> Evaluation:
+    """Run the final trials of a run, by the task's expert instead of a learned policy."""
+    task = make_task(config)
+
+    def trial(seed: int) -> Trial:
+        robot.reset(seed)
+        return _trial(task, robot, task.expert(robot.truth, seed), seed, ())
+
+    with plugins.make_simulation(task) as robot:
+        return evaluate(trial, evaluation_seeds(Purpose.FINAL, config.seed, config.trials))
+
+
+def _trial(
+    task: SimulatedTask,
+    robot: SimulatedRobot,
+    policy: Policy,
+    seed: int,
+    observers: Sequence[Observer],
+) -> Trial:
+    """Run one trial from the robot's present state, which is the start of this seed."""
+    rate_hz = task.config.rate_hz
+    clock = VirtualClock(robot.advance, rate_hz)
+    key = EpisodeKey("evaluation", "examiner", 0, 0)
+    result = run(robot, task, policy, clock, key, observers)
+    # The task's own result may come from a learned reward; the ground truth has to agree.
+    success = result.success and task.is_success(robot.truth())
+    return Trial(seed, success, result.steps, result.steps / rate_hz, result.text)
 
 
 def choose(

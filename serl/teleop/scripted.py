@@ -40,6 +40,7 @@ class ScriptedHumanConfig(PersonConfig):
         share: share of the steps that it may drive at the start of training; falls linearly.
         final_share: share reached at three quarters of the planned steps.
         bucket_steps: largest unused budget, in steps.
+        max_takeovers: takeovers after which an actor gets no more help; None for any number.
     """
 
     patience_steps: int = Field(15, ge=1)
@@ -56,6 +57,7 @@ class ScriptedHumanConfig(PersonConfig):
     share: float = Field(0.5, ge=0, le=1)
     final_share: float = Field(0.02, ge=0, le=1)
     bucket_steps: int = Field(60, ge=1)
+    max_takeovers: int | None = Field(None, ge=0)
 
 
 class Budget:
@@ -143,6 +145,7 @@ class ScriptedHuman:
         self._task = task
         self._robot = robot
         self._rng: np.random.Generator = np.random.default_rng(seed)
+        self._takeovers = 0
         self.begin()
 
     @classmethod
@@ -202,13 +205,15 @@ class ScriptedHuman:
             patience = self.config.border_patience_steps if leaves else self.config.patience_steps
             stuck = self._idle_steps >= patience
             worse = progress < self._best - self.config.regress
-            if (stuck or worse) and self.budget.allows(self.config.hold_steps):
+            spent = self._takeovers == self.config.max_takeovers
+            if (stuck or worse) and not spent and self.budget.allows(self.config.hold_steps):
                 self._reacting = self.config.reaction_steps
         elif self._reacting > 0:
             self._reacting -= 1
         if self._reacting != 0:
             return None
         self._start_progress = progress
+        self._takeovers += 1
         return self._drive()
 
     def _go_on(self, progress: float) -> Action | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -216,6 +217,17 @@ def test_a_restart_does_not_fill_the_bucket() -> None:
 
 def test_without_a_share_it_never_drives() -> None:
     assert share(drive(ScriptedHumanConfig(share=0.0, final_share=0.0), 300)) == 0.0
+
+
+@pytest.mark.parametrize("most", [0, 2, None])
+def test_it_takes_over_no_more_often_than_it_may(most: int | None) -> None:
+    drove = [False]
+    bench = Bench(FULL.model_copy(update={"max_takeovers": most}))
+    for _ in range(3):
+        bench.human.begin()
+        drove += bench.watch(30)
+    takeovers = sum(now and not before for before, now in itertools.pairwise(drove))
+    assert takeovers == most if most is not None else takeovers > 3
 
 
 def test_equal_seeds_drive_equally(training: list[Step]) -> None:
