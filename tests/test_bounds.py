@@ -28,7 +28,7 @@ _ENDLESS = {
     *("seed", "steps", "bc_steps", "bc_warm_start", "metrics_every", "image_bytes", "memory_bytes"),
     *("warm_up", "starts_at", "publish_every", "checkpoint_every", "home_every", "max_lead_steps"),
     *("patience_steps", "border_patience_steps", "border_ahead_steps", "reaction_steps"),
-    *("hold_steps", "max_hold_steps", "bucket_steps", "min_free_bytes"),
+    *("hold_steps", "max_hold_steps", "bucket_steps", "max_takeovers", "min_free_bytes"),
 }
 # A place, or the value of a return or an entropy: any number is one.
 _ANYWHERE = {

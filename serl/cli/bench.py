@@ -74,7 +74,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Run what is not finished yet of the rows in all tasks and seeds, and print a table.
+    """Run the unfinished runs of all rows, tasks and seeds, and print a table.
 
     Raises:
         BadInput: a name or a setting is invalid, or a folder has other settings.
