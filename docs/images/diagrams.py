@@ -277,7 +277,7 @@ def guard_states() -> Drawing:
         "dashed",
     )
     d.arrow([(320, 190), (320, 270)], "contact, fault", (276, 246), "dashed")
-    d.arrow([(700, 184), (700, 270)], "estop, from any state", (640, 252), "dashed")
+    d.arrow([(700, 184), (700, 270)], "estop, from any state", (628, 252), "dashed")
     d.arrow([(280, 310), (70, 310), (70, 190)], "ack", (175, 302))
     d.arrow([(600, 330), (600, 342), (40, 342), (40, 190)], "ack, then reset", (175, 336))
     return d

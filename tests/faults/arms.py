@@ -157,10 +157,10 @@ camera = Scene(_camera)
 @REGISTRY.fault(
     39,
     "Camera behind a topic frozen",
-    injected="a driver that sends the same bytes with new stamps, then the same message again and "
-    "again, 30 a second",
-    required="no reading within 300 ms, with the camera's name, so that the robot holds; "
-    "goes on when it is well",
+    injected="a driver that sends the same bytes with new stamps, then the same message 30 "
+    "times a second",
+    required="no reading within 300 ms, with the camera's name, so that the robot holds; it "
+    "continues when the camera is well",
     level=Level.PROCESSES,
     scene=camera,
 )
@@ -173,8 +173,8 @@ def frozen_camera_topic(watched: WatchedCamera) -> None:
     40,
     "Camera behind a topic gone, black, or of another size",
     injected="a driver that falls silent, sends black pictures, or larger ones",
-    required="no reading within 300 ms, with the camera's name, so that the robot holds; "
-    "goes on when it is well",
+    required="no reading within 300 ms, with the camera's name, so that the robot holds; it "
+    "continues when the camera is well",
     level=Level.PROCESSES,
     scene=camera,
 )

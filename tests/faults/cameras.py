@@ -195,10 +195,9 @@ def _acted(
 @REGISTRY.fault(
     39,
     "Camera frozen",
-    injected="a simulated camera with noise gives the same bytes again and again; or old ones, "
-    "with their stamp",
+    injected="a simulated camera with noise repeats the same bytes; or old ones, with their stamp",
     required="noticed at the fifth equal image, or at 200 ms; the robot holds, the episode ends "
-    "truncated with the reason, what came before is kept; a whole actor goes on once it may",
+    "truncated with the reason, what came before is kept; a complete actor continues once it may",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:
@@ -219,7 +218,7 @@ def frozen_camera(folder: Path) -> None:
     "Camera gone, black, or of another size",
     injected="a simulated camera stops giving images, gives black ones, or larger ones",
     required="noticed at once, and named; the robot holds, the episode ends truncated, what came "
-    "before is kept; a whole actor goes on once it may",
+    "before is kept; a complete actor continues once it may",
     level=Level.COMPONENT,
 )
 def lost_camera(folder: Path) -> None:
@@ -242,8 +241,8 @@ def lost_camera(folder: Path) -> None:
     41,
     "Cameras out of step",
     injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
-    required="over 100 ms apart is told and counted; over 200 ms the robot holds, and "
-    "a whole actor goes on once it may",
+    required="over 100 ms apart is reported and counted; over 200 ms the robot holds, and "
+    "a complete actor continues once it may",
     level=Level.COMPONENT,
 )
 def late_camera(folder: Path) -> None:
@@ -260,7 +259,7 @@ def late_camera(folder: Path) -> None:
 
 @REGISTRY.fault(
     50,
-    "Classifier sees successes that are none",
+    "Classifier detects false successes",
     injected="of 100,000 readings without success 5 % are taken for one, at random; the tool is "
     "where it must be in half of them",
     required="three of five steps and the tool's place: at most 0.1 % of the readings end in one",
@@ -288,13 +287,14 @@ def false_successes(folder: Path) -> None:
 
 @REGISTRY.fault(
     50,
-    "Classifier is fooled for several steps on end",
+    "Classifier is wrong for several steps in a row",
     injected="0.1 % of 20,000 readings are taken for a success, then 5 %, for 2, 5, 10 and 30 "
-    "steps on end in the mean; the tool's place is not asked for",
+    "steps on end in the mean; the tool's position is not required",
     required="four of five steps, as by default: each false success takes four such readings of "
     "its own. A model as good as `serl reward train` asks for ends at most 0.05 % of the readings "
     "in one. One that errs in 5 % of them ends 0.2 to 1.25 %: the steps alone do not keep it below "
-    "0.1 %, as they do where mistakes are independent; its place and `serl reward audit` must",
+    "0.1 %, as they do where mistakes are independent; the tool's position and `serl reward "
+    "audit` must",
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:
@@ -332,7 +332,8 @@ def _fooled(share: float, steps: int) -> Iterator[Probabilities]:
 @REGISTRY.fault(
     51,
     "Classifier missing, of another camera, or not finite",
-    injected="no file; a file cut in half; one for other cameras; one that says NaN while it runs",
+    injected="no file; a file cut in half; one for other cameras; one that predicts NaN while "
+    "it runs",
     required="refused before anything moves, each with one line; NaN is no reward: the robot "
     "holds, the episode ends truncated",
     level=Level.COMPONENT,

@@ -61,8 +61,8 @@ def _goes_on(bench: GuardBench) -> None:
     46,
     "Host's clock is set while the arm moves",
     injected="the wall clock of guard, arm and actor by an hour: ahead, then back",
-    required="the arm goes on by itself, stopped by nothing and nobody; what the guard does "
-    "periodically goes on: somebody else who commands is named, a stop is written to the disk",
+    required="the arm continues and nothing stops it; periodic work of the guard continues: "
+    "another commanding node is named, a stop is written to the disk",
     level=Level.PROCESSES,
     needs=(Recipe.COMPILER,),
 )

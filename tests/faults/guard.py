@@ -220,8 +220,8 @@ def joint_limit(folder: Path) -> None:
     "Singular pose",
     injected="a joint that turns at 1.7 rad/s while the tool follows, until the tool stands; one "
     "that goes on (without kinematics the guard sees what joints do, not where poses are singular)",
-    required="slow from 1 rad/s on; held in the next 40 ms, by whom it is driven or not, no "
-    "wind-up; goes on once the joint stands; a protective stop when it runs for 0.3 s",
+    required="slow from 1 rad/s on; held in the next 40 ms, driven or not, without wind-up; "
+    "goes on once the joint stands; a protective stop when it runs for 0.3 s",
     level=Level.COMPONENT,
 )
 def singular(folder: Path) -> None:
@@ -273,7 +273,7 @@ def stuck(folder: Path) -> None:
 @REGISTRY.fault(
     37,
     "Measurements frozen, or old",
-    injected="pose, joints and wrench, one at a time, with the same stamp again and again; with "
+    injected="pose, joints and wrench, one at a time, with a repeated stamp; with "
     "stamps of 150 ms and of an hour ago",
     required="old: refused and held at once; frozen: within 110 ms; counted; goes on after news",
     level=Level.COMPONENT,

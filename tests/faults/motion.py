@@ -72,7 +72,7 @@ def actor_killed_in_motion(bench: GuardBench) -> None:
     5,
     "Actor hangs while the arm moves",
     injected="SIGSTOP, SIGCONT; in the name of a person, then of a policy",
-    required=f"{HELD}; what a policy began goes on, but nobody takes the place of a person",
+    required=f"{HELD}; a policy's motion continues, but no policy replaces a person",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -121,9 +121,9 @@ def guard_struck_in_motion(bench: GuardBench) -> None:
 
 @REGISTRY.fault(
     6,
-    "Somebody else commands the arm",
+    "Another node commands the arm",
     injected="another node that publishes on the arm's topic of setpoints, while the arm moves",
-    required="protective stop, which names it; nobody arms until it is gone",
+    required="protective stop, which names it; arming is refused until it is gone",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -141,8 +141,8 @@ def second_commander(bench: GuardBench) -> None:
 
 @REGISTRY.fault(
     6,
-    "Somebody else sends targets",
-    injected="another node that sends an actor's targets, but no beats, while the arm moves",
+    "Another node sends targets",
+    injected="another node that sends an actor's targets, but no heartbeats, while the arm moves",
     required="held within a second, and the cause names both; goes on when it is gone",
     level=Level.PROCESSES,
     scene=moving,
@@ -248,7 +248,7 @@ def controller_killed(bench: GuardBench) -> None:
 @REGISTRY.fault(
     42,
     "A person's device dies or hangs while the arm moves",
-    injected="SIGSTOP, SIGCONT, then SIGKILL to the process that sends a person's wishes over DDS",
+    injected="SIGSTOP, SIGCONT, then SIGKILL to the process that sends a person's input over DDS",
     required=f"{HELD}, also between two actions; goes on once a person takes over again",
     level=Level.PROCESSES,
 )
@@ -272,8 +272,8 @@ def hand_struck_in_motion(folder: Path) -> None:
 @REGISTRY.fault(
     37,
     "Measurements end, stand still, or are not finite",
-    injected="an arm that follows, but measures nothing any more, or NaN, or tells the same wrench "
-    "again and again",
+    injected="an arm that follows, but measures nothing any more, or NaN, or repeats the same "
+    "wrench",
     required=f"{HELD}; goes on once it measures again",
     level=Level.PROCESSES,
     scene=moving,

@@ -111,9 +111,9 @@ def driven(folder: Path) -> Iterator[Driven]:
 @REGISTRY.fault(
     42,
     "Teleoperation dies while pushing",
-    injected="SIGKILL to the process that sends a person's wishes over DDS, hands on",
+    injected="SIGKILL to the process that sends a person's input over DDS while it drives",
     required="zero action within 200 ms and a control period; never back to the policy: the "
-    "episode is cut after `lost_s`, the actor waits, and goes on when a person says so",
+    "episode is cut after `lost_s`, the actor waits until a person resumes",
     level=Level.PROCESSES,
 )
 def hand_killed_while_pushing(folder: Path) -> None:
@@ -170,10 +170,10 @@ def lets_go(folder: Path) -> None:
 
 @REGISTRY.fault(
     44,
-    "A device that drifts, or is stuck",
+    "A device that drifts or is stuck",
     injected="an axis at 0.002 for good; an axis pushed since the start; the same push for 61 s",
-    required="no takeover without a hand; after 60 s the same push is a device that is out of "
-    "order: the robot holds, the episode is cut, and the person reads why",
+    required="no takeover without a hand; after 60 s the same push is a defective device: the "
+    "robot holds, the episode is cut, and the person sees the reason",
     level=Level.UNIT,
 )
 def stuck_axis(folder: Path) -> None:
@@ -204,8 +204,8 @@ def stuck_axis(folder: Path) -> None:
     45,
     "Two at once",
     injected="two devices that push against each other; two pages that take the controls",
-    required="one owner, who came first; the other one moves nothing until hands are off, or the "
-    "controls are free; both can stop",
+    required="the first one drives; the other moves nothing until the first releases; both can "
+    "stop",
     level=Level.COMPONENT,
 )
 def two_at_once(folder: Path) -> None:
@@ -239,9 +239,10 @@ def two_at_once(folder: Path) -> None:
 @REGISTRY.fault(
     52,
     "A person mislabels",
-    injected="success said of a failure, said twice, corrected, and said after the end",
-    required="the last word counts; every word is kept, with who said it and when; what is said "
-    "between two episodes is not heard",
+    injected="a failure labelled as success, a repeated label, a correction, and a label after "
+    "the end",
+    required="the last label counts; every label is kept with author and time; labels between "
+    "two episodes are ignored",
     level=Level.UNIT,
 )
 def mislabelled(folder: Path) -> None:
@@ -267,7 +268,7 @@ def mislabelled(folder: Path) -> None:
     "A web page attacks the console",
     injected="a wrong and no token, another Origin and Host, GET, POST and DELETE from another "
     "site, a frame of more than 64 kB",
-    required="403, or the socket is closed; nothing is told, nothing moves",
+    required="403, or the socket is closed; no message is sent, nothing moves",
     level=Level.COMPONENT,
 )
 def browser_attack(folder: Path) -> None:

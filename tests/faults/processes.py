@@ -85,7 +85,8 @@ def lose_link(system: System, rng: Random) -> str:
     "Learner dies",
     injected="SIGKILL at random steps, twice",
     required="the actor's steps go on (a simulated arm waits once it is 64 ahead); the learner "
-    "accepts more within 60 s (bench_resume.py: at 50,000 steps), and has learned what an "
+    "accepts more records within 60 s (bench_resume.py: at 50,000 steps), and has learned what "
+    "an "
     "undisturbed one learns, to the bit; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
@@ -208,8 +209,8 @@ def everything_dies(system: System) -> None:
     16,
     "Two actors of one name",
     injected="a second actor and link in the same folder; a second link from another folder",
-    required="the second is refused within 2 s (the test allows 5 s, for neighbours), with who has "
-    "the name; lost 0, duplicated 0",
+    required="the second is refused within 2 s (the test allows 5 s, beside other tests), with "
+    "the owner of the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )

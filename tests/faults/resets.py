@@ -42,10 +42,10 @@ class _Still(LearnedPolicy):
 
 @REGISTRY.fault(
     53,
-    "A reset fails again and again",
+    "A reset fails repeatedly",
     injected="a cube beside its field that nothing can lift",
     required="3 scripted attempts, each within its time limit and logged; then the arm is stopped "
-    "and holds, and a person is asked once, in words; training goes on once the scene is restored, "
+    "and holds, and a person is asked once; training goes on once the scene is restored, "
     "and without one the actor ends there",
     level=Level.COMPONENT,
 )
