@@ -16,6 +16,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "cable_routing",
         "connector_insertion",
         "connector_insertion_6d",
+        "dashboard",
         "drawer",
         "handover",
         "object_flip",

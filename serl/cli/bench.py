@@ -29,6 +29,7 @@ from serl.system.files import make_folder, read_bounded, write_atomic
 
 DONE, FAILED = 0, 1
 _MAX_BYTES = 1 << 16
+_FILE_COLUMNS = 160  # of a table that is written to a file
 
 
 class ExpertResult(BaseModel):
@@ -183,6 +184,8 @@ def _print_table(hard: HardSet, rows: Sequence[RowName]) -> None:
         for row in rows:
             table.add_row("all", row, *_cells([found[task, row] for task in hard.tasks]))
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _FILE_COLUMNS
     console.print(table)
     console.print("intervals: by seed, then by trial; all: the mean over tasks", soft_wrap=True)
 

@@ -30,6 +30,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "connector_insertion": {},
     "peg_insertion_6d": {},
     "connector_insertion_6d": {},
+    "dashboard": {},
     "handover": {},
     "timing_belt": {},
 }

@@ -122,11 +122,11 @@ def _box(centre: Vector, half: Vector, more: str = "") -> str:
     return f'<geom type="box" pos="{place}" size="{size}" {_FIT}{more} rgba="0.36 0.52 0.68 1"/>'
 
 
-def peg_mjcf(fit: Fit) -> str:
-    """Return the MJCF of the free body `peg`."""
+def peg_mjcf(fit: Fit, name: str = "peg") -> str:
+    """Return the MJCF of the peg, a free body of this name."""
     size = " ".join(map(str, fit.peg_m))
     return f"""
-<body name="peg">
+<body name="{name}">
   <freejoint/>
   <geom type="box" size="{size}" mass="{fit.mass_kg}" {_FIT} rgba="0.94 0.45 0.20 1"/>
 </body>

@@ -23,10 +23,11 @@ SEEN = (
     "handover",
     "timing_belt",
     "peg_insertion_6d",
+    "dashboard",
 )
 HIDDEN = (
     "cube", "hole", "peg", "handle", "opening", "part", "cable", "end", "patty", "turned", "bar",
-    "passed", "around",
+    "passed", "around", "card", "socket", "switch", "lever",
 )  # fmt: skip
 
 

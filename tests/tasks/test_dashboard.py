@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serl.robot import Truth
+from serl.sim.arm import SimArm
+from serl.tasks.dashboard import Dashboard, in_socket, turned_rad
+from serl.testing.samples import episode
+from serl.types import End, Step
+
+
+def make() -> tuple[SimArm, Dashboard]:
+    task = Dashboard()
+    return SimArm(task.scene, task.config), task
+
+
+def address(arm: SimArm, body: str) -> int:
+    return int(arm.model.jnt_qposadr[arm.model.body(body).jntadr[0]])
+
+
+@pytest.fixture(scope="module")
+def done() -> tuple[SimArm, Dashboard]:
+    """Return an arm after its expert's success."""
+    arm, task = make()
+    end = episode(arm, task, task.expert(arm.truth, 4), 4)[-1]
+    assert isinstance(end, End)
+    assert end.success
+    return arm, task
+
+
+@pytest.mark.parametrize("part", ["switch", "lever", "card"])
+def test_each_part_is_needed(done: tuple[SimArm, Dashboard], part: str) -> None:
+    arm, task = done
+    before, at = arm.data.qpos.copy(), address(arm, part)
+    assert task.is_success(arm.truth())
+    if part == "card":
+        arm.data.qpos[at + 2] += 0.006
+    else:
+        arm.data.qpos[at] = 0.2
+    arm.advance(0.01)
+    assert not task.is_success(arm.truth())
+    arm.data.qpos[:] = before
+    arm.advance(0.01)
+    assert task.is_success(arm.truth())
+
+
+def test_everything_stays_as_it_was_left(done: tuple[SimArm, Dashboard]) -> None:
+    arm, task = done
+    for _ in range(20):
+        arm.act(np.array((0.0, 0.0, 1.0, 0.0, -1.0), np.float32))
+        arm.advance(0.1)
+    assert task.is_success(arm.truth())
+
+
+def test_nothing_moves_before_it_is_touched() -> None:
+    arm, _ = make()
+    for seed in range(5):
+        arm.reset(seed)
+        arm.advance(1.0)
+        truth = arm.truth()
+        assert abs(turned_rad(truth, "switch")) < 0.01
+        assert abs(turned_rad(truth, "lever")) < 0.01
+        assert in_socket(truth) == pytest.approx((-0.13, 0.0, 0.02), abs=0.001)
+
+
+def test_there_is_no_reward_before_the_end_and_progress_grows_on_the_way() -> None:
+    arm, task = make()
+    seen: list[float] = []
+
+    def watched() -> Truth:
+        truth = arm.truth()
+        seen.append(task.progress(truth))
+        return truth
+
+    records = episode(arm, task, task.expert(watched, 0), 0)
+    rewards = [record.reward for record in records if isinstance(record, Step)]
+    assert sum(rewards) == rewards[-1] == 1.0
+    quarters = [np.mean(part) for part in np.array_split(seen, 4)]
+    assert (np.diff(quarters) > 0.05).all()
+    assert min(np.diff(seen)) > -0.15, "what a simulated human takes for a loss"
+
+
+def test_the_expert_goes_on_from_a_hand_that_closed_on_nothing() -> None:
+    arm, task = make()
+    arm.reset(5)
+    for _ in range(15):
+        arm.act(np.array((0.3, -0.2, -1.0, 0.5, -1.0), np.float32))
+        arm.advance(0.1)
+    expert = task.expert(arm.truth, 0)
+    for index in range(task.config.max_steps):
+        arm.act(expert(task.observation(arm.observe())))
+        arm.advance(0.1)
+        if task.outcome(arm.observe(), index).success:
+            return
+    pytest.fail("not done")
