@@ -233,17 +233,16 @@ def make_simulation(task: SimulatedTask) -> SimulatedRobot:
 def make_renderer(
     robot: SimulatedRobot, supersampling: int = 1, name: str = "", shadows: bool = True
 ) -> Any:
-    """Return a renderer of a simulated arm; `frame(camera, width, height)` is uint8 (H, W, 3).
+    """Return a renderer of a simulation for people; `frame(camera, width, height)` is an image.
 
-    The caller closes it. The default renderer is "ray", and "gl" for a scene that rays cannot draw.
+    The image is uint8 (H, W, 3). The caller closes the renderer, which draws with `name`, "gl" or
+    "ray": by default with "gl" if this machine has OpenGL.
 
     Raises:
         SerlError: "gl" is needed and cannot be used on this machine.
     """
-    arm: Any = robot
-    if not name:
-        name = "gl" if _import(_PACKAGES["renderer"], "ray").not_drawn(arm.model) else "ray"
-    return load("renderer", name)(arm.model, arm.data, supersampling, shadows)
+    people = _import(_PACKAGES["renderer"], "people")
+    return people.PeopleRenderer(robot, supersampling, name, shadows)
 
 
 def _import(package: str, name: str) -> ModuleType:

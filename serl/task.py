@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View
+from serl.geometry import Vector
 from serl.motion import Motion
 from serl.perception import PerceptionConfig
 from serl.policy import Policy
@@ -23,7 +24,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Episode, Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-FRONT = 'pos="1.38 -0.62 0.74" xyaxes="0.520463 0.853884 0 -0.321628 0.196040 0.926350"'
+FRONT = 'pos="1.46 -0.72 0.88" xyaxes="0.540 0.842 0 -0.334 0.214 0.918"'
 _RESERVED = {"state", "robot"}  # names in observations and stamps
 
 
@@ -151,6 +152,24 @@ class Placement:
     right_held_m: float | None = None
 
 
+class Detail(NamedTuple):
+    """A small place of a scene, in the frame of a body.
+
+    Attributes:
+        body: name of the body.
+        place_m: the place.
+        from_m: position of the camera.
+        width_m: width of the part of the scene that is to be seen.
+        dark: boxes to be drawn dark, such as the walls of a hole: centre and half the size.
+    """
+
+    body: str
+    place_m: Vector
+    from_m: Vector
+    width_m: float
+    dark: tuple[tuple[Vector, Vector], ...] = ()
+
+
 @dataclass(frozen=True)
 class Scene:
     """The task-specific part of a MuJoCo model, as data.
@@ -162,6 +181,7 @@ class Scene:
             `<name>_pose`, as an object tracker on a real arm would provide.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
         front: pose of the video camera as MJCF attributes, if not opposite the arm.
+        detail: the part of the scene that its pictures for people also show from near.
         fits: bodies that fit into an opening, and their clearance on each side, m; randomization
             makes them thicker or thinner, but never larger than the opening.
         tool: MJCF elements of a permanently held tool, in the frame of the hand.
@@ -175,6 +195,7 @@ class Scene:
     tracked: tuple[str, ...] = ()
     extra: str = ""
     front: str = FRONT
+    detail: Detail | None = None
     fits: Mapping[str, float] = field(default_factory=dict)
     tool: str = ""
     robot: str = "arm"

@@ -16,7 +16,7 @@ from serl.robot import reading_parts, reading_spec
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
 from serl.sim.physics.kinematics import body_frame, to_wxyz
-from serl.sim.scene import PHYSICS_DT_S, build_model
+from serl.sim.scene import PHYSICS_DT_S, build_model, scene_mjcf
 from serl.sim.world import STEPS_PER_TICK, World
 from serl.specs import ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
@@ -120,6 +120,9 @@ class ArmWorld(World):
                 truth[f"{arm.prefix}{name}_grasped"] = np.array([pads == 2], np.float32)
                 truth[f"{arm.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
         return truth
+
+    def _mjcf(self) -> str:
+        return scene_mjcf(self._scene, self._randomize)
 
     def _begin(self, placement: Placement) -> None:
         for name, pose in placement.bodies.items():

@@ -83,7 +83,7 @@ class SimCar(World):
     settle_s = 0.2
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        model = _build(scene, config.randomize)
+        model = mujoco.MjModel.from_xml_string(_mjcf(scene, config.randomize))
         super().__init__(model, mujoco.MjData(model), scene, config, {})
         self.stop_reason: str | None = None
         self._motion = motion = config.motion
@@ -204,6 +204,9 @@ class SimCar(World):
         self.data.ctrl[0] = steering * self._max_steering_rad
         self.data.ctrl[1:] = speed * top_m_s / _WHEEL_M
 
+    def _mjcf(self) -> str:
+        return _mjcf(self._scene, self._randomize)
+
     def _touches(self) -> bool:
         """Return whether the car is in contact with anything but the floor."""
         geoms = self.data.contact.geom  # (contacts, 2)
@@ -211,7 +214,8 @@ class SimCar(World):
         return bool((own & (geoms != self._floor).all(axis=1)).any())
 
 
-def _build(scene: Scene, randomize: str) -> mujoco.MjModel:
+def _mjcf(scene: Scene, randomize: str) -> str:
+    """Return the MJCF of the car in its scene."""
     wheels, drives = [], []
     for name, x, y in (
         ("front_left", _AXLE_M, _TRACK_M),
@@ -227,21 +231,19 @@ def _build(scene: Scene, randomize: str) -> mujoco.MjModel:
                 armature="0.002"/><body>{wheel}</body>"""
         wheels.append(f'<body pos="{x} {y} 0">{wheel}</body>')
         drives.append(f'<velocity joint="{name}" kv="0.05" forcerange="-0.6 0.6"/>')
-    return mujoco.MjModel.from_xml_string(
-        _MODEL.format(
-            dt=PHYSICS_DT_S,
-            looks=LOOKS,
-            lights=LIGHTS,
-            wheel=_WHEEL_M,
-            tyre=_TYRE,
-            body=_BODY,
-            glass=_GLASS,
-            front=scene.front,
-            wheels="".join(wheels),
-            drives="".join(drives),
-            bodies=scene.bodies + distractors_mjcf(randomize),
-            extra=scene.extra,
-        )
+    return _MODEL.format(
+        dt=PHYSICS_DT_S,
+        looks=LOOKS,
+        lights=LIGHTS,
+        wheel=_WHEEL_M,
+        tyre=_TYRE,
+        body=_BODY,
+        glass=_GLASS,
+        front=scene.front,
+        wheels="".join(wheels),
+        drives="".join(drives),
+        bodies=scene.bodies + distractors_mjcf(randomize),
+        extra=scene.extra,
     )
 
 

@@ -52,26 +52,29 @@ _MODEL = """
 
 
 def build_model(scene: Scene, randomize: str = "none") -> mujoco.MjModel:
-    """Build the arms of `scene`: joints `joint1..7`, sites `tcp` and `ft`, targets, cameras.
+    """Build the model of `scene_mjcf`."""
+    return mujoco.MjModel.from_xml_string(scene_mjcf(scene, randomize))
+
+
+def scene_mjcf(scene: Scene, randomize: str = "none") -> str:
+    """Return the MJCF of the arms of `scene`: joints `joint1..7`, sites, targets, cameras.
 
     The names of each arm begin with its prefix. Randomised worlds contain distractors as well.
     """
     prefixes = list(scene.bases)
     moved = (franka.gripper_mjcf(prefix) + _impedance_mjcf(prefix) for prefix in prefixes)
-    return mujoco.MjModel.from_xml_string(
-        _MODEL.format(
-            dt=PHYSICS_DT_S,
-            looks=LOOKS,
-            lights=LIGHTS,
-            defaults=franka.DEFAULTS,
-            arms="".join(_arm_mjcf(scene, *base) for base in enumerate(prefixes)),
-            front=scene.front,
-            bodies=scene.bodies + distractors_mjcf(randomize),
-            tendons="".join(map(franka.tendons_mjcf, prefixes)),
-            actuators="".join(moved),
-            sensors="".join(map(sensors_mjcf, prefixes)),
-            extra=scene.extra,
-        )
+    return _MODEL.format(
+        dt=PHYSICS_DT_S,
+        looks=LOOKS,
+        lights=LIGHTS,
+        defaults=franka.DEFAULTS,
+        arms="".join(_arm_mjcf(scene, *base) for base in enumerate(prefixes)),
+        front=scene.front,
+        bodies=scene.bodies + distractors_mjcf(randomize),
+        tendons="".join(map(franka.tendons_mjcf, prefixes)),
+        actuators="".join(moved),
+        sensors="".join(map(sensors_mjcf, prefixes)),
+        extra=scene.extra,
     )
 
 

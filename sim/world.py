@@ -14,6 +14,7 @@ from serl.errors import BadInput, SerlError
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.controller import Impedance
 from serl.sim.randomization import Randomizer
+from serl.sim.render.appearance import Appearance
 from serl.sim.render.cameras import Cameras
 from serl.sim.scene import PHYSICS_DT_S
 from serl.specs import ObservationSpec
@@ -59,6 +60,7 @@ class World(ABC):
         self.randomizer: Randomizer | None = None
         if config.randomize != "none":
             self.randomizer = Randomizer(model, scene, config, gains)
+        self._randomize = config.randomize
         views = config.all_views
         self._cameras = Cameras(model, data, views, config.renderer, self._add_noise)
         self._images: dict[str, Image] | None = None  # of this instant, once they were requested
@@ -68,6 +70,10 @@ class World(ABC):
     @abstractmethod
     def observation_spec(self) -> ObservationSpec:
         """Names, shapes and units of a reading."""
+
+    @abstractmethod
+    def _mjcf(self) -> str:
+        """Return the MJCF of the model."""
 
     @abstractmethod
     def _begin(self, placement: Placement) -> None:
@@ -148,6 +154,10 @@ class World(ABC):
     def pictures(self) -> dict[tuple[str, tuple[int, int]], Image]:
         """Return the current pictures of the cameras of the task's views, by camera and size."""
         return self._cameras.pictures()
+
+    def appearance(self) -> Appearance:
+        """Return the scene as people see it, which follows this simulation by its `update`."""
+        return Appearance(self._mjcf(), self.model, self.data, self._scene.detail)
 
     def placement(self) -> Vector64:
         """Return the configuration for `show` of a robot in an equal scene: joints, mocaps, seed.

@@ -15,7 +15,7 @@ from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
-from serl.task import Length, Placement, Scene, TaskConfig, Turns, ViewName
+from serl.task import Detail, Length, Placement, Scene, TaskConfig, Turns, ViewName
 from serl.tasks.parts.arm_task import (
     FORCE,
     POSITION,
@@ -93,7 +93,8 @@ class CableRouting(ArmTask):
     def scene(self) -> Scene:
         """A cable fixed at one end, and a clip; each link of the cable is tracked."""
         tracked = ("clip", *(f"cable{index}" for index in range(_LINKS)))
-        return Scene(bodies=_BODIES, place=self._place, tracked=tracked)
+        detail = Detail("clip", (0.0, 0.0, _POST_M[2]), (0.28, -0.20, 0.11), 0.13)
+        return Scene(bodies=_BODIES, place=self._place, tracked=tracked, detail=detail)
 
     def _arm_state(self, state: State) -> dict[str, Array]:
         tcp = state["tcp_pose"]

@@ -347,7 +347,7 @@ def _half(z_m: float, colour: str) -> str:
     return f'<geom type="box" size="{size}" pos="0 0 {z_m}" mass="0.03" rgba="{colour}"/>'
 
 
-_FRONT_CAMERA = 'pos="1.15 -1.10 1.05" xyaxes="0.910 0.414 0 -0.157 0.346 0.604"'
+_FRONT_CAMERA = 'pos="1.25 -1.10 0.95" xyaxes="0.793 0.609 0 -0.228 0.297 0.927"'
 _BODIES = f"""
 <camera name="side" pos="0.80 -0.55 0.80" xyaxes="0.910 0.414 0 -0.157 0.346 0.604" fovy="45"/>
 <body name="patty">

@@ -14,6 +14,9 @@ HOME_RAD = (0.0, -0.785398, 0.0, -2.356194, 0.0, 1.570796, 0.785398)
 MAX_FINGER_M = 0.04
 """Travel of one finger; the gripper opens twice as wide."""
 
+OWN_CLASSES = ("arm_looks", "arm_shell", "pad")
+"""Default classes of the geoms that belong to the arm itself."""
+
 _WHITE, _GREY, _DARK = "0.93 0.94 0.95 1", "0.60 0.63 0.67 1", "0.16 0.17 0.19 1"
 
 
@@ -78,8 +81,14 @@ DEFAULTS = f"""
 <default class="finger">
   <joint type="slide" axis="0 1 0" range="-0.001 0.041" armature="0.13" damping="150"/>
 </default>
-<default class="looks"><geom contype="0" conaffinity="0" mass="0" group="1"/></default>
-<default class="shell"><geom contype="2" conaffinity="1" mass="0"/></default>
+<default class="looks">
+  <geom contype="0" conaffinity="0" mass="0" group="1"/>
+  <default class="arm_looks"/>
+</default>
+<default class="shell">
+  <geom contype="2" conaffinity="1" mass="0"/>
+  <default class="arm_shell"/>
+</default>
 <default class="pad">
   <geom contype="2" conaffinity="1" condim="4" friction="1.2 0.01 0.001" priority="1" mass="0"
     solref="0.005 1" solimp="0.95 0.99 0.001" rgba="{_DARK}"/>
@@ -92,9 +101,10 @@ DEFAULTS = f"""
 _HAND = f"""
 <body name="{{prefix}}hand" pos="0 0 0.107" quat="0.92388 0 0 -0.382683">
   <site name="{{prefix}}ft"/>
-  <geom class="looks" type="cylinder" pos="0 0 -0.008" size="0.04 0.012" rgba="{_DARK}"/>
-  <geom class="shell"{{touch}} type="box" pos="0 0 0.033" size="0.028 0.1 0.031" rgba="{_WHITE}"/>
-  <geom class="looks" type="box" pos="0 0 0.061" size="0.02 0.085 0.006" rgba="{_GREY}"/>
+  <geom class="arm_looks" type="cylinder" pos="0 0 -0.008" size="0.04 0.012" rgba="{_DARK}"/>
+  <geom class="arm_shell"{{touch}} type="box" pos="0 0 0.033" size="0.028 0.1 0.031"
+    rgba="{_WHITE}"/>
+  <geom class="arm_looks" type="box" pos="0 0 0.061" size="0.02 0.085 0.006" rgba="{_GREY}"/>
   <camera name="{{prefix}}wrist" pos="0.075 0 0.02" xyaxes="0 1 0 0.966 0 0.259" fovy="64"/>
   <site name="{{prefix}}tcp" pos="0 0 0.1034"/>
   {{fingers}}
@@ -105,7 +115,7 @@ _FINGER = f"""
 <body name="{{prefix}}finger_{{side}}" pos="0 0 0.0584" quat="{{quaternion}}">
   <inertial mass="1e-4" pos="0 0.01 0.025" diaginertia="1e-8 1e-8 1e-8"/>
   <joint name="{{prefix}}finger_{{side}}" class="finger"/>
-  <geom class="shell"{{touch}} type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018"
+  <geom class="arm_shell"{{touch}} type="box" pos="0 0.014 0.018" size="0.0095 0.008 0.018"
     rgba="{_GREY}"/>
   <geom name="{{prefix}}pad_{{side}}" class="pad"{{touch}} type="box" pos="0 0.006 0.045"
     size="0.0105 0.006 0.0115"/>
@@ -133,8 +143,8 @@ def arm_mjcf(tool: str = "", prefix: str = "", number: int = 0) -> str:
     for joint in range(7, 0, -1):
         body = _link_mjcf(joint, _LINKS[joint - 1], body, prefix)
     return f"""
-<geom class="looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
-<geom class="looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
+<geom class="arm_looks" type="cylinder" pos="0 0 0.012" size="0.11 0.012" rgba="{_DARK}"/>
+<geom class="arm_looks" type="capsule" fromto="0 0 0.04 0 0 0.14" size="0.075" rgba="{_WHITE}"/>
 {body}
 """
 
@@ -168,7 +178,7 @@ def _link_mjcf(number: int, link: _Link, inner: str, prefix: str) -> str:
     low, high = link.range_rad
     weightless = int(number > 1)  # the first joint is vertical and does not feel gravity
     geoms = "".join(
-        f'<geom class="looks" type="capsule" fromto="{line}" size="{radius}" rgba="{colour}"/>'
+        f'<geom class="arm_looks" type="capsule" fromto="{line}" size="{radius}" rgba="{colour}"/>'
         for line, radius, colour in link.capsules
     )
     return f"""

@@ -121,7 +121,10 @@ def looks_of(model: mujoco.MjModel) -> Looks:
         looks = looks._replace(
             towards_light=(x, y, z),
             key=float(model.light_diffuse[key, 0]),
-            sky=(float(model.light_ambient[key, 0]), float(model.light_diffuse[sky, 0])),
+            sky=(
+                float(model.light_ambient[[key, sky], 0].sum()),
+                float(model.light_diffuse[sky, 0]),
+            ),
         )
     if floor >= 0:
         tiles = model.geom_matid[floor]

@@ -23,7 +23,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.peg_and_hole import Fit, hole_mjcf, peg_mjcf
+from serl.tasks.parts.peg_and_hole import Fit, hole_detail, hole_mjcf, peg_mjcf
 from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
@@ -43,7 +43,7 @@ VIEWS = {
     for camera in ("wrist", "behind")
     for near, side, crop in (("", 32, _AROUND), ("_tip", 48, _TIP))
 }
-_BESIDE = 'pos="0.80 -0.26 0.26" xyaxes="0.655 0.756 0 -0.445 0.386 0.808"'
+_BESIDE = 'pos="0.80 -0.29 0.29" xyaxes="0.683 0.730 0 -0.318 0.297 0.900"'
 # Opposite the wrist camera: an offset along the view of one is an offset across that of the other.
 BEHIND = '<camera name="behind" pos="-0.075 0 0.02" xyaxes="0 -1 0 -0.966 0 0.259" fovy="64"/>'
 
@@ -159,6 +159,7 @@ class Insertion:
             tracked=tracked,
             fits=fits,
             front=_BESIDE,
+            detail=hole_detail(self.fit, self.config.clearance_m),
             tool=BEHIND,
         )
 

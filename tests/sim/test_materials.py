@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.sim.arm import SimArm
 from serl.sim.render import ray
 from serl.sim.render.cameras import Cameras
@@ -144,10 +144,17 @@ def test_textures_are_drawn_with_opengl_by_cameras_and_in_films(
     monkeypatch.setattr("serl.sim.render.gl.GLRenderer", lambda *_, **__: made.append("gl"))
     Cameras(arm.model, arm.data, PickCube().config.views, "auto")
     assert made == ["gl"]
-    monkeypatch.setattr("serl.sim.render.gl.renderer", lambda *_: made.append("film"))
     plugins.make_renderer(arm, supersampling=2)
-    assert made == ["gl", "film"]
-    assert isinstance(plugins.make_renderer(arm_with("", "")), ray.RayRenderer)
+    assert made == ["gl", "gl"]
+
+    def unusable(*_: object) -> None:
+        raise SerlError("no OpenGL")
+
+    monkeypatch.setattr("serl.sim.render.gl.GLRenderer", unusable)
+    with pytest.raises(SerlError, match="no OpenGL"):
+        plugins.make_renderer(arm)
+    image = plugins.make_renderer(arm_with("", ""), shadows=False).frame("front", 32, 24)
+    assert image.std() > 10, "drawn by rays"
 
 
 def test_the_scenes_of_serl_are_drawn_as_they_are() -> None:

@@ -23,7 +23,7 @@ def orange(image: Image) -> int:
 @pytest.mark.parametrize("camera", ["front", "wrist"])
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (80, 45)])
 def test_frames_have_the_size_that_was_asked_for(camera: str, width: int, height: int) -> None:
-    image = plugins.make_renderer(make_arm()).frame(camera, width, height)
+    image = plugins.make_renderer(make_arm(), name="ray").frame(camera, width, height)
     assert image.shape == (height, width, 3)
     assert image.dtype == np.uint8
     assert image.std() > 10, "a picture of something"
@@ -31,7 +31,7 @@ def test_frames_have_the_size_that_was_asked_for(camera: str, width: int, height
 
 def test_the_cube_is_seen_where_it_is() -> None:
     arm = make_arm()
-    renderer = plugins.make_renderer(arm)
+    renderer = plugins.make_renderer(arm, name="ray")
     columns = []
     for seed in range(6):
         y_m = float(arm.reset(seed).state["cube_pose"][1])
@@ -45,14 +45,16 @@ def test_the_cube_is_seen_where_it_is() -> None:
 
 
 def test_equal_scenes_give_equal_frames() -> None:
-    first, second = (plugins.make_renderer(make_arm(3)).frame("wrist", 48, 48) for _ in range(2))
+    first, second = (
+        plugins.make_renderer(make_arm(3), name="ray").frame("wrist", 48, 48) for _ in range(2)
+    )
     assert np.array_equal(first, second)
 
 
 def test_supersampling_softens_edges_only() -> None:
     arm = make_arm()
-    hard = plugins.make_renderer(arm).frame("front", 64, 64).astype(int)
-    soft = plugins.make_renderer(arm, supersampling=3).frame("front", 64, 64).astype(int)
+    hard = plugins.make_renderer(arm, name="ray").frame("front", 64, 64).astype(int)
+    soft = plugins.make_renderer(arm, 3, "ray").frame("front", 64, 64).astype(int)
     changed = np.abs(hard - soft).max(axis=2) > 0
     assert 0.02 < changed.mean() < 0.6
     assert abs(hard.mean() - soft.mean()) < 2.0
@@ -60,4 +62,4 @@ def test_supersampling_softens_edges_only() -> None:
 
 def test_an_unknown_camera_is_refused() -> None:
     with pytest.raises(BadInput, match=r"'back'.*front, field, wrist"):
-        plugins.make_renderer(make_arm()).frame("back", 8, 8)
+        plugins.make_renderer(make_arm(), name="ray").frame("back", 8, 8)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.errors import SerlError
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
+from serl.sim.arm import SimArm
+from serl.sim.render import gl
+from serl.sim.render.franka_skin import shells
+from serl.sim.render.surfaces import block, lathe
+from serl.tasks.peg_insertion import PegInsertion
+from serl.tasks.pick_cube import PickCube
+
+
+def simulation(name: str, **settings: Any) -> Any:
+    robot: Any = plugins.make_simulation(
+        make_task(resolve({"task": name, "task_config": settings}))
+    )
+    robot.reset(1)
+    return robot
+
+
+def picking() -> SimArm:
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    return arm
+
+
+@pytest.mark.parametrize("part", shells())
+def test_shells_are_closed_and_their_faces_look_outwards(part: str) -> None:
+    for shell in shells()[part]:
+        vertices, normals, faces = shell.surface
+        places = [tuple(place) for place in (vertices * 1e5).round().astype(int).tolist()]
+        edges: Counter[Any] = Counter()
+        for a, b, c in faces.tolist():
+            edges.update((places[i], places[j]) for i, j in ((a, b), (b, c), (c, a)))
+        assert all(edges[b, a] == count for (a, b), count in edges.items())
+        corners = vertices[faces]
+        crossed = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+        assert (corners[:, 0] * crossed).sum() > 0.0, "a positive volume"
+        assert ((normals[faces[:, 0]] * crossed).sum(axis=1) > 0.0).all()
+        assert np.allclose(np.linalg.norm(normals, axis=1), 1.0, atol=1e-6)
+
+
+def test_normals_are_smooth_round_a_cylinder_and_sharp_at_its_ends() -> None:
+    surface = lathe([(0.1, 0.0), (0.1, 0.3)], segments=32)
+    upright = np.abs(surface.normals[:, 2]) > 0.5
+    assert set(surface.vertices[upright, 2].round(6).tolist()) == {0.0, 0.3}
+    aside = surface.vertices[~upright] * (10.0, 10.0, 0.0)
+    assert np.allclose(surface.normals[~upright], aside, atol=1e-3)
+    box = block((0.0, 1.0), (0.0, 2.0), (0.0, 3.0), 0.1)
+    assert np.allclose(box.vertices.min(axis=0), 0.0, atol=1e-6)
+    assert np.allclose(box.vertices.max(axis=0), (1.0, 2.0, 3.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_a_scene_appears_where_it_is(name: str) -> None:
+    robot = simulation(name)
+    shown = robot.appearance()
+    robot.act(np.ones(robot.action_spec.shape, np.float32))
+    robot.advance(0.3)
+    shown.update()
+    mujoco.mj_kinematics(robot.model, robot.data)  # positions are those of the last step otherwise
+    mujoco.mj_camlight(robot.model, robot.data)
+    assert np.array_equal(shown.data.xpos, robot.data.xpos)
+    cameras = [robot.model.camera(index).name for index in range(robot.model.ncam)]
+    for name, place in zip(cameras, robot.data.cam_xpos, strict=True):
+        assert np.array_equal(shown.data.camera(name).xpos, place)
+    for link in (body for body in range(robot.model.nbody) if _is_link(robot.model, body)):
+        assert shown.model.body_geomnum[link] == len(shells()["link3"]), "no simple geom is left"
+
+
+def _is_link(model: mujoco.MjModel, body: int) -> bool:
+    return bool(model.body(body).name.endswith("link3"))
+
+
+def test_the_pads_that_are_shown_touch_what_the_pads_touch() -> None:
+    arm = picking()
+    pad = arm.model.geom("pad_left")
+    low = pad.pos - pad.size
+    high = pad.pos + pad.size
+    parts = [shell.surface.vertices for shell in shells()["finger"]]
+    shown_low = np.min([part.min(axis=0) for part in parts], axis=0)
+    shown_high = np.max([part.max(axis=0) for part in parts], axis=0)
+    assert abs(shown_low[1] - low[1]) < 1e-6, "the face that grasps"
+    assert abs(shown_high[2] - high[2]) < 1e-3, "the tip"
+
+
+def test_randomised_looks_are_shown() -> None:
+    robot = simulation("pick_cube", randomize="full")
+    shown = robot.appearance()
+    cube = robot.model.body("cube").geomadr[0]
+    drawn = shown.model.body("cube").geomadr[0]
+    for seed in range(3):
+        robot.reset(seed)
+        shown.update()
+        for name in ("geom_rgba", "geom_size"):
+            assert np.array_equal(
+                getattr(shown.model, name)[drawn], getattr(robot.model, name)[cube]
+            )
+        front = shown.model.camera("front").id
+        own = robot.model.camera("front").id
+        assert np.array_equal(shown.model.cam_pos[front], robot.model.cam_pos[own])
+
+
+def test_a_picture_of_an_insertion_has_an_inset_of_the_hole() -> None:
+    task = PegInsertion()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    renderer = plugins.make_renderer(arm, shadows=False)
+    large, near = renderer.frame("front", 480, 360), renderer.frame("detail", 180, 135)
+    assert np.array_equal(large[:135, -180:], near)
+    assert (large[136, -100] == 255).all(), "its edge"
+    blue = (near[..., 2].astype(int) > near[..., 0].astype(int) + 30).mean()
+    assert blue > 0.2, "the block"
+    renderer.close()
+
+
+def test_without_opengl_rays_draw_the_same_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = picking()
+    with_gl = plugins.make_renderer(arm).frame("front", 96, 72).astype(int)
+
+    def unusable(*_: object) -> None:
+        raise SerlError("no OpenGL")
+
+    monkeypatch.setattr(gl, "GLRenderer", unusable)
+    with_rays = plugins.make_renderer(arm).frame("front", 96, 72).astype(int)
+    with pytest.raises(SerlError, match="no OpenGL"):
+        plugins.make_renderer(arm, name="gl")
+    table = (slice(50, 70), slice(10, 30))
+    assert np.abs(with_gl[table] - with_rays[table]).max() < 25
+    live = plugins.make_renderer(arm, shadows=False).frame("front", 96, 72).astype(int)
+    assert np.abs(live - with_rays).mean() > 3.0, "the simple arm, at a tenth of the time"
+
+
+class Bare:
+    """A simulation of another maker, without an appearance of its own."""
+
+    def __init__(self, arm: SimArm) -> None:
+        self.model, self.data = arm.model, arm.data
+
+
+def test_the_model_of_another_simulation_is_drawn_as_it_is() -> None:
+    arm = picking()
+    other: Any = Bare(arm)
+    image = plugins.make_renderer(other, shadows=False).frame("front", 64, 48)
+    own = gl.GLRenderer(arm.model, arm.data, shadows=False).frame("front", 64, 48)
+    assert np.array_equal(image, own)
