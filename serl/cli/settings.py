@@ -78,8 +78,13 @@ def _kind(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
         parts = schema.get("prefixItems") or [schema.get("items", {})]
         more = "" if "prefixItems" in schema else ", ..."
         return f"[{', '.join(_kind(part, models) for part in parts)}{more}]"
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
+    bounds = [f"{sign} {_number(schema[key])}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join([name, *bounds])
+
+
+def _number(bound: float) -> str:
+    """Return a bound: whole numbers in full, others with six digits."""
+    return str(int(bound)) if float(bound).is_integer() and abs(bound) < 1e12 else f"{bound:g}"
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
