@@ -1,299 +1,44 @@
-"""What the README says can be done is done here: its commands, its Python, its links, its example.
+"""The README is short, and its picture and its numbers are those of the repository.
 
-A training is run with the README's own command, made short by further settings.
+Its links are checked by `tests/test_docs.py`, its commands are run by `tests/test_tutorials.py`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
-from typing import Any
-
-import pytest
-
-from serl import plugins
-from serl.log.episode_reader import episode_paths
-from serl.runs.checkpoint import checkpoint_paths
-from serl.runs.folder import RunFolder
-from serl.testing import SimulatedTaskSuite, episode, failures
-from serl.types import End
-
-from .support.command import LIMIT_S, Program
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE = "docs/examples/push_block.py"
-
-SHORT = (
-    " --steps 40 --demos 0 --task_config.time_limit_s 0.5 --trials 1 --selection_trials 1"
-    " --selection_checkpoints 1 --required_success_rate null --agent.hidden '[16, 16]'"
-    " --agent.batch_size 16 --agent.bc_warm_start 0 --learner.warm_up 0 --agent.threads 1"
-)
-
-pytestmark = pytest.mark.xdist_group("readme")  # one run serves many tests
-
-NEWEST_RUN = "RUN=$(ls -d runs/pick_cube/2* | tail -1)"
-LIST = "serl list"
-DOCTOR = "serl doctor"
-TRAIN = "serl train pick_cube --seed 2"
-RESUME = "serl train --resume $RUN"
-EVALUATE = "serl eval $RUN --trials 100"
-REPLAY = "serl replay $RUN --last 10"
-FILM = "serl replay $RUN --episode 3 --video episode.mp4"
-VERIFY = "serl verify $RUN"
-RECORD = "serl record pick_cube --demos 30 --out demos"
-TRAIN_ON_RECORDED = "serl train pick_cube --demos demos --agent.utd 8"
-DEPLOY = "serl run $RUN --robot sim --episodes 3"
-PLAN = "serl plan pick_cube"
-LEARNER = "serl learner pick_cube"
-ACTOR = "serl actor $RUN --name actor0"
-COLLECT = "serl reward collect pick_cube --out success"
-TRAIN_REWARD = "serl reward train success --out success.safetensors"
-COLLECT_UNSEEN = "serl reward collect pick_cube --seed 1 --out unseen"
-AUDIT = "serl reward audit success.safetensors unseen --sheet mistakes.png"
-TRAIN_ON_PIXELS = (
-    "serl train pick_cube --observe pixels --reward.kind classifier"
-    " --reward.model success.safetensors"
-)
-TRAIN_EXAMPLE = f"serl train {EXAMPLE}"
-KNOWN = {
-    "make train",
-    "source .venv/bin/activate",
-    NEWEST_RUN,
-    LIST,
-    DOCTOR,
-    TRAIN,
-    RESUME,
-    EVALUATE,
-    REPLAY,
-    FILM,
-    VERIFY,
-    RECORD,
-    TRAIN_ON_RECORDED,
-    DEPLOY,
-    PLAN,
-    LEARNER,
-    ACTOR,
-    COLLECT,
-    TRAIN_REWARD,
-    COLLECT_UNSEEN,
-    AUDIT,
-    TRAIN_ON_PIXELS,
-    TRAIN_EXAMPLE,
-}
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    return [text for name, text in found if name == language]
+def rows(heading: str) -> list[str]:
+    """The rows of the table of a section."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (?!\|)(.+) \|$", section, re.MULTILINE)
 
 
-def commands() -> list[str]:
-    lines = "".join(blocks("bash")).splitlines()
-    return [command for line in lines if (command := re.sub(r"\s+#.*", "", line).strip())]
+def test_the_readme_is_read_in_three_minutes() -> None:
+    assert 450 <= len(README.split()) <= 650
 
 
-class Shell:
-    """A bash in an empty folder beside which the repository's `docs` lie."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "bin").mkdir()
-        script = folder / "bin" / "serl"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serl.cli.main "$@"\n')
-        script.chmod(0o755)
-        (folder / "docs").symlink_to(ROOT / "docs")
-        path = f"{folder / 'bin'}:{os.environ['PATH']}"
-        self._variables = {**os.environ, "PATH": path}
-        self._outputs = (folder / f"{number}.out" for number in count())
-
-    def start(self, command: str) -> Program:
-        return Program(["bash", "-euc", command], next(self._outputs), self._variables)
-
-    def run(self, command: str) -> str:
-        with self.start(command) as program:
-            return program.succeed(LIMIT_S)
-
-    def newest_run(self, task: str = "pick_cube") -> RunFolder:
-        return RunFolder.open(max((self.folder / "runs" / task).glob("2*")))
+def test_its_tables_are_short() -> None:
+    assert 0 < len(rows("What you get")) <= 10
+    assert len(rows("Comparison")) == 8
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    return Shell(tmp_path_factory.mktemp("readme"))
+def test_its_pictures_are_small_and_the_film_can_be_made_again() -> None:
+    pictures = re.findall(r"!\[.*\]\((.+)\)", README)
+    assert pictures
+    assert sum((ROOT / picture).stat().st_size for picture in pictures) <= 1_000_000
+    (made_by,) = re.findall(r"<!-- made by: python (\S+) -->", README)
+    compile((ROOT / made_by).read_text(encoding="utf-8"), made_by, "exec")
 
 
-@pytest.fixture(scope="module")
-def trained(shell: Shell) -> RunFolder:
-    """The run of the README's first `serl train`, made short."""
-    shell.run(TRAIN + SHORT)
-    return shell.newest_run()
-
-
-@pytest.fixture(scope="module")
-def recorded(shell: Shell) -> Path:
-    """What `serl record` leaves, made short."""
-    shell.run(RECORD.replace("--demos 30", "--demos 1"))
-    return shell.folder / "demos"
-
-
-def test_every_command_is_known() -> None:
-    assert set(commands()) == KNOWN
-
-
-def test_links_lead_somewhere() -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)", README) if "://" not in target]
-    assert "docs/images/takeover.webp" in targets
-    assert [target for target in targets if not (ROOT / target).is_file()] == []
-
-
-def test_the_picture_is_small_and_can_be_made_again() -> None:
-    assert (ROOT / "docs/images/takeover.webp").stat().st_size <= 600_000
-    made_by = re.search(r"<!-- made by: python (\S+) -->", README)
-    assert made_by is not None
-    compile((ROOT / made_by[1]).read_text(encoding="utf-8"), made_by[1], "exec")
-
-
-def test_make_train_trains_what_it_says() -> None:
-    printed = subprocess.run(
-        ["make", "--dry-run", "train", "SEED=2"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert f".venv/bin/{TRAIN}" in printed.stdout
-    assert plugins.load("task", "pick_cube")().training_defaults()["required_success_rate"] == 0.9
-
-
-def test_list(shell: Shell) -> None:
-    printed = shell.run(LIST)
-    for known in ("pick_cube", "reach", "agent.utd"):
-        assert known in printed
-
-
-@pytest.mark.ros
-def test_doctor(shell: Shell) -> None:
-    assert "ROS 2" in shell.run(DOCTOR)
-
-
-@pytest.mark.ros
-def test_a_run_holds_what_the_readme_lists(trained: RunFolder) -> None:
-    tree = next(block for block in blocks("") if block.startswith("runs/"))
-    listed = re.findall(r"^  (\S+)", tree, re.MULTILINE)
-    assert {"report.html", "episodes/", "checkpoints/"} <= set(listed)
-    missing = [name for name in listed if not (trained.path / name).exists()]
-    assert missing == ["demonstrations/"], "only these were left out, to be short"
-    assert trained.demonstrations == trained.path / "demonstrations"
-    assert (trained.path / "tensorboard").is_dir()
-
-
-@pytest.mark.ros
-def test_resume(shell: Shell, trained: RunFolder) -> None:
-    assert trained.path.name in shell.run(f"{NEWEST_RUN}; {RESUME}")
-
-
-@pytest.mark.ros
-def test_evaluate(shell: Shell, trained: RunFolder) -> None:
-    printed = shell.run(f"{NEWEST_RUN}; {EVALUATE.replace('100', '3')}")
-    assert "of 3 trials" in printed
-    assert "95 % interval" in printed
-    assert list(trained.videos.glob("eval-*.mp4"))
-
-
-@pytest.mark.ros
-def test_replay_and_verify(shell: Shell, trained: RunFolder) -> None:
-    assert "actor0" in shell.run(f"{NEWEST_RUN}; {REPLAY}")
-    shell.run(f"{NEWEST_RUN}; {FILM.replace('--episode 3', '--episode 1')}")
-    assert (shell.folder / "episode.mp4").is_file()
-    assert "lost 0, duplicated 0" in shell.run(f"{NEWEST_RUN}; {VERIFY}")
-
-
-@pytest.mark.ros
-def test_deploy(shell: Shell, trained: RunFolder) -> None:
-    printed = shell.run(f"RUN={trained.path}; {DEPLOY.replace('3', '1')}")
-    assert "of 1 trials" in printed
-    (folder,) = (trained.path / "deployments").iterdir()
-    assert episode_paths(folder / "episodes/actor0")
-    assert (folder / "guard/actor0.latch").exists()
-
-
-def test_plan(shell: Shell) -> None:
-    printed = shell.run(f"{PLAN} --seconds 0.5")
-    assert "minutes" in printed or "min" in printed
-
-
-def test_record(recorded: Path) -> None:
-    assert len(episode_paths(recorded)) == 1
-
-
-@pytest.mark.ros
-def test_train_on_recorded_demonstrations(shell: Shell, trained: RunFolder, recorded: Path) -> None:
-    shell.run(TRAIN_ON_RECORDED + SHORT.replace(" --demos 0", ""))
-    config = shell.newest_run().config
-    assert config.demo_paths == (recorded.resolve(),)
-    assert config.agent.utd == 8
-
-
-@pytest.mark.ros
-def test_learner_and_actor_in_two_terminals(shell: Shell, trained: RunFolder) -> None:
-    before = shell.newest_run()
-    with shell.start(LEARNER + SHORT) as learner:
-        learner.until(lambda: shell.newest_run().path != before.path)
-        run = shell.newest_run()
-        learner.until((run.path / "ros_domain").exists)
-        shell.run(f"{NEWEST_RUN}; {ACTOR}")
-        learner.succeed(LIMIT_S)
-    assert checkpoint_paths(run.checkpoints)
-    assert run.actors() == ["actor0"]
-
-
-@pytest.mark.ros
-def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
-    small = "".join(
-        f" --task_config.views.{view}.{side} 16"
-        for view in ("front", "wrist")
-        for side in ("width", "height")
-    )
-    assert "30 positives" in shell.run(f"{COLLECT} --positives 30 --negatives 40{small}")
-    assert "neither training nor calibration" in shell.run(f"{TRAIN_REWARD} --epochs 2")
-    shell.run(f"{COLLECT_UNSEEN} --positives 8 --negatives 12{small}")
-    assert "mistakes.png" in shell.run(AUDIT)
-    assert (shell.folder / "mistakes.png").is_file()
-    shell.run(TRAIN_ON_PIXELS + SHORT + small)
-    run = shell.newest_run()
-    assert run.config.reward.model == shell.folder.resolve() / "success.safetensors"
-    assert run.report.is_file()
-
-
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    names: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), names)
-    for suite in suites(names):
-        assert failures(suite()) == set()
-
-
-def suites(names: dict[str, Any]) -> Iterator[type[SimulatedTaskSuite]]:
-    for name, value in names.items():
-        if name.startswith("Test"):
-            yield value
-
-
-def test_the_readme_tests_the_example() -> None:
-    assert any(EXAMPLE in block and "class Test" in block for block in blocks("python"))
-
-
-def test_the_expert_of_the_example_succeeds() -> None:
-    task = plugins.load("task", str(ROOT / EXAMPLE))()
-    robot = plugins.make_simulation(task)
-    ends = [episode(robot, task, task.expert(robot.truth, seed), seed)[-1] for seed in range(20)]
-    assert sum(isinstance(end, End) and end.success for end in ends) >= 18
-
-
-@pytest.mark.ros
-def test_train_the_example(shell: Shell) -> None:
-    shell.run(TRAIN_EXAMPLE + SHORT)
-    assert shell.newest_run("push_block").report.is_file()
+def test_its_numbers_are_those_of_the_repository() -> None:
+    tasks = [path for path in (ROOT / "tasks").glob("*.py") if path.name != "__init__.py"]
+    assert f"| {len(tasks)} MuJoCo tasks" in README
+    benchmarks = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    for number in ("248 of 250", "3:53 to 5:20"):
+        assert number in README
+        assert number in benchmarks
