@@ -18,6 +18,7 @@ from serl import plugins
 from serl.errors import BadInput
 from serl.geometry import Vector
 from serl.motion import FARTHEST_RAD
+from serl.reset import ResetConfig
 from serl.system.files import make_folder, write_atomic
 from serl.system.settings_file import checked, read_yaml
 from serl.workspace import CameraName, CellCamera, SetupResult, Workspace
@@ -294,6 +295,7 @@ class ArmProfile(BaseModel):
         workspace: allowed positions of the tool; None until a person taught them (`serl setup`).
         cameras: cameras of the cell, by name.
         setup: results of the steps of `serl setup`, by step.
+        reset: settings of resets on this arm, which precede those of a task; None for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -323,6 +325,7 @@ class ArmProfile(BaseModel):
     workspace: Workspace | None = None
     cameras: dict[CameraName, CellCamera] = {}
     setup: dict[str, SetupResult] = {}
+    reset: ResetConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

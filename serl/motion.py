@@ -357,6 +357,15 @@ class Target:
         self._start = self.target = start
         self.closed, self._switched_s = closed, -math.inf
         self.gripped = False
+        self._orientation: Quaternion | None = None
+
+    def turn_to(self, orientation: Quaternion) -> None:
+        """Turn the target to an orientation with the next actions, until one of them turns it.
+
+        It turns about all axes, also those that actions lack, as fast as the lead allows.
+        """
+        self._orientation = orientation
+        self._start = self._start._replace(quaternion=orientation)
 
     def check(self, action: Action) -> None:
         """Raise `BadInput` unless the action has the right shape and is finite and in [-1, 1]."""
@@ -371,6 +380,8 @@ class Target:
             now_s: time in seconds, by any clock that stands still with the arm.
         """
         motion, values = self._motion, action.tolist()
+        if self._orientation is not None:
+            self._turn(values, measured)
         target, executed = next_target(self.target, values, measured, self._start, motion)
         if any(is_between(target.position, box.low_m, box.high_m) for box in self._keep_out):
             executed = (0.0,) * len(motion.axes)
@@ -384,3 +395,14 @@ class Target:
             self.gripped |= abs(done) > 0.5
             executed = (*executed, done)
         return np.array(executed, np.float32)
+
+    def _turn(self, action: Sequence[float], measured: Pose) -> None:
+        """Turn the target towards the orientation of `turn_to`, unless the action turns it."""
+        assert self._orientation is not None
+        motion = self._motion
+        if any(v for axis, v in zip(motion.axes, action, strict=False) if _INDEX[axis] > 2):
+            self._orientation = None
+            return
+        lead_rad = motion.limits.lead_rad + motion.rotation_rad
+        turned = nearest_rotation(self._orientation, measured.quaternion, lead_rad)
+        self.target = self.target._replace(quaternion=turned)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from serl.camera import View, image_specs
+from serl.geometry import Quaternion
 from serl.motion import Pose
 from serl.specs import ArraySpec, ObservationSpec
 from serl.types import Action, ActionSource, Array, Image, Observation
@@ -101,6 +102,38 @@ class GuardedRobot(Protocol):
 
     def drive_as(self, source: ActionSource) -> None:
         """Set the source of the next actions."""
+        ...
+
+
+@runtime_checkable
+class TurningRobot(Protocol):
+    """Additional method of a robot that resets turn about axes that its actions may lack."""
+
+    def turn_to(self, orientation: Quaternion) -> None:
+        """Turn the target to an orientation with the next actions, until one of them turns it."""
+        ...
+
+
+@runtime_checkable
+class AdjustableRobot(Protocol):
+    """Additional methods of a robot whose controller has several sets of gains."""
+
+    @property
+    def modes(self) -> Collection[str]:
+        """The names of the modes, each with its gains."""
+        ...
+
+    @property
+    def gains(self) -> str | None:
+        """The mode whose gains were set last; None for those of the start."""
+        ...
+
+    def switch(self, gains: str | None) -> None:
+        """Set the gains of a mode, None for those of the start; may block for a second.
+
+        Raises:
+            SerlError: the gains could not be set; the robot is stopped.
+        """
         ...
 
 

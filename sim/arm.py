@@ -11,6 +11,7 @@ import numpy as np
 
 from serl.bimanual import PairConfig
 from serl.errors import BadInput
+from serl.geometry import Quaternion
 from serl.motion import Pose, check_action, pose_from
 from serl.robot import reading_parts, reading_spec
 from serl.setpoint import PROFILE_PERIOD_S
@@ -240,6 +241,10 @@ class SimArm(ArmWorld):
         self._period_s = _FILTER_S
         self._images, self._delayed = None, None
         self._step(STEPS_PER_TICK)
+
+    def turn_to(self, orientation: Quaternion) -> None:
+        """Turn the target with the next actions, also about axes that actions do not turn."""
+        self._arm.turn_to(orientation)
 
     def home(self) -> None:
         """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""

@@ -23,6 +23,7 @@ from serl.robot import SimulatedRobot
 from serl.runs.checkpoint import Checkpoint
 from serl.runs.config import TrainConfig
 from serl.runs.reward_data import with_labelled
+from serl.runs.scene_reset import make_scene_reset, reset_kind
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.specs import Spec
 from serl.task import SimulatedTask
@@ -120,7 +121,7 @@ class DrivenArm(NamedTuple):
         clock: keeps the rate of a robot in real time, which waits for no learner: only the first
             episode waits for weights. None: time passes as the robot is advanced.
         placements: number of episodes that begin with a placement of the scene by the simulation;
-            None for all, or for the first only if the task's `auto_reset` is set. When the arm's
+            None for all, or for the first only if the arm resets itself (`reset.kind`). When its
             own resets fail for good, the simulation replaces the person and places the scene again.
         simulated: whether the arm is simulated; the scene of a real arm is never placed.
     """
@@ -191,7 +192,7 @@ def make_actor(
     if arm.simulated:
         site.starts = EpisodeStarts(robot, Purpose.TRAINING, config.seed, key.actor, history.starts)
         site.starts.curriculum = make_curriculum(config, task, robot, trained_steps)
-        site.starts.placements = 1 if task.config.auto_reset else math.inf
+        site.starts.placements = math.inf if reset_kind(config) == "person" else 1
         if arm.placements is not None:
             site.starts.placements = arm.placements
     seen = Onlooker(robot)
@@ -208,7 +209,8 @@ def make_actor(
         every.append(ToolLog(folder))
         if arm.simulated and isinstance(task, RewardedTask):
             every.append(TruthLog(folder, lambda: task.solved))
-    return Actor(key, robot, task, policy, clock, every, site, config.actor)
+    reset = make_scene_reset(config, task, robot, key.actor, history.starts)
+    return Actor(key, robot, task, policy, clock, every, site, config.actor, reset)
 
 
 def _make_policy(

@@ -28,6 +28,7 @@ from serl.errors import BadInput
 from serl.intervention import PersonConfig
 from serl.log.episode_log import LogConfig
 from serl.plugins import PluginName
+from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.network import NetworkConfig
 from serl.runs.plugin_settings import CHOICES
@@ -110,6 +111,7 @@ class TrainConfig(BaseModel):
             state; None for the task's default.
         reward: source of rewards and successes in training; the choice of the checkpoint and the
             final trials use the ground truth.
+        reset: how arm and scene come to a start between two episodes.
         vice: settings of the learned reward of the kind "vice".
         seed: seed of all random numbers in the run.
         steps: online environment steps, of all actors together; 0 for what `learner.warm_up` learns
@@ -149,6 +151,7 @@ class TrainConfig(BaseModel):
     recipe: Literal["hil_serl"] | None = None
     observe: Literal["state", "pixels"] | None = None
     reward: SerializeAsAny[RewardConfig] = RewardConfig()
+    reset: ResetConfig = ResetConfig()
     vice: VICEConfig = VICEConfig()
     seed: int = Field(0, ge=0, lt=2**32)
     steps: int = Field(15_000, ge=0)
@@ -206,14 +209,14 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "reward vice: sees images; agent.cached_features, which keeps none, has to be false"
             )
+        if self.reset.kind not in (None, "task") and self.task_config.get("auto_reset"):
+            raise ValueError(f"reset.kind: {self.reset.kind}, but task_config.auto_reset is true")
         if self.stages:
             _check_graph(self.stages)
         if self.stages is not None and not self.stages:
             raise ValueError("stages: expected at least one, or null")
         if self.actor.home_every and self.robot is not None:
             raise ValueError("actor.home_every: only an arm in the actor's process goes home")
-        if self.stages is not None and self.robot is not None:
-            raise ValueError("robot: stages drive a simulation in the actor's process only: null")
         if self.steps == 0 and not (self.learner.warm_up or self.init_from.run):
             raise ValueError("steps: expected at least 1, or learner.warm_up, or init_from")
         if self.trials == 0 and not is_real(self.robot):
@@ -244,6 +247,8 @@ def _check_graph(stages: Mapping[str, Stage]) -> None:
 def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
     """Return the settings of each stage's own run, by the name of the stage."""
     shared = config.model_dump(exclude={"stages"})
+    if is_real(config.robot) and config.reset.kind is None:
+        shared["reset"]["kind"] = "task"  # each begins where the one before it succeeded
     return {name: resolve(shared, stage.config) for name, stage in (config.stages or {}).items()}
 
 

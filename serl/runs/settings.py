@@ -10,6 +10,7 @@ from serl.agents.encoder_weights import with_encoder
 from serl.agents.trunk_weights import with_trunk
 from serl.arm_profile import is_real, load_robot
 from serl.errors import BadInput
+from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
@@ -20,6 +21,7 @@ from serl.runs.plugin_settings import fitting
 from serl.runs.real_arm import check_trainable, tuned_settings
 from serl.runs.recipes import RECIPES
 from serl.runs.reward_data import with_labelled
+from serl.runs.scene_reset import check_reset
 from serl.runs.task_setup import (
     check_topics,
     make_demonstrated_task,
@@ -60,11 +62,20 @@ def _resolved(
     named: Mapping[str, Any] = {"task": task} if task else {}
     requested = resolve(_of_task(merge(file, overrides)), named)
     tuned = fitting(tuned_settings(requested, make_task(requested)), requested)
-    alone = {"intervention": "none"} if is_real(requested.robot) else {}  # no simulated human there
+    alone = _of_arm(requested.robot)
     robot = requested.robot and plugins.absolute(requested.robot)
     kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)
     found = {"task": plugins.absolute(requested.task), "robot": robot}
     return resolve(tuned, alone, file, overrides, found, {"agent": {"cached_features": kept}})
+
+
+def _of_arm(robot: str | None) -> dict[str, Any]:
+    """Return the settings that a real arm implies, and those in its file; {} in simulation."""
+    if robot is None or not is_real(robot):
+        return {}
+    own = load_robot(robot).reset
+    reset = own.model_dump(mode="json", exclude_defaults=True) if own is not None else {}
+    return {"intervention": "none", "reset": reset}  # there is no simulated human
 
 
 def _checked(config: TrainConfig) -> list[Spec]:
@@ -79,6 +90,7 @@ def _checked(config: TrainConfig) -> list[Spec]:
         _check_homing(each, rewarded)
         if each.robot is not None:
             _check_arm(each)
+        check_reset(each)
     stages = list(stage_configs(config).values()) or [config]
     specs = [make_spec(make_task(stage)) for stage in stages]
     for stage, spec in zip(stages, specs, strict=True):
@@ -107,6 +119,7 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
     return {
         "demo_paths": tuple(each.resolve() for each in config.demo_paths),
         "reward": config.reward.model_copy(update=_pinned(config.reward)),
+        "reset": config.reset.model_copy(update=_pinned(config.reset)),
         "vice": config.vice.model_copy(update={"positives": positives}),
         "init_from": origin,
         "agent": with_encoder(trunk, cameras, origin.loads("encoder"), real=is_real(config.robot)),
@@ -190,11 +203,11 @@ _TUNED_FOR_AGENT = (
 )
 
 
-def _pinned(reward: RewardConfig) -> dict[str, Any]:
-    """Return the absolute path and the digest of the reward's model; {} without a model."""
-    if reward.model is None:
+def _pinned(judge: RewardConfig | ResetConfig) -> dict[str, Any]:
+    """Return the absolute path and the digest of a classifier's file; {} without one."""
+    if judge.model is None:
         return {}
-    model = reward.model.resolve()
+    model = judge.model.resolve()
     return {"model": model, "sha256": digest_of(model)}
 
 

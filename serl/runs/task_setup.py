@@ -34,6 +34,8 @@ def make_task(config: TrainConfig) -> SimulatedTask:
         overrides["observe"] = config.observe
     if is_real(config.robot):
         overrides.pop("perception", None)
+    if config.reset.kind == "task":
+        overrides["auto_reset"] = True
     if overrides:
         task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
     if task.config.perception != PerceptionConfig() and not hasattr(task, "perception"):

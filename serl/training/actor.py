@@ -16,7 +16,7 @@ from serl.policy import Policy, ZeroPolicy
 from serl.robot import Homing, Robot
 from serl.task import Task
 from serl.training.learned_policy import LearnedPolicy
-from serl.training.resets import EpisodeStarts, ResetTask, ScriptedTask
+from serl.training.resets import EpisodeStarts, ResetTask, SceneReset, ScriptedTask
 from serl.types import ActionSource, End, EndReason, Observation, Step
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ class Actor:
         observers: see `serl.loop.Observer`; the log comes first.
         site: operators, scene and process.
         config: see `ActorConfig`.
+        reset: brings arm and scene to a start between two episodes; None for the task's own reset.
     """
 
     key: EpisodeKey
@@ -113,9 +114,13 @@ class Actor:
     observers: Sequence[Observer]
     site: Site
     config: ActorConfig
+    reset: SceneReset | None = None
     _completed: int = field(default=0, init=False)
     _since_home: int = field(default=0, init=False)
     _home_missed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._scene_reset = self.reset or SceneReset(self.task)
 
     def episodes(self) -> Iterator[Result]:
         """Run episodes until the site is stopping; yield each result as its episode ends."""
@@ -154,12 +159,14 @@ class Actor:
             return None
         if starts is not None and placed:
             starts.place(self.key.episode)
+        self._scene_reset.begin()
         self._reset()
         if not placed:
             self._go_home()
         self._approach()
         if not self._ready():
             return None
+        self._scene_reset.end()
         self.policy.begin()
         result = self._run(self.task, self.policy, ActionSource.POLICY)
         self._since_home += 1
@@ -181,6 +188,7 @@ class Actor:
             if not self._ready():  # the operator may still be at work in the scene
                 return
             self.robot.recover()
+            self._scene_reset.confirm()
 
     def _request_person(self, request: NeedsPerson) -> None:
         """Stop the robot and request an operator, in an episode of one step that is logged."""
@@ -195,16 +203,21 @@ class Actor:
     def _restore(self) -> None:
         """Run scripted resets until the scene is ready or the actor is stopping."""
         for left in reversed(range(self.config.reset_attempts + 1)):
-            script = self.task.reset(read_robot(self.robot, self.observers))
+            script = self._scene_reset(read_robot(self.robot, self.observers))
             if script is None or not self._ready():
                 return
             if left:
                 self._run_reset(script)
-        raise NeedsPerson(f"the reset failed {self.config.reset_attempts} times")
+        failed = f"the reset failed {self.config.reset_attempts} times"
+        missing = self._scene_reset.missing
+        raise NeedsPerson(f"{failed}: {missing}" if missing else failed)
 
     def _run_reset(self, script: Policy) -> None:
-        reset = ResetTask(self.task, self.config.reset_time_limit_s)
+        """Run an episode of a reset; a stopped arm gets its gains back only once it is released."""
+        self._scene_reset.prepare()
+        reset = ResetTask(self.task, self._scene_reset, self.config.reset_time_limit_s)
         self._run(reset, lambda observation: script(reset.reading), ActionSource.SCRIPT)
+        self._scene_reset.end(soften=not self.robot.stop_reason)
 
     def _go_home(self) -> None:
         """Move the joints home when due, from a ready scene, and reset the scene afterwards."""

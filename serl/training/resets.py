@@ -9,6 +9,7 @@ from itertools import count
 
 from serl.errors import NeedsPerson
 from serl.policy import Policy
+from serl.reset import SceneCheck, no_check
 from serl.robot import SimulatedRobot
 from serl.task import Task
 from serl.training.curriculum import Curriculum
@@ -61,11 +62,62 @@ class ScriptedTask:
         return None
 
 
-class ResetTask(ScriptedTask):
-    """A reset as a task, which ends when the scene is ready."""
+class SceneReset:
+    """The task's own reset between two episodes, and the check of the scene after it.
 
-    def __init__(self, task: Task, time_limit_s: float) -> None:
-        super().__init__("reset", task, time_limit_s, lambda reading: task.reset(reading) is None)
+    Args:
+        task: the task, whose `reset` restores the scene.
+        check: condition for the next episode.
+
+    Attributes:
+        missing: reason, as text for people, why the last call returned a policy; may be empty.
+    """
+
+    def __init__(self, task: Task, check: SceneCheck = no_check) -> None:
+        self._task, self._check = task, check
+        self.missing = ""
+
+    def begin(self) -> None:
+        """Begin the reset that follows an episode."""
+
+    def __call__(self, reading: Observation) -> Policy | None:
+        """Return a policy that continues the reset, or None when the scene is ready.
+
+        The policy is called with readings; see `serl.task.Task.reset`.
+
+        Raises:
+            NeedsPerson: no script can restore the scene, or the check fails.
+        """
+        script = self._task.reset(reading)
+        if script is None and (trouble := self._check(reading)):
+            raise NeedsPerson(trouble)
+        return script
+
+    def confirm(self) -> None:
+        """Note that a person has restored the scene; it is checked again as far as possible."""
+
+    def prepare(self) -> None:
+        """Prepare the robot for an attempt; raises `Silent` if that fails."""
+
+    def end(self, soften: bool = True) -> None:
+        """End an attempt; unless `soften` is False, undo the effect of `prepare` on the robot.
+
+        Raises:
+            Silent: this fails.
+        """
+
+
+class ResetTask(ScriptedTask):
+    """A reset as a task, which ends when the scene is ready.
+
+    Args:
+        task: task whose observations are recorded.
+        reset: returns None for a reading of a scene that is ready.
+        time_limit_s: time after which the episode is cut.
+    """
+
+    def __init__(self, task: Task, reset: SceneReset, time_limit_s: float) -> None:
+        super().__init__("reset", task, time_limit_s, lambda reading: reset(reading) is None)
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Report success when no further reset is needed; terminate when no reset can help."""

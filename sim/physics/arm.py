@@ -225,6 +225,10 @@ class FrankaArm:
         self._posture.hold()
         self._command(setpoint)
 
+    def turn_to(self, orientation: Quaternion) -> None:
+        """Turn the target to an orientation; see `serl.motion.Target`."""
+        self._target.turn_to(orientation)
+
     def home(self) -> None:
         """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
         if self.stop_reason is None:

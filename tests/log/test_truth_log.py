@@ -17,7 +17,7 @@ from serl.runs.task_setup import make_task
 from serl.task import Task
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import deliver, episode
-from serl.training.resets import ResetTask
+from serl.training.resets import ResetTask, SceneReset
 from serl.types import ActionSource, Record
 
 RECORDS = episode(FakeRobot(), FakeTask(), ZeroPolicy(FakeRobot().action_spec))
@@ -79,7 +79,7 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
     with plugins.make_simulation(task) as robot:
         robot.reset(3)
         play(judged, judged.expert(robot.truth, 0), 0, ActionSource.POLICY)
-        reset, script = ResetTask(judged, 20.0), judged.reset(robot.observe())
+        reset, script = ResetTask(judged, SceneReset(judged), 20.0), judged.reset(robot.observe())
         assert script is not None
         play(reset, lambda seen: script(reset.reading), 1, ActionSource.SCRIPT)
     assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"

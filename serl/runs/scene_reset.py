@@ -1,0 +1,137 @@
+"""The resets of a run: their kind on its arm, their requirements, and the reset of an actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, is_real, load_robot
+from serl.errors import BadInput
+from serl.geometry import Quaternion
+from serl.motion import Pose
+from serl.reset import ResetKind, SceneCheck, no_check, pose_check
+from serl.reward import Judgement, RewardConfig
+from serl.runs.config import TrainConfig
+from serl.runs.real_arm import within_workspace
+from serl.runs.task_setup import drawn_by, make_task
+from serl.task import SimulatedTask
+from serl.training.arm_reset import ArmReset
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.resets import SceneReset
+from serl.types import Observation
+
+_DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+
+
+def reset_kind(config: TrainConfig) -> ResetKind:
+    """Return the kind of a run's resets; see `ResetConfig.kind` for the default."""
+    if config.reset.kind is not None:
+        return config.reset.kind
+    task = make_task(config)
+    if task.config.auto_reset or config.stages:
+        return "task"
+    taught = is_real(config.robot) and _profile(config).workspace is not None
+    return "home" if taught and not _immovable(task) else "person"
+
+
+def is_attended(config: TrainConfig) -> bool:
+    """Return whether a person brings a real arm and its scene to a start before each episode."""
+    return is_real(config.robot) and reset_kind(config) == "person"
+
+
+def check_reset(config: TrainConfig) -> None:
+    """Raise `BadInput`, naming the setting, unless the run's arm can be reset as configured."""
+    kind, reset, task = reset_kind(config), config.reset, make_task(config)
+    if kind in ("home", "path"):
+        if fixed := _immovable(task):
+            raise BadInput(f"reset.kind: {kind}: {task.name} {fixed}")
+        if reset.home_m is None and (not is_real(config.robot) or not _profile(config).workspace):
+            raise BadInput(
+                f"reset.home_m: the kind {kind!r} needs a mean start of the tool: give one, or "
+                "teach the arm its workspace (serl setup)"
+            )
+    modes = _profile(config).controller.modes if is_real(config.robot) else ()
+    if reset.gains is not None and reset.gains not in modes:
+        known = ", ".join(modes) or "none"
+        raise BadInput(f"reset.gains: {reset.gains!r}: expected a mode of the arm: {known}")
+    tracked = task.scene.tracked
+    if reset.check == "pose" and not is_real(config.robot) and reset.body not in tracked:
+        known = ", ".join(tracked) or "none"
+        raise BadInput(f"reset.body: {reset.body!r}: {task.name} tracks {known}")
+    make_check(config, task)
+
+
+def make_scene_reset(
+    config: TrainConfig, task: SimulatedTask, robot: Any, actor: str, first: int
+) -> SceneReset:
+    """Return the reset between the episodes of an actor.
+
+    Args:
+        config: settings of the run.
+        task: the task, with the run's reward.
+        robot: the arm to drive.
+        actor: name of the actor; each draws starts of its own.
+        first: number of the first start, so that a restarted actor draws others.
+    """
+    check = make_check(config, task)
+    if reset_kind(config) not in ("home", "path"):
+        return SceneReset(task, check)
+    motion, place = task.config.motion, None
+    if is_real(config.robot):
+        profile = _profile(config)
+        motion, place = within_workspace(motion, profile), profile.workspace
+    reset = config.reset.model_copy(update={"kind": reset_kind(config)})
+    position = reset.home_m or (place.home_m if place is not None else None)
+    assert position is not None  # the configuration was checked
+    taught = place.reference if place is not None else _DOWN
+    rng = np.random.default_rng(start_seed(Purpose.TRAINING, config.seed, f"{actor}/reset", first))
+    keep_out = place.keep_out if place is not None else ()
+    home = Pose(position, reset.orientation or taught)
+    return ArmReset(task, robot, reset, motion, home, rng, check, keep_out)
+
+
+def make_check(config: TrainConfig, task: SimulatedTask) -> SceneCheck:
+    """Return the check of the scene before an episode.
+
+    Raises:
+        BadInput: the classifier is absent, damaged, or made for another task or other cameras.
+    """
+    reset = config.reset
+    if reset.check == "none":
+        return no_check
+    if reset.check == "pose":
+        return pose_check(reset)
+    classifier = RewardConfig(
+        kind="classifier",
+        model=reset.model,
+        sha256=reset.sha256,
+        threshold=reset.threshold,
+        transfer=reset.transfer,
+        hold=(1, 1),
+    )
+    sees = plugins.load("reward", "classifier")(classifier, task, drawn_by(config))
+
+    def check(reading: Observation) -> str:
+        sees.begin(reading)
+        judgement: Judgement = sees(reading)
+        return "" if judgement.success else "the classifier does not see a scene that is ready"
+
+    return check
+
+
+def _profile(config: TrainConfig) -> ArmProfile:
+    assert config.robot is not None
+    return load_robot(config.robot)
+
+
+def _immovable(task: SimulatedTask) -> str:
+    """Return why the tool of a task cannot be led to a start; empty if it can."""
+    motion = task.config.motion
+    if task.scene.robot != "arm":
+        return f"is driven by {task.scene.robot!r}, expected one arm"
+    if motion.action_mode != "pose":
+        return "exerts wrenches, expected targets"
+    fixed = [axis for axis in "xyz" if axis not in motion.axes]
+    return f"does not move the tool along {', '.join(fixed)}" if fixed else ""

@@ -1,0 +1,308 @@
+"""The reset of an arm between two episodes: its tool returns to a random start.
+
+It is an episode of a script, within the same limits and under the same takeover and stops as any
+other; see `serl.training.actor`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serl.errors import NeedsPerson, SerlError, Silent
+from serl.geometry import (
+    Quaternion,
+    Vector,
+    between,
+    from_rotation_vector,
+    is_between,
+    multiply,
+    normalized,
+)
+from serl.motion import Box, Motion, Pose
+from serl.policy import Policy
+from serl.reset import ResetConfig, SceneCheck, no_check
+from serl.robot import AdjustableRobot, TurningRobot
+from serl.task import Task
+from serl.training.resets import SceneReset
+from serl.types import Action, Observation
+
+PRECISION = "precision"
+"""Mode of a controller for resets, if the settings name none."""
+
+_ARRIVED_M, _PASSED_M, _REST_M_S = 0.001, 0.01, 0.01
+_CORRECTED_M, _CORRECTION = 0.015, 0.5
+_TURNED_RAD = 0.06
+_GRIP_S = 1.0
+_OPENED = 0.9
+_DRAWS = 100
+_MARGIN = 0.6
+"""Share of the tolerance within which an attempt ends, so that the tool may settle afterwards."""
+
+
+class ArmReset(SceneReset):
+    """Return of the tool to a random start, from readings of the arm alone.
+
+    The gripper lets go of its part or keeps it, the tool is lifted, and it moves straight to the
+    start that `begin` has drawn. With a taught path, a part in the hand is put back before.
+
+    Args:
+        task: the task.
+        robot: the arm; it turns back to the orientation of a start if it is a `TurningRobot`, and
+            has other gains meanwhile if it is an `AdjustableRobot` with such a mode.
+        config: settings of the reset.
+        motion: meaning and limits of actions, with the box of the arm.
+        home: mean start of the tool.
+        rng: draws the starts.
+        check: condition for the next episode.
+        keep_out: boxes that no start is in.
+
+    Attributes:
+        start: the drawn start of the next episode.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        robot: Any,
+        config: ResetConfig,
+        motion: Motion,
+        home: Pose,
+        rng: np.random.Generator,
+        check: SceneCheck = no_check,
+        keep_out: Sequence[Box] = (),
+    ) -> None:
+        super().__init__(task, check)
+        self._robot, self._config, self._motion, self._home = robot, config, motion, home
+        self._rng, self._keep_out = rng, keep_out
+        self._path = config.path if config.kind == "path" else ()
+        self._opens = config.gripper == "open" and motion.gripper and not self._path
+        self._before: tuple[str | None] | None = None  # gains to return to
+        self._is_laid = self._slipped = self._tried = self._underway = False
+        self.start = home
+
+    def begin(self) -> None:
+        """Draw the start of the next episode."""
+        config, home = self._config, self._home
+        turn_rad = self._rng.uniform(-config.yaw_rad, config.yaw_rad)
+        turn = from_rotation_vector((0.0, 0.0, turn_rad))
+        self.start = Pose(self._draw_position(), multiply(turn, home.quaternion))
+        self._is_laid, self._slipped, self._tried = not self._path, False, False
+
+    def __call__(self, reading: Observation) -> Policy | None:
+        """Return a policy to the drawn start, or None when the tool is there and the scene ready.
+
+        Raises:
+            NeedsPerson: the hand has lost the part that it is to keep or to put back, or the check
+                fails.
+        """
+        self._find_part(float(reading.state["gripper"][0]))
+        self.missing = self._distance(reading)
+        if self.missing or not self._is_laid:
+            return _LegScript(
+                self._robot,
+                self._motion,
+                self._legs(),
+                round(_GRIP_S * self._task.config.rate_hz),
+                self._config.held,
+                self._notice,
+            )
+        if trouble := self._check(reading):
+            raise NeedsPerson(trouble)
+        return None
+
+    def confirm(self) -> None:
+        """Note that the part is where a person wants it; a hand that is to keep it is checked."""
+        self._is_laid, self._tried = True, False
+
+    def prepare(self) -> None:
+        """Switch to the gains of the reset, once after each `begin`, if the arm has them.
+
+        A second attempt has the gains of episodes, with which the tool may rest elsewhere.
+        """
+        robot, mode = self._robot, self._config.gains or PRECISION
+        if isinstance(robot, AdjustableRobot) and mode in robot.modes and not self._tried:
+            before = robot.gains
+            self._switch(mode)
+            self._before = self._before or (before,)
+        self._tried = self._underway = True
+
+    def end(self, soften: bool = True) -> None:
+        """Switch back to the gains before the reset, unless `soften` is False."""
+        self._underway = False
+        if soften and self._before is not None:
+            self._switch(*self._before)
+            self._before = None
+
+    def _switch(self, mode: str | None) -> None:
+        try:
+            self._robot.switch(mode)
+        except SerlError as error:
+            raise Silent(f"gains: {error}") from error
+
+    def _draw_position(self) -> Vector:
+        reach, home = self._config.range_m, self._home.position
+        low, high = self._motion.box_low_m, self._motion.box_high_m
+        for _ in range(_DRAWS):
+            aside = (*self._rng.uniform(-reach, reach, 2), 0.0)
+            x, y, z = np.clip(np.add(home, aside), low, high).tolist()
+            if not any(is_between((x, y, z), box.low_m, box.high_m) for box in self._keep_out):
+                return x, y, z
+        return home
+
+    def _legs(self) -> list[_Leg]:
+        """Return the legs to the start; the last one is exact."""
+        lift = _Leg(lift_m=self._config.lift_m)
+        before = [_Leg(closed=False), lift] if self._opens else [lift]
+        if not self._is_laid:
+            taught = (
+                _Leg(each.position_m, orientation=each.orientation, closed=each.closed)
+                for each in self._path
+            )
+            before = [lift, *taught, lift]
+        return [*before, _Leg(self.start.position, orientation=self.start.quaternion, exact=True)]
+
+    def _notice(self, laid: bool) -> None:
+        """Note that the path was completed, or that its part was lost."""
+        self._is_laid, self._slipped = self._is_laid or laid, self._slipped or not laid
+
+    def _find_part(self, opening: float) -> None:
+        """Raise `NeedsPerson` if the part that the hand is to keep or to put back is not in it."""
+        held = self._config.held <= opening < _OPENED
+        if self._slipped:
+            self._slipped = False
+            raise NeedsPerson("the part slipped out of the gripper while it was put back")
+        if not self._path and self._config.gripper == "keep" and not held:
+            raise NeedsPerson(
+                f"the gripper holds nothing (opening {opening:.2f}): the part slipped or was let go"
+            )
+        if not (self._is_laid or self._underway or held):  # nothing to put back
+            if self._config.check == "none":
+                raise NeedsPerson(
+                    "the gripper holds nothing to put back, and reset.check looks for no part"
+                )
+            self._is_laid = True
+
+    def _distance(self, reading: Observation) -> str:
+        """Return the reason why the tool is not at rest at the drawn start; empty if it is."""
+        state = reading.state
+        away_m = math.dist(state["tcp_pose"][:3].tolist(), self.start.position)
+        margin = _MARGIN if self._underway else 1.0
+        if away_m > margin * self._config.tolerance_m:
+            return f"the tool is {1e3 * away_m:.1f} mm from its start"
+        turned = between(normalized(state["tcp_pose"][3:].tolist()), self.start.quaternion)
+        if math.hypot(*turned) > _TURNED_RAD:
+            return f"the tool is turned by {math.hypot(*turned):.2f} rad from its start"
+        if math.hypot(*state["tcp_twist"][:3].tolist()) > _REST_M_S:
+            return "the tool moves"
+        if self._opens and float(state["gripper"][0]) < _OPENED:
+            return "the gripper does not open"
+        return ""
+
+
+class _Leg(NamedTuple):
+    """A part of a reset's motion: first to a pose, then to a state of the gripper.
+
+    Attributes:
+        position_m: position of the tool; None for the present one.
+        lift_m: distance above that position.
+        orientation: orientation of the tool; None for the present one.
+        closed: state of the gripper afterwards; None for the present one.
+        exact: the pose is the start of an episode: errors of the controller are corrected.
+    """
+
+    position_m: Vector | None = None
+    lift_m: float = 0.0
+    orientation: Quaternion | None = None
+    closed: bool | None = None
+    exact: bool = False
+
+    @property
+    def is_taught(self) -> bool:
+        """Whether the leg leads to a pose of a taught path."""
+        return self.position_m is not None and not self.exact
+
+
+class _LegScript:
+    """Policy that follows the legs of an arm's reset, one after the other.
+
+    Args:
+        robot: the arm.
+        motion: meaning of its actions.
+        legs: the legs, the last of which is exact.
+        grip_steps: longest duration of a change of the gripper.
+        held: opening of the gripper below which it holds nothing.
+        notice: called with True when a taught path is completed, and with False when the part was
+            lost on it.
+    """
+
+    def __init__(
+        self,
+        robot: Any,
+        motion: Motion,
+        legs: list[_Leg],
+        grip_steps: int,
+        held: float,
+        notice: Callable[[bool], object],
+    ) -> None:
+        self._robot, self._motion, self._legs, self._notice = robot, motion, legs, notice
+        self._grip_steps, self._held = grip_steps, held
+        self._carries = any(leg.is_taught for leg in legs)
+        self._begun: _Leg | None = None
+        self._aim, self._correction = np.zeros(3), np.zeros(3)
+        self._gripping = 0
+
+    def __call__(self, observation: Observation) -> Action:
+        """Return the next action, given a reading."""
+        state, leg = observation.state, self._legs[0]
+        tool, target = (state[name][:3].astype(np.float64) for name in ("tcp_pose", "target_pose"))
+        opening = float(state["gripper"][0])
+        if self._carries and opening < self._held:
+            self._carries = False
+            self._notice(False)
+        if leg is not self._begun:
+            self._begin(leg, target)
+        shift, error = self._aim + self._correction - target, self._aim - tool
+        if leg.exact:
+            speed_m_s = float(np.abs(state["tcp_twist"][:3]).max())
+            if speed_m_s < _REST_M_S and float(np.abs(shift).max()) < _ARRIVED_M:
+                self._correction += _CORRECTION * error
+                self._correction = self._correction.clip(-_CORRECTED_M, _CORRECTED_M)
+            return self._action(shift)
+        if float(np.abs(error).max()) > _PASSED_M:
+            return self._action(shift)
+        return self._grip(leg, opening, shift)
+
+    def _begin(self, leg: _Leg, target: np.ndarray[Any, Any]) -> None:
+        self._begun, self._gripping = leg, 0
+        low, high = self._motion.box_low_m, self._motion.box_high_m
+        place = target if leg.position_m is None else np.array(leg.position_m)
+        self._aim = (place + np.array((0.0, 0.0, leg.lift_m))).clip(low, high)
+        if leg.orientation is not None and isinstance(self._robot, TurningRobot):
+            self._robot.turn_to(leg.orientation)
+
+    def _grip(self, leg: _Leg, opening: float, shift: np.ndarray[Any, Any]) -> Action:
+        """Bring the gripper to the state of the leg, then go on to the next leg."""
+        is_done = leg.closed is None or leg.closed == (opening < _OPENED)
+        if leg.closed is None or is_done or self._gripping >= self._grip_steps:
+            if leg.is_taught:
+                self._carries = bool(leg.closed)
+                if not self._legs[1].is_taught:
+                    self._carries = False
+                    self._notice(True)
+            del self._legs[0]
+            return self._action(shift)
+        self._gripping += 1
+        self._carries = False
+        return self._action(shift, -1.0 if leg.closed else 1.0)
+
+    def _action(self, shift_m: np.ndarray[Any, Any], gripper: float = 0.0) -> Action:
+        """Return the action towards a shift of the target, straight and as fast as possible."""
+        moved = shift_m / self._motion.translation_m
+        moved /= max(1.0, float(np.abs(moved).max()))
+        parts = dict(zip("xyz", moved.tolist(), strict=True))
+        values = [parts.get(axis, 0.0) for axis in self._motion.axes]
+        return np.array([*values, *([gripper] if self._motion.gripper else [])], np.float32)

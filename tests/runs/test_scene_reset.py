@@ -1,0 +1,154 @@
+"""The resets of a run: their kind, what they need, and an arm in MuJoCo that returns to starts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import load_robot, read_robot, write_robot
+from serl.clock import VirtualClock
+from serl.errors import BadInput
+from serl.loop import EpisodeKey, RecordCallback
+from serl.policy import Policy, Random
+from serl.reset import ResetConfig
+from serl.runs.config import resolve, stage_configs
+from serl.runs.scene_reset import is_attended, make_scene_reset, reset_kind
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_task
+from serl.testing import InProcess
+from serl.training.actor import Actor, ActorConfig
+from serl.training.arm_reset import ArmReset
+from serl.training.learned_policy import LearnedPolicy
+from serl.types import Action, ActionSource, End, Observation, Record, Step
+from serl.workspace import Workspace
+
+from ..support.acting import FakeSite
+
+HOME = {"reset": {"kind": "home", "home_m": [0.45, 0.0, 0.2]}}
+PLACE = Workspace(
+    low_m=(0.3, -0.25, 0.015), high_m=(0.65, 0.25, 0.35), home_m=(0.45, 0.0, 0.2),
+    reference=(1.0, 0.0, 0.0, 0.0),
+)  # fmt: skip
+
+
+def taught(folder: Path, reset: ResetConfig | None = None) -> str:
+    """The file of an arm with a workspace."""
+    update = {"workspace": PLACE, "reset": reset}
+    write_robot(folder / "right.yaml", load_robot("sim").model_copy(update=update))
+    return str(folder / "right.yaml")
+
+
+def on_arm(robot: str, task: str = "pick_cube", **settings: Any) -> Any:
+    return run_settings(task, {"robot": robot, "demos": 0, "trials": 0, **settings}, {})
+
+
+def test_an_arm_with_a_workspace_goes_home_and_a_task_resets_itself_where_it_is_to(
+    tmp_path: Path,
+) -> None:
+    robot = taught(tmp_path)
+    assert reset_kind(on_arm(robot)) == "home"
+    assert reset_kind(on_arm(robot, task_config={"auto_reset": True})) == "task"
+    own = on_arm(robot, reset={"kind": "task"})
+    assert make_task(own).config.auto_reset
+    person = on_arm(robot, reset={"kind": "person"})
+    assert is_attended(person)
+    assert not is_attended(own)
+    assert reset_kind(resolve({"task": "pick_cube"})) == "person"
+    assert not is_attended(resolve({"task": "pick_cube"})), "a simulation places its scene"
+
+
+def test_the_file_of_an_arm_precedes_its_task_and_is_preceded_by_what_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    robot = taught(tmp_path, ResetConfig(range_m=0.05, gripper="keep"))
+    assert read_robot(Path(robot)).reset == ResetConfig(range_m=0.05, gripper="keep")
+    config = on_arm(robot, reset={"range_m": 0.01})
+    assert (config.reset.range_m, config.reset.gripper) == (0.01, "keep")
+
+
+def test_stages_on_an_arm_reset_each_other(tmp_path: Path) -> None:
+    config = on_arm(taught(tmp_path), "bin_relocation")
+    assert not is_attended(config)
+    parts = stage_configs(config)
+    assert [reset_kind(part) for part in parts.values()] == ["task", "task"]
+    assert all(make_task(part).config.auto_reset for part in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "reset", "complaint"),
+    [
+        ("pick_cube", {"kind": "home"}, r"reset\.home_m: the kind 'home' needs a mean start"),
+        ("object_flip", HOME["reset"], r"reset\.kind: home: object_flip exerts wrenches"),
+        ("handover", HOME["reset"], r"reset\.kind: home: handover is driven by 'bimanual'"),
+        (
+            "pick_cube",
+            {"check": "pose", "body": "lid", "body_low_m": [0, 0, 0], "body_high_m": [1, 1, 1]},
+            r"reset\.body: 'lid': pick_cube tracks cube",
+        ),
+        ("pick_cube", {"check": "classifier", "model": "absent.safetensors"}, "absent.safetensors"),
+    ],
+)
+def test_what_no_arm_can_do_is_refused_by_its_key(
+    task: str, reset: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        run_settings(task, {"reset": reset}, {})
+
+
+def test_gains_that_an_arm_lacks_and_a_second_kind_of_reset_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"reset\.gains: 'soft': expected a mode of the arm: none"):
+        on_arm(taught(tmp_path), reset={"gains": "soft"})
+    with pytest.raises(BadInput, match=r"reset\.kind: home, but task_config\.auto_reset is true"):
+        resolve({"task": "pick_cube", "task_config": {"auto_reset": True}, **HOME})
+
+
+class Acting(LearnedPolicy):
+    """A learned policy that acts as another one does, and keeps the first reading of episodes."""
+
+    def __init__(self, policy: Policy, robot: Any) -> None:
+        agent: Any = None
+        super().__init__(agent, InProcess())
+        self._policy, self._robot, self.starts = policy, robot, list[Observation]()
+
+    def begin(self) -> None:
+        self.starts.append(self._robot.observe())
+
+    def __call__(self, observation: Observation) -> Action:
+        return self._policy(observation)
+
+
+def test_an_arm_in_mujoco_begins_each_episode_within_3_mm_of_its_draw() -> None:
+    settings = {"task_config": {"time_limit_s": 2.0}, "intervention": "none", **HOME}
+    config = run_settings("pick_cube", settings, {})
+    task = make_task(config)
+    robot: Any = plugins.make_simulation(task)
+    reset = make_scene_reset(config, task, robot, "actor0", 0)
+    assert isinstance(reset, ArmReset)
+    policy = Acting(Random(robot.action_spec, 1), robot)
+    records: list[Record] = []
+    actor = Actor(
+        EpisodeKey("run", "actor0", 1, 0),
+        robot,
+        task,
+        policy,
+        VirtualClock(robot.advance, task.config.rate_hz),
+        [RecordCallback(records.append)],
+        FakeSite(),
+        ActorConfig(),
+        reset,
+    )
+    draws = []
+    for _ in range(5):
+        actor.episode()
+        draws.append(reset.start.position)
+    assert len(set(draws)) == 5
+    for start, draw in zip(policy.starts, draws, strict=True):
+        assert 1e3 * math.dist(start.state["tcp_pose"][:3].tolist(), draw) < 3.0
+        assert start.state["gripper"][0] > 0.9
+    resets = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
+    assert {step.key.episode % 2 for step in resets} == {0}, "each an episode of its own"
+    assert [end.text for end in records if isinstance(end, End)][::2] == ["success"] * 5

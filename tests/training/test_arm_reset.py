@@ -1,0 +1,304 @@
+"""Resets of an arm between episodes, on an arm of a few lines whose controller sags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from serl.errors import NeedsPerson, SerlError, Silent
+from serl.geometry import between, from_rotation_vector, multiply
+from serl.motion import Box, Motion, Pose, Target
+from serl.reset import ResetConfig, no_check, pose_check
+from serl.training.arm_reset import ArmReset
+from serl.types import Observation
+
+DOWN = (1.0, 0.0, 0.0, 0.0)
+HOME = Pose((0.45, 0.0, 0.2), DOWN)
+LOW, HIGH = (0.3, -0.2, 0.02), (0.6, 0.2, 0.3)
+MOTION = Motion(
+    axes=("x", "y", "z"), translation_m=0.015, box_low_m=LOW, box_high_m=HIGH, gripper=True
+)
+TASK: Any = SimpleNamespace(config=SimpleNamespace(rate_hz=10.0), reset=lambda reading: None)
+
+
+class Arm:
+    """An arm whose tool follows its target, less a sag, and whose hand may hold a part.
+
+    Attributes:
+        part: opening of the hand that is closed on the part; 0 without a part.
+        places: positions at which the hand opened or closed.
+        switched: modes of gains that were set.
+    """
+
+    modes = ("compliance", "precision")
+
+    def __init__(self, start: Pose = HOME, sag_m: float = 0.0, part: float = 0.0) -> None:
+        self.aim, self.tool, self.speed = Target(MOTION), start, np.zeros(3)
+        self.aim.begin(start, closed=part > 0.0)
+        self.sag_m, self.part, self.opening = sag_m, part, part or 1.0
+        self.places: list[tuple[bool, tuple[float, ...]]] = []
+        self.time_s, self.heights = 0.0, list[float]()
+        self.gains: str | None = None
+        self.switched: list[str | None] = []
+        self.fails = False
+
+    def turn_to(self, orientation: Any) -> None:
+        self.aim.turn_to(orientation)
+
+    def switch(self, gains: str | None) -> None:
+        if self.fails:
+            raise SerlError("the controller refuses")
+        self.switched.append(gains)
+        self.gains = gains
+
+    def observe(self) -> Observation:
+        state = {
+            "tcp_pose": np.array([*self.tool.position, *self.tool.quaternion], np.float32),
+            "tcp_twist": np.array([*self.speed, 0.0, 0.0, 0.0], np.float32),
+            "target_pose": np.array(
+                [*self.aim.target.position, *self.aim.target.quaternion], np.float32
+            ),
+            "gripper": np.array([self.opening], np.float32),
+            "part_pose": np.array([0.5, 0.1, 0.02, 0.0, 0.0, 0.0, 1.0], np.float32),
+        }
+        return Observation(state)
+
+    def act(self, action: np.ndarray[Any, Any]) -> None:
+        closed = self.aim.closed
+        self.aim.move(action, self.tool, self.time_s)
+        if self.aim.closed != closed:
+            self.places.append((self.aim.closed, self.tool.position))
+        self.opening = self.part if self.aim.closed else 1.0
+        before = np.array(self.tool.position)
+        target = np.array(self.aim.target.position) - (0.0, 0.0, self.sag_m)
+        after = before + 0.7 * (target - before)
+        self.speed = (after - before) / 0.1
+        x, y, z = after.tolist()
+        self.tool = Pose((x, y, z), self.aim.target.quaternion)
+        self.heights.append(z)
+        self.time_s += 0.1
+
+
+def arm_reset(arm: Arm, keep_out: Sequence[Box] = (), **settings: Any) -> ArmReset:
+    config = ResetConfig(**{"kind": "home", **settings})
+    check = pose_check(config) if config.check == "pose" else no_check
+    rng = np.random.default_rng(0)
+    return ArmReset(TASK, arm, config, MOTION, HOME, rng, check, keep_out)
+
+
+def attempt(reset: ArmReset, arm: Arm, steps: int = 150) -> int:
+    """Run one attempt as an actor does; returns its steps."""
+    script = reset(arm.observe())
+    assert script is not None
+    reset.prepare()
+    for step in range(steps):
+        arm.act(script(arm.observe()))
+        if reset(arm.observe()) is None:
+            reset.end()
+            return step + 1
+    reset.end()
+    return steps
+
+
+def away_mm(reset: ArmReset, arm: Arm) -> float:
+    return 1e3 * math.dist(arm.tool.position, reset.start.position)
+
+
+def test_a_tool_that_is_low_turned_and_closed_opens_rises_and_returns_to_the_draw() -> None:
+    tipped = multiply(from_rotation_vector((0.3, -0.2, 0.5)), DOWN)
+    arm = Arm(Pose((0.55, 0.15, 0.03), tipped), sag_m=0.006, part=0.3)
+    reset = arm_reset(arm)
+    reset.begin()
+    assert attempt(reset, arm) < 60
+    assert away_mm(reset, arm) < 3.0, "the sag is corrected"
+    assert math.hypot(*between(arm.tool.quaternion, reset.start.quaternion)) < 0.06
+    ((closed, place),) = arm.places
+    assert not closed
+    assert math.dist(place, (0.55, 0.15, 0.03)) < 0.01, "it lets go where it is"
+    assert reset(arm.observe()) is None
+
+
+def test_starts_differ_and_lie_in_their_range_the_box_and_no_box_to_keep_out_of() -> None:
+    wall = Box(low_m=(0.40, -0.1, 0.0), high_m=(0.45, 0.1, 0.3))
+    reset, starts = arm_reset(Arm(), [wall], range_m=0.05, yaw_rad=0.2), []
+    for _ in range(50):
+        reset.begin()
+        starts.append(reset.start)
+    offsets = np.array([np.subtract(start.position, HOME.position) for start in starts])
+    assert np.abs(offsets[:, :2]).max() <= 0.05
+    assert offsets[:, :2].std(0).min() > 0.01
+    assert not offsets[:, 2].any()
+    assert offsets[:, 0].min() >= 0.0, "the wall reaches up to home"
+    turns = [between(DOWN, start.quaternion) for start in starts]
+    assert 0.1 < max(abs(turn[2]) for turn in turns) <= 0.2
+    far = arm_reset(Arm(), range_m=0.5)
+    far.begin()
+    assert all(
+        low <= at <= high for low, at, high in zip(LOW, far.start.position, HIGH, strict=True)
+    )
+
+
+def test_it_is_lifted_before_it_moves_aside() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.03), DOWN))
+    reset = arm_reset(arm, lift_m=0.1, range_m=0.0)
+    reset.begin()
+    script = reset(arm.observe())
+    assert script is not None
+    while math.dist(arm.tool.position[:2], (0.55, 0.15)) < 0.015:
+        arm.act(script(arm.observe()))
+    assert arm.tool.position[2] > 0.12
+
+
+def test_a_hand_that_is_to_keep_its_part_and_has_none_asks_for_a_person() -> None:
+    arm = Arm(Pose((0.5, 0.1, 0.1), DOWN), part=0.4)
+    reset = arm_reset(arm, gripper="keep")
+    reset.begin()
+    attempt(reset, arm)
+    assert not arm.places, "it keeps its part"
+    assert reset(arm.observe()) is None
+    for lost in (0.0, 1.0):
+        arm.opening = lost
+        with pytest.raises(NeedsPerson, match=f"holds nothing \\(opening {lost:.2f}\\): the part"):
+            reset(arm.observe())
+        reset.confirm()
+        with pytest.raises(NeedsPerson, match="holds nothing"):
+            reset(arm.observe())
+    arm.opening = 0.4
+    reset.confirm()
+    assert reset(arm.observe()) is None
+
+
+def test_a_part_that_slips_during_the_reset_ends_it_for_a_person() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
+    reset = arm_reset(arm, gripper="keep")
+    reset.begin()
+    script = reset(arm.observe())
+    assert script is not None
+    reset.prepare()
+    arm.act(script(arm.observe()))
+    arm.part = 0.0
+    arm.act(script(arm.observe()))
+    with pytest.raises(NeedsPerson, match="slipped"):
+        reset(arm.observe())
+
+
+PATH = [
+    {"position_m": (0.5, -0.1, 0.15), "orientation": DOWN, "closed": True},
+    {"position_m": (0.5, -0.1, 0.05), "orientation": DOWN, "closed": False},
+    {"position_m": (0.5, -0.1, 0.15), "orientation": DOWN, "closed": False},
+]
+
+
+def test_a_path_puts_the_part_back_and_then_goes_home() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
+    reset = arm_reset(arm, kind="path", path=PATH)
+    reset.begin()
+    attempt(reset, arm)
+    ((closed, place),) = arm.places
+    assert not closed
+    assert math.dist(place, (0.5, -0.1, 0.05)) < 0.012
+    assert away_mm(reset, arm) < 3.0
+    assert reset(arm.observe()) is None, "the part is not fetched again"
+
+
+def test_a_part_that_slips_on_its_path_is_asked_for_and_the_person_is_believed() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
+    reset = arm_reset(arm, kind="path", path=PATH)
+    reset.begin()
+    script = reset(arm.observe())
+    assert script is not None
+    reset.prepare()
+    for step in range(7):
+        arm.part = 0.4 if step < 5 else 0.0
+        arm.act(script(arm.observe()))
+    with pytest.raises(NeedsPerson, match="slipped out of the gripper while it was put back"):
+        reset(arm.observe())
+    reset.end(soften=False)
+    reset.confirm()
+    attempt(reset, arm)
+    assert reset(arm.observe()) is None
+
+
+def test_an_empty_hand_has_nothing_to_put_back_and_a_check_decides() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
+    reset = arm_reset(arm, kind="path", path=PATH)
+    reset.begin()
+    with pytest.raises(NeedsPerson, match=r"nothing to put back, and reset\.check looks for no"):
+        reset(arm.observe())
+    place: dict[str, Any] = {"check": "pose", "body": "part", "body_low_m": (0.4, 0.0, 0.0)}
+    reset = arm_reset(arm, kind="path", path=PATH, body_high_m=(0.6, 0.2, 0.1), **place)
+    reset.begin()
+    attempt(reset, arm)
+    assert not arm.places
+    assert reset(arm.observe()) is None
+    reset = arm_reset(arm, kind="path", path=PATH, body_high_m=(0.45, 0.2, 0.1), **place)
+    reset.begin()
+    with pytest.raises(NeedsPerson, match=r"part is at x 0\.500 y 0\.100 z 0\.020 m, not in its"):
+        attempt(reset, arm)
+
+
+def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
+    arm.gains = "compliance"
+    reset = arm_reset(arm)
+    reset.begin()
+    attempt(reset, arm)
+    assert arm.switched == ["precision", "compliance"]
+    arm.tool = Pose((0.55, 0.15, 0.1), DOWN)
+    attempt(reset, arm)
+    assert arm.switched == ["precision", "compliance"], "with its own gains it may rest elsewhere"
+    reset.begin()
+    arm.tool = Pose((0.55, 0.15, 0.1), DOWN)
+    reset.prepare()
+    reset.end(soften=False)
+    assert arm.gains == "precision", "nothing changes gains while the arm is stopped"
+    reset.end()
+    assert arm.gains == "compliance"
+    unknown = arm_reset(Arm(), gains="butter")
+    unknown.begin()
+    unknown.prepare()
+
+
+def test_gains_that_cannot_be_set_keep_the_attempt_from_beginning() -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
+    arm.fails = True
+    reset = arm_reset(arm)
+    reset.begin()
+    with pytest.raises(Silent, match="gains: the controller refuses"):
+        reset.prepare()
+
+
+def test_what_is_missing_of_a_start_is_said() -> None:
+    arm = Arm(Pose((0.45, 0.0, 0.15), DOWN))
+    reset = arm_reset(arm, range_m=0.0, yaw_rad=0.0)
+    reset.begin()
+    reset(arm.observe())
+    assert reset.missing == "the tool is 50.0 mm from its start"
+    arm = Arm(Pose(HOME.position, multiply(from_rotation_vector((0.2, 0.0, 0.0)), DOWN)))
+    reset(arm.observe())
+    assert reset.missing == "the tool is turned by 0.20 rad from its start"
+    arm = Arm(part=0.3)
+    reset(arm.observe())
+    assert reset.missing == "the gripper does not open"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"kind": "path"}, "path: expected the poses"),
+        ({"check": "pose", "body": "cube"}, "check pose: expected body, body_low_m"),
+        ({"check": "classifier"}, "model: the check needs the file"),
+        ({"kind": "joints"}, "kind"),
+        ({"range_m": -0.1}, "range_m"),
+        ({"home": [0, 0, 0]}, "home"),
+    ],
+)
+def test_settings_that_fit_no_reset_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        ResetConfig.model_validate(settings)
