@@ -42,7 +42,7 @@ _ANYWHERE = {
         "tolerance_m",
     ),
     *("box_low_m", "box_high_m", "checkpoints", "middle_m", "fixed_m"),
-    *("field_low_m", "field_high_m"),
+    *("field_low_m", "field_high_m", "home_m", "body_low_m", "body_high_m"),
 }
 _SIGNED = {*_ANYWHERE, "axes", "pushes"}
 _AT_LEAST_ONE = (

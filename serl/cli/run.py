@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from serl import plugins
 from serl.cli import teleop as teleop_commands
@@ -20,6 +21,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, needs_unmeasured_poses
+from serl.runs.scene_reset import check_reset, on_other_arm
 from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
 
@@ -107,8 +109,12 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
     if robot is not None:
         guarded_arm(config, robot)
         robot = plugins.absolute(robot)
-    alone = {"robot": robot, "namespace": namespace, "intervention": "none", "actors": 1}
-    return config.model_copy(update=alone)
+    own: dict[str, Any] = {"robot": robot, "namespace": namespace}
+    if robot is not None and robot != config.robot:
+        own = on_other_arm(config, robot, namespace)
+    deployed = config.model_copy(update={**own, "intervention": "none", "actors": 1})
+    check_reset(deployed)
+    return deployed
 
 
 def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None) -> RunFolder:

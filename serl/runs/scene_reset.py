@@ -11,7 +11,7 @@ from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.errors import BadInput
 from serl.geometry import Quaternion
 from serl.motion import Pose
-from serl.reset import ResetKind, SceneCheck, no_check, pose_check
+from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
 from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import within_workspace
@@ -39,6 +39,18 @@ def reset_kind(config: TrainConfig) -> ResetKind:
 def is_attended(config: TrainConfig) -> bool:
     """Return whether a person brings a real arm and its scene to a start before each episode."""
     return is_real(config.robot) and reset_kind(config) == "person"
+
+
+def on_other_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
+    """Return the settings that change where a run's policy drives another arm than the run's.
+
+    Places differ from arm to arm: resets are those of the arm's own file, unless they are the
+    task's.
+    """
+    own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
+    if is_real(robot):
+        own = load_robot(robot).reset or own
+    return {"robot": robot, "namespace": namespace, "reset": own}
 
 
 def check_reset(config: TrainConfig) -> None:

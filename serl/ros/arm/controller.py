@@ -38,18 +38,23 @@ def settle_controller(remote: Remote, robot: str, profile: ArmProfile) -> None:
     _check(remote, node, controller.parameters | controller.expected)
 
 
-def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str) -> None:
+def switch_gains(remote: Remote, robot: str, profile: ArmProfile, mode: str | None) -> None:
     """Ramp the controller's gains to those of a mode of the profile, over half a second.
+
+    Without a mode they return to those of the profile's start.
 
     Raises:
         BadInput: the profile does not have this mode.
         SerlError: the controller refuses a gain, has another value afterwards, or does not answer.
     """
-    modes = profile.controller.modes
-    if mode not in modes:
+    controller, modes = profile.controller, profile.controller.modes
+    if mode is not None and mode not in modes:
         known = ", ".join(sorted(modes)) or "none"
         raise BadInput(f"arm {profile.name}: no gains {mode!r}: expected one of {known}")
-    node, target = controller_node(robot, profile), modes[mode].parameters
+    changed = {name for each in modes.values() for name in each.parameters}
+    start = {name: value for name, value in controller.parameters.items() if name in changed}
+    node = controller_node(robot, profile)
+    target: Mapping[str, Value] = start if mode is None else modes[mode].parameters
     _bring(remote, node, target)
     _check(remote, node, target)
 

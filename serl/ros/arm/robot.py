@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self
@@ -16,6 +16,7 @@ from std_msgs.msg import Header
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
+from serl.geometry import Quaternion
 from serl.guard.monitors import GripperMonitor
 from serl.motion import Pose, Target, check_targets
 from serl.robot import reading_spec
@@ -69,6 +70,7 @@ class RosArm:
     Attributes:
         stop_reason: reason of the first stop; None while motion is allowed.
         mode: kind of the active controller, as reported to the guard.
+        gains: mode whose gains the controller was given last; None for those of the start.
         silence_s: returns the seconds since the last message of the operator's device; called at
             each heartbeat in teleop and sent to the guard, as a device may time out between two
             actions.
@@ -96,6 +98,7 @@ class RosArm:
         check_targets(f"arm {robot or profile.name}", config.motion)
         self.stop_reason: str | None = None
         self.mode: Mode = "policy"
+        self.gains: str | None = None
         self.silence_s: Callable[[], float] = lambda: 0.0
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
@@ -245,8 +248,20 @@ class RosArm:
             self._gripper_monitor.begin(self.aim.closed)
             self.beat()
 
-    def switch(self, gains: str) -> None:
+    def turn_to(self, orientation: Quaternion) -> None:
+        """Turn the target with the next actions, also about axes that actions do not turn."""
+        self.aim.turn_to(orientation)
+
+    @property
+    def modes(self) -> Collection[str]:
+        """The modes of the profile's controller, each with its gains."""
+        return self.profile.controller.modes
+
+    def switch(self, gains: str | None) -> None:
         """Switch the controller to the gains of a mode of the profile; blocks for half a second.
+
+        Args:
+            gains: name of the mode; None for the gains of the start.
 
         Raises:
             BadInput: the profile does not have this mode.
@@ -255,6 +270,7 @@ class RosArm:
         """
         try:
             switch_gains(self.remote, self.robot, self.profile, gains)
+            self.gains = gains
         except BadInput:
             raise
         except SerlError as error:
@@ -358,6 +374,7 @@ class GainServices:
         arm = self._arm
         try:
             switch_gains(self._remote, arm.robot, arm.profile, mode)
+            arm.gains = mode
             logger.info("%s: gains are those of %s", arm.robot, mode)
         except SerlError as error:
             logger.warning("%s: gains: %s", arm.robot, error)

@@ -53,7 +53,10 @@ def make_arm(
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
-    arm = RosArm(node, where, profile, own, observed_bodies(task), lease, guarded=True)
+    bodies = observed_bodies(task)
+    if config.reset.body is not None:
+        bodies = tuple(dict.fromkeys((*bodies, config.reset.body)))
+    arm = RosArm(node, where, profile, own, bodies, lease, guarded=True)
     GainServices(node, arm)
     return arm
 

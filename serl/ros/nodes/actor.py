@@ -27,6 +27,7 @@ from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import ActorHistory, DrivenArm, RunSite, make_actor
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.runs.scene_reset import is_attended, on_other_arm
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.files import checked_name
 from serl.system.supervisor import is_orphaned
@@ -170,19 +171,21 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             )
 
         first = next(iter(parts.values()))
-        own = {} if robot is None else {"robot": robot, "namespace": namespace}
+        own = {} if robot is None else on_other_arm(first.config, robot, namespace)
         config = first.config.model_copy(update=own)
         arm = _driven_arm(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = None if arm.simulated else Station(arm.robot, people.hold, is_ending)
-        attended = station is not None and not make_task(config).config.auto_reset
+        attended = is_attended(config)
         if attended:  # also after a crash: the scene has not been restored
             people.hold.pause(RESTORE)
         for stage, part in parts.items():
             placements = (0 if actors else 1) if stage else None
             arm = arm._replace(placements=placements)
             site = _NodeSite(people, station, is_ending, part.episodes(name))
-            actors[stage] = _make_actor(part, name, arm, site, [delays, people, site], logs)
+            settings = part.config.model_copy(update=own)
+            watching = [delays, people, site]
+            actors[stage] = _make_actor(part, settings, name, arm, site, watching, logs)
         serve(node, "stop", lambda: _end(node))
         numbers = _publish_statistics(node, name, people)
         with next(iter(actors.values())).robot:
@@ -212,6 +215,7 @@ def _publish_statistics(node: RosNode, name: str, people: People) -> dict[str, f
 
 def _make_actor(
     folder: RunFolder,
+    config: TrainConfig,
     name: str,
     arm: DrivenArm,
     site: RunSite,
@@ -222,7 +226,6 @@ def _make_actor(
 
     The observers come after the log.
     """
-    config = folder.config
     spec, logged = make_spec(make_task(config)), make_spec(make_rewarded_task(config))
     episodes, link = folder.episodes(checked_name(name, "actor")), folder.link(name)
     recover(episodes)

@@ -34,6 +34,7 @@ from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import FixedWeights, TrialResult, append_trial_result, load_fitting
 from serl.runs.folder import RunFolder
+from serl.runs.scene_reset import is_attended, make_scene_reset
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
@@ -138,7 +139,7 @@ class _DeploymentSite(Site):
             self.robot = plugins.make_simulation(self._task)
             pace = RealTime(WallClock(rate_hz), people.has_operator)
             self._clock = VirtualClock(self.robot.advance, rate_hz, pace)
-        self.leaves_the_scene = not (self.simulated or self._task.config.auto_reset)
+        self.leaves_the_scene = is_attended(config)
         if self.simulated:
             self.starts = EpisodeStarts(self.robot, Purpose.FINAL, config.seed, "evaluation")
         self._station = Station(self.robot, people.hold, self._is_ending)
@@ -161,8 +162,9 @@ class _DeploymentSite(Site):
         limits = still if self.simulated else CameraMonitorConfig()
         monitor = CameraMonitor(self.robot.observation_spec.images, limits)
         observers = [log, monitor, ToolLog(episodes), desk, self._people]
+        reset = make_scene_reset(config, self._task, self.robot, name, 0)
         return Actor(
-            key, self.robot, self._task, policy, self._clock, observers, self, config.actor
+            key, self.robot, self._task, policy, self._clock, observers, self, config.actor, reset
         )
 
     def trial_result(self, number: int, result: Result) -> TrialResult:
