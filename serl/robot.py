@@ -162,6 +162,10 @@ class ServedRobot(SimulatedRobot, Protocol):
         """Close or open the gripper."""
         ...
 
+    def slip(self, slips: bool) -> None:
+        """Let the fingers lose their hold, or hold again."""
+        ...
+
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint that the caller has limited."""
         ...

@@ -231,6 +231,10 @@ class SimArm(ArmWorld):
         """Close or open the gripper."""
         self._arm.grip(closed)
 
+    def slip(self, slips: bool) -> None:
+        """Let the fingers lose their hold, or hold again."""
+        self._arm.gripper.slip(slips)
+
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint that the caller has limited already.
 

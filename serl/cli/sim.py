@@ -6,10 +6,11 @@ import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
-from serl.system.settings_file import read_yaml
+from serl.system.settings_file import checked, read_yaml
 
 ROBOT = "arm"
 _FASTEST = 100.0
@@ -21,6 +22,11 @@ def simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="YAML file of settings")
     parser.add_argument("--rtf", type=float, default=1.0, help="times as fast as the wall clock")
     parser.add_argument("--lockstep", action="store_true", help="time passes in a service only")
+    parser.add_argument(
+        "--rehearsal",
+        action="store_true",
+        help="to be treated as a real arm: nothing is revealed, and it has faults (--rehearsal.*)",
+    )
 
 
 def simulate(options: argparse.Namespace) -> int:
@@ -29,6 +35,7 @@ def simulate(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a setting is invalid.
     """
+    from serl.ros.arm.rehearsal import LOOKS
     from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.processes import require_ros
     from serl.runs.task_setup import check_topics, make_task
@@ -37,7 +44,10 @@ def simulate(options: argparse.Namespace) -> int:
         raise BadInput(f"--rtf {options.rtf:g}: expected above 0, at most {_FASTEST:g}")
     require_ros()
     file = read_yaml(options.config) if options.config else {}
-    config = resolve(file, parse_overrides(options.overrides), {"task": options.task})
+    overrides = parse_overrides(options.overrides)
+    faults = _rehearsal(overrides.pop("rehearsal", None), options)
+    looks = LOOKS if faults is not None else {}
+    config = resolve(looks, file, overrides, {"task": options.task})
     check_topics(make_task(config))  # before the arm is announced
     clean_shared_memory()
     with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
@@ -52,5 +62,19 @@ def simulate(options: argparse.Namespace) -> int:
             "Ctrl-C ends it",
             flush=True,
         )
-        run(folder, config, ROBOT, options.lockstep, options.rtf, clock=True)
+        run(folder, config, ROBOT, options.lockstep, options.rtf, True, faults)
     return 0
+
+
+def _rehearsal(given: Any, options: argparse.Namespace) -> Any:
+    """Return the settings of the rehearsal arm; None without one."""
+    from serl.ros.arm.rehearsal import RehearsalConfig
+
+    if not options.rehearsal and given is None:
+        return None
+    if options.lockstep:
+        raise BadInput("--lockstep: a rehearsal arm moves in real time, as a real one does")
+    try:
+        return checked(RehearsalConfig, given or {})
+    except BadInput as error:
+        raise BadInput(f"rehearsal.{error}") from None

@@ -39,8 +39,8 @@ _TURNED_RAD = 0.06
 _GRIP_S = 1.0
 _OPENED = 0.9
 _DRAWS = 100
-_MARGIN = 0.6
-"""Share of the tolerance within which an attempt ends, so that the tool may settle afterwards."""
+_UNDERWAY, _SETTLED = 0.5, 0.8
+"""Shares of the tolerance that end an attempt and a reset, as the tool may settle afterwards."""
 
 
 class ArmReset(SceneReset):
@@ -190,7 +190,7 @@ class ArmReset(SceneReset):
         """Return the reason why the tool is not at rest at the drawn start; empty if it is."""
         state = reading.state
         away_m = math.dist(state["tcp_pose"][:3].tolist(), self.start.position)
-        margin = _MARGIN if self._underway else 1.0
+        margin = _UNDERWAY if self._underway else _SETTLED
         if away_m > margin * self._config.tolerance_m:
             return f"the tool is {1e3 * away_m:.1f} mm from its start"
         turned = between(normalized(state["tcp_pose"][3:].tolist()), self.start.quaternion)

@@ -23,6 +23,9 @@ from serl.sim.physics.posture import JointMove, Posture
 from serl.sim.physics.wrench_control import WrenchControl
 from serl.types import Action, Array
 
+_SLIPPERY = (0.02, 1e-4, 1e-5)
+"""Friction of pads that lose their hold: sliding, torsional, rolling."""
+
 
 class Gripper:
     """Two-finger gripper: commands of the fingers, and contacts of their pads."""
@@ -34,6 +37,7 @@ class Gripper:
         (first,), (last,) = (joint.qposadr for joint in joints)
         self._fingers = data.qpos[first : last + 1]  # (2,)
         self._pads = [model.geom(f"{prefix}pad_{side}").id for side in ("left", "right")]
+        self._friction: Vector64 | None = None  # of the pads, while they are slippery
 
     @property
     def opening(self) -> float:
@@ -49,6 +53,15 @@ class Gripper:
     def command(self, closed: bool) -> None:
         """Command the fingers to close or to open."""
         self._data.ctrl[self._actuator] = 0.0 if closed else MAX_FINGER_M
+
+    def slip(self, slips: bool) -> None:
+        """Make the pads slippery, or give them back their friction."""
+        if slips and self._friction is None:
+            self._friction = self._model.geom_friction[self._pads].copy()
+            self._model.geom_friction[self._pads] = _SLIPPERY
+        elif not slips and self._friction is not None:
+            self._model.geom_friction[self._pads] = self._friction
+            self._friction = None
 
     def grasps(self, body: str) -> bool:
         """Return whether both pads touch the body of this name."""

@@ -32,6 +32,7 @@ class ArmPublisher:
         tracked: bodies whose pose is published, as by an object tracker.
         cameras: names of the cameras whose pictures are published.
         qos: quality of service of all topics.
+        with_truth: publish the privileged state as well.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ArmPublisher:
         tracked: Iterable[str],
         cameras: Iterable[str],
         qos: Any,
+        with_truth: bool = True,
     ) -> None:
         def of(channel: Channel | None) -> Any:
             return node.publisher(topic_of(channel, robot, qos)) if channel else None
@@ -50,7 +52,7 @@ class ArmPublisher:
         self._pose, self._twist = of(profile.pose), of(profile.twist)
         self._wrench, self._joints = of(profile.wrench), of(profile.joint_states)
         self._gripper = of(profile.gripper.state if profile.gripper else None)
-        self._truth = node.publisher(truth(robot, qos))
+        self._truth = node.publisher(truth(robot, qos)) if with_truth else None
         self._tracked = {name: node.publisher(tracked_pose(robot, name, qos)) for name in tracked}
         self._cameras = {
             name: (
@@ -78,8 +80,9 @@ class ArmPublisher:
         self._pose.publish(pose_message(numbers["tcp_pose"], frame, stamp_ns))
 
     def truth(self, arrays: Mapping[str, Array]) -> None:
-        """Publish the privileged state of a simulation."""
-        self._truth.publish(truth_message(arrays))
+        """Publish the privileged state of a simulation, unless it is kept secret."""
+        if self._truth:
+            self._truth.publish(truth_message(arrays))
 
     def pictures(
         self, pictures: Mapping[tuple[str, tuple[int, int]], Image], stamp_ns: int

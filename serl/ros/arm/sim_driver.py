@@ -10,8 +10,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, cast
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
@@ -19,6 +20,7 @@ from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.publisher import ArmPublisher, cameras_of
+from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
 from serl.ros.conversions import gripper_of, number_of, pose_of
 from serl.ros.feed import Feed
@@ -26,6 +28,7 @@ from serl.ros.node import RosNode
 from serl.ros.services import serve
 from serl.ros.telemetry import ScenePublisher
 from serl.setpoint import PROFILE_PERIOD_S
+from serl.types import Image
 
 _SET_BACK_NS = 50_000_000
 """Largest step back of the wall clock that counts as trimmed; beyond, the clock was set back."""
@@ -97,7 +100,10 @@ class SimulationDriver:
             still.
         counts: numbers for diagnostics.
         on_publish: called with the stamp in nanoseconds after each reading that was published.
+        reveals: whether the simulation's truth is published and its reset is served.
     """
+
+    reveals: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -114,9 +120,10 @@ class SimulationDriver:
         self.counts: dict[str, float] = {}
         self.on_publish: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
-        self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos)
-        self._scene = ScenePublisher(node, robot, arm)
-        serve(node, "reset", self.reset)
+        self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos, self.reveals)
+        if self.reveals:
+            self._scene = ScenePublisher(node, robot, arm)
+            serve(node, "reset", self.reset)
 
     def activate(self, active: bool) -> None:
         """Follow commands from now on, or hold."""
@@ -138,7 +145,8 @@ class SimulationDriver:
 
     def publish(self) -> None:
         """Publish the numbers of this instant."""
-        self._publisher.truth(self.arm.truth())
+        if self.reveals:
+            self._publisher.truth(self.arm.truth())
         self._publisher.state(self.arm.measure(), self.stamp_ns)
         self.on_publish(self.stamp_ns)
 
@@ -343,3 +351,42 @@ class RealTimeDriver(SimulationDriver):
             self._closed = gripper.opening(number_of(message)) < 0.5
         except BadInput as error:
             logger.warning("command refused: %s", error)
+
+
+class RehearsalDriver(RealTimeDriver):
+    """Driver in real time of a simulation that is treated as a real arm.
+
+    Nothing of it is revealed but what a real arm, its cameras and an object tracker measure, and
+    pictures arrive late. Arguments are those of `RealTimeDriver`, with the settings in place of the
+    frame rate.
+    """
+
+    reveals = False
+
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        arm: ServedRobot,
+        profile: ArmProfile,
+        tracked: Iterable[str],
+        config: RehearsalConfig,
+    ) -> None:
+        faulty = RehearsalArm(arm, config)
+        super().__init__(node, robot, cast(ServedRobot, faulty), profile, tracked, config.camera_hz)
+        self._faulty = faulty
+        self._latency_ticks = round(config.image_latency_s / PROFILE_PERIOD_S)
+        self._late: deque[tuple[int, int, Mapping[Any, Image]]] = deque()
+
+    def tick(self) -> None:
+        """Simulate 10 ms, and publish the measurements and the pictures that are due."""
+        super().tick()
+        self.counts["slips"] = self._faulty.slips
+        while self._late and self._late[0][0] <= self._ticks:
+            _, stamp_ns, pictures = self._late.popleft()
+            self._publisher.pictures(pictures, stamp_ns)
+
+    def publish_pictures(self) -> None:
+        """Take the pictures of this instant, which are published after the latency."""
+        due = self._ticks + self._latency_ticks
+        self._late.append((due, self.stamp_ns, self.arm.pictures()))

@@ -26,7 +26,15 @@ from rosgraph_msgs.msg import Clock
 from serl import plugins
 from serl.errors import BadInput
 from serl.robot import ServedRobot
-from serl.ros.arm.sim_driver import PERIOD, SEED, LockStep, RealTimeDriver, SimulationDriver
+from serl.ros.arm.rehearsal import RehearsalConfig
+from serl.ros.arm.sim_driver import (
+    PERIOD,
+    SEED,
+    LockStep,
+    RealTimeDriver,
+    RehearsalDriver,
+    SimulationDriver,
+)
 from serl.ros.conversions import stamp_of
 from serl.ros.environment import ARM_NODE
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -42,7 +50,13 @@ logger = logging.getLogger(__name__)
 
 
 def run(
-    folder: Path, config: TrainConfig, robot: str, lockstep: bool, speed: float, clock: bool
+    folder: Path,
+    config: TrainConfig,
+    robot: str,
+    lockstep: bool,
+    speed: float,
+    clock: bool,
+    rehearsal: RehearsalConfig | None = None,
 ) -> None:
     """Simulate the arm of a robot until asked to stop.
 
@@ -54,6 +68,7 @@ def run(
         speed: simulated seconds in a second of the wall clock.
         clock: publish `/clock`, for nodes that use simulated time; always done in real time at a
             speed other than 1.
+        rehearsal: faults of an arm that is treated as real; None for a simulation that is known.
 
     Raises:
         BadInput: the task's arm does not follow targets.
@@ -69,7 +84,10 @@ def run(
         ) as node:
             tracked = task.scene.tracked
             driver: SimulationDriver
-            if lockstep:
+            if rehearsal is not None:
+                arm.reset(rehearsal.seed)
+                driver = RehearsalDriver(node, robot, arm, profile, tracked, rehearsal)
+            elif lockstep:
                 driver = LockStep(node, robot, arm, profile, tracked)
             else:
                 driver = RealTimeDriver(node, robot, arm, profile, tracked, task.config.rate_hz)
