@@ -21,7 +21,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, needs_unmeasured_poses
-from serl.runs.scene_reset import check_reset, on_other_arm
+from serl.runs.scene_reset import check_reset, of_arm
 from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
 
@@ -109,9 +109,8 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
     if robot is not None:
         guarded_arm(config, robot)
         robot = plugins.absolute(robot)
-    own: dict[str, Any] = {"robot": robot, "namespace": namespace}
-    if robot is not None and robot != config.robot:
-        own = on_other_arm(config, robot, namespace)
+    alone: dict[str, Any] = {"robot": None, "namespace": namespace}
+    own = alone if robot is None else of_arm(config, robot, namespace)
     deployed = config.model_copy(update={**own, "intervention": "none", "actors": 1})
     check_reset(deployed)
     return deployed

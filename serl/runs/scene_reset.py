@@ -41,12 +41,14 @@ def is_attended(config: TrainConfig) -> bool:
     return is_real(config.robot) and reset_kind(config) == "person"
 
 
-def on_other_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
-    """Return the settings that change where a run's policy drives another arm than the run's.
+def of_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
+    """Return the settings of a run that change on the given arm.
 
-    Places differ from arm to arm: resets are those of the arm's own file, unless they are the
-    task's.
+    Places differ from arm to arm: resets on another arm than the run's are those of its own file,
+    unless they are the task's.
     """
+    if robot == config.robot:
+        return {"robot": robot, "namespace": namespace}
     own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
     if is_real(robot):
         own = load_robot(robot).reset or own

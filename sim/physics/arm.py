@@ -23,7 +23,7 @@ from serl.sim.physics.posture import JointMove, Posture
 from serl.sim.physics.wrench_control import WrenchControl
 from serl.types import Action, Array
 
-_SLIPPERY = (0.02, 1e-4, 1e-5)
+_SLIPPERY = (1e-3, 1e-5, 1e-5)
 """Friction of pads that lose their hold: sliding, torsional, rolling."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson
+from serl.intervention import Event
 from serl.loop import EpisodeKey, RecordCallback
-from serl.policy import ZeroPolicy
+from serl.policy import Policy, ZeroPolicy
 from serl.runs.config import resolve
+from serl.runs.scene_reset import make_scene_reset
 from serl.runs.task_setup import make_task
 from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
+from serl.training.arm_reset import ArmReset
 from serl.training.learned_policy import LearnedPolicy
+from serl.training.resets import SceneReset
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
 from ..support.acting import FakeSite
@@ -28,16 +34,16 @@ _STUCK_KG = 500.0
 _ATTEMPT_S = 6.0
 
 
-class _Still(LearnedPolicy):
-    """A policy that does nothing."""
+class _Acting(LearnedPolicy):
+    """A policy that acts as another one does."""
 
-    def __init__(self, hold: ZeroPolicy) -> None:
+    def __init__(self, policy: Policy) -> None:
         agent: Any = Agent
         super().__init__(agent, InProcess())
-        self._hold = hold
+        self._policy = policy
 
     def __call__(self, observation: Observation) -> Action:
-        return self._hold(observation)
+        return self._policy(observation)
 
 
 @REGISTRY.fault(
@@ -89,16 +95,168 @@ def _stuck() -> tuple[Any, Actor, list[Record], FakeSite]:
     address = robot.model.jnt_qposadr[robot.model.body("cube").jntadr[0]]
     robot.data.qpos[address : address + 3] = (0.63, 0.22, 0.02)
     robot.advance(0.3)
+    actor, records = _actor(robot, task, ActorConfig(reset_time_limit_s=_ATTEMPT_S))
+    return robot, actor, records, cast(FakeSite, actor.site)
+
+
+def _actor(
+    robot: Any,
+    task: Any,
+    config: ActorConfig | None = None,
+    reset: SceneReset | None = None,
+    policy: Policy | None = None,
+) -> tuple[Actor, list[Record]]:
+    """An actor, by default one that does nothing, and what is recorded."""
     records: list[Record] = []
-    site = FakeSite()
     actor = Actor(
         EpisodeKey("run", "actor0", 1, 0),
         robot,
         task,
-        _Still(ZeroPolicy(robot.action_spec)),
+        _Acting(policy or ZeroPolicy(robot.action_spec)),
         VirtualClock(robot.advance, task.config.rate_hz),
         [RecordCallback(records.append)],
-        site,
-        ActorConfig(reset_time_limit_s=_ATTEMPT_S),
+        FakeSite(),
+        config or ActorConfig(),
+        reset,
     )
-    return robot, actor, records, site
+    return actor, records
+
+
+def _slip_when(robot: Any, lifted: Callable[[], bool]) -> list[float]:
+    """Let the fingers lose their hold once this holds, until they open; when that happened."""
+    advance, slipped = robot.advance, list[float]()
+
+    def advance_slipping(dt_s: float) -> None:
+        advance(dt_s)
+        if not slipped and lifted():
+            slipped.append(robot.time_s)
+            robot.slip(True)
+        elif slipped and robot.observe().state["gripper"][0] > 0.9:
+            robot.slip(False)
+
+    robot.advance = advance_slipping
+    return slipped
+
+
+@REGISTRY.fault(
+    61,
+    "The gripper slips while a scripted reset carries a part",
+    injected="pads without friction once the part is 6 cm high, until the hand opens again",
+    required="the part is fetched again in the same or the next attempt, nobody is asked, and the "
+    "next episode begins with the part in its bin",
+    level=Level.COMPONENT,
+)
+def slip_while_carrying(folder: Path) -> None:
+    settings = {"direction": "backward", "auto_reset": True, "time_limit_s": 1.0}
+    task = make_task(resolve({"task": "bin_relocation", "task_config": settings}))
+    opposite = settings | {"direction": "forward"}
+    start = make_task(resolve({"task": "bin_relocation", "task_config": opposite}))
+    robot: Any = plugins.make_simulation(start)
+    robot.reset(0)
+    slipped = _slip_when(robot, lambda: robot.truth()["part_pose"][2] > 0.06)
+    actor, records = _actor(robot, task)
+    assert actor.episode() is not None
+    assert len(slipped) == 1
+    steps = [record for record in records if isinstance(record, Step)]
+    first = next(step for step in steps if step.source is ActionSource.POLICY)
+    carried = {step.key.episode for step in steps if step.source is ActionSource.SCRIPT}
+    assert carried
+    assert max(carried) < first.key.episode
+    assert np.abs(robot.truth()["part_pose"][:2] - (0.47, -0.12)).max() < 0.09, "in its bin"
+    assert robot.truth()["part_pose"][2] < 0.03
+
+
+@REGISTRY.fault(
+    61,
+    "The gripper slips while the tool returns home with a part that it is to keep",
+    injected="pads without friction while the arm is on its way",
+    required="the reset ends at once, a person is asked for the part, and no episode begins "
+    "without it",
+    level=Level.COMPONENT,
+)
+def slip_on_the_way_home(folder: Path) -> None:
+    settings = {"kind": "home", "home_m": (0.42, -0.08, 0.25), "gripper": "keep"}
+    config = resolve({"task": "pick_cube", "reset": settings})
+    task = make_task(config)
+    robot: Any = plugins.make_simulation(task)
+    robot.reset(0)
+    reset = make_scene_reset(config, task, robot, "actor0", 0)
+    actor, _ = _actor(robot, task, policy=task.expert(robot.truth, 0))
+    result = actor.episode()
+    assert result is not None
+    assert result.success
+    slipped = _slip_when(robot, lambda: True)
+    site, asked = cast(FakeSite, actor.site), list[str]()
+    site.person, site.stopping = asked.append, lambda: bool(asked)
+    again, records = _actor(robot, task, reset=reset)
+    again.site = site
+    assert again.episode() is None
+    assert slipped
+    (reason,) = asked
+    assert reason.startswith("a person is needed: the gripper holds nothing")
+    assert reason.endswith("the part slipped or was let go")
+    assert {step.source for step in records if isinstance(step, Step)} == {ActionSource.SCRIPT}
+    assert robot.stop_reason == reason
+
+
+class _StopPresser:
+    """A person who presses the stop at a step of a reset, and never drives."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def begin(self) -> None: ...
+
+    def __call__(self) -> Action | None:
+        return None
+
+    def events(self) -> tuple[Event, ...]:
+        self._left -= 1
+        return (Event.STOP,) if self._left == 0 else ()
+
+
+@REGISTRY.fault(
+    62,
+    "A person presses the stop in a reset",
+    injected="the stop of a device 8 steps after the beginning of a return home",
+    required="the arm brakes and holds, and its gains stay as they are; once the person has "
+    "released it the reset is done anew from there, and the episode begins within 3 mm of its "
+    "start; none begins before",
+    level=Level.COMPONENT,
+)
+def stop_in_a_reset(folder: Path) -> None:
+    settings = {"kind": "home", "home_m": (0.45, 0.0, 0.2)}
+    limits = {"time_limit_s": 1.0}
+    config = resolve({"task": "pick_cube", "reset": settings, "task_config": limits})
+    task = make_task(config)
+    robot: Any = plugins.make_simulation(task)
+    robot.reset(3)
+    reset = make_scene_reset(config, task, robot, "actor0", 0)
+    assert isinstance(reset, ArmReset)
+    gains: list[str | None] = []
+    robot.modes, robot.gains, robot.switch = ("precision",), None, gains.append
+    actor, records = _actor(robot, task, reset=reset)
+    site, seen = cast(FakeSite, actor.site), list[tuple[str, list[str | None]]]()
+    site.teleop = _StopPresser(8)
+
+    def released() -> bool:
+        if robot.stop_reason is None:
+            return False
+        seen.append((robot.stop_reason, list(gains)))
+        robot.advance(1.0)
+        before = robot.truth()["tcp_pose"]
+        robot.advance(1.0)
+        assert np.abs(robot.truth()["tcp_pose"] - before).max() < 1e-3, "it does not hold"
+        return True
+
+    site.held = released
+    starts: list[Observation] = []
+    policy: Any = actor.policy
+    policy.begin = lambda: starts.append(robot.observe())
+    assert actor.episode() is not None
+    assert seen == [("stopped", ["precision"])], "nothing softens a stopped arm"
+    assert gains == ["precision", None]
+    ends = [record for record in records if isinstance(record, End)]
+    assert [end.text for end in ends] == ["stopped", "success", "time limit"]
+    (start,) = starts
+    assert 1e3 * math.dist(start.state["tcp_pose"][:3].tolist(), reset.start.position) < 3.0

@@ -24,7 +24,10 @@ from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 
-TRAINING = ("train", "reach", "--console", "--console-port", 8990, "--demos", 0, "--trials", 0)
+TRAINING = (
+    *("train", "reach", "--console", "--console-port", 8990, "--demos", 0, "--trials", 0),
+    *("--reset.kind", "person"),
+)
 
 
 @pytest.fixture

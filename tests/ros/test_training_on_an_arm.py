@@ -31,6 +31,7 @@ pytestmark = pytest.mark.ros
 
 STEPS = 30
 SETTINGS = (
+    "--reset.kind=person",
     "--task_config.time_limit_s=1.0",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
     "--agent.hidden=[32,32]",
