@@ -50,10 +50,10 @@ soak: .venv/ready
 	.venv/bin/pytest -m slow
 
 # The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.
-LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py
+LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py tests/test_api.py
 lowest:
 	python3.11 -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console]' pytest hypothesis
+	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console,data]' pytest hypothesis
 	.venv-lowest/bin/serl list > /dev/null
 	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
@@ -61,7 +61,7 @@ audit: .venv/ready-audit
 	.venv/bin/python .ci/audit.py
 
 clean:
-	rm -rf .venv .venv-lowest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-bridges build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	@for python in $(PYTHON) none; do

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = {"serl": "serl", "robots": "serl.robots", "tasks": "serl.tasks", "sim": "serl.sim"}
 
 VALUES = {"errors", "types", "specs", "geometry", "version"}
-ENTRY_POINTS = {"serl", "serl.gymnasium_env"}
-"""Modules above all rooms: they register the environments and run whole episodes."""
+ENTRY_POINTS = {"serl", "serl.api", "serl.gymnasium_env"}
+"""Modules above all rooms: the Python interface and the environments."""
 
 ORDER = [
     "values",
@@ -43,7 +43,7 @@ HOME = {
     **{"torch": "agents", "rclpy": "ros", "mujoco": "sim", "aiohttp": "console"},
     "segno": "console",
     **{"jinja2": "report", "matplotlib": "report", "av": "system", "psutil": "system"},
-    **{"mcap": "log", "msgspec": "log"},
+    **{"mcap": "log", "msgspec": "log", "pyarrow": "datasets"},
 }
 """The one room of each foreign library."""
 

@@ -86,13 +86,12 @@ class Grippers:
         weights = torch.tensor([_WIDTH**n for n in range(len(self.places))], device=action.device)
         return (digits * weights).sum(-1)
 
-    def put(self, arm: Tensor, choice: int) -> Tensor:
-        """Combine the arm's entries and a choice to a whole action.  # (A,)."""
-        action = arm.new_zeros(self.size)
-        action[list(self.arm)] = arm
-        for place in self.places:
-            choice, digit = divmod(choice, _WIDTH)
-            action[place] = digit - 1.0
+    def put(self, arm: Tensor, choice: Tensor) -> Tensor:
+        """Combine the arm's entries and choices (B,) to whole actions.  # (B, A)."""
+        action = arm.new_zeros(len(arm), self.size)
+        action[:, list(self.arm)] = arm
+        for number, place in enumerate(self.places):
+            action[:, place] = (choice // _WIDTH**number % _WIDTH).to(arm.dtype) - 1.0
         return action
 
     def switches(self, action: Tensor, state: Tensor) -> Tensor:
@@ -178,11 +177,20 @@ class HybridSAC(SAC):
         When exploring, a share `grasp_epsilon` of the gripper's choices is random.
         """
         seen, epsilon = self.see(observation), self.config.grasp_epsilon
-        choice = int(self.grasp_network.member(self.grasp.flat[0], seen).argmax())
+        choice = self._best_choice(seen)
         if explore and epsilon and torch.rand((), generator=self._acting).item() < epsilon:
-            choice = int(torch.randint(self.grippers.choices, (), generator=self._acting))
-        action: Action = self.grippers.put(self.choose(seen, explore), choice).cpu().numpy()
+            choice = torch.randint(self.grippers.choices, (1,), generator=self._acting)
+        arm = self.choose(seen, explore).unsqueeze(0)
+        action: Action = self.grippers.put(arm, choice.to(self.device))[0].cpu().numpy()
         return action
+
+    def chosen(self, seen: Tensor) -> Tensor:
+        """Return the arm's modes and the grippers' best choices.  # (B, A)."""
+        return self.grippers.put(super().chosen(seen), self._best_choice(seen))
+
+    def _best_choice(self, seen: Tensor) -> Tensor:
+        """Return the choices of the highest value for encoded observations, (B, Z).  # (B,)."""
+        return self.grasp_network.member(self.grasp.flat[0], seen).argmax(-1)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Update as SAC; the grasp critic takes a step with each critic update."""

@@ -172,6 +172,32 @@ class SAC:
             mean = mean + log_std.exp() * self._noise.draw(mean.shape).to(self.device)
         return torch.tanh(mean)
 
+    @torch.inference_mode()
+    def modes(self, state: Array, images: Mapping[str, Image]) -> Array:
+        """Return the modes of the policy for a batch of observations.  # (B, A).
+
+        Args:
+            state: state vectors.  # (B, D)
+            images: stacked images by camera.  # (B, H, W, 3 * frames)
+        """
+        tensors = {name: moved(image, self.device) for name, image in images.items()}
+        actions: Array = self.mode(moved(state, self.device), tensors).cpu().numpy()
+        return actions
+
+    def mode(self, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
+        """Return the modes for tensors on the device; see `modes`.  # (B, A)."""
+        return self.chosen(self.encode(state, images))
+
+    def encode(self, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
+        """Encode a batch of observations as the input of actor and critics.  # (B, Z)."""
+        inputs = self._inputs(images)
+        return self.networks.encode(self.encoder.flat, self.normalise(state), inputs)
+
+    def chosen(self, seen: Tensor) -> Tensor:
+        """Return the modes for encoded observations, (B, Z).  # (B, A)."""
+        mean, _ = split_head(self.networks.actor.member(self.actor.flat[0], seen))
+        return torch.tanh(mean)
+
     def frame_encoder(self) -> FrameEncoder | None:
         """Return the encoder of replay's frames if `cached_features` is set, otherwise None."""
         if not self.config.cached_features:
@@ -330,9 +356,12 @@ class SAC:
 
     def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
         """Return the encoder's inputs: images on the device, or features computed from them."""
-        tensors = {name: moved(image, self.device) for name, image in images.items()}
+        return self._inputs({name: moved(image, self.device) for name, image in images.items()})
+
+    def _inputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the encoder's inputs for images on the device."""
         if self.trunk is None and not self.config.cached_features:
-            return tensors
+            return dict(tensors)
         return {name: self._features(name, each) for name, each in tensors.items()}
 
     @torch.no_grad()

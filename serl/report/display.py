@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -97,7 +97,7 @@ class RunProgress:
 
 
 class Display:
-    """Progress output: a live panel on a terminal, otherwise one line every ten seconds.
+    """Progress output: a live panel on a terminal or in a notebook, else a line every ten seconds.
 
     Args:
         console: output; standard output by default.
@@ -111,6 +111,7 @@ class Display:
         self._now_s = now_s
         self._next_line_s = now_s()
         self._live = Live(console=self.console, auto_refresh=False)
+        self._cell: Any = None  # the panel's place in a notebook
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -125,9 +126,20 @@ class Display:
         """Show the newest state; may be called at any rate."""
         if self.console.is_terminal:
             self._live.update(panel(progress), refresh=True)
+        elif self.console.is_jupyter:
+            self._show(panel(progress))
         elif self._now_s() >= self._next_line_s:
             self._next_line_s = self._now_s() + LINE_PERIOD_S
             self.console.print(line(progress), markup=False, soft_wrap=True)
+
+    def _show(self, shown: RenderableType) -> None:
+        """Show the panel in a notebook's cell, in the place of the last one."""
+        from IPython.display import display
+
+        if self._cell is None:
+            self._cell = display(shown, display_id=True)
+        else:
+            self._cell.update(shown)
 
     def print_line(self, text: str) -> None:
         """Print one line at once, above the panel: a start, a restart, a warning."""

@@ -60,12 +60,11 @@ def test_choices_are_told_from_actions_and_put_back() -> None:
     grippers = Grippers.of(make_spec(NAMES))
     assert (grippers.places, grippers.arm, grippers.openings) == ((1, 4), (0, 2, 3), (3, 4))
     assert grippers.choices == 9
-    arm = torch.tensor([0.1, 0.2, 0.3])
-    for choice in range(9):
-        action = grippers.put(arm, choice)
-        assert action[[0, 2, 3]].tolist() == arm.tolist()
-        assert set(action[[1, 4]].tolist()) <= {-1.0, 0.0, 1.0}
-        assert grippers.chosen(action.unsqueeze(0)).item() == choice
+    arm, choices = torch.arange(27.0).reshape(9, 3), torch.arange(9)
+    actions = grippers.put(arm, choices)
+    assert torch.equal(actions[:, [0, 2, 3]], arm)
+    assert set(actions[:, [1, 4]].flatten().tolist()) == {-1.0, 0.0, 1.0}
+    assert torch.equal(grippers.chosen(actions), choices)
     within = torch.tensor([[0.0, 0.5, 0.0, 0.0, -0.5], [0.0, 0.51, 0.0, 0.0, -0.51]])
     assert grippers.chosen(within).tolist() == [4, 2]
 

@@ -14,6 +14,7 @@ from tests.console.browser import CHROMIUM
 
 FOLDER = Path(__file__).parent
 QUICK = {
+    "columns": ["--transitions=20", "--length=5"],
     "log": ["--steps=2"],
     "simulation": ["--short"],
     "tasks": ["reach", "--trials=1"],

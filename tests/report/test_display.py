@@ -1,10 +1,12 @@
 import io
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from serl.report.curves import Assistance
 from serl.report.display import (
@@ -198,3 +200,27 @@ def test_a_quarter_in_which_nothing_happened_has_no_share() -> None:
     to = console(terminal=False)
     print_summary(to, replace(SUMMARY, human_shares=(math.nan, 0.62, 0.51, 0.0)))
     assert "- → 62% → 51% → 0%" in written(to)
+
+
+def test_in_a_notebook_the_panel_stays_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[RenderableType] = []
+
+    class Cell:
+        def update(self, renderable: RenderableType) -> None:
+            shown[-1] = renderable
+
+    def display(renderable: RenderableType, display_id: bool) -> Cell:
+        assert display_id
+        shown.append(renderable)
+        return Cell()
+
+    notebook = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=notebook))
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    with Display(console) as output:
+        output.update(RunProgress(steps=10))
+        output.update(FULL)
+    (last,) = shown
+    html = last._repr_mimebundle_((), ())["text/html"]  # type: ignore[union-attr]
+    assert "7\N{NARROW NO-BREAK SPACE}412 of 12\N{NARROW NO-BREAK SPACE}000 steps" in html

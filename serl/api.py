@@ -1,0 +1,373 @@
+"""The public Python interface: trained policies, recorded data, training and environments.
+
+`serl.load_policy`, `serl.open_run`, `serl.train`, `serl.make_env` and `serl.Task` are these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from serl.agent import Agent
+from serl.errors import BadInput, SpecMismatch
+from serl.log.episode_reader import episode_paths, read_episode, read_spec
+from serl.log.metrics import FILE, read_metrics
+from serl.runs.assembly import make_acting_agent
+from serl.runs.checkpoint import pick
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.deployment import load_fitting
+from serl.runs.folder import CONFIG, RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
+from serl.system.settings_file import merge
+from serl.task import SimulatedTask, Task
+from serl.training.frames import FrameStack
+from serl.types import Action, Array, Episode, Image, Observation
+
+if TYPE_CHECKING:
+    from serl.datasets.tables import Recording, Table
+    from serl.gymnasium_env import TaskEnv
+
+__all__ = [
+    "Run",
+    "Task",
+    "TrainedPolicy",
+    "Transitions",
+    "load_policy",
+    "make_env",
+    "open_run",
+    "train",
+]
+
+PolicyInput = Observation | np.ndarray[Any, Any] | Mapping[str, Any]
+"""One observation or a batch; see `TrainedPolicy`."""
+
+
+class TrainedPolicy:
+    """The policy of a checkpoint, on one CPU thread; call it with one observation or a batch.
+
+    It returns the mode of the policy, without exploration. It normalises observations as in
+    training, and stacks the images of an episode where the policy sees several: call `reset` at
+    the start of each episode.
+
+    Attributes:
+        task: the task of the run.
+        spec: names, shapes and units of observations and actions.
+        step: online steps that the policy was trained on.
+    """
+
+    def __init__(
+        self, agent: Agent, task: SimulatedTask, spec: Spec, step: int, frames: int
+    ) -> None:
+        self.task, self.spec, self.step = task, spec, step
+        self._agent = agent
+        self._stack = FrameStack(frames)
+
+    def reset(self, reading: Observation | None = None) -> None:
+        """Begin an episode.
+
+        Args:
+            reading: first reading of the robot, if `observation` is used: poses relative to the
+                start refer to it.
+        """
+        self._stack.begin()
+        if reading is not None:
+            self.task.begin(reading)
+
+    def observation(self, reading: Observation) -> Observation:
+        """Return the policy's observation of a robot's reading: in the frames of the task."""
+        return self.task.observation(reading)
+
+    def __call__(self, observation: PolicyInput) -> Action:
+        """Return the action for one observation, (A,), or for each of a batch, (B, A).
+
+        Args:
+            observation: an `Observation`; or a state vector (D,) or batch (B, D) of them; or, with
+                cameras, a mapping with the state vector as "state" and the image of each camera,
+                (H, W, 3) or (B, H, W, 3), by its name, as `make_env` gives it.
+
+        Raises:
+            SpecMismatch: a name, shape or type differs from the spec, or a number is not finite.
+        """
+        state, images = self._arrays(observation)
+        single = state.ndim == 1
+        if single:
+            state, images = state[None], {name: image[None] for name, image in images.items()}
+        images = self._stack(Observation({}, images)).images
+        if hasattr(self._agent, "modes"):
+            actions: Array = self._agent.modes(state, images)
+        else:  # an algorithm from outside
+            actions = np.stack([self._act(state, images, row) for row in range(len(state))])
+        return actions[0] if single else actions
+
+    def _arrays(self, observation: PolicyInput) -> tuple[Array, Mapping[str, Image]]:
+        """Return the state vectors and images, each checked."""
+        expected = self.spec.observation
+        if isinstance(observation, Observation):
+            expected.validate_observation(observation)
+            return expected.flatten(observation), observation.images
+        if not isinstance(observation, Mapping):
+            observation = {"state": observation}
+        if observation.keys() != (names := {"state", *expected.images}):
+            raise SpecMismatch(f"observation: expected {sorted(names)}, got {sorted(observation)}")
+        state = np.ascontiguousarray(observation["state"], np.float32)
+        batch, size = state.shape[:-1], expected.state_size
+        if len(batch) > 1 or state.shape[-1:] != (size,):
+            raise SpecMismatch(
+                f"state: expected the shape [{size}] or [B, {size}], got {list(state.shape)}"
+            )
+        if not np.isfinite(state).all():
+            raise SpecMismatch(f"state: not finite: {state[~np.isfinite(state)][:3].tolist()}")
+        images: dict[str, Image] = {
+            name: np.ascontiguousarray(observation[name]) for name in expected.images
+        }
+        for name, image in images.items():
+            shape = (*batch, *expected.images[name].shape)
+            if image.shape != shape or image.dtype != np.uint8:
+                found = f"{image.dtype}{list(image.shape)}"
+                raise SpecMismatch(f"image {name}: expected uint8{list(shape)}, got {found}")
+        return state, images
+
+    def _act(self, state: Array, images: Mapping[str, Image], row: int) -> Action:
+        named, start = {}, 0
+        for name, array in self.spec.observation.state.items():
+            end = start + int(np.prod(array.shape))
+            named[name] = state[row, start:end].reshape(array.shape)
+            start = end
+        seen = {name: image[row] for name, image in images.items()}
+        return self._agent.act(Observation(named, seen), explore=False)
+
+
+def load_policy(run: str | Path, checkpoint: int | None = None) -> TrainedPolicy:
+    """Load the trained policy of a run.
+
+    It computes in float32, on the CPU, and sets torch of this process to one thread.
+
+    Args:
+        run: folder of the run.
+        checkpoint: steps of the checkpoint; None for the best, else the newest.
+
+    Raises:
+        BadInput: no such run or checkpoint, or the task has changed since.
+        CorruptData: the checkpoint is damaged.
+    """
+    folder = _one_part(RunFolder.open(Path(run)))
+    config, path = folder.config, pick(folder.checkpoints, checkpoint)
+    loaded = load_fitting(path, config)
+    task = make_task(config)
+    spec = make_spec(task)
+    agent = make_acting_agent(_in_float32(config), spec, 0)
+    agent.load_actor_weights(loaded.arrays["actor"])
+    return TrainedPolicy(agent, task, spec, loaded.step, config.agent.frames)
+
+
+class Transitions(NamedTuple):
+    """Transitions of all episodes that have a final observation, in the order of the steps.
+
+    Attributes:
+        state: state vectors before the actions.  # (N, D)
+        action: executed actions.  # (N, A)
+        reward: rewards.  # (N,)
+        next_state: state vectors after the actions.  # (N, D)
+        terminated: the task ended: no bootstrap.  # (N,) bool
+        truncated: the episode was cut: bootstrap from `next_state`.  # (N,) bool
+        episode: row of the episode in `Run.episodes`.  # (N,)
+    """
+
+    state: Array
+    action: Array
+    reward: np.ndarray[Any, Any]
+    next_state: Array
+    terminated: np.ndarray[Any, Any]
+    truncated: np.ndarray[Any, Any]
+    episode: np.ndarray[Any, Any]
+
+
+class Run:
+    """The recorded data of a run, or of a folder of episodes; each part is read when it is used.
+
+    The first use of `steps` or `episodes` reads every recorded episode and stores its numbers in
+    columns (`.columns` in the folder); later ones map that file. A run that goes on has new rows
+    when it is opened again.
+
+    Attributes:
+        path: folder of the run.
+        config: settings of the run; None for a folder of episodes.
+    """
+
+    def __init__(self, path: Path, config: TrainConfig | None, folders: Mapping[str, Path]) -> None:
+        self.path, self.config = path, config
+        self._folders = folders
+
+    @cached_property
+    def _recording(self) -> Recording:
+        try:
+            from serl.datasets.tables import read_recording
+        except ImportError as error:
+            raise missing(error, "data") from error
+        return read_recording(self._folders, self.path)
+
+    @property
+    def spec(self) -> Spec:
+        """The names, shapes and units of states and actions, without images."""
+        return self._recording.spec
+
+    @property
+    def steps(self) -> Table:
+        """All recorded steps, a row each; the columns are the fields of `serl.types.Step`."""
+        return self._recording.steps
+
+    @property
+    def episodes(self) -> Table:
+        """All recorded episodes, a row each, with their results and final states."""
+        return self._recording.episodes
+
+    def metrics(self, kind: str = "episode") -> Table:
+        """Return the rows of metrics of a kind: "episode", "update", "evaluation", "event".
+
+        Their fields are those of the row classes in `serl.log.metrics`.
+        """
+        rows = [row for row in read_metrics(self.path / FILE) if row["kind"] == kind]
+        try:
+            from serl.datasets.tables import table_of
+        except ImportError as error:
+            raise missing(error, "data") from error
+        return table_of(rows)
+
+    def transitions(self) -> Transitions:
+        """Return all transitions as numpy arrays, copied from `steps` and `episodes`."""
+        steps, episodes = self.steps, self.episodes
+        number, kept = steps["episode"], episodes["ended"][steps["episode"]]
+        state, final = (_vectors(*each) for each in ((steps, "state."), (episodes, "final.")))
+        after = np.roll(state, -1, axis=0)
+        long = episodes["steps"] > 0
+        after[(np.cumsum(episodes["steps"]) - 1)[long]] = final[long]
+        return Transitions(
+            state[kept],
+            steps["action"][kept],
+            steps["reward"][kept],
+            after[kept],
+            steps["terminated"][kept],
+            steps["truncated"][kept],
+            number[kept],
+        )
+
+    def read_episode(self, row: int) -> Episode:
+        """Read the episode in a row of `episodes`, with its images."""
+        path = self._recording.paths[row]
+        spec = read_spec(path)
+        assert spec is not None  # it is sealed
+        return read_episode(path, spec)
+
+
+def open_run(run: str | Path) -> Run:
+    """Open the recorded data of a run, a recording, or a folder of episode files.
+
+    No plug-in that the settings of the run name by a path is executed.
+
+    Raises:
+        BadInput: the folder is neither a run nor a folder of episodes.
+    """
+    path = Path(run)
+    if path.is_dir() and not (path / CONFIG).exists() and episode_paths(path):
+        return Run(path, None, {path.name: path})
+    folder = _one_part(RunFolder.open(path, data_only=True))
+    actors = {name: folder.episodes(name) for name in folder.actors()}
+    return Run(path, folder.config, actors)
+
+
+def train(task: str | Path, runs: str | Path = "runs", **settings: Any) -> Run:
+    """Train a task to the end, as `serl train` does; progress is shown here, also in a notebook.
+
+    Args:
+        task: name of a task, or path of a .py file.
+        runs: where runs are kept.
+        **settings: settings of the run: mappings (`agent={"utd": 8}`), or dotted names
+            (`**{"agent.utd": 8}`).
+
+    Raises:
+        BadInput: a setting is wrong.
+        SerlError: a process failed for good; `serl train --resume` goes on with the run.
+        KeyboardInterrupt: the run was interrupted; everything is saved.
+    """
+    from serl.cli.training import train_run
+    from serl.report.display import Display
+    from serl.ros.processes import check_one_arm, require_ros
+    from serl.runs.settings import run_settings
+
+    config = run_settings(str(task), {}, _nested(settings))
+    require_ros()
+    check_one_arm(config)
+    run = RunFolder.create(Path(runs), config, datetime.now())
+    display = Display()
+    display.print_line(f"run: {run.path}")
+    train_run(run, display)
+    return open_run(run.path)
+
+
+def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options: Any) -> TaskEnv:
+    """Return a Gymnasium environment of a simulated task.
+
+    Args:
+        task: name of a task, path of a .py file, or a task, such as `TrainedPolicy.task`.
+        observe: "state" or "pixels"; that of a given task is its own.
+        **options: `render_mode` and `image_size` of `serl.gymnasium_env.TaskEnv`, and
+            `task_config`, overrides of the configuration of a task that is given by its name.
+
+    Raises:
+        BadInput: no such task, or a wrong setting.
+    """
+    from serl.gymnasium_env import TaskEnv
+
+    overrides = options.pop("task_config", {})
+    if isinstance(task, str | Path):
+        layer = {"task": str(task), "observe": observe, "task_config": overrides}
+        task = make_task(resolve(layer))
+    elif overrides:
+        raise BadInput("task_config: expected the name of a task to configure, got a task")
+    return TaskEnv(task, **options)
+
+
+def missing(error: ImportError, extra: str) -> BadInput:
+    """Return the error for a package that is not installed, with the extra that has it."""
+    return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
+
+
+def _one_part(run: RunFolder) -> RunFolder:
+    """Return the run; raise `BadInput` for one with stages, each of which is a run."""
+    if stages := run.config.stages:
+        known = ", ".join(f"{run.path}/stages/{name}" for name in stages)
+        raise BadInput(f"{run.path}: has stages, each a run: expected one of {known}")
+    return run
+
+
+def _in_float32(config: TrainConfig) -> TrainConfig:
+    """Return the settings with an agent that rounds nothing, so that machines agree."""
+    if not hasattr(config.agent, "matmul"):
+        return config
+    return config.model_copy(
+        update={"agent": config.agent.model_copy(update={"matmul": "float32"})}
+    )
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with dotted names as nested mappings."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        nested = merge(nested, value)
+    return nested
+
+
+def _vectors(table: Table, prefix: str) -> Array:
+    """Return the columns of a prefix, in their order, as one matrix."""
+    names = [name for name in table.arrow.column_names if name.startswith(prefix)]
+    columns = [table[name].reshape(len(table), -1) for name in names]
+    vectors: Array = np.concatenate(columns, axis=1)
+    return vectors

@@ -1,0 +1,265 @@
+"""Recorded episodes as Arrow tables, cached in one file for each table.
+
+The cache lies in `.columns` beside the episode files, and holds the numbers of sealed episodes
+without their images. New episodes are added to it; a damaged or unwritable cache costs only time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from serl.errors import CorruptData, SpecMismatch
+from serl.log.columns import EpisodeColumns, read_columns
+from serl.log.episode_reader import PART, episode_name, episode_paths
+from serl.specs import Spec
+from serl.types import ActionSource
+
+FORMAT = 1
+FOLDER = ".columns"
+_TEXTS = {"reward_provenance", "source"}
+_SPEC = b"serl.spec"
+
+
+class Table:
+    """A table of recorded numbers, as Arrow, numpy or pandas.
+
+    Attributes:
+        arrow: the table; memory-mapped where it comes from a cache.
+    """
+
+    def __init__(self, arrow: pa.Table) -> None:
+        self.arrow = arrow
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a column; numbers are not copied, and not writable.  # (N, ...)."""
+        chunks = self.arrow.column(name)
+        column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+        shape = [len(column)]
+        while pa.types.is_fixed_size_list(column.type):
+            shape.append(column.type.list_size)
+            column = column.flatten()
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        plain = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+        array = column.to_numpy(zero_copy_only=plain and not column.null_count)
+        return np.asarray(array).reshape(shape)
+
+    def numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all columns by name."""
+        return {name: self[name] for name in self.arrow.column_names}
+
+    def pandas(self) -> Any:
+        """Return a pandas `DataFrame`; an array of several numbers becomes a column for each.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        columns: dict[str, Any] = {}
+        for name, column in zip(self.arrow.column_names, self.arrow.columns, strict=True):
+            if pa.types.is_fixed_size_list(column.type):
+                parts = range(column.type.list_size)
+                columns |= {f"{name}[{part}]": pc.list_element(column, part) for part in parts}
+            else:
+                columns[name] = column
+        return pa.table(columns).to_pandas()
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows of equal or similar fields as a table; absent fields are null."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table(pa.table({name: [row.get(name) for row in rows] for name in names}))
+
+
+class Recording(NamedTuple):
+    """The episodes of a folder or of several.
+
+    Attributes:
+        spec: common spec of their states and actions, without images.
+        steps: a row for each step, in the order of the episodes.
+        episodes: a row for each episode, by actor, epoch and number.
+        paths: file of each episode.
+    """
+
+    spec: Spec
+    steps: Table
+    episodes: Table
+    paths: Sequence[Path]
+
+
+def read_recording(folders: Mapping[str, Path], cache: Path) -> Recording:
+    """Read the sealed episodes of folders, by the name of their actor, through the cache.
+
+    Args:
+        folders: folders of episode files.
+        cache: folder in which `.columns` is kept.
+
+    Raises:
+        CorruptData: an episode is damaged, or there is none.
+        SpecMismatch: two episodes have different states or actions.
+    """
+    found = {
+        f"{actor}/{epoch}-{number:06d}": path
+        for actor, folder in sorted(folders.items())
+        for path in episode_paths(folder)
+        if not path.name.endswith(PART)
+        for epoch, number in [episode_name(path)]
+    }
+    if not found:
+        raise CorruptData(f"{cache}: expected sealed episodes, found none")
+    names = hashlib.sha256("\n".join([str(FORMAT), *found]).encode()).hexdigest()[:16]
+    home = cache / FOLDER / names
+    tables = _mapped(home)
+    if tables is None or tables.names != list(found):
+        before = [each for path in (cache / FOLDER).glob("*") if (each := _mapped(path))]
+        tables = _built(found, max(before, key=lambda each: len(each.names), default=None))
+        with suppress(OSError):  # where nothing can be written, it is built each time
+            _save(home, tables)
+            tables = _mapped(home) or tables
+    spec = Spec.model_validate_json(tables.steps.schema.metadata[_SPEC])
+    return Recording(spec, Table(tables.steps), Table(tables.episodes), list(found.values()))
+
+
+class _Tables(NamedTuple):
+    steps: pa.Table
+    episodes: pa.Table
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the episodes, in order."""
+        names: list[str] = self.episodes.column("name").to_pylist()
+        return names
+
+    @property
+    def spec(self) -> bytes:
+        """The spec as JSON."""
+        text: bytes = (self.steps.schema.metadata or {}).get(_SPEC, b"")
+        return text
+
+    def pieces(self) -> Iterator[tuple[str, _Tables]]:
+        """Yield the name and the rows of each episode."""
+        start = 0
+        lengths = self.episodes.column("steps").to_pylist()
+        for row, (name, length) in enumerate(zip(self.names, lengths, strict=True)):
+            yield name, _Tables(self.steps.slice(start, length), self.episodes.slice(row, 1))
+            start += length
+
+
+def _mapped(folder: Path) -> _Tables | None:
+    """Return the cached tables, memory-mapped; None if there are none, or they are damaged."""
+    try:
+        tables = _Tables(
+            *(
+                pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
+                for name in _Tables._fields
+            )
+        )
+        for table in tables:
+            table.validate(full=True)
+        Spec.model_validate_json(tables.spec)
+        whole = sum(tables.episodes.column("steps").to_pylist()) == tables.steps.num_rows
+        return tables if whole else None
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return None
+
+
+def _built(found: Mapping[str, Path], before: _Tables | None) -> _Tables:
+    """Return the tables of episodes, with those of earlier tables taken from them."""
+    known = dict(before.pieces()) if before else {}
+    pieces, spec = [], before.spec if before and not known.keys().isdisjoint(found) else b""
+    for name, path in found.items():
+        if name in known:
+            pieces.append(known[name])
+            continue
+        episode = read_columns(path)
+        own = episode.spec.limited_to(())
+        if spec and (other := Spec.model_validate_json(spec)) != own:
+            raise SpecMismatch(f"{path}: other than earlier episodes: {own.difference(other)}")
+        spec = spec or own.model_dump_json().encode()
+        pieces.append(_Tables(_steps(episode), _episode(episode, name)))
+    steps = pa.concat_tables([piece.steps for piece in pieces])
+    lengths = [piece.steps.num_rows for piece in pieces]
+    numbers = pa.array(np.repeat(np.arange(len(pieces), dtype=np.int32), lengths))
+    place = steps.schema.get_field_index("episode")
+    steps = steps.set_column(place, "episode", numbers).unify_dictionaries()
+    episodes = pa.concat_tables([piece.episodes for piece in pieces])
+    return _Tables(
+        steps.combine_chunks().replace_schema_metadata({_SPEC: spec}), episodes.combine_chunks()
+    )
+
+
+def _steps(episode: EpisodeColumns) -> pa.Table:
+    """Return the rows of an episode's steps; the number of the episode is not known yet."""
+    count = episode.key.index
+    columns: dict[str, Any] = {
+        "episode": pa.array(np.zeros(count, np.int32)),
+        "index": pa.array(np.arange(count, dtype=np.int32)),
+    }
+    columns |= {f"state.{name}": _lists(array) for name, array in episode.state.items()}
+    columns |= {"requested": _lists(episode.requested), "action": _lists(episode.action)}
+    for name, array in episode.scalars.items():
+        column = pa.array(array)
+        columns[name] = column.dictionary_encode() if name in _TEXTS else column
+    return pa.table(columns)
+
+
+def _episode(episode: EpisodeColumns, name: str) -> pa.Table:
+    """Return the row of an episode."""
+    key, scalars = episode.key, episode.scalars
+    columns: dict[str, Any] = {
+        "name": [name],
+        "run": [key.run],
+        "actor": [key.actor],
+        "epoch": [key.epoch],
+        "episode": [key.episode],
+        "steps": [key.index],
+        "success": [episode.success],
+        "reason": [episode.reason],
+        "ended": [episode.final is not None],
+        "return": [float(scalars["reward"].sum())],
+        "human_steps": [int((scalars["source"] == ActionSource.HUMAN).sum())],
+        "script_steps": [int((scalars["source"] == ActionSource.SCRIPT).sum())],
+        "wall_s": [float(scalars["wall_s"][0]) if key.index else math.nan],
+    }
+    for part, array in episode.state.items():
+        unknown = np.full(array.shape[1:], np.nan, np.float32)
+        columns[f"final.{part}"] = _lists((episode.final or {}).get(part, unknown)[None])
+    return pa.table(columns)
+
+
+def _lists(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Return an array (N, ...) as an Arrow array of N lists."""
+    column = pa.array(np.ascontiguousarray(array, np.float32).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _save(home: Path, tables: _Tables) -> None:
+    """Replace the cache: a new folder, then the removal of older ones."""
+    home.parent.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=home.parent))
+    try:
+        for name, table in tables._asdict().items():
+            with pa.ipc.new_file(str(scratch / f"{name}.arrow"), table.schema) as writer:
+                writer.write_table(table)
+        shutil.rmtree(home, ignore_errors=True)
+        scratch.rename(home)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    for other in home.parent.iterdir():
+        if other != home:
+            shutil.rmtree(other, ignore_errors=True)

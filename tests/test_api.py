@@ -1,0 +1,325 @@
+"""The public Python interface: policies, recorded data, training and environments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import serl
+from serl.api import Run, TrainedPolicy
+from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.log.metrics import EventRow, MetricsWriter, UpdateRow
+from serl.runs.assembly import make_acting_agent, make_agent
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
+from serl.runs.resume import provenance
+from serl.runs.task_setup import make_spec, make_task
+from serl.testing.samples import leave_open, open_log, random_observation, random_records, write_log
+from serl.training.frames import FrameStack
+from serl.types import ActionSource, End, Episode, Step
+
+OUTSIDE = Path(__file__).parent / "outside"
+SMALL = {"device": "cpu", "threads": 1}
+
+
+def trained(folder: Path, **settings: Any) -> RunFolder:
+    """A run with a checkpoint of a policy with random weights and a normaliser."""
+    agent = {**SMALL, **settings.pop("agent", {"hidden": [8, 8]})}
+    config = resolve({"task": "reach", "demos": 0, "agent": agent, **settings})
+    run = RunFolder.create(folder, config, datetime.now())
+    spec = make_spec(make_task(config))
+    made = make_agent(config, spec, 0)
+    rng = np.random.default_rng(0)
+    made.fit_normaliser(rng.normal(1.0, 3.0, (50, spec.observation.state_size)).astype(np.float32))
+    weights = {
+        name: array
+        if name.endswith(("mean", "std"))
+        else np.asarray(rng.normal(0.0, 0.3, array.shape), np.float32)
+        for name, array in made.actor_weights().items()
+    }
+    run.save_checkpoint(100, {"actor": weights}, provenance(config, spec))
+    return run
+
+
+def in_float32(config: TrainConfig) -> TrainConfig:
+    agent = config.agent.model_copy(update={"matmul": "float32"})
+    return config.model_copy(update={"agent": agent})
+
+
+def compare(policy: TrainedPolicy, run: RunFolder, frames: int = 1) -> None:
+    """The policy acts as the run's agent, on one observation at a time and on batches."""
+    spec, rng = policy.spec, np.random.default_rng(1)
+    agent = make_acting_agent(in_float32(run.config), spec, 3)
+    actor = serl.load_policy(run.path)._agent.actor_weights()
+    agent.load_actor_weights(actor)
+    seen = [random_observation(spec.observation, rng) for _ in range(4)]
+    stack = FrameStack(frames)
+    expected = np.stack([agent.act(stack(each), explore=False) for each in seen])
+    assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "the observations matter"
+    policy.reset()
+    one_by_one = np.stack([policy(each) for each in seen])
+    np.testing.assert_allclose(one_by_one, expected, atol=1e-6)
+
+    def given(rows: slice) -> Mapping[str, np.ndarray]:
+        state = np.stack([spec.observation.flatten(each) for each in seen[rows]])
+        images = {n: np.stack([s.images[n] for s in seen[rows]]) for n in spec.observation.images}
+        return {"state": state, **images}
+
+    policy.reset()
+    if frames == 1:
+        np.testing.assert_allclose(policy(given(slice(4))), expected, atol=1e-6)
+    else:  # each row of a batch is an episode
+        twice = [policy({n: np.repeat(a, 2, 0) for n, a in given(slice(i, i + 1)).items()})
+                 for i in range(4)]  # fmt: skip
+        np.testing.assert_allclose(np.stack(twice)[:, 1], expected, atol=1e-6)
+
+
+def test_a_loaded_policy_acts_as_the_agent_of_the_run(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    policy = serl.load_policy(run.path)
+    assert (policy.step, policy.task.name) == (100, "reach")
+    compare(policy, run)
+    flat = np.zeros(policy.spec.observation.state_size)
+    assert policy(flat).shape == (3,)
+    assert policy(flat[None].repeat(7, 0)).shape == (7, 3)
+
+
+def test_from_pixels_it_stacks_the_frames_of_an_episode(tmp_path: Path) -> None:
+    small = {"hidden": [8], "frames": 2, "encoder_channels": [4, 4], "latent": 8}
+    run = trained(tmp_path, task="pick_cube", observe="pixels", agent=small)
+    policy = serl.load_policy(run.path)
+    compare(policy, run, frames=2)
+
+
+def test_a_gripper_has_its_critic_and_an_algorithm_from_outside_acts_too(tmp_path: Path) -> None:
+    hybrid = trained(tmp_path, task="pick_cube", agent={"hidden": [8], "algorithm": "hybrid"})
+    compare(serl.load_policy(hybrid.path), hybrid)
+    td3 = {"algorithm": str(OUTSIDE / "td3.py"), "width": 16}
+    policy = serl.load_policy(trained(tmp_path, agent=td3).path)
+    states = np.random.default_rng(0).normal(size=(3, policy.spec.observation.state_size))
+    np.testing.assert_array_equal(policy(states), np.stack([policy(state) for state in states]))
+
+
+def test_a_policy_sees_a_reading_in_the_frames_of_the_task(tmp_path: Path) -> None:
+    policy = serl.load_policy(trained(tmp_path).path)
+    env = serl.make_env(policy.task)
+    flat, _ = env.reset(seed=0)
+    reading = env.robot.observe()
+    policy.reset(reading)
+    np.testing.assert_array_equal(policy(policy.observation(reading)), policy(flat))
+    env.close()
+
+
+def test_wrong_observations_are_refused(tmp_path: Path) -> None:
+    policy = serl.load_policy(trained(tmp_path).path)
+    size = policy.spec.observation.state_size
+    for given, line in (
+        (np.zeros(size + 1), rf"state: expected the shape \[{size}\] or \[B, {size}\], got"),
+        (np.zeros((2, 2, size)), "state: expected the shape"),
+        (np.full(size, np.nan), "state: not finite"),
+        ({"state": np.zeros(size), "front": 0}, "expected \\['state'\\], got \\['front', 'state'"),
+    ):
+        with pytest.raises(SpecMismatch, match=line):
+            policy(given)
+
+
+def test_a_run_with_stages_names_them(tmp_path: Path) -> None:
+    stages = {"a": {"config": {"task": "reach"}, "then": "a"}}
+    run = RunFolder.create(tmp_path, resolve({"task": "reach", "stages": stages}), datetime.now())
+    for function in (serl.load_policy, serl.open_run):
+        with pytest.raises(BadInput, match=r"has stages, each a run: expected one of .*/stages/a"):
+            function(run.path)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[Path, list[Any]]:
+    """A folder of three episodes, and their records; a person and a script act in some steps."""
+    records: list[Any] = random_records(3, 1, 4)
+    sources = dict(zip((1, 4), (ActionSource.HUMAN, ActionSource.SCRIPT), strict=True))
+    records = [
+        replace(record, source=sources.get(row, ActionSource.POLICY), reward=row / 3)
+        if isinstance(record, Step)
+        else record
+        for row, record in enumerate(records)
+    ]
+    write_log(tmp_path / "actor0", records)
+    return tmp_path / "actor0", records
+
+
+def test_steps_and_episodes_hold_the_logged_values(recorded: tuple[Path, list[Any]]) -> None:
+    folder, records = recorded
+    steps = [record for record in records if isinstance(record, Step)]
+    ends = [record for record in records if isinstance(record, End)]
+    run = serl.open_run(folder)
+    assert (len(run.steps), len(run.episodes)) == (8, 3)
+    for name in ("requested", "action", "reward", "terminated", "truncated", "wall_s"):
+        expected = np.stack([np.asarray(getattr(step, name)) for step in steps])
+        np.testing.assert_array_equal(run.steps[name], expected)
+        assert run.steps[name].dtype == expected.dtype
+    for name in run.spec.observation.state:
+        states = np.stack([step.observation.state[name] for step in steps])
+        np.testing.assert_array_equal(run.steps[f"state.{name}"], states)
+        finals = np.stack([end.observation.state[name] for end in ends])
+        np.testing.assert_array_equal(run.episodes[f"final.{name}"], finals)
+    assert run.steps["source"].tolist() == [step.source for step in steps]
+    assert run.steps["episode"].tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+    assert run.episodes["human_steps"].tolist() == [1, 0, 0]
+    assert run.episodes["script_steps"].tolist() == [0, 1, 0]
+    assert run.episodes["reason"].tolist() == ["success"] * 3
+    assert run.read_episode(1).steps[0].key == steps[3].key
+    assert run.read_episode(1).steps[0].observation.images.keys() == {"front", "wrist"}
+
+
+def test_transitions_end_at_the_final_observation(recorded: tuple[Path, list[Any]]) -> None:
+    folder, _ = recorded
+    run = serl.open_run(folder)
+    made = run.transitions()
+    episodes = [run.read_episode(row) for row in range(3)]
+
+    def flat(episode: Episode) -> np.ndarray:
+        assert episode.end is not None
+        seen = [*(step.observation for step in episode.steps), episode.end.observation]
+        return np.stack([run.spec.observation.flatten(each) for each in seen])
+
+    before = np.concatenate([flat(episode)[:-1] for episode in episodes])
+    np.testing.assert_array_equal(made.state, before)
+    after = np.concatenate([flat(episode)[1:] for episode in episodes])
+    np.testing.assert_array_equal(made.next_state, after)
+    assert made.episode.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+
+
+def test_episodes_that_a_crash_cut_have_no_transitions(tmp_path: Path) -> None:
+    write_log(tmp_path, random_records(2))
+    cut = random_records(3, ended=False, epoch=7)
+    with open_log(tmp_path, 7) as log:
+        for record in cut:
+            log.append(record)
+    leave_open(tmp_path, random_records(2, epoch=9), epoch=9)
+    run = serl.open_run(tmp_path)
+    assert run.episodes["steps"].tolist() == [3, 2], "and one that is open has no row yet"
+    assert run.episodes["ended"].tolist() == [False, True]
+    assert run.transitions().episode.tolist() == [1, 1]
+    assert np.isnan(run.episodes["final.gripper"][0]).all()
+
+
+def test_numbers_are_mapped_from_the_cache_and_new_episodes_added(tmp_path: Path) -> None:
+    (first,) = write_log(tmp_path, random_records(3, epoch=1), epoch=1)
+    before = serl.open_run(tmp_path).steps
+    assert serl.open_run(tmp_path).steps["action"].flags.owndata is False
+    hidden = first.rename(first.with_suffix(".hidden"))
+    write_log(tmp_path, random_records(2, epoch=2), epoch=2)
+    hidden.rename(first).write_bytes(b"")  # is not read again: its numbers are in the cache
+    both = serl.open_run(tmp_path)
+    assert both.episodes["steps"].tolist() == [3, 2]
+    np.testing.assert_array_equal(both.steps["action"][:3], before["action"])
+    assert len(list((tmp_path / ".columns").iterdir())) == 1, "the older cache is removed"
+
+
+@pytest.mark.parametrize("damage", ["cut", "none", "read-only"])
+def test_a_cache_that_cannot_be_used_costs_only_time(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path, random_records(3))
+    expected = serl.open_run(tmp_path).steps["action"].copy()
+    (cached,) = tmp_path.glob(".columns/*/steps.arrow")
+    if damage == "cut":
+        cached.write_bytes(cached.read_bytes()[:-200])
+    else:
+        cached.unlink()
+    if damage == "read-only":
+        monkeypatch.setattr("tempfile.mkdtemp", _refused)
+    np.testing.assert_array_equal(serl.open_run(tmp_path).steps["action"], expected)
+
+
+def _refused(*_: object, **__: object) -> str:
+    raise OSError("read-only")
+
+
+def test_damaged_and_differing_episodes_are_refused(tmp_path: Path) -> None:
+    (path,) = write_log(tmp_path, random_records(3))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptData, match=str(path)):
+        _ = serl.open_run(tmp_path).steps
+    with pytest.raises(BadInput, match=f"{tmp_path / 'gone'}: expected the folder of a run"):
+        serl.open_run(tmp_path / "gone")
+
+
+def test_pandas_has_a_column_for_each_number(recorded: tuple[Path, list[Any]]) -> None:
+    folder, records = recorded
+    frame = serl.open_run(folder).steps.pandas()
+    assert frame["action[2]"].tolist() == [r.action[2] for r in records if isinstance(r, Step)]
+    assert frame.groupby("source").size().to_dict() == {"policy": 6, "human": 1, "script": 1}
+
+
+def test_a_run_has_the_episodes_of_its_actors_and_metrics(tmp_path: Path) -> None:
+    folder = trained(tmp_path)
+    write_log(folder.episodes("actor0"), random_records(3))
+    with MetricsWriter(folder.path) as metrics:
+        metrics.write(10, UpdateRow(1, 2.0, 4.0, q=0.5))
+        metrics.write(20, EventRow("started"))
+        metrics.write(30, UpdateRow(2, 2.0, 4.0, critic_loss=0.25))
+    run = serl.open_run(folder.path)
+    assert isinstance(run, Run)
+    assert (run.config is not None, len(run.steps)) == (True, 3)
+    updates = run.metrics("update")
+    assert updates["steps"].tolist() == [10, 30]
+    assert updates.arrow.column("q").to_pylist() == [0.5, None]
+    assert len(run.metrics("evaluation")) == 0
+
+
+def test_training_takes_mappings_and_dotted_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RunFolder] = []
+    monkeypatch.setattr("serl.cli.training.train_run", lambda run, display: made.append(run))
+    monkeypatch.setattr("serl.ros.processes.require_ros", lambda: None)
+    dotted = {"agent.batch_size": 32}
+    run = serl.train("reach", tmp_path, steps=60, agent={"utd": 2}, **dotted)
+    assert made[0].path == run.path
+    assert run.path.parent == tmp_path / "reach"
+    config = made[0].config
+    assert (config.steps, config.agent.utd, config.agent.batch_size) == (60, 2, 32)
+    with pytest.raises(BadInput, match=r"agent\.utdd"):
+        serl.train("reach", tmp_path, agent={"utdd": 2})
+
+
+def test_an_environment_is_made_of_a_name_and_its_settings() -> None:
+    env = serl.make_env("reach", task_config={"time_limit_s": 0.2})
+    env.reset(seed=0)
+    ends = [env.step(np.zeros(3, np.float32))[3] for _ in range(2)]
+    assert ends == [False, True]
+    with pytest.raises(BadInput, match="task_config: expected the name of a task"):
+        serl.make_env(env.task, task_config={"time_limit_s": 1.0})
+
+
+def test_a_package_that_is_not_installed_is_named(
+    recorded: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "serl.datasets.tables", raising=False)
+    run = serl.open_run(recorded[0])
+    with pytest.raises(BadInput, match=r"^pyarrow is not installed: pip install 'serl\[data\]'$"):
+        _ = run.steps
+    with pytest.raises(BadInput, match="pyarrow is not installed"):
+        run.metrics()
+
+
+def test_the_names_are_loaded_when_they_are_used() -> None:
+    program = (
+        "import serl, sys; print('serl.api' in sys.modules, 'load_policy' in dir(serl)); "
+        "serl.open_run; print('serl.api' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False True\nTrue False\n", done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'load_police'"):
+        _ = serl.load_police

@@ -1,0 +1,63 @@
+"""The code of docs/howto/python.md runs, in its order."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from serl import plugins
+from serl.clock import VirtualClock
+from serl.log.episode_log import EpisodeLog
+from serl.log.metrics import EpisodeRow, MetricsWriter
+from serl.loop import EpisodeKey, RecordCallback, run
+from serl.policy import Random
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+
+from .test_api import trained
+
+PAGE = (Path(__file__).parents[1] / "docs/howto/python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def a_run(tmp_path: Path) -> RunFolder:
+    """A run of pick_cube with a checkpoint, an episode and its metrics."""
+    made = trained(tmp_path, task="pick_cube", task_config={"time_limit_s": 1.0})
+    task = make_task(made.config)
+    spec = make_spec(task)
+    robot = plugins.make_simulation(task)
+    robot.reset(0)
+    with EpisodeLog(made.episodes("actor0"), spec, made.name, "actor0", 1) as log:
+        key = EpisodeKey(made.name, "actor0", 1, 0)
+        clock = VirtualClock(robot.advance, spec.rate_hz)
+        run(robot, task, Random(spec.action, 0), clock, key, [RecordCallback(log.append)])
+    with MetricsWriter(made.path) as metrics:
+        row = EpisodeRow("actor0", 0, 10, False, False, 0.0, 0, 0, "time limit", 1.0, 0)
+        metrics.write(10, row)
+    return made
+
+
+def test_the_code_of_the_page_runs(
+    a_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "\n".join(BLOCKS)
+    assert "runs/pick_cube/2026-11-24_09-00-00" in code
+    trainings: list[RunFolder] = []
+
+    def train_run(run: RunFolder, display: object) -> None:
+        trainings.append(run)  # how it trains: tests/ros/test_training.py
+
+    monkeypatch.setattr("serl.cli.training.train_run", train_run)
+    monkeypatch.setattr("serl.ros.processes.require_ros", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "page.py"
+    script.write_text(code.replace("runs/pick_cube/2026-11-24_09-00-00", str(a_run.path)))
+    names = runpy.run_path(str(script))
+    assert (trainings[0].config.steps, trainings[0].config.agent.utd) == (3000, 2)
+    assert names["done"]
+    assert names["state"].shape == (10, 16)
+    assert names["env"].task.config.time_limit_s == 5.0
