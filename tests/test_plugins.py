@@ -26,6 +26,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "racing_car",
         "reach",
         "timing_belt",
+        "whip_block",
     ]
     assert plugins.names("sim") == ["arm", "bimanual", "car"]
     assert plugins.names("renderer") == ["gl", "ray"]
@@ -48,7 +49,8 @@ def test_a_name_gives_the_class() -> None:
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
-        BadInput, match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach, timing_belt"
+        BadInput,
+        match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach, timing_belt, whip_block",
     ):
         plugins.load("task", "pick_cub")
 

@@ -33,6 +33,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "dashboard": {},
     "handover": {},
     "timing_belt": {},
+    "whip_block": _SCRIPTED,
 }
 """Settings by task that differ from those of the preset "hard"."""
 

@@ -129,4 +129,5 @@ def test_every_row_can_be_trained_on_every_task(task: str) -> None:
         assert config.steps == (0 if row == "bc" else 77)
         assert config.task_config["perception"]["bias_m"] > 0.002
         assert (config.agent.algorithm == "bc") == (row in ("bc", "hg_dagger"))
+        assert (config.demonstrator == "expert") == (task == "whip_block")
         assert (config.intervention == "none") == (row in ("bc", "rl"))

@@ -24,10 +24,12 @@ SEEN = (
     "timing_belt",
     "peg_insertion_6d",
     "dashboard",
+    "whip_block",
 )
 HIDDEN = (
     "cube", "hole", "peg", "handle", "opening", "part", "cable", "end", "patty", "turned", "bar",
     "passed", "around", "card", "socket", "switch", "lever",
+    "loose", "top", "stand",
 )  # fmt: skip
 
 

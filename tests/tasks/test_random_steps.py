@@ -21,7 +21,7 @@ from tests.bench.task_bench import Walk, walk
 NEW = (
     "bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car",
     "timing_belt", "peg_insertion_6d", "connector_insertion_6d",
-    "dashboard",
+    "dashboard", "whip_block",
 )  # fmt: skip
 SLOW = ("cable_routing", "timing_belt")  # chains
 
