@@ -36,7 +36,7 @@ def answer(said: str) -> str | None:
     """What a person answers to the end of what was said; nothing while nothing is asked."""
     end = said.rstrip()[-400:]
     if end.endswith(CHOICE):
-        step = re.findall(r"\d/9 (\w+): ", said)[-1]
+        step = re.findall(r"\d+/10 (\w+): ", said)[-1]
         return REASONS.get(step, "")
     for corner, place in zip(("nearest", "furthest"), CORNERS, strict=True):
         if f"corner {corner}" in end.splitlines()[-1] and end.endswith("x,y,z in m"):
@@ -44,6 +44,8 @@ def answer(said: str) -> str | None:
     if end.endswith("up down]"):
         axis = re.findall(r"\+([xyz]): which way", end)[-1]
         return {"x": "forward", "y": "left", "z": "up"}[axis]
+    if end.endswith("e ends"):
+        return "e"
     if end.endswith("[y/n]"):
         return "y"
     return "" if end.endswith(("Enter", "Enter begins", SWINGS)) else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
-from serl.geometry import Vector, add, subtract
+from serl.geometry import Vector, add, is_between, subtract
 from serl.motion import Pose
+from serl.reset import ResetConfig, Waypoint
 from serl.ros.arm.controller import settle_controller
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.cameras import cameras
@@ -190,11 +191,65 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
     return x, y, z
 
 
+def reset(session: SetupSession) -> str:
+    """Teach the path on which a part is put back after an episode, by hand guiding.
+
+    Nothing commands the arm meanwhile. Without a pose the tool returns to home alone.
+    """
+    arm, asker, place = session.arm, session.asker, session.profile.workspace
+    if place is None:
+        raise StepFailed("no workspace was taught: do that step first")
+    arm.end_guard()
+    asker.show(
+        "After an episode the tool returns to home by itself. If it is to put a part back into its "
+        "fixture before, close the hand on the part, put the arm into its hand-guiding mode, and "
+        "guide it along the way, pose by pose. Nothing commands the arm now."
+    )
+    path, closed = list[Waypoint](), True
+    while True:
+        question = f"Pose {len(path) + 1}: Enter takes it, o if the hand opens there, e ends"
+        answer = asker.ask("reset.pose", question).lower()
+        if answer == "e":
+            break
+        if answer not in ("", "o"):
+            asker.show(f"{answer!r}: expected Enter, o or e")
+        elif not arm.is_still():
+            asker.show(_MOVES)
+        else:
+            closed = closed and answer != "o"
+            pose = arm.measured()
+            path.append(
+                Waypoint(position_m=pose.position, orientation=pose.quaternion, closed=closed)
+            )
+            asker.show(f"  {format_position(pose.position)}, hand {'closed' if closed else 'open'}")
+    _check_path(path, place)
+    before = session.profile.reset or ResetConfig()
+    kind = "path" if path else "home"
+    kept = before.model_copy(update={"kind": kind, "path": tuple(path)})
+    session.profile = session.profile.model_copy(update={"reset": kept})
+    if path:
+        asker.ask("reset.end", "End hand guiding, so that the controller holds the arm; Enter")
+    return f"a path of {len(path)} poses, then home" if path else "home"
+
+
+def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
+    """Raise `StepFailed` unless a path opens the hand, within the workspace."""
+    if path and all(each.closed for each in path):
+        raise StepFailed("the hand opens at no pose: answer o where the part is let go")
+    for number, each in enumerate(path, 1):
+        inside = zip(place.low_m, each.position_m, place.high_m, strict=True)
+        kept_out = any(is_between(each.position_m, box.low_m, box.high_m) for box in place.keep_out)
+        if kept_out or not all(low <= at <= high for low, at, high in inside):
+            where = format_position(each.position_m)
+            raise StepFailed(f"pose {number} is outside the workspace, at {where}")
+
+
 STEPS = (
     SetupStep("connection", "topics of the driver and their rates", connection),
     SetupStep("limits", "gains, limits and payload", limits),
     SetupStep("frames", "which way the axes point", frames),
     SetupStep("workspace", "home, and a box to work in", workspace),
+    SetupStep("reset", "back to home after an episode", reset),
     SetupStep("cameras", "what is seen", cameras),
     SetupStep("takeover", "a person takes over and hands back", takeover),
     SetupStep("estop", "the emergency stop of the guard", estop),

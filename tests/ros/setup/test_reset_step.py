@@ -1,0 +1,105 @@
+"""The step of `serl setup` that teaches how the arm comes back, with an arm guided by a list."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serl.arm_profile import load_robot
+from serl.motion import Box, Pose
+from serl.reset import ResetConfig
+from serl.ros.setup.checks import StepFailed
+from serl.ros.setup.steps import reset
+from serl.workspace import Workspace
+
+pytestmark = pytest.mark.ros
+
+DOWN = (1.0, 0.0, 0.0, 0.0)
+PLACE = Workspace(
+    low_m=(0.3, -0.25, 0.015),
+    high_m=(0.65, 0.25, 0.35),
+    home_m=(0.45, 0.0, 0.2),
+    reference=DOWN,
+    keep_out=(Box(low_m=(0.6, 0.2, 0.0), high_m=(0.7, 0.3, 0.4)),),
+)
+HIGH, LOW = (0.5, -0.1, 0.2), (0.5, -0.1, 0.05)
+
+
+class Session:
+    """A session with a person who guides the tool from place to place."""
+
+    def __init__(self, answers: list[str], *places: tuple[float, float, float]) -> None:
+        self.profile = load_robot("sim").model_copy(update={"workspace": PLACE})
+        self._answers, self._places = answers, list(places)
+        self.said, self.moves = list[str](), 0
+        self.arm: Any = SimpleNamespace(
+            end_guard=lambda: self.said.append("no guard"),
+            is_still=self._is_still,
+            measured=lambda: Pose(self._places.pop(0), DOWN),
+        )
+        self.asker: Any = SimpleNamespace(
+            show=self.said.append, ask=lambda key, question: self._answers.pop(0)
+        )
+
+    def _is_still(self) -> bool:
+        self.moves -= 1
+        return self.moves < 0
+
+
+def run(session: Session) -> str:
+    given: Any = session
+    return reset(given)
+
+
+def test_a_path_is_taught_pose_by_pose_and_the_hand_stays_open_after_it_has_opened() -> None:
+    session = Session(["", "what", "o", "", "e", ""], HIGH, LOW, HIGH)
+    session.moves = 1
+    session._answers.insert(0, "")  # while it still moves
+    assert run(session) == "a path of 3 poses, then home"
+    taught = session.profile.reset
+    assert taught is not None
+    assert taught.kind == "path"
+    assert [(each.position_m, each.closed) for each in taught.path] == [
+        (HIGH, True),
+        (LOW, False),
+        (HIGH, False),
+    ]
+    assert session.said[0] == "no guard", "nothing commands an arm that is guided"
+    assert "'what': expected Enter, o or e" in session.said
+    assert any("it moves" in each for each in session.said)
+
+
+def test_without_a_path_the_arm_goes_home_and_other_settings_are_kept() -> None:
+    session = Session(["e"])
+    before = ResetConfig(
+        range_m=0.05, kind="path", path=({"position_m": LOW, "orientation": DOWN},)
+    )
+    session.profile = session.profile.model_copy(update={"reset": before})
+    assert run(session) == "home"
+    assert session.profile.reset == ResetConfig(kind="home", range_m=0.05)
+
+
+@pytest.mark.parametrize(
+    ("answers", "places", "complaint"),
+    [
+        (["", "e"], [HIGH], "the hand opens at no pose"),
+        (["o", "e"], [(0.5, -0.1, 0.4)], "pose 1 is outside the workspace, at 0.500,-0.100,0.400"),
+        (["", "o", "e"], [HIGH, (0.62, 0.22, 0.1)], "pose 2 is outside the workspace"),
+    ],
+)
+def test_a_path_that_lets_nothing_go_or_leaves_the_workspace_is_refused(
+    answers: list[str], places: list[tuple[float, float, float]], complaint: str
+) -> None:
+    session = Session(answers, *places)
+    with pytest.raises(StepFailed, match=complaint):
+        run(session)
+    assert session.profile.reset is None
+
+
+def test_an_arm_without_a_workspace_is_taught_that_first() -> None:
+    session = Session([])
+    session.profile = load_robot("sim")
+    with pytest.raises(StepFailed, match="no workspace was taught"):
+        run(session)
