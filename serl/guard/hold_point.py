@@ -25,7 +25,7 @@ class HoldPoint:
     is near enough to be explained by an obstacle that held the arm up. In a protective stop it
     gives way to a push, by `Limits.yield_m` in all, measured from the pose at which the setpoint of
     the stop came to rest. Neither leads out of the box or into a keep-out box, and neither happens
-    while the measurements are doubted. An emergency stop does not give way.
+    while the measurements are doubted. In an emergency stop the place does not change at all.
 
     Attributes:
         place: goal of the setpoint; None: the setpoint stays at its pose.
@@ -77,7 +77,8 @@ class HoldPoint:
         """
         pose = self._measured.fresh_pose(now_s)
         if pose is not None and not self._measured.rivals:
-            settles = self._settles and self._has_settled(pose, now_s)
+            may_settle = self._settles and state is not GuardState.ESTOP
+            settles = may_settle and self._has_settled(pose, now_s)
             if settles or self._is_pushed(setpoint, state, soft, now_s):
                 self._move(pose)
         return self.place or setpoint

@@ -229,10 +229,10 @@ def test_a_stop_leads_no_arm_back_that_is_behind(stop: str, lag: float) -> None:
 
 
 def test_a_stopped_arm_that_something_holds_up_is_let_go_of() -> None:
-    """Also one that feels nothing: the setpoint goes to where it stands."""
+    """Also one that feels nothing: the setpoint goes to where it stands; in an estop it stays."""
     loop = driving(wrench=False)
     wall = loop.fake.pose
-    loop.guard.estop("test")
+    loop.guard.stop("test")
     for _ in range(200):
         loop.fake.pose = wall
         loop.tick()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from serl.errors import BadInput
+from serl.geometry import between
 from serl.guard.checks import is_apart, is_inside
 from serl.guard.guard import GuardState
 from serl.motion import Box, Limits, Pose
@@ -69,9 +70,40 @@ def test_forged_measurements_lead_a_stopped_arm_no_farther_than_its_bound(
 
 
 @pytest.mark.parametrize("state", ["estop", "protective stop"])
-def test_a_stop_in_motion_settles_once_where_an_arm_that_is_held_up_may_be(state: str) -> None:
+def test_forged_rotations_turn_a_stopped_arm_no_farther_than_its_bound(state: str) -> None:
+    loop = stopped(state)
+    loop.force = PUSH
+    most_rad = 0.0
+    for tick in range(1000):
+        loop.fake.pose = shifted(START, 0.0, 0.001 * tick)
+        loop.tick()
+        assert loop.setpoint is not None
+        most_rad = max(
+            most_rad, math.hypot(*between(START.quaternion, loop.setpoint.pose.quaternion))
+        )
+    assert most_rad == pytest.approx(0.0 if state == "estop" else 0.15, abs=1e-6)
+
+
+def test_an_estop_in_motion_is_led_nowhere() -> None:
+    """Not by an arm that an obstacle held up, nor by one that the protective stop gave way to."""
     loop = driving()
-    (loop.guard.estop if state == "estop" else loop.guard.stop)("test")
+    loop.guard.estop("test")
+    loop.tick(12)
+    assert loop.setpoint is not None
+    held_up = shifted(loop.setpoint.pose, -0.012)
+    assert lead(loop, lambda _: held_up, 300) == 0.0
+    loop = stopped("protective stop")
+    loop.force = PUSH
+    assert lead(loop, lambda tick: shifted(START, 1e-4 * tick), 200) > 0.01
+    loop.guard.estop("test")
+    loop.tick(12)
+    loop.force = [0.0] * 6
+    assert lead(loop, lambda _: shifted(START, 0.025), 300) == 0.0
+
+
+def test_a_stop_in_motion_settles_once_where_an_arm_that_is_held_up_may_be() -> None:
+    loop = driving()
+    loop.guard.stop("test")
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
@@ -83,7 +115,7 @@ def test_a_stop_in_motion_settles_once_where_an_arm_that_is_held_up_may_be(state
 
 def test_a_stop_does_not_settle_far_from_where_it_came_to_rest() -> None:
     loop = driving()
-    loop.guard.estop("test")
+    loop.guard.stop("test")
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
