@@ -51,7 +51,20 @@ class NeedsPerson(SerlError):
         super().__init__(f"{NEEDS_PERSON}: {why}")
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the most similar name, or ""."""
-    similar = difflib.get_close_matches(name, names, 1)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
+def did_you_mean(name: str, names: Iterable[str], least: float = 0.6) -> str:
+    """Return the end of an error message that suggests the most similar name, or "".
+
+    Upper case, hyphens and a namespace, as in "serl/PickCube-v0", make no difference.
+
+    Args:
+        name: unknown name.
+        names: known names.
+        least: least similarity, from 0 to 1.
+    """
+    known = {_plain(each): each for each in names}
+    similar = difflib.get_close_matches(_plain(name), known, 1, least)
+    return f"; did you mean {known[similar[0]]!r}?" if similar else ""
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("/")[2].lower().replace("-", "_").strip("_")

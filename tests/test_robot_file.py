@@ -43,7 +43,7 @@ def test_what_was_taught_is_loaded_wherever_a_robot_is(tmp_path: Path) -> None:
     [
         ("", "expected a YAML mapping"),
         ("name: [", "not YAML"),
-        ("name: sim", "field required"),
+        ("name: sim", "missing, but required"),
         ("colour: red", "unknown setting"),
     ],
 )

@@ -30,7 +30,7 @@ POST = {"low_m": (0.5, 0.1, 0.0), "high_m": (0.55, 0.15, 0.4)}
         ({"corner": 1}, "unknown setting"),
         ({"keep_out": [POST, {**POST, "low_m": (0.5, 0.2, 0.0)}]}, r"keep_out.1.*must be below"),
         ({"keep_out": [{"low_m": (0.4, -0.1, 0.1), "high_m": (0.5, 0.1, 0.3)}]}, "home is in keep"),
-        ({"keep_out": [{"low_m": (0.4, -0.1, 0.1)}]}, r"keep_out.0.high_m: field required"),
+        ({"keep_out": [{"low_m": (0.4, -0.1, 0.1)}]}, r"keep_out.0.high_m: missing, but required"),
         ({"keep_out": [POST] * 65}, "keep_out"),
     ],
 )

@@ -27,6 +27,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.graph_file import ConsoleEntry, GraphConfig, RobotEntry
 from serl.runs.plugin_settings import CHOICES
 from serl.runs.sweep import SweepConfig
+from serl.system.settings_file import unit_of
 from serl.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
@@ -63,10 +64,8 @@ def rows(model: type[BaseModel], values: BaseModel | None = None, prefix: str = 
             found += rows(inner, nested, f"{prefix}{name}.")
             continue
         kind = settings._kind(schema["properties"][name], schema.get("$defs", {}))
-        unit = settings._SUFFIX.search(name)
         shown = "required" if required else _shown(default)
-        unit_text = settings._UNITS[unit[1]] if unit else ""
-        found.append(Row(f"{prefix}{name}", kind, unit_text, shown, texts.get(name, "")))
+        found.append(Row(f"{prefix}{name}", kind, unit_of(name), shown, texts.get(name, "")))
     return found
 
 

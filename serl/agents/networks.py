@@ -7,6 +7,7 @@ function of tensors.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -287,7 +288,22 @@ def choose_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"device {name!r} cannot be used here: {error}") from None
+        raise BadInput(
+            f"agent.device: {name!r} cannot be used here: {_fault(name, error)}"
+        ) from None
+
+
+def _fault(name: str, error: Exception) -> str:
+    """Return why a device cannot be used, and the remedy, in one line."""
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
+        return "expected auto, cpu, cuda, or one GPU such as cuda:1"
+    if name.startswith("cuda") and torch.version.cuda is None:
+        version = torch.__version__.partition("+")[0]
+        return (
+            "this PyTorch is built for the CPU only; to install the build for CUDA: pip install "
+            f"--force-reinstall --index-url https://pypi.org/simple torch=={version}"
+        )
+    return str(error).partition("\n")[0]
 
 
 def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from serl.cli.arguments import add_namespace, add_run
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig
@@ -19,20 +20,20 @@ from serl.system.supervisor import Supervisor
 from serl.training.link import read_link_status
 
 _LOOK_S = 20.0
-_SILENT = "no learner of this run answers; does `serl learner` run?"
-_BUSY = "the learner does not answer yet: it starts, or trains on demonstrations first"
+_SILENT = "no answer from a learner of this run; is `serl learner` running?"
+_BUSY = "no answer from the learner yet: it is starting, or training on demonstrations"
 _GRACE_S = 5.0  # for a newly started learner to take its lock
 DONE = 0
 
 
 def actor_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl actor`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument("--name", default="actor0", help="unique within the run")
+    add_run(parser)
+    parser.add_argument("--name", default="actor0", help="name of the actor, unique within the run")
     parser.add_argument(
-        "--robot", metavar="NAME", help="a real arm, of a run on real arms; else the run's own"
+        "--robot", metavar="NAME", help="the real arm of this actor, else the arm of the run"
     )
-    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
+    add_namespace(parser)
 
 
 def actor(options: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ def await_learner(
         elif now() > seen_s + _GRACE_S:
             raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
         if not is_announced:
-            print("waits for the learner, which records demonstrations first", flush=True)
+            print("waiting for the learner, which records demonstrations first", flush=True)
             is_announced = True
         sleep(0.2)
 

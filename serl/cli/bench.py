@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from serl.cli.arguments import integer
 from serl.cli.sweep import train_all
 from serl.errors import BadInput
 from serl.log.metrics import read_metrics
@@ -67,11 +68,19 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         default=[*ROW_NAMES],
         help="; ".join(("expert: the script", *(f"{row}: {ROWS[row].text}" for row in ROWS))),
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", default=[*SEEDS])
     parser.add_argument(
-        "--out", type=Path, default=Path("bench/hard"), help="folder of the results"
+        "--seeds", nargs="+", type=integer(0), metavar="SEED", default=[*SEEDS], help="seeds to run"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench/hard"),
+        metavar="FOLDER",
+        help="folder of the results",
+    )
+    parser.add_argument(
+        "--jobs", type=integer(1), default=1, metavar="N", help="number of concurrent trainings"
+    )
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -80,8 +89,6 @@ def bench(options: argparse.Namespace) -> int:
     Raises:
         BadInput: a name or a setting is invalid, or a folder has other settings.
     """
-    if options.jobs < 1:
-        raise BadInput(f"--jobs: expected at least 1, got {options.jobs}")
     rows = _rows(options.rows)
     overrides = parse_overrides(options.overrides)
     hard = HardSet(options.out.resolve(), options.tasks, options.seeds, overrides)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from serl.camera import View
+from serl.cli.arguments import integer, number
 from serl.errors import BadInput
 from serl.system.cameras import (
     CameraSource,
@@ -30,19 +31,43 @@ _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
 
 def camera_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl camera`."""
-    parser.add_argument("name", help="as views call the camera, such as front")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the camera in the task's views, such as front"
+    )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--device", default="0", help="a number, /dev/videoN or a link to one")
-    source.add_argument("--realsense", metavar="SERIAL", nargs="?", const="", help="a RealSense")
-    source.add_argument("--file", type=Path, metavar="FILM", help="a film in the place of a camera")
-    parser.add_argument("--loop", action="store_true", help="begin a film anew at its end")
-    parser.add_argument("--size", metavar="WxH", default="640x480", help="asked of the device")
-    parser.add_argument("--rate", type=float, help="frames a second; default 30 or the film's")
-    parser.add_argument("--crop", metavar="L,T,R,B", help="the part that is seen, as shares")
-    parser.add_argument("--resize", metavar="WxH", help="size of the published images")
-    parser.add_argument("--jpeg", type=int, metavar="QUALITY", help="compress, 1 to 100")
-    parser.add_argument("--namespace", default="/", help="such as /sim/arm; of the topics")
-    parser.add_argument("--frame-id", help="of the headers; NAME_optical_frame")
+    source.add_argument(
+        "--device", default="0", help="USB camera: a number, /dev/videoN, or a link to one"
+    )
+    source.add_argument(
+        "--realsense",
+        metavar="SERIAL",
+        nargs="?",
+        const="",
+        help="RealSense camera of this serial number, else the only one",
+    )
+    source.add_argument("--file", type=Path, metavar="FILM", help="play a film instead of a camera")
+    parser.add_argument("--loop", action="store_true", help="restart the film at its end")
+    parser.add_argument(
+        "--size", metavar="WxH", default="640x480", help="resolution of the camera, px"
+    )
+    parser.add_argument(
+        "--rate", type=number(0.1, 240), help="frames per second, else 30 or the film's own rate"
+    )
+    parser.add_argument(
+        "--crop",
+        metavar="L,T,R,B",
+        help="edges of the published part, as shares of width and height",
+    )
+    parser.add_argument("--resize", metavar="WxH", help="size of the published images, px")
+    parser.add_argument(
+        "--jpeg", type=integer(1, 100), metavar="QUALITY", help="publish JPEG of this quality"
+    )
+    parser.add_argument(
+        "--namespace", default="/", help="namespace of the topics, such as /sim/arm"
+    )
+    parser.add_argument(
+        "--frame-id", metavar="FRAME", help="frame in the headers, else NAME_optical_frame"
+    )
 
 
 def camera(options: argparse.Namespace) -> int:
@@ -93,8 +118,6 @@ def camera(options: argparse.Namespace) -> int:
 
 def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     if options.file is not None:
-        if options.rate is not None and not 0.0 < options.rate <= 240.0:
-            raise BadInput(f"--rate {options.rate:g}: expected above 0, at most 240")
         return partial(VideoFileCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")

@@ -11,6 +11,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
+from serl.cli.arguments import integer
 from serl.cli.sweep import train_all
 from serl.errors import BadInput, SerlError
 from serl.report.comparison import METRICS, Comparison, MetricName
@@ -42,25 +43,26 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="the finished runs of one configuration, over tasks and seeds; the first is the base",
+        help="folder with the finished runs of one configuration, over tasks and seeds; the first "
+        "folder is the baseline",
     )
     parser.add_argument(
         "--metric",
         choices=get_args(MetricName),
         default="success",
-        help="the metric at the top; the others are in the table",
+        help="metric of the verdict; the others are in the table",
     )
     parser.add_argument(
         "--factor",
         action="append",
         default=[],
         metavar="NAME",
-        help="a setting, or a group of settings, that may differ; by default any one may",
+        help="setting, or group of settings, that may differ between the folders, else any one may",
     )
     parser.add_argument(
         "--claim",
         action="store_true",
-        help="require 5 seeds from 100 on, of each task and configuration",
+        help="require 5 seeds of at least 100 for each task and configuration",
     )
     parser.add_argument(
         "--adaptive",
@@ -68,14 +70,26 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         const=Path(),
         metavar="FILE",
-        help="test after each block of seeds whether more are needed; with the file of the sweep "
-        "that the folders belong to, run them",
+        help="test after each block of seeds whether more seeds are needed; with FILE, the sweep "
+        "of the folders, train them",
     )
     plan = Plan()
-    parser.add_argument("--block", type=int, default=plan.block, help="seeds of a block")
-    parser.add_argument("--blocks", type=int, default=plan.blocks, help="largest number of blocks")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings of --adaptive at a time")
-    parser.add_argument("--out", type=Path, default=Path("compare.html"), help="page to write")
+    parser.add_argument(
+        "--block", type=int, default=plan.block, metavar="N", help="number of seeds in a block"
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=plan.blocks, metavar="N", help="largest number of blocks"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="number of concurrent trainings of --adaptive",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("compare.html"), metavar="FILE", help="page to write"
+    )
 
 
 def compare(options: argparse.Namespace) -> int:

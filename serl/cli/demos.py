@@ -15,10 +15,16 @@ DONE = 0
 
 def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl demos import`."""
-    parser.add_argument("file", type=Path, help="a pickled list of transitions")
-    parser.add_argument("--task", required=True, help="name of a task or path of a .py file")
-    parser.add_argument("--map", type=Path, help="YAML: names of the file to names of the task")
-    parser.add_argument("--out", type=Path, help="folder of the recording")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="pickled list of transitions (.pkl)"
+    )
+    parser.add_argument("--task", required=True, help="name of a task, or path of a .py file")
+    parser.add_argument(
+        "--map", type=Path, metavar="FILE", help="YAML file: names in the .pkl to names in the task"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder to write, else runs/TASK/imported_..."
+    )
 
 
 def import_file(options: argparse.Namespace) -> int:
@@ -37,19 +43,21 @@ def import_file(options: argparse.Namespace) -> int:
     origin = f"imported from {options.file.name}"
     made = import_runs(found, make_spec(task), mapping, folder, origin, config.log)
     print(
-        f"{made.successes} demonstrations in {folder}; apart: {made.failures} episodes without "
-        f"success; {made.steps} steps"
+        f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
+        f"{made.failures} episodes without success"
     )
     if made.time_limits:
-        print(f"{made.time_limits} ends without a reward are taken for the time limit")
-    print("actions are taken as they are: see that their scale and frame are those of the task:")
+        print(f"{made.time_limits} ends without a reward were imported as time limits")
+    print("actions were imported unchanged; check that scale and frame are those of the task:")
     print(f"  {task.config.motion.meaning}, axes {task.config.action_spec.unit}")
     return DONE
 
 
 def undo_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl demos undo`."""
-    parser.add_argument("folder", type=Path, help="a recording by a person, from `serl record`")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="recording of a person by `serl record`"
+    )
 
 
 def undo(options: argparse.Namespace) -> int:

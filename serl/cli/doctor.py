@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serl.arm_profile import load_robot
+from serl.cli.arguments import add_namespace
 from serl.ros.doctor import Finding, findings, network_findings
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
@@ -47,8 +48,8 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
 def _met_with(domain: str) -> str:
     """Return the conditions under which a driver is visible."""
     return (
-        f"a driver is seen that was started on this host with ROS_DOMAIN_ID={domain}, and with "
-        "the transports that ROS 2 has by default"
+        f"start the driver on this host, with ROS_DOMAIN_ID={domain} and the default transports "
+        "of ROS 2"
     )
 
 
@@ -60,22 +61,26 @@ def examine_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="list the sockets of a node of a run; of one with the defaults if none is named",
+        help="list the open sockets of a node with the network settings of a run, else the default",
     )
     group.add_argument(
         "--graph",
         nargs="?",
         const="",
         metavar="RUN|DOMAIN",
-        help="show publishers, subscribers, rates and defects of a graph; default: ROS_DOMAIN_ID",
+        help="list publishers, subscribers, rates and faults in the ROS domain of a run, or in a "
+        "domain, else in ROS_DOMAIN_ID",
     )
     group.add_argument(
-        "--robot", metavar="NAME", help="an arm's driver against its profile; nothing moves"
+        "--robot", metavar="NAME", help="compare an arm's driver with its profile; nothing moves"
     )
-    group.add_argument("--new-key", type=Path, metavar="FILE", help="make a key for several hosts")
-    parser.add_argument(
-        "--namespace", default="/", help="of that arm's topics, such as /left; else the root"
+    group.add_argument(
+        "--new-key",
+        type=Path,
+        metavar="FILE",
+        help="write a new key, for training on several hosts",
     )
+    add_namespace(parser)
 
 
 def examine(options: argparse.Namespace) -> int:
@@ -86,7 +91,7 @@ def examine(options: argparse.Namespace) -> int:
     """
     if options.new_key:
         new_key(options.new_key)
-        print(f"a new key is in {options.new_key}; copy it to each host, and to nowhere else")
+        print(f"new key: {options.new_key}; copy it to each host of the training, and nowhere else")
         return 0
     if options.graph is not None:
         from serl.cli.doctor_graph import examine_graph  # imports rclpy

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.encoder_weights import views_of
+from serl.cli.arguments import add_task
 from serl.cli.terminal import Countdown
 from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
@@ -24,7 +25,9 @@ DONE = 0
 def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl encoder import`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="SERL's resnet10_params.pkl")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: in the cache folder")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write, else one in the cache folder"
+    )
 
 
 def import_file(options: argparse.Namespace) -> int:
@@ -38,8 +41,14 @@ def import_file(options: argparse.Namespace) -> int:
 
 def pretrain_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl encoder pretrain`."""
-    parser.add_argument("tasks", metavar="TASK", nargs="+", help="names, or paths of .py files")
-    parser.add_argument("--out", type=Path, required=True, help="file of the encoder, .safetensors")
+    add_task(parser, nargs="+")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file of the encoder to write, .safetensors",
+    )
 
 
 def pretrain(options: argparse.Namespace) -> int:
@@ -55,7 +64,7 @@ def pretrain(options: argparse.Namespace) -> int:
         raise BadInput(f"--out {options.out}: must end in .safetensors")
     check_destination(options.out)
     shared = {"observe": "pixels", "task_config": task_config}
-    tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.tasks}
+    tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.task}
     targets, seen = {}, {}
     for name, task in tasks.items():
         from_state = make_task(resolve({"task": name, **shared, "observe": "state"}))
@@ -63,7 +72,7 @@ def pretrain(options: argparse.Namespace) -> int:
         with plugins.make_simulation(task) as robot:
             seen[name] = sights(robot, task, from_state, config)
     made = pretrain(seen, config, Countdown("epoch", config.epochs))
-    words = ["serl", "encoder", "pretrain", *options.tasks, *options.overrides]
+    words = ["serl", "encoder", "pretrain", *options.task, *options.overrides]
     metadata = {
         "command": shlex.join([*words, "--out", options.out.name]),
         "privileged": True,
@@ -75,17 +84,17 @@ def pretrain(options: argparse.Namespace) -> int:
     save_encoder(options.out, made, metadata)
     size = options.out.stat().st_size
     print(f"{options.out}: {size:,} bytes, sees {', '.join(made.sizes)}")
-    print("it is privileged: trained on the simulator's truth, which no real camera comes with")
+    print("privileged: trained on the simulator's ground truth, which a real camera does not give")
     for name, errors in made.errors.items():
         off = ", ".join(
             f"{key} {error:.2g} {_unit(targets[name][key])}".rstrip()
             for key, error in errors.items()
         )
-        print(f"{name}: on pictures that it never saw it is off by {off} (medians)")
+        print(f"{name}: median errors on held-out images: {off}")
     weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"
     if views := task_config.get("views"):
         weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
-    print(f"next: serl train {options.tasks[0]} --observe pixels {weights}")
+    print(f"next: serl train {options.task[0]} --observe pixels {weights}")
     return DONE
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from serl.cli.arguments import add_checkpoint, add_run, integer
 from serl.errors import SerlError
 from serl.runs.folder import RunFolder
 
 
 def verify_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl verify`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    add_run(parser)
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -29,8 +29,10 @@ def verify(options: argparse.Namespace) -> int:
 def evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl eval`."""
     verify_options(parser)
-    parser.add_argument("--trials", type=int, default=50, help="number of trials")
-    parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; default: the best")
+    parser.add_argument(
+        "--trials", type=integer(1, 100_000), default=50, metavar="N", help="number of trials"
+    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--sampled", action="store_true", help="sample actions as in training, not the mode"
     )

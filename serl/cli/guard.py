@@ -8,19 +8,34 @@ import tempfile
 from pathlib import Path
 
 from serl.arm_profile import latch_path, load_robot
+from serl.cli.arguments import integer
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
 
 
 def guard_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl guard`."""
-    parser.add_argument("robot", help="name of an arm, or the path of its profile")
     parser.add_argument(
-        "--task", help="task whose limits apply; default: the workspace of the profile"
+        "robot", metavar="ROBOT", help="name of an arm (`serl list robots`), or path of its profile"
     )
-    parser.add_argument("--namespace", help="of the arm, such as /sim/arm, or /; /cell/NAME")
-    parser.add_argument("--latch", type=Path, help="file that remembers a stop, else the arm's own")
-    parser.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time, 1 to 99")
+    parser.add_argument(
+        "--task", help="the task whose limits apply, else the workspace of the profile applies"
+    )
+    parser.add_argument(
+        "--namespace", help="namespace of the arm's topics, such as /sim/arm, else /cell/NAME"
+    )
+    parser.add_argument(
+        "--latch",
+        type=Path,
+        metavar="FILE",
+        help="file that keeps a stop across restarts, else the arm's own",
+    )
+    parser.add_argument(
+        "--fifo",
+        type=integer(1, 99),
+        metavar="PRIORITY",
+        help="real-time priority (SCHED_FIFO), 1 to 99",
+    )
 
 
 def guard(options: argparse.Namespace) -> int:

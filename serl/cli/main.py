@@ -12,9 +12,12 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from serl.cli.arguments import WIDTH, Parser, refuse_unknown, remedy
 from serl.errors import BadInput, SerlError, did_you_mean
 from serl.version import __version__
 
@@ -26,7 +29,8 @@ _STOPPED = "everything is stopped"
 _EPISODES = "whole episodes until now are kept"
 _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}
 _NODES = {"camera", "guard", "sim"}
-_EPILOG = 'completion in bash and zsh: eval "$(register-python-argcomplete serl)"'
+_MORE = "`serl --help` describes all commands, `serl COMMAND --help` describes one."
+_COMPLETION = 'completion in bash and zsh: eval "$(register-python-argcomplete serl)"'
 
 
 class Command(NamedTuple):
@@ -48,10 +52,38 @@ class Command(NamedTuple):
 
 
 _GROUPS = {
-    "demos": "import demonstrations, or undo the newest one",
+    "demos": "import demonstrations, or remove the newest one",
     "encoder": "import or pretrain image encoders",
-    "reward": "collect, label, train and audit models of success",
+    "reward": "collect and label images, train and audit success classifiers",
 }
+_DAY = ("doctor", "record", "train", "replay", "eval", "run")
+"""The commands of a working day, in their order."""
+
+_SECTIONS = {
+    "a working day": _DAY,
+    "an arm, its cameras and its operator": (
+        "setup", "guard", "order", "camera", "teleop", "console", "sim",
+    ),
+    "data and rewards": ("demos", "reward", "encoder"),
+    "more trainings": ("plan", "learner", "actor", "up", "sweep", "compare", "bench"),
+    "information": ("list", "verify"),
+}  # fmt: skip
+_SYNONYMS = {
+    "calibrate": "setup",
+    "collect": "record",
+    "demo": "record",
+    "deploy": "run",
+    "evaluate": "eval",
+    "help": "--help",
+    "play": "run",
+    "resume": "train --resume RUN",
+    "rollout": "run",
+    "tasks": "list tasks",
+    "test": "eval",
+    "version": "--version",
+    "watch": "replay",
+}
+"""Words that people type for a command of another name."""
 COMMANDS = {
     "train": Command(
         "train:train", "train a task to the end, in simulation or on an arm", _ALL_SAVED, "run"
@@ -160,51 +192,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, and print the help on standard error if it is empty.
+    """Parse a command line, and print the commands on standard error if it is empty.
 
     Returns:
         The options of the command, and in addition `command`: its name, or None;
-        `overrides`: words of settings; `error`: function that prints the usage with a message, and
-        ends the process with exit code 2.
+        `overrides`: words of settings; `error`: function that raises `BadInput` with a message
+        after the name of the command.
 
     Raises:
-        BadInput: a command or an option is unknown.
-        SystemExit: argparse printed the help, the version, or the usage after a mistake.
+        BadInput: a command, an option or a value is unknown or missing.
+        SystemExit: the help or the version was printed.
     """
     name = _command_in(words)
     parser, options_of = _parser(name)
     if name is None:
         if not words:
-            parser.print_help(sys.stderr)
+            print(_overview(_DAY), file=sys.stderr)
+        elif words[0] not in _GROUPS:
+            refuse_unknown(words, parser, list)
         return parser.parse_args(words, argparse.Namespace(command=None))
     count = len(name.split())
     own = list(words[count:])
     overrides: list[str] = []
     if name in _NODES and "--ros-args" in own:
         own = own[: own.index("--ros-args")]  # the rest is for ROS 2
-    names = set(options_of._option_string_actions)
+    dotted: Callable[[], list[str]] = list
     if kind := COMMANDS[name].settings:
         from serl.cli import settings
 
-        known = settings.names(kind)
-        own, overrides = settings.split(own, known, names)
-        names |= {f"--{setting}" for setting in known}
+        own, overrides = settings.split(
+            own, settings.names(kind), set(options_of._option_string_actions)
+        )
+        dotted = partial(settings.dotted_names, kind, overrides)
         if {"-h", "--help"} & {*own}:
             settings.add(options_of, kind, overrides)
+    refuse_unknown(own, options_of, dotted)
     given = argparse.Namespace(command=name, overrides=overrides, error=options_of.error)
     options, rest = parser.parse_known_args([*name.split(), *own], given)
     if rest:
-        typed = rest[0].partition("=")[0]
-        raise BadInput(f"serl {name}: unexpected argument {typed!r}{did_you_mean(typed, names)}")
+        raise BadInput(f"{name}: {_unexpected(rest[0], own, options_of, dotted())}")
     return options
 
 
+def _unexpected(
+    word: str, own: Sequence[str], parser: argparse.ArgumentParser, settings: Sequence[str]
+) -> str:
+    """Return the error for a word that is no option and follows the last positional argument."""
+    before = own[own.index(word) - 1] if word in own[1:] else ""
+    flag = parser._option_string_actions.get(before)
+    if flag is not None and flag.nargs == 0:
+        return f"{before} takes no value, got {word!r}"
+    guess = remedy(word.partition("=")[0], parser._option_string_actions, settings)
+    return f"unexpected argument {word!r}{guess or f'; see `{parser.prog} --help`'}"
+
+
 def print_error(text: object) -> None:
-    """Print a line on standard error, red on a terminal."""
+    """Print a text as one line on standard error, red on a terminal."""
     from rich.console import Console
 
+    line = " ".join(str(text).split("\n"))
     Console(stderr=True, highlight=False).print(
-        f"serl: {text}", style="red", markup=False, soft_wrap=True
+        f"serl: {line}", style="red", markup=False, soft_wrap=True
     )
 
 
@@ -213,29 +261,54 @@ def _command_in(words: Sequence[str]) -> str | None:
     typed = " ".join(words[: 2 if words and words[0] in _GROUPS else 1])
     if typed in COMMANDS:
         return typed
-    if typed and typed not in _GROUPS and "-" not in typed[:1] and " -" not in typed:
-        guess = did_you_mean(typed, COMMANDS)
-        raise BadInput(f"unknown command {typed!r}, see `serl --help`{guess}")
+    if typed in _GROUPS:
+        parts = [name.split()[1] for name in COMMANDS if name.startswith(f"{typed} ")]
+        raise BadInput(f"{typed}: expected {', '.join(parts[:-1])} or {parts[-1]}")
+    if typed and "-" not in typed[:1] and " -" not in typed:
+        if synonym := _SYNONYMS.get(typed.lower()):
+            raise BadInput(f"unknown command {typed!r}; did you mean `serl {synonym}`?")
+        guess = did_you_mean(typed, COMMANDS) or "; `serl --help` lists all commands"
+        raise BadInput(f"unknown command {typed!r}{guess}")
     return None
+
+
+def _overview(commands: Sequence[str]) -> str:
+    """Return the commands of a working day with their help, and the names of all others."""
+    lines = ["usage: serl COMMAND [ARGUMENTS]", "", *_described(commands), ""]
+    names = {name.partition(" ")[0]: None for name in COMMANDS}
+    more = ", ".join(name for name in names if name not in commands)
+    lines += textwrap.wrap(f"more: {more}", WIDTH, subsequent_indent="      ")
+    return "\n".join([*lines, "", _MORE])
+
+
+def _described(commands: Sequence[str]) -> list[str]:
+    texts = {**_GROUPS, **{name: command.text for name, command in COMMANDS.items()}}
+    return [f"  {name:9} {texts[name]}" for name in commands]
+
+
+def _sections() -> str:
+    """Return all commands with their help, by section."""
+    lines = []
+    for title, commands in _SECTIONS.items():
+        lines += [f"{title}:", *_described(commands), ""]
+    return "\n".join([*lines, _MORE, _COMPLETION])
 
 
 def _parser(name: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """Return the parser of all commands and that of the named one, the only one with options."""
-    parser = argparse.ArgumentParser(
-        prog="serl", description="Reinforcement learning on robots.", epilog=_EPILOG
-    )
+    parser = Parser(prog="serl", usage="serl COMMAND [ARGUMENTS]")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _sections()
     parser.add_argument("--version", action="version", version=f"serl {__version__}")
-    groups = {"": parser.add_subparsers(metavar="COMMAND")}
-    options_of = parser
+    groups = {"": parser.add_subparsers(prog="serl", metavar="COMMAND", help=argparse.SUPPRESS)}
+    options_of: argparse.ArgumentParser = parser
     for full, command in COMMANDS.items():
         group, _, last = full.rpartition(" ")
         if group not in groups:
             text = _GROUPS[group]
-            inner = groups[""].add_parser(group, help=text, description=text)
+            inner = groups[""].add_parser(group, description=text)
             groups[group] = inner.add_subparsers(metavar="COMMAND", required=True)
-        sub = groups[group].add_parser(
-            last, help=command.text, description=command.text, allow_abbrev=False
-        )
+        sub = groups[group].add_parser(last, help=command.text, description=command.text)
         if full == name:
             _load(name, "_options")(sub)
             options_of = sub

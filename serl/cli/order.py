@@ -18,9 +18,14 @@ _SERVICE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*){2,}")
 def order_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl order`."""
     parser.add_argument(
-        "services", nargs="+", metavar="SERVICE", help="such as /cell/left/guard/ack; in turn"
+        "services",
+        nargs="+",
+        metavar="SERVICE",
+        help="services to call, in this order, such as /cell/left/guard/ack",
     )
-    parser.add_argument("--key", type=Path, required=True, help="of the guard: LATCH.key")
+    parser.add_argument(
+        "--key", type=Path, required=True, metavar="FILE", help="key file of the guard: LATCH.key"
+    )
 
 
 def order(options: argparse.Namespace) -> int:

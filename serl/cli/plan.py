@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from serl import plugins
 from serl.agent import Agent
+from serl.cli.arguments import add_config, add_task, number
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback, run
@@ -259,11 +259,13 @@ def _updates_per_s(
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl plan`."""
-    parser.add_argument("task", help="name of a task or path of a .py file")
-    parser.add_argument("--config", type=Path, help="YAML file of settings")
-    parser.add_argument("--seconds", type=float, default=3.0, help="to measure each rate for")
+    add_task(parser)
+    add_config(parser)
     parser.add_argument(
-        "--reset-s", type=float, default=5.0, help="time between two episodes on an arm"
+        "--seconds", type=number(0.1, 60), default=3.0, help="duration of each measurement, s"
+    )
+    parser.add_argument(
+        "--reset-s", type=number(0, 3600), default=5.0, help="duration of a reset on an arm, s"
     )
 
 
@@ -273,10 +275,6 @@ def plan(options: argparse.Namespace) -> int:
     Raises:
         BadInput: a setting cannot be used.
     """
-    if not 0.1 <= options.seconds <= 60.0:
-        raise BadInput(f"--seconds {options.seconds:g}: expected from 0.1 to 60")
-    if not 0.0 <= options.reset_s <= 3600.0:
-        raise BadInput(f"--reset-s {options.reset_s:g}: expected from 0 to 3600")
     file = read_yaml(options.config) if options.config else {}
     config = run_settings(options.task, file, parse_overrides(options.overrides))
     if config.stages:
@@ -306,7 +304,7 @@ def show(
         soft_wrap=True,
     )
     if (load := os.getloadavg()[0]) > conditions.processors + 1:
-        console.print(f"a load of {load:.1f}: others work on this machine, which is faster alone")
+        console.print(f"load {load:.1f}: other processes use this machine; an idle one is faster")
     console.print(
         f"measured: {rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy, "
         f"{rates.updates_per_s:,.1f} updates/s (each of {agent.utd} critic updates, for one step), "
@@ -320,9 +318,9 @@ def show(
         table.add_row(part.name, part.amount, _minutes(part.simulation_s), _minutes(part.arm_s))
     table.add_row("all", "", _minutes(plan.simulation_s), _minutes(plan.arm_s), style="bold")
     console.print(table)
-    console.print(f"in simulation it waits for {plan.simulation_bottleneck}")
+    console.print(f"bottleneck in simulation: {plan.simulation_bottleneck}")
     console.print(
-        f"on an arm it waits for {plan.arm_bottleneck}; each reset is taken to last "
+        f"bottleneck on an arm: {plan.arm_bottleneck}; a reset is assumed to take "
         f"{conditions.reset_s:g} s (--reset-s)",
         soft_wrap=True,
     )

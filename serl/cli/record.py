@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
+from serl.cli.arguments import add_namespace, add_task, integer
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
@@ -40,24 +41,34 @@ DONE = 0
 
 def record_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl record`."""
-    parser.add_argument("task", help="name of a task or path of a .py file")
-    parser.add_argument("--demos", type=int, default=20, help="successes to record")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the starts")
-    parser.add_argument("--out", type=Path, help="folder of the recording; a person's goes on")
+    add_task(parser)
+    parser.add_argument(
+        "--demos", type=integer(1), default=20, metavar="N", help="number of successes to record"
+    )
+    parser.add_argument(
+        "--seed", type=integer(0, 2**32 - 1), default=0, help="seed of the initial scenes"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the recording; a person's recording in it is continued",
+    )
     add_person(parser)
 
 
 def add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options for a person's input and the recorded arm."""
-    teleop_commands.add_page(parser, "a person drives, by a web page")
+    teleop_commands.add_page(parser, "a person drives on a web page")
     teleop_commands.add_device(parser)
     teleop_commands.add_places(parser)
     parser.add_argument(
         "--robot",
         metavar="NAME",
-        help="a person drives a real arm through its guard: a profile, or a .py or .yaml file",
+        help="a person drives this real arm through its guard: a name of `serl list robots`, or a "
+        "profile (.py, .yaml)",
     )
-    parser.add_argument("--namespace", default="/", help="of that arm's topics, such as /left")
+    add_namespace(parser)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -67,8 +78,6 @@ def record(options: argparse.Namespace) -> int:
         BadInput: the folder holds other data, or a setting is invalid.
         KeyboardInterrupt: Ctrl-C; a person's recording can be continued.
     """
-    if options.demos < 1:
-        raise BadInput(f"--demos {options.demos}: expected at least 1")
     if options.console or options.device or options.robot:
         return _record_person(options)
     return _record_expert(options)
@@ -159,7 +168,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         BadInput: a device, or a package that the page needs, is missing.
     """
     if not options.device and (given := options.path or options.left or options.right):
-        raise BadInput(f"{given}: is a device: give its kind by --device")
+        raise BadInput(f"{given}: expected the kind of this device as well, by --device")
     if options.console:
         teleop_commands.require_console(options.console_host)
     if options.console or options.robot:

@@ -7,18 +7,29 @@ from pathlib import Path
 
 from rich.console import Console
 
+from serl.cli.arguments import integer
 from serl.clock import WallClock
 from serl.errors import BadInput
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl replay`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run, or a folder of episodes")
-    parser.add_argument("--actor", help="only episodes of this actor")
-    parser.add_argument("--last", type=int, metavar="N", help="only the last N episodes")
-    parser.add_argument("--episode", type=int, metavar="N", help="show one, at a glance")
-    parser.add_argument("--follow", action="store_true", help="... step by step in real time")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="... as a .mp4 or .webm film")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, or a folder of episodes"
+    )
+    parser.add_argument("--actor", metavar="NAME", help="show only episodes of this actor")
+    parser.add_argument(
+        "--last", type=integer(1), metavar="N", help="show only the last N episodes"
+    )
+    parser.add_argument(
+        "--episode", type=integer(0), metavar="N", help="show a summary of episode number N"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="show the episode step by step in real time"
+    )
+    parser.add_argument(
+        "--video", type=Path, metavar="FILE", help="write the episode to a .mp4 or .webm file"
+    )
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -30,8 +41,6 @@ def replay(options: argparse.Namespace) -> int:
     if options.episode is None:
         if options.follow or options.video:
             raise BadInput("--follow and --video show one episode: choose it with --episode N")
-        if options.last is not None and options.last < 1:
-            raise BadInput(f"--last: expected at least 1, got {options.last}")
         review.print_table(console, found[-options.last :] if options.last else found)
         return 0
     shown = review.replayed(review.pick(found, options.episode))

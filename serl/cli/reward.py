@@ -14,6 +14,7 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
+from serl.cli.arguments import add_task, integer
 from serl.cli.terminal import Countdown
 from serl.datasets.reward_audit import (
     UNKNOWN,
@@ -44,14 +45,19 @@ _SHOWN = 32  # four rows of a contact sheet
 
 def audit_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward audit`."""
-    parser.add_argument("model", type=Path, help="file that `serl reward train` wrote")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="file that `serl reward train` wrote"
+    )
     parser.add_argument(
         "recordings",
         type=Path,
         nargs="+",
-        help="runs, with labels or judged by their task; collections; or RUN/episodes/ACTOR",
+        metavar="RECORDING",
+        help="labelled or simulated runs, collections, or RUN/episodes/ACTOR",
     )
-    parser.add_argument("--sheet", type=Path, help="write the worst mistakes to this .png file")
+    parser.add_argument(
+        "--sheet", type=Path, metavar="FILE", help="write the images of the worst errors, .png"
+    )
 
 
 def audit_model(options: argparse.Namespace) -> int:
@@ -223,11 +229,15 @@ _BY_WORDS = (
 
 def collect_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward collect`."""
-    parser.add_argument("task", help="name of a task or path of a .py file")
-    parser.add_argument("--positives", type=int, default=200, help="steps of success")
-    parser.add_argument("--negatives", type=int, default=1000, help="other steps")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the starts")
-    parser.add_argument("--out", type=Path, help="folder of the collection")
+    add_task(parser)
+    for name, default, what in (("positives", 200, "success"), ("negatives", 1000, "no success")):
+        parser.add_argument(
+            f"--{name}", type=integer(1), default=default, metavar="N", help=f"steps with {what}"
+        )
+    parser.add_argument(
+        "--seed", type=integer(0, 2**32 - 1), default=0, help="seed of the initial scenes"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the collection")
     record_command.add_person(parser)
 
 
@@ -236,8 +246,6 @@ def collect(options: argparse.Namespace) -> int:
     from serl.datasets.reward_collection import LabelCounts, collect
     from serl.runs.task_setup import make_task
 
-    if min(options.positives, options.negatives) < 1:
-        raise BadInput("--positives and --negatives: expected at least 1")
     if options.console or options.device or options.robot:
         return _collect_person(options)
     named = {"task": options.task, "observe": "pixels"}
@@ -301,14 +309,20 @@ def _show_counts(counts: tuple[int, int]) -> None:
 
 def label_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward label`."""
-    parser.add_argument("folder", type=Path, help="a collection, a run, or RUN/episodes/ACTOR")
     parser.add_argument(
-        "--episode", type=int, required=True, help="its number, as in the file name"
+        "folder", type=Path, metavar="RECORDING", help="a collection, a run, or RUN/episodes/ACTOR"
     )
-    parser.add_argument("--epoch", type=int, help="start of the actor; default: the newest")
-    parser.add_argument("--steps", required=True, metavar="FIRST:LAST", help="or one number")
     parser.add_argument(
-        "--label", type=int, required=True, help="0: no success, 1: success (or stage)"
+        "--episode", type=integer(0), required=True, metavar="N", help="number in the file name"
+    )
+    parser.add_argument(
+        "--epoch", type=integer(0), help="epoch of the actor in the file name, else the newest"
+    )
+    parser.add_argument(
+        "--steps", required=True, metavar="FIRST:LAST", help="steps to label, or a single step"
+    )
+    parser.add_argument(
+        "--label", type=integer(0), required=True, help="0: no success, 1: success, or a stage"
     )
 
 
@@ -354,9 +368,19 @@ def _length(path: Path) -> int:
 def train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward train`."""
     parser.add_argument(
-        "folders", type=Path, nargs="+", help="labelled: collections, runs, or RUN/episodes/ACTOR"
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="RECORDING",
+        help="labelled collections, runs, or RUN/episodes/ACTOR",
     )
-    parser.add_argument("--out", type=Path, required=True, help="file of the model, .safetensors")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file of the model to write, .safetensors",
+    )
 
 
 def train(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from serl import plugins
 from serl.cli import teleop as teleop_commands
+from serl.cli.arguments import add_checkpoint, add_namespace, add_run, integer
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
@@ -31,20 +32,22 @@ _POLL_S = 0.1
 
 def execute_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl run`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run that was trained")
+    add_run(parser)
     parser.add_argument(
         "--robot",
         metavar="NAME",
-        help="sim for the simulated arm behind ROS 2 and its guard, in real time; a profile, or a "
-        ".py or .yaml file with one, for a real arm; else a simulation as fast as it goes",
+        help="sim: the simulated arm over ROS 2 with its guard, in real time; a name of `serl list "
+        "robots` or a profile (.py, .yaml): a real arm; else a simulation at full speed",
+    )
+    add_namespace(parser)
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--episodes", type=integer(1), metavar="N", help="number of episodes, else until Ctrl-C"
     )
     parser.add_argument(
-        "--namespace", default="/", help="of a real arm's topics, such as /left; else the root"
+        "--out", type=Path, metavar="FOLDER", help=f"folder to record in, else RUN/{FOLDER}/..."
     )
-    parser.add_argument("--checkpoint", type=int, help="steps of a checkpoint; else the best")
-    parser.add_argument("--episodes", type=int, help="how many; else until Ctrl-C")
-    parser.add_argument("--out", type=Path, help=f"folder of its episodes; else RUN/{FOLDER}/...")
-    teleop_commands.add_page(parser, "with a web page beside it")
+    teleop_commands.add_page(parser, "serve a web page to watch, take over and stop")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -56,8 +59,6 @@ def execute(options: argparse.Namespace) -> int:
     """
     from serl.ros.processes import require_ros
 
-    if options.episodes is not None and options.episodes < 1:
-        raise BadInput(f"--episodes: expected at least 1, got {options.episodes}")
     checked_namespace(options.namespace)
     require_ros()
     trained = RunFolder.open(options.run)
@@ -122,7 +123,7 @@ def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None)
     if out is None:
         return RunFolder.make(trained.path / FOLDER, now.strftime("%Y-%m-%d_%H-%M-%S"), config, now)
     if out.exists():
-        raise BadInput(f"--out {out}: is there already; give the name of a new folder")
+        raise BadInput(f"--out {out}: exists already; expected the name of a new folder")
     return RunFolder.make(out.resolve().parent, out.name, config, now)
 
 

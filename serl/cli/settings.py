@@ -19,14 +19,13 @@ from pydantic import BaseModel
 from serl.agents.config import ClassifierConfig, PretrainingConfig
 from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.plugin_settings import CHOICES
-from serl.system.settings_file import leaves, merge
+from serl.system.settings_file import leaves, merge, unit_of
 
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-_UNITS = {"hz": "Hz", "m_s": "m/s", "rad_s": "rad/s", "n": "N", "nm": "Nm", "kg": "kg"}
-_UNITS |= {"m_s2": "m/s²", "m_s3": "m/s³", "rad_s2": "rad/s²", "rad_s3": "rad/s³"}
-_UNITS |= {"n_m": "N/m", "n_s_m": "Ns/m", "nm_s": "Nms", "nm_rad": "Nm/rad", "nm_s_rad": "Nms/rad"}
-_UNITS |= {unit: unit for unit in ("s", "m", "mm", "rad", "px", "bytes")}
-_SUFFIX = re.compile(f"_({'|'.join(sorted(_UNITS, key=len, reverse=True))})$")
+
+
+MOST_USED = ("steps", "seed", "demos", "robot", "observe", "trials")
+"""The settings of a run at the top of the help, in this order."""
 
 
 class Setting(NamedTuple):
@@ -59,8 +58,8 @@ def describe(config: BaseModel, prefix: str = "") -> Iterator[Setting]:
             continue
         own = schema["properties"][name]
         kind = _kind(own, schema.get("$defs", {}))
-        if unit := _SUFFIX.search(name):
-            kind += f", {_UNITS[unit[1]]}"
+        if unit := unit_of(name):
+            kind += f", {unit}"
         choices = tuple(map(str, own.get("enum", ())))
         yield Setting(f"{prefix}{name}", kind, choices, values[name], descriptions.get(name, ""))
 
@@ -93,7 +92,7 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
             found |= attributes(each)
-    return found
+    return {name: re.sub(r"\bNone\b", "null", text) for name, text in found.items()}  # as in YAML
 
 
 def attributes(described: type) -> dict[str, str]:
@@ -138,6 +137,11 @@ def _with_plugins(overrides: Sequence[str]) -> TrainConfig:
     return resolve(selected)
 
 
+def dotted_names(kind: str, overrides: Sequence[str]) -> list[str]:
+    """Return the dotted names of all settings that a command accepts."""
+    return [setting.name for setting in describe(*_defaults(kind, overrides))]
+
+
 def add(parser: argparse.ArgumentParser, kind: str, overrides: Sequence[str]) -> None:
     """Add settings to a parser, for its help and for shell completion, a group for each model.
 
@@ -147,15 +151,18 @@ def add(parser: argparse.ArgumentParser, kind: str, overrides: Sequence[str]) ->
         overrides: words of settings, which may select plug-ins.
     """
     parser.usage = f"{parser.format_usage()[7:].strip()} [--SETTING VALUE ...]"
-    groups: dict[str, Any] = {}
-    for setting in describe(*_defaults(kind, overrides)):
+    groups: dict[str, Any] = {"first": parser.add_argument_group("most used settings")}
+    parser._action_groups.insert(1, parser._action_groups.pop())  # above the options
+    described = list(describe(*_defaults(kind, overrides)))
+    described.sort(key=lambda each: MOST_USED.index(each.name) if each.name in MOST_USED else 99)
+    for setting in described:
         if f"--{setting.name}" in parser._option_string_actions:
             continue  # an option of the command takes precedence
-        of = setting.name.rpartition(".")[0]
+        of = "first" if setting.name in MOST_USED else setting.name.rpartition(".")[0]
         if of not in groups:
             groups[of] = parser.add_argument_group(f"settings{' of ' * bool(of)}{of}")
         shown = textwrap.shorten(json.dumps(setting.value), 60, placeholder=" ...")
-        text = f"{setting.meaning} Default: {shown}".strip().replace("%", "%%")
+        text = f"{setting.meaning} (default: {shown})".strip().replace("%", "%%")
         option = groups[of].add_argument(f"--{setting.name}", metavar=setting.kind, help=text)
         option.completer = lambda choices=setting.choices, **_: choices
 
@@ -180,7 +187,7 @@ def split(
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
         top = name.removeprefix("--").partition(".")[0].replace("-", "_")
-        if not word.startswith("--") or name in options or not ("." in name or top in settings):
+        if not word.startswith("--") or name in options or top not in settings:
             own.append(word)
             continue
         others.append(word)

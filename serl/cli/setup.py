@@ -66,12 +66,24 @@ class SetupTerminal:
 
 def setup_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl setup`."""
-    parser.add_argument("robot", help="name of an arm, or the path of a profile to go on with")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the profile; ROBOT.cell.yaml")
-    parser.add_argument("--namespace", default="/", help="of the driver, such as /right; the root")
-    parser.add_argument("--repeat", action="append", default=[], metavar="STEP", help="once more")
+    parser.add_argument(
+        "robot", metavar="ROBOT", help="name of an arm, or path of a profile to continue with"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="profile to write, else ROBOT.cell.yaml"
+    )
+    parser.add_argument(
+        "--namespace", default="/", help="namespace of the driver's topics, such as /right"
+    )
+    parser.add_argument(
+        "--repeat",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="do a completed step again; may be given several times",
+    )
     add_device(parser)
-    parser.add_argument("--path", type=Path, help="of the device, such as /dev/input/event3")
+    parser.add_argument("--path", type=Path, help="path of the device, such as /dev/input/event3")
 
 
 def setup(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from serl.cli.arguments import integer
 from serl.errors import BadInput
 from serl.runs.folder import RunFolder
 from serl.runs.sweep import SweepRun, read_sweep, sweep_runs
@@ -23,14 +24,16 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
         "file", type=Path, metavar="FILE", help="YAML file with tasks, seeds, settings and factors"
     )
     parser.add_argument(
-        "--out", type=Path, help="folder of the runs; default: sweeps/ and the file's name"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
-    parser.add_argument(
-        "--slurm", action="store_true", help="only print a script for sbatch: an array of all runs"
+        "--out", type=Path, metavar="FOLDER", help="folder of the runs, else sweeps/NAME-OF-FILE"
     )
     parser.add_argument(
-        "--only", type=int, metavar="NUMBER", help="only the run of this number, from 0"
+        "--jobs", type=integer(1), default=1, metavar="N", help="number of concurrent trainings"
+    )
+    parser.add_argument(
+        "--slurm", action="store_true", help="train nothing; print a job array for sbatch"
+    )
+    parser.add_argument(
+        "--only", type=integer(0), metavar="N", help="train only run number N, counted from 0"
     )
 
 
@@ -40,8 +43,6 @@ def sweep(options: argparse.Namespace) -> int:
     Raises:
         BadInput: the file or a setting is invalid, or a folder has other settings.
     """
-    if options.jobs < 1:
-        raise BadInput(f"--jobs: expected at least 1, got {options.jobs}")
     folder = (options.out or Path("sweeps") / options.file.stem).resolve()
     runs = sweep_runs(read_sweep(options.file), folder)
     for family in {id(run.family): run.family for run in runs}.values():

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from serl import plugins
+from serl.cli.arguments import add_run, integer
 from serl.console.access import PORT, ConsoleAddress, read_address, remove_address
 from serl.datasets.recording_session import read_session
 from serl.errors import BadInput, SerlError
@@ -37,9 +38,11 @@ _OPENS_S = 30.0
 
 def console_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl console`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument("--actor", default="actor0", help="the actor beside it")
-    parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
+    add_run(parser)
+    parser.add_argument("--actor", default="actor0", help="name of the actor to watch and drive")
+    parser.add_argument(
+        "--port", type=integer(1, 65535), default=PORT, help="first port to try for the page"
+    )
     _add_host(parser)
 
 
@@ -47,7 +50,11 @@ def add_page(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Add the options of a web page beside a command."""
     parser.add_argument("--console", action="store_true", help=purpose)
     parser.add_argument(
-        "--console-port", type=int, default=PORT, help="first port to try for the page"
+        "--console-port",
+        type=integer(1, 65535),
+        default=PORT,
+        metavar="PORT",
+        help="first port to try for the page",
     )
     _add_host(parser)
 
@@ -58,7 +65,8 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
         dest="console_host",
         default="",
         metavar="ADDRESS",
-        help="this machine's address in the lab network: also lets a phone in, with TLS and a code",
+        help="address of this machine in the lab network: a phone can open the page there, by TLS "
+        "and a pairing code",
     )
 
 
@@ -68,28 +76,28 @@ def teleop_options(parser: argparse.ArgumentParser) -> None:
     add_device(parser, default="gamepad")
     add_places(parser)
     parser.add_argument("--actor", default="actor0", help="name of the actor to drive")
-    parser.add_argument("--check", action="store_true", help="only show the input of the device")
+    parser.add_argument(
+        "--check", action="store_true", help="show the input of the device; drive nothing"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add the option for the kind of device."""
-    kinds = (
-        f"a device of this machine to drive with: {', '.join(plugins.names('device'))}, the name"
-    )
+    kinds = f"input device of a person: {', '.join(plugins.names('device'))}"
     parser.add_argument(
         "--device",
         default=default,
         metavar="NAME",
-        help=f"{kinds} of one that an installed package brings, or a .py file",
+        help=f"{kinds}, one of an installed package, or a .py file",
     )
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose among several devices."""
-    which = "such as /dev/input/event3 or /dev/hidraw0; a SpaceMouse also by serial number or port"
+    which = "path such as /dev/input/event3; of a SpaceMouse also its serial number or port"
     parser.add_argument("--path", type=Path, metavar="DEVICE", help=which)
-    parser.add_argument("--left", type=Path, metavar="DEVICE", help="... of two: the left arm's")
-    parser.add_argument("--right", type=Path, metavar="DEVICE", help="... and the right arm's")
+    parser.add_argument("--left", type=Path, metavar="DEVICE", help="device of the left arm of two")
+    parser.add_argument("--right", type=Path, metavar="DEVICE", help="device of the right arm")
 
 
 def console(options: argparse.Namespace) -> int:
@@ -183,7 +191,7 @@ def stay(supervisor: Supervisor) -> None:
 def teleop(options: argparse.Namespace) -> int:
     """Show a device's input, or drive an actor with it, until Ctrl-C."""
     if options.run is None and not options.check:
-        raise BadInput("serl teleop: give the folder of a run, or --check to only look")
+        raise BadInput("teleop: expected RUN (folder of a run), or --check to test the device")
     mapping = mapping_of(_settings(options), options.device)
     devices = open_devices(options, mapping)
     try:
@@ -212,10 +220,7 @@ def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
         for name, field in model.model_fields.items()
         if isinstance(field.default, Mapping)
     }
-    try:
-        return checked(model, merge(defaults, config.device))
-    except BadInput as error:
-        raise BadInput(f"teleop.device.{error}") from None
+    return checked(model, merge(defaults, config.device), "teleop.device.")
 
 
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
@@ -250,7 +255,7 @@ def _settings(options: argparse.Namespace) -> TeleopConfig:
     """Return the settings of the run, if there is one, with the command line's overrides."""
     overrides = parse_overrides(options.overrides)
     if others := sorted(overrides.keys() - {"teleop"}):
-        raise BadInput(f"serl teleop: --{others[0]}: expected settings of teleop alone")
+        raise BadInput(f"teleop: --{others[0]}: expected settings of teleop only")
     run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
     return checked(TeleopConfig, merge(run, overrides.get("teleop", {})))
 

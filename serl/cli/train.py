@@ -9,31 +9,38 @@ from pathlib import Path
 
 from serl.cli import actor as actor_command
 from serl.cli import teleop as teleop_commands
+from serl.cli.arguments import add_config, add_task, task_names
 from serl.errors import BadInput, SerlError
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
-from serl.runs.folder import RunFolder
+from serl.runs.folder import CONFIG, RunFolder
 from serl.system.settings_file import read_yaml
 
 DONE, FAILED = 0, 1
 
 
 def _configured(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="YAML file of settings")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+    add_config(parser)
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of all runs"
+    )
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl train`."""
-    parser.add_argument("task", nargs="?", help="name of a task or path of a .py file")
+    add_task(parser, nargs="?")
     _configured(parser)
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
-    teleop_commands.add_page(parser, "with a web page beside it")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help="continue an interrupted run with its settings"
+    )
+    teleop_commands.add_page(parser, "serve a web page to watch, take over and stop")
 
 
 def learner_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl learner`."""
-    parser.add_argument("task", metavar="TASK|RUN", help="a task, or the folder of a run")
+    parser.add_argument(
+        "task", metavar="TASK|RUN", help="task of a new run, or folder of a run to continue"
+    )
     _configured(parser)
 
 
@@ -43,12 +50,16 @@ def settings(options: argparse.Namespace) -> TrainConfig:
     Raises:
         BadInput: the task or file does not exist, or a setting is invalid.
     """
-    from serl.runs.settings import run_settings
-
     file = read_yaml(options.config) if options.config else {}
     overrides = parse_overrides(options.overrides)
     if not (options.task or "task" in file or "task" in overrides):
-        options.error("expected TASK, a --config file with a task, or --resume RUN")
+        options.error(f"expected TASK, {task_names()}; or --config FILE, or --resume RUN")
+    if options.task and (Path(options.task) / CONFIG).is_file():
+        options.error(
+            f"{options.task} is a run; to continue it: serl train --resume {options.task}"
+        )
+    from serl.runs.settings import run_settings  # imports the agents
+
     return run_settings(options.task, file, overrides)
 
 
@@ -59,16 +70,16 @@ def train(options: argparse.Namespace) -> int:
         BadInput: a setting is invalid, or the run cannot be continued.
         SerlError: training stopped; the command to continue has been printed.
     """
+    config = None if options.resume else settings(options)
     from serl.cli.training import train_run
     from serl.ros.processes import check_one_arm, require_ros
 
-    if options.resume:
+    if config is None:
         if options.overrides or options.task or options.config:
-            raise BadInput("--resume goes on with the run's own settings: give no others")
+            raise BadInput("--resume RUN takes no task and no settings; the run has its own")
         require_ros()
         run = RunFolder.open(options.resume).writable()
     else:
-        config = settings(options)
         require_ros()
         check_one_arm(config)
         run = RunFolder.create(options.runs, config, datetime.now())
@@ -100,14 +111,14 @@ def learner(options: argparse.Namespace) -> int:
     require_ros()
     if (path := Path(options.task)).is_dir():
         if options.overrides or options.config:
-            raise BadInput(f"{path} has its own settings: give no others")
+            raise BadInput(f"{path} is a run with its own settings; give no others")
         run = RunFolder.open(path).writable()
         actor_command.without_stages(run.config)
     else:
         config = actor_command.without_stages(settings(options))
         run = RunFolder.create(options.runs, config, datetime.now())
     print(f"run: {run.path}")
-    print(f"to join with an actor: serl actor {run.path} --name actor0", flush=True)
+    print(f"next, in another terminal: serl actor {run.path} --name actor0", flush=True)
     try:
         demonstrate(run, Display())
         with run_processes(run, learner_processes(run)) as supervisor:

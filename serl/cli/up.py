@@ -26,7 +26,9 @@ _POLL_S = 0.2
 
 def bring_up_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl up`."""
-    parser.add_argument("file", type=Path, help="YAML file: task, robots, learner, console")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="YAML file: task, robots, learner, console"
+    )
 
 
 def bring_up(options: argparse.Namespace) -> int:
@@ -57,7 +59,7 @@ def bring_up(options: argparse.Namespace) -> int:
         demonstrate(run, Display())
     print(f"run: {run.path}", flush=True)
     for spec in specs:
-        print(f"starts {spec.name} ({spec.module})", flush=True)
+        print(f"starting {spec.name} ({spec.module})", flush=True)
     remove_address(run.path)
     arms = {
         each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)

@@ -30,6 +30,7 @@ from serl.log.episode_log import LogConfig
 from serl.plugins import PluginName
 from serl.reset import ResetConfig
 from serl.reward import RewardConfig
+from serl.runs.graph_file import Namespace
 from serl.runs.network import NetworkConfig
 from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import checked, merge, parse_yaml
@@ -157,7 +158,7 @@ class TrainConfig(BaseModel):
     steps: int = Field(15_000, ge=0)
     actors: int = Field(1, ge=1, le=16)
     robot: str | None = None
-    namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
+    namespace: Namespace = "/"
     demos: int = Field(20, ge=0, le=100_000)
     demonstrator: Literal["expert", "human"] = "expert"
     demo_paths: tuple[Path, ...] = ()

@@ -159,6 +159,15 @@ def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:
     return found is not None and found.observation.state.keys() == wider.observation.state.keys()
 
 
+def _missing_demonstrations(path: Path) -> str:
+    """Return the error for a path without episodes, and the remedy."""
+    if path.suffix == ".pkl":
+        return f"expected a folder of episodes; to convert it: serl demos import {path} --task TASK"
+    if not path.exists():
+        return "no such folder; expected a number of demonstrations, or a folder of them"
+    return "expected demonstrations, found no episode files"
+
+
 def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
     """Check, before a run is made, that each recording fits one of the specs.
 
@@ -169,7 +178,7 @@ def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
     for folder in folders:
         paths = episode_paths(folder)
         if not paths:
-            raise BadInput(f"{folder}: expected demonstrations, found no episode files")
+            raise BadInput(f"{folder}: {_missing_demonstrations(folder)}")
         found = next(filter(None, map(read_spec, paths)), None)
         if found is None:
             continue

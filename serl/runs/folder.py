@@ -100,7 +100,9 @@ class RunFolder:
         try:
             path = _new_folder(parent, name, text.encode())
         except OSError as error:
-            raise BadInput(f"cannot make a run in {parent}: {error}") from error
+            raise BadInput(
+                f"cannot make a run in {parent}: {error.filename}: {error.strerror}"
+            ) from error
         return cls(path, info)
 
     @classmethod
@@ -116,12 +118,10 @@ class RunFolder:
             BadInput: the folder does not exist, or is not a run.
             CorruptData: `config.yaml` is damaged, or of another version.
         """
-        if not path.is_dir():
-            raise BadInput(f"{path}: expected the folder of a run, found no folder")
         file = path / CONFIG
         if not file.is_file():
-            found = ", ".join(sorted(child.name for child in path.iterdir())[:5]) or "nothing"
-            raise BadInput(f"{path}: expected the folder of a run with {CONFIG}, found {found}")
+            found = f"no {CONFIG}" if path.is_dir() else "a file" if path.exists() else "no folder"
+            raise BadInput(f"{path}: expected the folder of a run, found {found}{_nearest(path)}")
         values = read_yaml(file)
         if values.get("format") != FORMAT:
             found = short(values.get("format"))
@@ -247,6 +247,15 @@ class RunFolder:
             return FileLock(path, f"the run {self.path}: its learner")
         except OSError as error:
             raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _nearest(path: Path) -> str:
+    """Return the end of an error message that suggests the newest run in a folder, or in runs/."""
+    for folder in (path, Path("runs") / path, Path("runs")):
+        found = [*folder.glob(f"*/{CONFIG}"), *folder.glob(f"*/*/{CONFIG}")]
+        if newest := max((file.parent for file in found), key=lambda run: run.name, default=None):
+            return f"; the newest in {folder} is {newest}"
+    return "; `serl train` makes runs/TASK/DATE_TIME"
 
 
 def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:

@@ -6,12 +6,25 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.arm_profile import SIM, is_real
 from serl.errors import BadInput
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+_NAMESPACE = r"(/|(/[A-Za-z][A-Za-z0-9_]*)+)"
+
+
+def _check_namespace(text: str) -> str:
+    if not re.fullmatch(_NAMESPACE, text):
+        raise ValueError(f"expected one such as /left, or /, got {text!r}")
+    return text
+
+
+Namespace = Annotated[str, AfterValidator(_check_namespace)]
+"""Type of a setting for a ROS namespace, from the root."""
 
 
 class RobotEntry(BaseModel):
@@ -31,7 +44,7 @@ class RobotEntry(BaseModel):
 
     name: Name
     profile: str | None = SIM
-    namespace: str = Field("/", pattern=r"^/$|^(/[A-Za-z][A-Za-z0-9_]*)+$")
+    namespace: Namespace = "/"
     guard: bool = True
     actor: bool = True
 
@@ -131,11 +144,8 @@ class GraphConfig(BaseModel):
         return {**self.settings, "actors": max(1, len(self.actors)), **driven}
 
 
-_NAMESPACE = re.compile(r"/|(/[A-Za-z][A-Za-z0-9_]*)+/?")
-
-
 def checked_namespace(text: str) -> str:
     """Return a namespace from the root, "/" for the root itself; raise `BadInput` if malformed."""
-    if not _NAMESPACE.fullmatch(text):
+    if not re.fullmatch(rf"{_NAMESPACE}/?", text):
         raise BadInput(f"--namespace {text!r}: expected one such as /left, or /")
     return text

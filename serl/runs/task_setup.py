@@ -37,7 +37,8 @@ def make_task(config: TrainConfig) -> SimulatedTask:
     if config.reset.kind == "task":
         overrides["auto_reset"] = True
     if overrides:
-        task = kind(checked(type(task.config), merge(task.config.model_dump(), overrides)))
+        values = merge(task.config.model_dump(), overrides)
+        task = kind(checked(type(task.config), values, "task_config."))
     if task.config.perception != PerceptionConfig() and not hasattr(task, "perception"):
         raise BadInput(f"task_config.perception: {task.name} sees no bodies through it")
     return task

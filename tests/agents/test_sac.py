@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -245,6 +246,13 @@ def test_bad_configurations_are_one_line() -> None:
         make(frames=2)
     with pytest.raises(BadInput, match="'nowhere' cannot be used here"):
         make(device="nowhere")
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch is built for CUDA")
+def test_a_build_for_the_cpu_names_the_line_that_installs_the_one_for_cuda() -> None:
+    version = re.escape(torch.__version__.partition("+")[0])
+    with pytest.raises(BadInput, match=rf"^agent\.device: 'cuda' .*pip install .*=={version}$"):
+        make(device="cuda")
 
 
 @pytest.mark.parametrize("network", ["actor", "encoder"])

@@ -34,7 +34,7 @@ def test_an_actor_waits_while_the_learner_demonstrates(
     with run.lock_learner():
         await_learner(run, lambda: float(next(seconds)), sleep)
     said = capsys.readouterr().out.splitlines()
-    assert said == ["waits for the learner, which records demonstrations first"]
+    assert said == ["waiting for the learner, which records demonstrations first"]
 
 
 def test_an_actor_of_a_run_that_was_begun_waits_for_nothing(

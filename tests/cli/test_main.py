@@ -79,12 +79,6 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"usage: serl {command}" in capsys.readouterr().out
 
 
-def test_without_a_command_the_commands_are_shown(serl: Serl) -> None:
-    code, _, errors = serl()
-    assert code == cli.BAD_INPUT
-    assert all(command in errors for command in COMMANDS)
-
-
 def test_list_shows_tasks_and_settings(serl: Serl) -> None:
     code, out, _ = serl("list")
     assert code == cli.DONE
@@ -105,27 +99,30 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
     [
         (["train", "unicorn"], ["unknown task 'unicorn'", "pick_cube", "reach"]),
         (["train", "absent.py"], ["absent.py: no such file"]),
-        (["train", "reach", "--agent.udt", "8"], ["agent.udt: unknown", "did you mean 'utd'?"]),
-        (["train", "reach", "--agent.utd", "x"], ["agent.utd: ", "integer", "'x'"]),
+        (
+            ["train", "reach", "--agent.udt", "8"],
+            ["agent.udt: unknown", "did you mean 'agent.utd'?"],
+        ),
+        (["train", "reach", "--agent.utd", "x"], ["agent.utd: ", "whole number", "'x'"]),
         (["train", "reach", "--agent.utd"], ["--agent.utd: expected a value"]),
         (["train", "reach", "--task_config.tol", "1"], ["tol: unknown setting", "tolerance_m"]),
         (["train", "reach", "--config", "no.yaml"], ["no.yaml: cannot be read"]),
         (["train", "--resume", "absent"], ["absent", "found no folder"]),
-        (["train", "--resume", ".", "--seed", "1"], ["--resume goes on", "give no others"]),
+        (["train", "--resume", ".", "--seed", "1"], ["--resume RUN takes no task"]),
         (["train", "handover", "--robot", "sim"], ["driven by 'bimanual' in this process only"]),
         (["learner", "unicorn"], ["unknown task 'unicorn'"]),
         (["actor", "absent"], ["absent", "found no folder"]),
         (["record", "unicorn"], ["unknown task 'unicorn'"]),
         (["eval", "absent"], ["absent", "found no folder"]),
         (["replay", "absent"], ["absent", "found no folder"]),
-        (["replay", "."], ["expected the folder of a run", "found nothing"]),
-        (["eval", ".", "--sed", "1"], ["unexpected argument '--sed'"]),
+        (["replay", "."], ["expected the folder of a run", "no config.yaml"]),
+        (["eval", ".", "--sed", "1"], ["unknown option --sed"]),
         (["encoder", "import", "no.pkl"], ["no.pkl: cannot be read: No such file"]),
-        (["encoder", "import", "no.pkl", "--seed", "1"], ["unexpected argument '--seed'"]),
+        (["encoder", "import", "no.pkl", "--seed", "1"], ["unknown option --seed"]),
         (["trayn", "reach"], ["unknown command 'trayn'", "did you mean 'train'?"]),
         (
             ["train", "reach", "--sead", "1"],
-            ["unexpected argument '--sead'", "did you mean '--seed'?"],
+            ["unknown option --sead", "did you mean --seed?"],
         ),
     ],
 )
@@ -173,17 +170,6 @@ def test_a_setting_may_come_before_the_task() -> None:
     assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), "its own --seed"
 
 
-def test_without_a_task_training_prints_its_usage(
-    serl: Serl, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        serl("train", "--seed", 3)
-    assert ended.value.code == cli.BAD_INPUT
-    assert "usage: serl train" in (errors := capfd.readouterr().err)
-    assert "expected TASK" in errors
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +184,7 @@ def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
     assert shown["agent.tau"].startswith("number > 0 <= 1 ")
     assert shown["log.images"].startswith("{raw,png,jpeg} encoding of images")
     assert shown["reward.tolerance_rad"].startswith("number > 0 <= 3.14159, rad largest angle")
-    assert shown["agent.utd"].endswith("Default: 4")
+    assert shown["agent.utd"].endswith("(default: 4)")
     assert "human.every" in shown, "a setting of this person"
     described = {setting.name for setting in describe(TrainConfig())}
     assert {name for name in described if not name.startswith("human.")} <= shown.keys()
@@ -265,7 +251,7 @@ def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("")
     for words in (["eval"], ["actor"], ["learner"], ["replay"], ["train", "--resume"]):
-        assert "found cat.jpg" in refused(serl, *words, "photos")
+        assert "found no config.yaml" in refused(serl, *words, "photos")
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
@@ -353,7 +339,9 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     assert "of 3 trials succeeded" in text
     assert errors == f"serl: no video: {film}: cannot be written: File exists\n"
     assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
-    assert "at least one trial" in refused(serl, "eval", run.path, "--trials", 0)
+    assert "--trials: expected from 1 to 100000, got 0" in refused(
+        serl, "eval", run.path, "--trials", 0
+    )
 
 
 def test_the_encoder_is_imported_once(

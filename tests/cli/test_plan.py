@@ -105,5 +105,11 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seconds", "0.2", "--agent.hidden", "[8,8]", "--agent.device", "cpu"]
     assert cli.main(["plan", "reach", *words]) == cli.DONE
     said = capsys.readouterr().out
-    for text in ("measured: ", "training", "15,000 steps", "min at 10 Hz", "it waits for"):
+    for text in (
+        "measured: ",
+        "training",
+        "15,000 steps",
+        "min at 10 Hz",
+        "bottleneck in simulation: ",
+    ):
         assert text in said, said

@@ -149,7 +149,7 @@ def test_a_mistake_ends_the_sweep_before_the_first_run(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
     for words, message in (
-        (([10, -1],), "steps: input should be greater"),
+        (([10, -1],), "steps: expected at least"),
         (([10], "--jobs", "0"), "--jobs: expected at least 1"),
     ):
         code, text = sweep(*words)

@@ -123,7 +123,7 @@ def test_a_task_from_outside_is_recorded(outside: Path) -> None:
     ("more", "line"),
     [
         ("nonsense=1", "nonsense: unknown setting; known ones: "),
-        ("={}", "input should be"),
+        ("={}", "expected "),
     ],
 )
 def test_its_settings_are_checked(

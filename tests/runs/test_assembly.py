@@ -342,7 +342,9 @@ def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
 def test_settings_of_a_task_are_applied_and_checked() -> None:
     task = make_task(resolve({"task": "reach", "task_config": {"tolerance_m": 0.03}}))
     assert task.config.model_dump()["tolerance_m"] == 0.03
-    with pytest.raises(BadInput, match=r"tolerance: unknown setting; known ones: .*tolerance_m"):
+    with pytest.raises(
+        BadInput, match=r"task_config.tolerance: unknown setting; did you mean .*tolerance_m"
+    ):
         make_task(resolve({"task": "reach", "task_config": {"tolerance": 0.03}}))
 
 

@@ -114,13 +114,13 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
 @pytest.mark.parametrize(
     ("layer", "start", "named"),
     [
-        ({"sede": 1}, "sede: unknown setting; known ones: actor, actors, agent", "seed"),
-        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; known ones: activation", "utd"),
-        ({"agent": {"utd": "many"}}, "agent.utd: input should be a valid integer", "'many'"),
-        ({"agent": {"utd": 0}}, "agent.utd: input should be greater than or equal to 1", "0"),
+        ({"sede": 1}, "sede: unknown setting; did you mean ", "seed"),
+        ({"agent": {"udt": 1}}, "agent.udt: unknown setting; did you mean ", "utd"),
+        ({"agent": {"utd": "many"}}, "agent.utd: expected a whole number", "'many'"),
+        ({"agent": {"utd": 0}}, "agent.utd: expected at least 1", "0"),
         ({"agent": 5}, "agent: ", "5"),
         ({"intervention": "me"}, "intervention: unknown person 'me': expected", "scripted"),
-        ({"actors": 17}, "actors: input should be less than or equal to 16", "17"),
+        ({"actors": 17}, "actors: expected at most 16", "17"),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(
@@ -135,7 +135,7 @@ def test_a_bad_setting_is_one_line_that_names_it(
 
 def test_settings_of_a_task_are_checked_to_any_depth() -> None:
     values = merge(ReachConfig().model_dump(), {"motion": {"limits": {"sped": 1}}})
-    with pytest.raises(BadInput, match=r"^motion\.limits\.sped: unknown setting; known ones: "):
+    with pytest.raises(BadInput, match=r"^motion\.limits\.sped: unknown setting; did you mean "):
         checked(ReachConfig, values)
 
 

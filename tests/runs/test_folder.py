@@ -51,17 +51,19 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_foreign_folders_are_refused_with_what_was_found(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"expected the folder of a run.* no folder"):
         RunFolder.open(tmp_path / "nowhere")
-    with pytest.raises(BadInput, match=r"with config\.yaml, found nothing"):
+    with pytest.raises(BadInput, match=r"found no config\.yaml"):
         RunFolder.open(tmp_path)
-    (tmp_path / "holiday.jpg").write_text("")
-    with pytest.raises(BadInput, match=r"found holiday\.jpg"):
+    with pytest.raises(BadInput, match="found a file"):
+        RunFolder.open(Path(__file__))
+    runs = [RunFolder.create(tmp_path, CONFIG, NOW) for _ in range(2)]
+    with pytest.raises(BadInput, match=rf"; the newest in {tmp_path} is {runs[1].path}"):
         RunFolder.open(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a YAML mapping, found NoneType"),
+        ("", "expected a YAML mapping, found nothing"),
         ("- 1\n- 2", "expected a YAML mapping, found list"),
         ("format: [", "not YAML"),
         ("task: reach\nseed: 3", "expected format 1, found None"),

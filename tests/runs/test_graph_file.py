@@ -44,7 +44,7 @@ def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"robot": []}, "robot: unknown setting; known ones: console, learner, robots"),
+        ({"robot": []}, "robot: unknown setting; did you mean 'robots'"),
         ({"robots": [{"name": "left", "speed": 1}]}, "robots.0.speed: unknown setting"),
         ({"robots": [{"name": "Left arm"}]}, "robots.0.name: "),
         ({"robots": [TWO[0], TWO[0]]}, "robots: left: each name once"),

@@ -28,5 +28,5 @@ def test_a_file_and_options_go_before_a_recipe() -> None:
 
 
 def test_an_unknown_recipe_is_refused() -> None:
-    with pytest.raises(BadInput, match="recipe: input should be 'hil_serl'"):
+    with pytest.raises(BadInput, match="recipe: expected 'hil_serl'"):
         run_settings("pick_cube", {}, {"recipe": "serl"})

@@ -86,7 +86,7 @@ def test_a_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> No
     [
         ({"seeds": []}, "seeds: tuple should have at least 1 item"),
         ({"seeds": [1, 1]}, "seeds: one is given twice"),
-        ({"seeds": [-1]}, r"seeds\.0: input should be greater than or equal to 0"),
+        ({"seeds": [-1]}, r"seeds\.0: expected at least 0"),
         ({"tasks": []}, "tasks: "),
         ({"settings": {"seed": 1}}, "seed: belongs to seeds"),
         ({"factors": {"task": ["reach"]}}, "task: belongs to tasks"),

@@ -80,7 +80,7 @@ def test_a_whole_way_needs_no_script() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"start": 0.0}, "curriculum.start: input should be greater than 0, got 0.0"),
+        ({"start": 0.0}, "curriculum.start: expected more than 0, got 0.0"),
         ({"begin": 0.5}, "curriculum.begin: unknown setting; known ones: start, step"),
     ],
 )
