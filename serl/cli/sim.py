@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.cli.arguments import add_config, add_task, number
+from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
 

@@ -254,8 +254,6 @@ def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[D
 def _settings(options: argparse.Namespace) -> TeleopConfig:
     """Return the settings of the run, if there is one, with the command line's overrides."""
     overrides = parse_overrides(options.overrides)
-    if others := sorted(overrides.keys() - {"teleop"}):
-        raise BadInput(f"teleop: --{others[0]}: expected settings of teleop only")
     run = {} if options.run is None else RunFolder.open(options.run).config.teleop.model_dump()
     return checked(TeleopConfig, merge(run, overrides.get("teleop", {})))
 

@@ -81,9 +81,11 @@ def test_an_actor_without_a_learner_is_told(
     processes = Waiting([], {}, tmp_path, events=["actor0 started"])
     assert actor_command.attend(processes, "actor0", tmp_path) == DONE
     told = capsys.readouterr().out.splitlines()
-    missing = [] if connected else ["no learner of this run answers; does `serl learner` run?"]
+    missing = (
+        [] if connected else ["no answer from a learner of this run; is `serl learner` running?"]
+    )
     assert told == [*missing, "actor0 started"]
     processes = Waiting([], {}, tmp_path)
     actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
-    busy = "the learner does not answer yet: it starts, or trains on demonstrations first"
+    busy = "no answer from the learner yet: it is starting, or training on demonstrations"
     assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])

@@ -87,8 +87,8 @@ def test_rates_are_those_of_the_clock() -> None:
     ("words", "complaint"),
     [
         (["unicorn"], "unknown task 'unicorn'"),
-        (["reach", "--seconds", "0"], "--seconds 0: expected from 0.1 to 60"),
-        (["reach", "--reset-s", "nan"], "--reset-s nan: expected from 0 to 3600"),
+        (["reach", "--seconds", "0"], "--seconds: expected from 0.1 to 60, got 0"),
+        (["reach", "--reset-s", "nan"], "--reset-s: expected from 0 to 3600, got nan"),
         (["reach", "--agent.nonsense", "1"], "agent.nonsense: unknown setting"),
     ],
 )

@@ -94,8 +94,8 @@ def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     for words, part in (
         (["--device", "spacemouse", "--path", "/dev/nothing"], "/dev/nothing"),
-        (["--console", "--path", "/dev/nothing"], "give its kind by --device"),
-        (["--demos", "0"], "--demos 0: expected at least 1"),
+        (["--console", "--path", "/dev/nothing"], "expected the kind of this device"),
+        (["--demos", "0"], "--demos: expected at least 1, got 0"),
     ):
         assert cli.main(["record", "reach", *words]) == 2
         assert part in capsys.readouterr().err

@@ -25,7 +25,7 @@ from serl.testing import FakeRobot
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["teleop"], "give the folder of a run, or --check"),
+        (["teleop"], "expected RUN (folder of a run), or --check"),
         (
             ["teleop", "--check", "--device", "keyboard", "--path", "nothing"],
             "nothing" if find_spec("evdev") else "needs the package evdev",
@@ -42,7 +42,7 @@ from serl.testing import FakeRobot
             "no SpaceMouse 'a' by path, serial number or port; found: none",
         ),
         (["teleop", "--check", "--teleop.gamepad.dead_zone=2"], "gamepad.dead_zone"),
-        (["teleop", "--check", "--agent.utd=2"], "--agent: expected settings of teleop alone"),
+        (["teleop", "--check", "--agent.utd=2"], "teleop: unknown option --agent.utd"),
         (["console", "nothing"], "found no folder"),
         (["teleop", "nothing", "--device", "spacemouse"], "found no folder"),
     ],

@@ -95,7 +95,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
         (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
         (["--checkpoint", "7"], "no checkpoint 7; there are: 100"),
         (["--episodes", "0"], "--episodes: expected at least 1"),
-        (["--out", "."], "--out .: is there already"),
+        (["--out", "."], "--out .: exists already"),
         (["--namespace", "left"], "--namespace 'left': expected one such as /left"),
     ],
 )
