@@ -83,7 +83,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     assert command.process.returncode == 0, command.output
     assert "episode 0:" in command.output
     (folder,) = (run.path / "deployments").iterdir()
-    assert_logged(RunFolder.open(folder), 1)
+    assert_logged(RunFolder.open(folder), 2)  # the return to a start, and the episode
     place = f"@{arm.strip('/').replace('/', '.')}" if arm else ""
     latch = (tmp_path / f"mine{place}.latch").read_text()
     assert latch == "serl latch: disarmed\n", "beside its profile"

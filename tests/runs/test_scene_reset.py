@@ -16,7 +16,7 @@ from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy, Random
 from serl.reset import ResetConfig
 from serl.runs.config import resolve, stage_configs
-from serl.runs.scene_reset import is_attended, make_scene_reset, reset_kind
+from serl.runs.scene_reset import is_attended, make_scene_reset, of_arm, reset_kind
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.testing import InProcess
@@ -68,6 +68,20 @@ def test_the_file_of_an_arm_precedes_its_task_and_is_preceded_by_what_is_asked_f
     assert read_robot(Path(robot)).reset == ResetConfig(range_m=0.05, gripper="keep")
     config = on_arm(robot, reset={"range_m": 0.01})
     assert (config.reset.range_m, config.reset.gripper) == (0.01, "keep")
+
+
+def test_places_of_an_arm_are_not_taken_to_another_one(tmp_path: Path) -> None:
+    right = taught(tmp_path, ResetConfig(home_m=(0.5, 0.1, 0.2)))
+    config = on_arm(right)
+    assert config.reset.home_m == (0.5, 0.1, 0.2)
+    assert "reset" not in of_arm(config, right, "/right"), "what was asked for stays"
+    left = tmp_path / "left.yaml"
+    write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
+    elsewhere = config.model_copy(update=of_arm(config, str(left), "/left"))
+    assert elsewhere.reset.home_m is None
+    assert (reset_kind(elsewhere), elsewhere.namespace) == ("home", "/left")
+    own = config.model_copy(update={"reset": ResetConfig(kind="task")})
+    assert of_arm(own, str(left), "/")["reset"].kind == "task"
 
 
 def test_stages_on_an_arm_reset_each_other(tmp_path: Path) -> None:
