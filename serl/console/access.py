@@ -64,6 +64,7 @@ _OWN = {"same-origin", "none"}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "media-src blob:; "
         "connect-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
         "form-action 'none'"
     ),

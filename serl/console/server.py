@@ -27,6 +27,7 @@ FILES = {
     "/": ("index.html", "text/html"),
     "/console.js": ("console.js", "text/javascript"),
     "/hands.js": ("hands.js", "text/javascript"),
+    "/signals.js": ("signals.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }

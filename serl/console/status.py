@@ -13,9 +13,13 @@ from serl.log.episode_reader import episode_paths
 from serl.report.display import ActorProgress, RunProgress
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
+from serl.teleop.scripted import Budget, ScriptedHumanConfig
 
 WINDOW = 20
 SILENT = "silent"
+
+_BUDGET = ScriptedHumanConfig()
+"""Shares of human steps over a training that were measured to suffice: see `Budget`."""
 
 Health = tuple[bool, str]
 """Whether a part of the run is healthy, and a short description of its state."""
@@ -49,6 +53,8 @@ class TrainingStatus:
             "alone": _wins([row for row in recent if not row["assisted"]]),
             "assisted": _wins([row for row in recent if row["assisted"]]),
             "human_share": progress.human_share,
+            "takeovers": sum(row["interventions"] for row in recent[-WINDOW:]),
+            "budget_share": Budget(_BUDGET, progress.total_steps or 1, progress.steps or 0).share(),
             "cycle_time_s": sum(won) / len(won) if won else None,
             "recent": [_kind(row) for row in recent[-WINDOW:]],
             "advice": self._advice(recent),

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there 
 DESK, UPRIGHT, LYING = (1280, 800), (390, 844), (844, 390)
 JPEG = encode_image(np.full((360, 480, 3), 200, np.uint8), ".jpg")
 WIDE = encode_image(np.full((360, 640, 3), 100, np.uint8), ".jpg")
-DRIVING = {"driver": "human", "owner": "the console"}
+FELT = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
+DRIVING = {"driver": "human", "owner": "the console", **FELT}
 STATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "policy": ({"driver": "policy"}, TRAINING),
     "driving": (DRIVING, {**TRAINING, "advice": "correct briefly: " + "a long advice " * 6}),

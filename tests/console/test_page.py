@@ -25,6 +25,7 @@ HEALTH = {name: [True, "well"] for name in ("learner", "weights", "link", "disk"
 TRAINING: dict[str, Any] = {
     **{"task": "reach", "run": "run", "steps": 7, "total_steps": 10, "advice": "watch"},
     **{"alone": [0, 0], "assisted": [0, 0], "human_share": None, "cycle_time_s": None},
+    **{"takeovers": 0, "budget_share": 0.5},
     **{"recent": [], "elapsed_s": 1.0, "left_s": None, **HEALTH},
 }
 COLLECTING: dict[str, Any] = {
@@ -305,3 +306,64 @@ async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
     await settled(lambda: not here.backend.driven[-1].hands)
     await page.run("window.dispatchEvent(new Event('blur'))")
     await reads(page, "lease", "Take the controls")
+
+
+@at_the_page
+async def test_the_page_shows_what_the_robot_feels(page: Page, here: Site) -> None:
+    felt = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
+    told(here, {"driver": "policy", **felt})
+    await enter(page, here)
+    await reads(page, "force-says", "12 of 30 N")
+    assert await page.run("[force.value, force.max, gripper.value]") == [12.4, 30, 0.25]
+    assert await page.text("box") == "edge of the box 104 mm"
+    told(here, {"driver": "policy", **felt, "box_m": 0.0, "gripper": None})
+    await reads(page, "box", "at the edge of the box")
+    assert await page.run("document.getElementById('box').className") == "near"
+    assert await page.run("document.getElementById('grip').hidden")
+    told(here, {"driver": "policy", **dict.fromkeys(felt)})  # a car
+    await page.until("document.getElementById('feel').hidden")
+
+
+@at_the_page
+async def test_the_page_shows_takeovers_beside_their_budget(page: Page, here: Site) -> None:
+    over = {"takeovers": 7, "human_share": 0.4, "budget_share": 0.26}
+    told(here, {"driver": "policy"}, {**TRAINING, **over})
+    await enter(page, here)
+    await reads(page, "takeovers", "in 7 takeovers; budget now 26 %")
+    await page.until("document.getElementById('human').classList.contains('over')")
+
+
+SIGNALS = """
+window.played = []; window.pulses = [];
+const play = HTMLMediaElement.prototype.play;
+HTMLMediaElement.prototype.play = async function () {
+  await play.call(this);
+  window.played.push(this.duration);
+};
+navigator.vibrate = (pulses) => { window.pulses.push(pulses); return true; };
+"""
+
+
+@at_the_page
+async def test_a_hand_over_is_heard_and_felt_once_unless_switched_off(
+    page: Page, here: Site
+) -> None:
+    told(here, {"driver": "policy"})
+    await enter(page, here)
+    await page.run(SIGNALS)
+    await page.click_on("#pad .up")  # a person is there
+    told(here, {"driver": "human", "owner": "the gamepad"})
+    await reads(page, "who", "The gamepad drives")
+    await page.until("window.played.length === 1 && window.pulses.length === 1")
+    told(here, {"driver": "human", "owner": "the gamepad", "step": 40})
+    await reads(page, "why", "step 41")
+    told(here, {"driver": "policy"})
+    await reads(page, "who", "The policy drives")
+    await page.until("window.played.length === 2 && window.pulses.length === 2")
+    await page.click("sound")
+    assert await page.text("sound") == "Sound off"
+    told(here, {"paused": "paused"})
+    await reads(page, "who", "Holding")
+    assert await page.run("[window.played.length, window.pulses.length]") == [2, 2]
+    assert await page.run("window.played") == pytest.approx([0.24, 0.24], abs=0.01)
+    await page.click("sound")

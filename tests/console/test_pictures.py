@@ -194,6 +194,8 @@ def test_the_overview_tells_numbers_of_the_run_and_what_is_unwell(tmp_path: Path
         assert told["recent"] == ["assisted", "failed", "alone"]
         assert (told["alone"], told["assisted"]) == ((1, 2), (1, 1))
         assert told["cycle_time_s"] == 2.0
+        assert told["takeovers"] == 2
+        assert 0.02 < told["budget_share"] < nothing["budget_share"] == 0.5
         assert told["learner"] == (True, "12 updates/s, 3.9 per step")
         assert told["weights"] == (True, "version 4, 1 behind")
         assert told["link"] == (True, "1,234 acknowledged, 5 waiting")

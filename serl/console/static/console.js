@@ -1,6 +1,7 @@
 // The page: shows what the console sends, sends what the operator wants. It asks for nothing else.
 
 import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
+import { signal, soundIsOn, switchSound } from "/signals.js";
 
 const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
@@ -136,6 +137,7 @@ function showAnswer(message) {
 
 function show(mood, who, why) {
   document.body.dataset.mood = mood;
+  signal(mood);
   $("who").textContent = who;
   $("why").textContent = why;
   document.title = `${who} · serl`;
@@ -163,6 +165,7 @@ function showState(now) {
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
   else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
+  showFeel(now);
   const mine = now.lease === "you";
   if (wanted && now.lease === "free" && !document.hidden) send({ type: "take" });  // it expired
   $("lease").disabled = now.lease === "other" || !now.fresh;
@@ -176,6 +179,22 @@ function showState(now) {
   $("controls").hidden = now.over && !now.fresh;
   if (!mine && !$("go").hidden) $("answer").textContent = TAKE_FIRST;
   else if ($("answer").textContent === TAKE_FIRST) $("answer").textContent = "";
+}
+
+// What the robot feels; what is unknown, as of a car, is left out.
+const NEAR_M = 0.02;
+function showFeel(now) {
+  const known = (value) => value !== null && value !== undefined;
+  $("feel").hidden = !now.fresh || !(known(now.force_n) || known(now.box_m));
+  $("force").closest("label").hidden = !known(now.force_n);
+  if (known(now.force_n)) {
+    Object.assign($("force"), { max: now.stop_force_n, low: now.stop_force_n / 3, high: now.stop_force_n / 2, optimum: 0, value: now.force_n });
+    $("force-says").textContent = `${now.force_n.toFixed(0)} of ${now.stop_force_n} N`;
+  }
+  $("grip").hidden = !known(now.gripper);
+  $("gripper").value = now.gripper || 0;
+  $("box").textContent = known(now.box_m) ? (now.box_m > 0 ? `edge of the box ${Math.round(1000 * now.box_m)} mm` : "at the edge of the box") : "";
+  $("box").className = known(now.box_m) && now.box_m < NEAR_M ? "near" : "";
 }
 
 // Of the arm's guard: without a key, for nothing that is pressed by the way may let an arm move.
@@ -244,7 +263,9 @@ function showProgress(now) {
   rate("alone", now.alone);
   rate("assisted", now.assisted);
   $("human").textContent = percent(now.human_share);
+  $("human").classList.toggle("over", now.human_share > now.budget_share);
   $("bar-human").style.width = `${100 * (now.human_share || 0)}%`;
+  $("takeovers").textContent = `in ${now.takeovers} takeover${now.takeovers === 1 ? "" : "s"}; budget now ${percent(now.budget_share)}`;
   $("recent").replaceChildren(...now.recent.map(mark));
   $("cycle").textContent = now.cycle_time_s === null ? "-" : `${now.cycle_time_s.toFixed(1)} s`;
   for (const name of ["learner", "weights", "link", "disk"]) {
@@ -460,6 +481,12 @@ for (const button of document.querySelectorAll("#pad button")) {
 $("lease").addEventListener("click", () => { $("lease").blur(); lease(); });
 $("go").addEventListener("click", () => { $("go").blur(); go(); });
 $("yes").addEventListener("click", () => { $("yes").blur(); send({ type: "yes", question: $("yes").dataset.question }); });
+function labelSound() {
+  $("sound").textContent = soundIsOn() ? "Sound on" : "Sound off";
+  $("sound").setAttribute("aria-pressed", soundIsOn());
+}
+labelSound();
+$("sound").addEventListener("click", () => { $("sound").blur(); switchSound(); labelSound(); });
 $("phone").addEventListener("click", () => { $("phone").blur(); showPhone(); });
 $("estop").addEventListener("click", () => { $("estop").blur(); say("estop"); });
 

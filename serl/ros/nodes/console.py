@@ -48,6 +48,7 @@ from serl.ros.people.teleop import RemoteHand, console_topic
 from serl.ros.services import Remote
 from serl.ros.telemetry import Diagnostics, StatsMonitor, Value, scene_topic
 from serl.runs.folder import RunFolder
+from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task
 from serl.system.files import FileLock, checked_name
 from serl.system.json_fields import printable
@@ -94,6 +95,8 @@ class RosConsoleBackend:
         }
         self._remote = Remote(node, lambda: None)
         self._key = key_path(run.link(actor) / STOP_FILE)
+        motion = make_task(run.config).config.motion
+        self._motion = within_workspace(motion, load_robot(profile)) if profile else motion
         self._guard: Any = None
         self._supervised: SupervisedArm | None = None
         if arm is not None:
@@ -160,7 +163,24 @@ class RosConsoleBackend:
             "fresh": time.monotonic() - self._received_s < _FRESH_S,
             "still": time.monotonic() - self._moved_s > _FRESH_S,
             "over": self._overview.over,
+            **self._feel(),
             **self._question(),
+        }
+
+    def _feel(self) -> dict[str, float | None]:
+        """Return force, gripper opening and distance to the task's box; None where unknown."""
+        values, motion = self._control, self._motion
+        place_m = np.array(values.get("tcp_m", "").split(), float)
+        sides_m = (
+            np.array([place_m - motion.box_low_m, motion.box_high_m - place_m])
+            if len(place_m) == 3
+            else None
+        )
+        return {
+            "force_n": _number(values.get("force_n")),
+            "stop_force_n": motion.limits.stop_force_n,
+            "gripper": _number(values.get("gripper")) if motion.gripper else None,
+            "box_m": None if sides_m is None else float(sides_m.min()),
         }
 
     def _question(self) -> dict[str, str]:
@@ -202,6 +222,10 @@ class RosConsoleBackend:
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
 
 
 async def _call(client: Any, server: str) -> str:

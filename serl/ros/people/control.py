@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from serl.arm_profile import load_robot
@@ -32,7 +33,7 @@ from serl.teleop.config import TeleopConfig
 from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import SIMULATED, TeleopMux
 from serl.teleop.stop import STOP_FILE, StopLatch
-from serl.types import End, Step
+from serl.types import End, Observation, Step
 
 PERIOD_S = 0.1
 EVENTS = (
@@ -144,6 +145,11 @@ class People(Observer):
         if self._control is not None:
             self._control.desk = desk
 
+    def on_reading(self, reading: Observation) -> None:
+        """Publish the forces and the place of the arm."""
+        if self._control is not None:
+            self._control.on_reading(reading)
+
     def on_step(self, step: Step) -> None:
         """Publish the progress of the episode."""
         if self._control is not None:
@@ -181,6 +187,7 @@ class Control(Observer):
         self._driver = ""
         self._episode = self._step = -1
         self._last, self._steps = "", 0
+        self._felt: dict[str, str] = {}
         self._state = node.publisher(control_topic(actor))
         for event in EVENTS:
             serve(node, event.value, partial(self._handle, event))
@@ -192,6 +199,10 @@ class Control(Observer):
         serve(node, "resume", self._resume)
         node.every(PERIOD_S, self._publish)
         self._scene = ScenePublisher(node, actor, robot)
+
+    def on_reading(self, reading: Observation) -> None:
+        """Note contact force, gripper opening and tool position, for the operator."""
+        self._felt = felt_by_arm(reading)
 
     def on_step(self, step: Step) -> None:
         """Note the active controller and the position in the episode."""
@@ -241,11 +252,26 @@ class Control(Observer):
             "step": str(self._step),
             "steps": str(self._steps),
             "last": self._last,
+            **self._felt,
         }
         message = DiagnosticStatus(name=self._actor, message=desk.hold.reason)
         message.values = [KeyValue(key=key, value=value) for key, value in values.items()]
         message.level = _level(desk.hold)
         self._state.publish(message)
+
+
+def felt_by_arm(reading: Observation) -> dict[str, str]:
+    """Return the largest force of all arms in N, and of a single arm its gripper and place in m."""
+    state = reading.state
+    forces = [
+        float(np.linalg.norm(values[:3])) for name, values in state.items() if "wrench" in name
+    ]
+    felt = {"force_n": f"{max(forces):.2f}"} if forces else {}
+    if "gripper" in state:
+        felt["gripper"] = f"{float(state['gripper'][0]):.3f}"
+    if "tcp_pose" in state:
+        felt["tcp_m"] = " ".join(f"{place_m:.4f}" for place_m in state["tcp_pose"][:3].tolist())
+    return felt
 
 
 def _owner(people: TeleopMux) -> str:
