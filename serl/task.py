@@ -80,6 +80,8 @@ class TaskConfig(BaseModel):
     perception: PerceptionConfig = PerceptionConfig()
     auto_reset: bool = False
     can_reset: ClassVar[bool] = False
+    hard: ClassVar[Mapping[str, Any]] = {}
+    """Settings of this task that the preset "hard" adds: its tolerances in a lab."""
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:

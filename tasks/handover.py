@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -63,7 +63,9 @@ class HandoverConfig(PairConfig):
         max_yaw_rad: largest yaw of the bar at the start, to either side.
         lift_m: height above its place on the table that the bar must exceed.
         clear_m: distance from the bar that the left tool must exceed.
-        hold_steps: number of consecutive steps for which both must hold.
+        grip_m: distance that the right hand's grasp must stay below, along the bar from its place.
+        level_rad: tilt of the bar that it must stay below.
+        hold_steps: number of consecutive steps for which all of this must hold.
     """
 
     time_limit_s: float = Field(15.0, gt=0, le=86_400)
@@ -75,7 +77,10 @@ class HandoverConfig(PairConfig):
     max_yaw_rad: float = Field(0.3, ge=0, le=math.pi)
     lift_m: float = Field(0.08, gt=0, le=1)
     clear_m: float = Field(0.07, gt=0, le=1)
+    grip_m: float = Field(0.1, gt=0, le=0.1)
+    level_rad: float = Field(math.pi, gt=0, le=math.pi)
     hold_steps: int = Field(5, ge=1, le=1000)
+    hard: ClassVar[Mapping[str, Any]] = {"grip_m": 0.003, "level_rad": 0.03}
 
     @model_validator(mode="after")
     def _check_field(self) -> Self:
@@ -193,7 +198,13 @@ class Handover(ArmTask):
     def _is_over(self, state: State) -> bool:
         """Return whether the bar was in both hands before, and is now up and in the right one."""
         right = _holds(state, RIGHT) and self._is_up(state) and self._is_clear(state)
-        return self._passed and right
+        return self._passed and right and self._is_precise(state)
+
+    def _is_precise(self, state: State) -> bool:
+        """Return whether the right hand holds the bar where it should, and level."""
+        off = abs(abs(_in_bar(state, RIGHT)[0]) - _GRIP_M)
+        steep = rotate(quaternion_of(state["bar_pose"]), (1.0, 0.0, 0.0))[2]
+        return off < self.config.grip_m and abs(math.asin(steep)) < self.config.level_rad
 
     def _is_up(self, state: State) -> bool:
         return _height(state["bar_pose"]) > self.config.lift_m

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -53,6 +53,10 @@ _LAID_M = 0.0135  # height of the belt's middle where it is let go
 
 _AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
 _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
+_REACH_M = (
+    0.012  # of the tensioner, outwards: laid 1.5 mm off the belt goes on, 3 mm off it does not
+)
+_TENSION_N, _TENSION_N_M = 5.0, 200.0  # of its spring: at its end, and for each metre inwards
 _BELOW_M = 0.002  # least distance of the belt's lower edge below the rim
 
 _FRONT = 'pos="0.95 -0.55 0.49" xyaxes="0.809 0.587 0 -0.321 0.442 0.837"'
@@ -67,6 +71,8 @@ class TimingBeltConfig(PairConfig):
         aside_m: largest distance of the belt's start from that middle, along x and y.
         height_m: lowest and highest start of the tools.
         up_m: height that both tools must exceed at the end.
+        tensioner: the right pulley is 12 mm farther out, on a spring that keeps the belt tight and
+            yields to it; the ends of the belt may then be 1.5 mm off their places, not 7.
         hold_steps: number of consecutive steps for which the belt must be around both pulleys, with
             both tools up.
     """
@@ -80,7 +86,9 @@ class TimingBeltConfig(PairConfig):
     aside_m: float = Field(0.02, ge=0, le=0.03)
     height_m: Lengths = (0.09, 0.13)
     up_m: float = Field(0.07, gt=0, le=1)
+    tensioner: bool = False
     hold_steps: int = Field(3, ge=1, le=1000)
+    hard: ClassVar[Mapping[str, Any]] = {"tensioner": True}
 
 
 class TimingBelt(ArmTask):
@@ -90,7 +98,8 @@ class TimingBelt(ArmTask):
     of a pulley, or around only one, does not count.
 
     This is not HIL-SERL's belt assembly. The belt is a closed loop of capsules, there is no
-    tensioner, and its ends may be 7 mm off their places. Results of the two do not compare.
+    tensioner unless `tensioner` is set, as in the preset "hard", and its ends may be 7 mm off their
+    places. Results of the two do not compare.
     """
 
     name = "timing_belt"
@@ -114,10 +123,11 @@ class TimingBelt(ArmTask):
     @property
     def scene(self) -> Scene:
         """Two arms that hold a belt, and two pulleys; each link of the belt is tracked."""
+        fixed = ("pulleys", "tensioner") if self.config.tensioner else ("pulleys",)
         return Scene(
-            bodies=_BODIES,
+            bodies=_bodies(self.config.tensioner),
             place=self._place,
-            tracked=("pulleys", *(f"belt{index}" for index in range(LINKS))),
+            tracked=(*fixed, *(f"belt{index}" for index in range(LINKS))),
             extra=_CLOSED,
             front=_FRONT,
             robot="bimanual",
@@ -164,7 +174,8 @@ class TimingBelt(ArmTask):
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
         """Return a script for both arms, without memory."""
-        return _Expert(truth, {LEFT: self.config.motion, RIGHT: self.config.right_motion}, seed)
+        motions = {LEFT: self.config.motion, RIGHT: self.config.right_motion}
+        return _Expert(truth, motions, seed, loose=not self.config.tensioner)
 
     def training_defaults(self) -> Mapping[str, Any]:
         """Return tuned settings, with less exploration noise than usual.
@@ -201,6 +212,9 @@ class TimingBelt(ArmTask):
 
 def pulley(state: State, side: str) -> Vector64:
     """Return the middle of a pulley at its rim.  # (3,)."""
+    if side == RIGHT and "tensioner_pose" in state:
+        axis: Vector64 = state["tensioner_pose"][:3] + np.array((0.0, 0.0, _RIM_M))
+        return axis
     return _beside(state, _OUTWARD[side] * _AXIS_M, _RIM_M)
 
 
@@ -224,7 +238,8 @@ def _beside(state: State, along_m: float, height_m: float) -> Vector64:
 
 def _goal(state: State, side: str) -> Vector64:
     """Return the place of the belt's end for its release.  # (3,)."""
-    return _beside(state, _OUTWARD[side] * HELD_M, _LAID_M)
+    aside = -0.5 * _REACH_M if "tensioner_pose" in state else 0.0
+    return _beside(state, _OUTWARD[side] * HELD_M + aside, _LAID_M)
 
 
 class _Goal(NamedTuple):
@@ -247,9 +262,9 @@ class _Expert:
     ROUND_M = 0.115  # from the middle to a hand that holds the belt alone
 
     def __init__(
-        self, truth: Callable[[], Truth], motions: Mapping[str, Motion], seed: int
+        self, truth: Callable[[], Truth], motions: Mapping[str, Motion], seed: int, loose: bool
     ) -> None:
-        self._truth, self._motions = truth, motions
+        self._truth, self._motions, self._loose = truth, motions, loose
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> Action:
@@ -257,7 +272,7 @@ class _Expert:
         truth = self._truth()
         actions = []
         for side, (shift, gripper) in self._goals(truth).items():
-            noise = self._rng.normal(0.0, self.NOISE, 3)
+            noise = self._rng.normal(0.0, self.NOISE if self._loose else 0.2 * self.NOISE, 3)
             actions.append(steer(self._motions[side], shift, gripper=gripper, noise=noise))
         return np.concatenate(actions)
 
@@ -279,10 +294,14 @@ class _Expert:
         off = max(math.hypot(*shift[:2]) for shift in shifts.values())
         heights = [float(truth[f"{side}tcp_pose"][2]) for side in shifts]
         # Near the pulleys, the tolerance is larger: a descent that has begun is completed.
-        ready = off < (0.007 if min(heights) < self.TRAVEL_M - 0.015 else 0.004)
+        begun = min(heights) < self.TRAVEL_M - 0.015
+        ready = off < ((0.007 if begun else 0.004) if self._loose else (0.003 if begun else 0.0012))
         done = ready and max(heights) < self.LOW_M + 0.004
         for side, shift in shifts.items():
-            shift -= target(truth, side) - truth[f"{side}tcp_pose"][:3]
+            if not self._loose and _is_slow(truth, side):  # tension holds it off its target
+                shift *= 0.6
+            else:
+                shift -= target(truth, side) - truth[f"{side}tcp_pose"][:3]
             shift[2] = (self.LOW_M if ready else self.TRAVEL_M) - target(truth, side)[2]
         return {side: _Goal(shift, OPEN if done else CLOSE) for side, shift in shifts.items()}
 
@@ -313,6 +332,10 @@ class _Expert:
         return _Goal(goal - current, OPEN)
 
 
+def _is_slow(truth: Truth, side: str) -> bool:
+    return float(np.abs(truth[f"{side}tcp_twist"][:3]).max()) < 0.006
+
+
 def _holds(truth: Truth, side: str) -> bool:
     return any(truth[f"{side}belt{index}_grasped"][0] > 0.5 for index in range(LINKS))
 
@@ -328,10 +351,24 @@ def _pulley(y_m: float) -> str:
 
 
 _BELT, _CLOSED = belt_mjcf()
-_BODIES = f"""
+
+
+def _bodies(tensioner: bool) -> str:
+    """Return the MJCF of the camera, the pulleys and the belt."""
+    right = _pulley(-_AXIS_M)
+    if tensioner:
+        reference = _TENSION_N / _TENSION_N_M  # the joint is at 0 at its end, and grows inwards
+        right = f"""
+<body name="tensioner" pos="0 {-_AXIS_M - _REACH_M} 0">
+  <joint type="slide" axis="0 1 0" range="0 {_REACH_M}" stiffness="{_TENSION_N_M}"
+    springref="{-reference}" damping="2" armature="0.1"/>
+  {_pulley(0.0)}
+</body>"""
+    return f"""
 <camera name="field" {_FRONT} fovy="34"/>
-<body name="pulleys" mocap="true">{_pulley(_AXIS_M)}{_pulley(-_AXIS_M)}</body>
+<body name="pulleys" mocap="true">{_pulley(_AXIS_M)}{right}</body>
 {_BELT}
 """
+
 
 task = TimingBelt

@@ -61,7 +61,10 @@ def _resolved(
     """Merge all layers; make the paths of the task and of the robot's profile absolute."""
     named: Mapping[str, Any] = {"task": task} if task else {}
     requested = resolve(_of_task(merge(file, overrides)), named)
-    tuned = fitting(tuned_settings(requested, make_task(requested)), requested)
+    task_made = make_task(requested)
+    tuned = fitting(tuned_settings(requested, task_made), requested)
+    if requested.preset == "hard":
+        tuned = merge(tuned, {"task_config": type(task_made.config).hard})
     alone = _of_arm(requested.robot)
     robot = requested.robot and plugins.absolute(requested.robot)
     kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)

@@ -58,6 +58,15 @@ def test_the_hard_preset_suits_tasks_of_tools(task: str) -> None:
     )
 
 
+def test_the_hard_preset_has_tolerances_of_a_task_that_settings_beside_it_change() -> None:
+    found = run_settings("timing_belt", {"preset": "hard"}, {}).task_config
+    assert found == {"perception": LAB, "tensioner": True}
+    given = {"preset": "hard", "task_config": {"grip_m": 0.007}}
+    found = run_settings("handover", given, {}).task_config
+    assert found == {"perception": LAB, "grip_m": 0.007, "level_rad": 0.03}
+    assert run_settings("handover", {}, {}).task_config == {}
+
+
 def test_merging_changes_neither_side() -> None:
     base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge(base, over) == {"a": {"b": 1, "c": 2}}

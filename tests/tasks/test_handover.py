@@ -181,3 +181,14 @@ def test_rewards_of_one_tool_are_refused() -> None:
     task = make_task(resolve({"task": "handover", "observe": "pixels"}))
     with pytest.raises(BadInput, match="expected a task of one arm"):
         collection_spec(task)
+
+
+@pytest.mark.parametrize("limits", [{"grip_m": 0.0003}, {"level_rad": 0.0005}])
+def test_an_imprecise_grasp_is_no_success(limits: dict[str, float]) -> None:
+    pair, task = make()
+    task.begin(pair.reset(2))
+    assert play(pair, task, task.expert(pair.truth, 2), 150)[-1].success
+    precise, strict = (Handover(HandoverConfig(**each)) for each in ({"grip_m": 0.01}, limits))
+    for each, good in ((precise, True), (strict, False)):
+        each._passed = True
+        assert each.is_success(pair.truth()) == good

@@ -6,6 +6,7 @@ import pytest
 
 from serl.agents.hybrid import Grippers
 from serl.policy import Policy
+from serl.robot import Truth
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
@@ -221,3 +222,39 @@ def test_what_the_policy_sees_says_where_the_belt_has_to_go() -> None:
         assert see(f"{side}around")[0] == 1.0
         assert see(f"{side}end_from_pulley") == pytest.approx((0.0, outward * 0.042, 0.0), abs=0.01)
         assert abs(see(f"{side}end_from_tcp")[2]) == pytest.approx(0.012, abs=0.004)
+
+
+@pytest.mark.parametrize(("off_m", "goes_on"), [(0.0, True), (0.0015, True), (0.003, False)])
+def test_with_a_tensioner_the_belt_may_be_a_millimetre_and_a_half_off(
+    off_m: float, goes_on: bool
+) -> None:
+    """The expert is wrong about the pulleys, across them or along, until the belt is on."""
+    pair, task = make(tensioner=True)
+    for seed, axis in ((0, 0), (1, 1)):
+        task.begin(pair.reset(seed))
+
+        def believed(axis: int = axis) -> Truth:
+            truth = dict(pair.truth())
+            for name in ("pulleys_pose", "tensioner_pose"):
+                truth[name] = truth[name].copy()
+                truth[name][axis] += 0.0 if is_on(pair.truth()) else off_m
+            return truth
+
+        expert = task.expert(believed, seed)
+        for _ in range(60):
+            play(pair, task, expert, 1)
+            if is_on(pair.truth()):
+                break
+        assert is_on(pair.truth()) == goes_on
+
+
+def test_the_tensioner_yields_and_returns() -> None:
+    pair, _ = make(tensioner=True)
+    at = pair.model.jnt_qposadr[pair.model.body("tensioner").jntadr[0]]
+    assert abs(pair.data.qpos[at]) < 0.001
+    pair.data.xfrc_applied[pair.model.body("tensioner").id, 1] = 9.0
+    pair.advance(1.0)
+    assert 0.008 < pair.data.qpos[at] < 0.013
+    pair.data.xfrc_applied[:] = 0.0
+    pair.advance(1.0)
+    assert abs(pair.data.qpos[at]) < 0.001
