@@ -1,50 +1,72 @@
-"""Makes takeover.webp, the picture of the README: `python docs/images/make.py`, a minute or two."""
+"""Makes the films of the documentation.
+
+    python docs/images/make.py takeover
+    python docs/images/make.py learning RUN --steps 0 500 1000 6000
+    python docs/images/make.py gallery [TASK ...] [--runs FOLDER]
+
+`takeover`: a simulated human takes over from a careless policy. `learning`: the policy of one run
+at some of its checkpoints, on the same starts (step 0: its network before any training).
+`gallery`: an episode of each task, by the best policy that a run of it in the folder has trained,
+else by the scripted expert; updates docs/tasks.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 from PIL import Image as Picture
+from PIL import ImageDraw
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.loop import EpisodeKey, run
+from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.system.video import Caption, draw_caption
+from serl.runs.assembly import make_acting_agent
+from serl.runs.checkpoint import load, pick
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.runs.trials import Examiner
+from serl.system.video import INK, QUIET, Caption, draw_caption, font
 from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
+from serl.training.evaluation import Purpose, evaluation_seeds
 from serl.types import ActionSource, Image, Record, Step
+from tests.bench import task_bench, task_page
 
-START = 7
-SIZE = (480, 320)
+IMAGES = Path(__file__).parent
+LARGE_PX, SMALL_PX, PANEL_PX = (640, 480), (480, 360), (400, 300)
 FRAME_MS, LAST_FRAME_MS = 60, 1500
-MISSES_BY_M = 0.045
+TAKEOVER_START, MISSES_BY_M = 7, 0.045
 
 
-def film() -> list[Image]:
-    """One episode of pick_cube, a frame a step."""
+def takeover() -> None:
+    """Film one episode of pick_cube, a frame a step."""
     task: SimulatedTask = plugins.load("task", "pick_cube")()
     robot = plugins.make_simulation(task)
-    robot.reset(START)
-    camera = plugins.make_renderer(robot, supersampling=3)
+    robot.reset(TAKEOVER_START)
     human = ScriptedHuman(
-        ScriptedHumanConfig(noise=0.1), task, robot, planned_steps=1000, seed=START
+        ScriptedHumanConfig(noise=0.1), task, robot, planned_steps=1000, seed=TAKEOVER_START
     )
+    policy = _careless(task, robot.truth)
     frames: list[Image] = []
+    with closing(plugins.make_renderer(robot, supersampling=3)) as camera:
 
-    def shoot(record: Record) -> None:
-        frames.append(draw_caption(camera.frame("front", *SIZE), _caption(record)))
+        def shoot(record: Record) -> None:
+            frames.append(draw_caption(camera.frame("front", *LARGE_PX), _caption(record)))
 
-    clock = VirtualClock(robot.advance, task.config.rate_hz)
-    key = EpisodeKey("film", "actor0", 0, 0)
-    run(robot, task, careless(task, robot.truth), clock, key, shoot, teleop=human)
-    return frames
+        clock = VirtualClock(robot.advance, task.config.rate_hz)
+        key = EpisodeKey("film", "actor0", 0, 0)
+        run(robot, task, policy, clock, key, [RecordCallback(shoot)], teleop=human)
+    _save(IMAGES / "takeover.webp", frames, FRAME_MS)
 
 
-def careless(task: SimulatedTask, truth: Callable[[], Truth]) -> Policy:
-    """Stands in for a policy in training: an expert who takes the cube to lie beside itself."""
+def _careless(task: SimulatedTask, truth: Callable[[], Truth]) -> Policy:
+    """Return a stand-in for a policy in training: an expert that sees the cube beside itself."""
 
     def mistaken() -> Truth:
         seen = dict(truth())
@@ -52,7 +74,7 @@ def careless(task: SimulatedTask, truth: Callable[[], Truth]) -> Policy:
         seen["cube_pose"][1] -= MISSES_BY_M
         return seen
 
-    return task.expert(mistaken, START)
+    return task.expert(mistaken, TAKEOVER_START)
 
 
 def _caption(record: Record) -> Caption:
@@ -61,14 +83,137 @@ def _caption(record: Record) -> Caption:
     return Caption(ActionSource.POLICY, record.key.index, success=record.success)
 
 
-if __name__ == "__main__":
-    first, *rest = [Picture.fromarray(frame) for frame in film()]
+def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
+    """Film the policy of a run after numbers of steps, side by side, on the same starts.
+
+    Args:
+        path: folder of the run.
+        steps: steps of its checkpoints; 0 for the network before any training.
+        trials: trials of each policy, whose successes are written beside it.
+        shown: number of these trials that are shown.
+    """
+    folder = RunFolder.open(path)
+    examiner = Examiner(folder.config)
+    seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, trials)
+    panels = []
+    for step in steps:
+        if step:
+            weights = load(pick(folder.checkpoints, step)).arrays["actor"]
+        else:
+            spec = make_spec(make_task(folder.config))
+            weights = make_acting_agent(folder.config, spec, 0).actor_weights()
+        won = examiner.evaluate(weights, Purpose.FINAL, trials).successes
+        print(f"step {step:,}: {won} of {trials} trials succeed", flush=True)
+        lines = f"step {step:,}", f"{won} of {trials} trials succeed"
+        films = [examiner.film(weights, [seed], PANEL_PX) for seed in list(seeds)[:shown]]
+        panels.append([[_titled(frame, lines) for frame in film] for film in films])
+    frames: list[Image] = []
+    for films in zip(*panels, strict=True):  # each trial begins in all panels at once
+        for index in range(max(map(len, films))):
+            now = [film[min(index, len(film) - 1)] for film in films]
+            rows = [np.hstack(now[start : start + 2]) for start in range(0, len(now), 2)]
+            frames.append(np.vstack(rows))
+        frames += frames[-1:] * 6
+    _save(IMAGES / "learning.webp", frames, 2 * FRAME_MS, 50)
+
+
+def _titled(frame: Image, lines: Sequence[str]) -> Image:
+    picture = Picture.fromarray(frame)
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((0, 0, 176, 50), fill=(16, 19, 25))
+    draw.text((11, 17), lines[0], INK, font(18), "lm")
+    draw.text((11, 37), lines[1], QUIET, font(13), "lm")
+    return np.asarray(picture)
+
+
+def gallery(names: Iterable[str], runs: Path | None) -> None:
+    """Film an episode of each task for docs/tasks.md."""
+    docs = IMAGES.parent
+    trained = _trained(runs) if runs else {}
+    for task in task_bench.find_tasks(names or plugins.names("task")):
+        if task.name in trained:
+            folder = trained[task.name]
+            checkpoint = pick(folder.checkpoints)
+            seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, 1)
+            frames = Examiner(folder.config).film(load(checkpoint).arrays["actor"], seeds, SMALL_PX)
+            content = f"its first final trial with the policy of step {int(checkpoint.name):,}"
+        else:
+            frames, content = _expert_film(task), "an episode of its scripted expert"
+        print(f"{task.name}: {content}, {len(frames)} frames", flush=True)
+        _save(docs / task_page.PICTURES / f"{task.name}.webp", frames, 2 * FRAME_MS, 55)
+        records = task_bench.load_records(docs)
+        record = records.get(task.name, task_bench.TaskRecord())
+        records[task.name] = record.model_copy(update={"picture": content})
+        task_page.write_page(docs, records, task_bench.summaries(), {})
+
+
+def _trained(runs: Path) -> dict[str, RunFolder]:
+    """Return the newest run with a checkpoint of each task."""
+    found = {}
+    for path in task_page.find_runs(runs):
+        for part in RunFolder.open(path).parts().values():
+            if any(part.checkpoints.glob("0*")):
+                found[make_task(part.config).name] = part
+    return found
+
+
+def _expert_film(task: SimulatedTask) -> list[Image]:
+    """Return every second frame of an episode of the expert."""
+    frames: list[Image] = []
+    with (
+        plugins.make_simulation(task) as robot,
+        closing(plugins.make_renderer(robot, supersampling=2)) as camera,
+    ):
+
+        def shoot(record: Record) -> None:
+            if record.key.index % 2 == 0 or not isinstance(record, Step):
+                frames.append(draw_caption(camera.frame("front", *SMALL_PX), _caption(record)))
+
+        robot.reset(0)
+        clock = VirtualClock(robot.advance, task.config.rate_hz)
+        key, expert = EpisodeKey("film", "expert", 0, 0), task.expert(robot.truth, 0)
+        observers = [RecordCallback(shoot)]
+        run(robot, task, expert, clock, key, observers, chosen_by=ActionSource.SCRIPT)
+    return frames
+
+
+def _save(path: Path, frames: Sequence[Image], frame_ms: int, quality: int = 60) -> None:
+    first, *rest = [Picture.fromarray(frame) for frame in frames]
     first.save(
-        Path(__file__).with_name("takeover.webp"),
+        path,
         save_all=True,
         append_images=rest,
-        duration=[FRAME_MS] * len(rest) + [LAST_FRAME_MS],
+        duration=[frame_ms] * len(rest) + [LAST_FRAME_MS],
         loop=0,
-        quality=70,
+        quality=quality,
         method=6,
     )
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def main() -> None:
+    """Make the films that the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    kinds.add_parser("takeover")
+    learned = kinds.add_parser("learning")
+    learned.add_argument("run", type=Path)
+    learned.add_argument("--steps", type=int, nargs="+", default=[0, 1000, 3000, 6000])
+    learned.add_argument("--trials", type=int, default=20)
+    learned.add_argument("--shown", type=int, default=1)
+    shown = kinds.add_parser("gallery")
+    shown.add_argument("task", nargs="*")
+    shown.add_argument("--runs", type=Path)
+    options = parser.parse_args()
+    if options.kind == "takeover":
+        takeover()
+    elif options.kind == "learning":
+        learning(options.run, options.steps, options.trials, options.shown)
+    else:
+        gallery(options.task, options.runs)
+
+
+if __name__ == "__main__":
+    main()

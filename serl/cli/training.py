@@ -48,7 +48,7 @@ from serl.training.link import read_control_status
 POLL_S = 0.25
 GRACE_S = 30.0  # for a learner to end after its actors
 FILM_TRIALS = 3
-FILM_SIZE = (320, 240)
+FILM_SIZE = (640, 480)
 
 
 def train_run(
@@ -205,8 +205,13 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
     candidates = _sound(paths, display)
     display.print_line(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
-    examiner = Examiner(config)
-    with run.lock_learner(), MetricsWriter(run.path) as metrics:
+    planned = len(candidates) * config.selection_trials + config.trials
+    with (
+        run.lock_learner(),
+        MetricsWriter(run.path) as metrics,
+        display.counting("trials", planned) as on_trial,
+    ):
+        examiner = Examiner(config, on_trial=on_trial)
 
         def report(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -140,6 +142,31 @@ class Display:
             self._cell = display(shown, display_id=True)
         else:
             self._cell.update(shown)
+
+    @contextmanager
+    def counting(self, text: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show the progress of `total` things; yield a function to be called after each of them.
+
+        A bar on a terminal, where the panel must not be live; else one line every ten seconds.
+        """
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+        hidden = not self.console.is_terminal
+        done = 0
+        bars = Progress(
+            *columns, TimeRemainingColumn(), console=self.console, transient=True, disable=hidden
+        )
+        with bars:
+            task = bars.add_task(text, total=total)
+
+            def advance() -> None:
+                nonlocal done
+                done += 1
+                bars.advance(task)
+                if hidden and self._now_s() >= self._next_line_s:
+                    self._next_line_s = self._now_s() + LINE_PERIOD_S
+                    self.print_line(f"{text}: {done} of {total}")
+
+            yield advance
 
     def print_line(self, text: str) -> None:
         """Print one line at once, above the panel: a start, a restart, a warning."""

@@ -134,17 +134,17 @@ def _differences(observation: Observation, recorded: Observation) -> dict[str, f
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Colour = tuple[int, int, int]
 
-SIZE = (800, 480)
-VIEW = (480, 360)
+SIZE = (960, 600)
+VIEW = (640, 480)
 """Width and height of a film, and of its part that shows the scene, px."""
 
 _SCALE = 2  # drawn larger, then averaged: smooth edges
 _PAPER, _CARD, _RULE = (16, 19, 25), (25, 29, 37), (58, 65, 78)
 _RED = (248, 113, 113)
 _CURVES: tuple[Colour, ...] = ((96, 165, 250), (244, 114, 182), (250, 204, 21), (45, 212, 191))
-_LEFT, _RIGHT = 500, 784  # edges of the panel beside the view
-_TIME = (92, 784)  # left and right end of the timeline
-_LANES = {"acting": (382, 394), "reward": (404, 428), "difference": (438, 462)}
+_LEFT, _RIGHT = 660, 944  # edges of the panel beside the view
+_TIME = (92, 944)  # left and right end of the timeline
+_LANES = {"acting": (502, 514), "reward": (524, 548), "difference": (558, 582)}
 _MAX_SHOWN = 8  # maximum number of actions and plots that fit
 _LAST_FRAMES = 10
 
@@ -251,8 +251,8 @@ class Film:
     def _draw_now(self, pen: _Pen, index: int) -> None:
         """Draw the cursor on the timeline at the observation `index`."""
         x = self._x(index)
-        pen.line([(x, 376), (x, 466)], INK, 1.5)
-        pen.line([(x - 4, 374), (x, 379), (x + 4, 374)], INK, 2)
+        pen.line([(x, 496), (x, 586)], INK, 1.5)
+        pen.line([(x - 4, 494), (x, 499), (x + 4, 494)], INK, 2)
 
     def _draw_panel(self, pen: _Pen, index: int) -> None:
         """Draw the source of the action, its requested and executed values, and the reward."""
@@ -274,9 +274,9 @@ class Film:
             self._draw_shares(pen)
         else:
             self._draw_actions(pen, step, colour)
-        pen.text((_LEFT, 320), f"reward {step.reward:g}", 14, GREEN if step.reward > 0 else INK)
+        pen.text((_LEFT, 440), f"reward {step.reward:g}", 14, GREEN if step.reward > 0 else INK)
         total = f"return {self._returns[min(index, count - 1)]:.4g}"
-        pen.text((_RIGHT, 320), total, 14, INK, "rm")
+        pen.text((_RIGHT, 440), total, 14, INK, "rm")
 
     def _draw_shares(self, pen: _Pen) -> None:
         """Draw the number of steps of each action source."""
@@ -289,7 +289,7 @@ class Film:
     def _draw_actions(self, pen: _Pen, step: Step, colour: Colour) -> None:
         """Draw the action's entries from -1 to 1: executed filled, requested outlined."""
         names = self._spec.action_names[:_MAX_SHOWN]
-        high = min(26.0, 176.0 / len(names))
+        high = min(30.0, 296.0 / len(names))
         left, right = _LEFT + 76, _RIGHT - 48
         middle, half = (left + right) / 2, (right - left) / 2
         for row, name in enumerate(names):
@@ -302,7 +302,7 @@ class Film:
                 pen.box((ends[0], top, ends[1], bottom), fill, outline)
             pen.line([(middle, top - 1), (middle, bottom + 1)], QUIET)
             pen.text((_RIGHT, (top + bottom) / 2), f"{executed:+.2f}", 12, INK, "rm")
-        pen.text((_LEFT, 344), "filled: executed    outlined: requested", 11, QUIET)
+        pen.text((_LEFT, 464), "filled: executed    outlined: requested", 11, QUIET)
 
     def _x(self, index: int) -> float:
         """Return the abscissa of the observation `index` on the timeline."""

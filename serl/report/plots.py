@@ -47,6 +47,7 @@ _STYLE: dict[Any, Any] = {
     "path.simplify": True,
 }
 _MAX_POINTS = 320
+_DOT_PT = 4.2
 _NO_METADATA: dict[str, None] = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
@@ -116,7 +117,7 @@ def _draw(axes: Axes, trace: Trace) -> None:
     elif trace.mark == "dots":
         step = len(trace.x) // _MAX_POINTS + 1
         x, y = trace.x[::step], trace.y[::step]
-        axes.plot(x, y, ".", color=colour, markersize=4, markeredgewidth=0, alpha=0.35)
+        axes.plot(x, y, "o", color=colour, markersize=_DOT_PT, markeredgewidth=0, alpha=0.45)
     else:
         if trace.interval is not None:
             axes.vlines(trace.x, *trace.interval, color=colour, linewidth=1.2, alpha=0.6)

@@ -243,8 +243,8 @@ def _minutes(rows: Sequence[MetricsRow]) -> Values:
     return series(rows, "time_s") / 60.0
 
 
-def _abscissae(rows: Sequence[MetricsRow], by_time: bool, steps: str = "steps") -> Values:
-    return _minutes(rows) if by_time else series(rows, steps)
+def _abscissae(rows: Sequence[MetricsRow], by_time: bool) -> Values:
+    return _minutes(rows) if by_time else series(rows, "steps")
 
 
 def success_alone(run: RunData) -> tuple[Values, Values]:
@@ -265,10 +265,16 @@ def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
 
 
 def evaluations(run: RunData, by_time: bool = False) -> Trace:
-    """Return the trace of the trials of checkpoints with their intervals, over steps or minutes."""
+    """Return the trace of the trials of checkpoints with their intervals, over steps or minutes.
+
+    A checkpoint stands at the time at which its steps were trained, not at that of its trials.
+    """
     rows = run.selections + run.finals[-1:]
     low, high = np.array([_interval(row) for row in rows]).reshape(-1, 2).T
-    x = _abscissae(rows, by_time, "checkpoint")
+    x = series(rows, "checkpoint")
+    if by_time and (known := run.episodes + run.updates):
+        known = sorted(known, key=lambda row: number(row, "steps"))
+        x = np.interp(x, series(known, "steps"), _minutes(known))
     rates = np.array([_rate(row) for row in rows])
     return Trace("evaluations", "evaluation", x, rates, "points", (low, high))
 

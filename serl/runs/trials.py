@@ -27,10 +27,16 @@ class Examiner:
     Args:
         config: settings of the run.
         robot: the simulated arm, possibly in another process; None for one in this process.
+        on_trial: called after each trial of an evaluation.
     """
 
-    def __init__(self, config: TrainConfig, robot: SimulatedRobot | None = None) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: TrainConfig,
+        robot: SimulatedRobot | None = None,
+        on_trial: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._config, self._on_trial = config, on_trial
         self._task: SimulatedTask = make_task(config)
         self._robot = robot or plugins.make_simulation(self._task)
         self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
@@ -39,7 +45,13 @@ class Examiner:
         """Run trials of one policy on the starts of a purpose."""
         self._agent.load_actor_weights(weights)
         seeds = evaluation_seeds(purpose, self._config.seed, trials)
-        return evaluate(lambda seed: self._trial(seed), seeds)
+
+        def run_episode(seed: int) -> Trial:
+            trial = self._trial(seed)
+            self._on_trial()
+            return trial
+
+        return evaluate(run_episode, seeds)
 
     def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
         """Run trials from these starts; return their frames with captions."""

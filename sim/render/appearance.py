@@ -26,7 +26,7 @@ _POSED = ("qpos", "mocap_pos", "mocap_quat")
 
 _ROOM = {  # colour, specular reflection, shininess
     **{name: (rgba, 0.3, 0.4) for name, rgba in COLOURS.items()},
-    "table_top": ((0.94, 0.91, 0.86, 1.0), 0.05, 0.1),
+    "table_top": ((0.94, 0.91, 0.86, 1.0), 0.0, 0.0),
     "table_frame": ((0.30, 0.31, 0.33, 1.0), 0.1, 0.2),
 }
 _KEY, _AMBIENT = (0.46, 0.455, 0.44), (0.44, 0.445, 0.455)

@@ -18,14 +18,15 @@ logger = logging.getLogger(__name__)
 class PeopleRenderer:
     """Renderer of a simulation for people, which shows the present state with every frame.
 
-    A robot without an `appearance` is drawn as its own model is.
+    A robot without an `appearance` is drawn as its own model is. Without OpenGL, rays draw the
+    scene without shadows, and for live views the simulation's own model, because meshes take eight
+    times as long.
 
     Args:
         robot: the simulation.
         supersampling: samples per pixel along each axis.
         name: "gl", "ray", or "" for "gl" if it can be used.
-        shadows: draw shadows; pictures without them are for live views. There, rays draw the
-            simulation's own model, because meshes would take ten times as long.
+        shadows: draw shadows; pictures without them are for live views.
 
     Raises:
         SerlError: "gl" was requested, or rays cannot draw the model, and there is no OpenGL.
@@ -44,9 +45,10 @@ class PeopleRenderer:
             except SerlError as error:
                 if name or ray.not_drawn(subject.model):
                     raise
-                logger.info("%s; drawing with rays, which takes seconds a frame", error)
-        if not shadows:
-            self._shown = None
+                logger.info("%s; drawing with rays", error)
+            if not shadows:
+                self._shown = None
+            arguments = 1, False
         subject = self._shown or robot
         self._renderer = ray.RayRenderer(subject.model, subject.data, *arguments)
 

@@ -110,7 +110,7 @@ def _fault(robot: Any, far_m: float) -> str:
 
 DATA = "tasks.json"
 _MAX_BYTES = 1 << 20
-_SIZE_PX = (360, 240)
+_SIZE_PX = (480, 360)
 _SHOT = 0.5  # moment of a picture, as a share of the expert's first episode
 _ROUNDS = 3
 
@@ -198,6 +198,7 @@ class TaskRecord(BaseModel):
         walk: result of many random steps; None if not measured.
         trainings: results of trainings from state.
         cloned: result of cloning alone; None if not measured. Written by hand.
+        picture: content of the task's picture; empty for a moment of the expert's first try.
         reason: reason why trainings do not reach 95 %, if they do not; written by hand.
     """
 
@@ -210,6 +211,7 @@ class TaskRecord(BaseModel):
     walk: Walk | None = None
     trainings: tuple[Training, ...] = ()
     cloned: Cloned | None = None
+    picture: str = ""
     reason: str = ""
 
     @property

@@ -112,10 +112,12 @@ def page(
         "",
     ]
     for name, summary in summaries.items():
+        record = records.get(name, TaskRecord())
         lines += [f"## {name}", "", summary, ""]
         if shown[name]:
-            lines += [f"![{name}: a moment of its expert's first try]({PICTURES}/{name}.webp)", ""]
-        lines += _shown(name, records.get(name, TaskRecord()))
+            content = record.picture or "a moment of its expert's first try"
+            lines += [f"![{name}: {content}]({PICTURES}/{name}.webp)", ""]
+        lines += _shown(name, record)
     return "\n".join(lines)
 
 

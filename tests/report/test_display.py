@@ -224,3 +224,20 @@ def test_in_a_notebook_the_panel_stays_in_its_cell(monkeypatch: pytest.MonkeyPat
     (last,) = shown
     html = last._repr_mimebundle_((), ())["text/html"]  # type: ignore[union-attr]
     assert "7\N{NARROW NO-BREAK SPACE}412 of 12\N{NARROW NO-BREAK SPACE}000 steps" in html
+
+
+def test_progress_of_trials_is_a_line_every_ten_seconds_in_a_pipe() -> None:
+    clock, to = Clock(), console(terminal=False)
+    with Display(to, clock).counting("trials", 6) as advance:
+        for _ in range(6):
+            clock.now_s += 4.0
+            advance()
+    assert written(to).splitlines() == ["trials: 1 of 6", "trials: 4 of 6"]
+
+
+def test_progress_of_trials_is_a_bar_on_a_terminal() -> None:
+    to = console(terminal=True)
+    with Display(to).counting("trials", 6) as advance:
+        advance()
+        advance()
+    assert "2/6" in written(to)

@@ -84,7 +84,7 @@ def test_the_bars_are_as_long_as_the_action() -> None:
         action = np.array([value, 0.0], np.float32)
         changed = (replace(first, action=action, requested=0.0 * action), *item.steps[1:])
         film = Film(SPEC, replace(item, steps=changed), result, "")
-        row = film.frame(0)[136, 576:736]  # through the first bar
+        row = film.frame(0)[136, 736:896]  # through the first bar
         assert share(row[None], colour) == pytest.approx(abs(value) / 2, abs=0.02)
         middle = np.flatnonzero(np.abs(row.astype(int) - colour).max(axis=1) < 3).mean() - 80
         assert np.sign(middle) == np.sign(value)
@@ -93,7 +93,7 @@ def test_the_bars_are_as_long_as_the_action() -> None:
 def test_the_timeline_shows_sources_and_rewards() -> None:
     item, result = recorded()
     frame = Film(SPEC, item, result, "").frame(0)
-    lanes = frame[388, 92:784], frame[420, 92:784]
+    lanes = frame[508, 92:944], frame[540, 92:944]
     count = len(item.steps)
     human = share(lanes[0][None], SOURCE_COLOURS[ActionSource.HUMAN])
     assert human == pytest.approx(1 / count, abs=0.01)

@@ -16,7 +16,8 @@ from serl.log.metrics import EpisodeRow, EvaluationRow, EventRow, MetricsWriter,
 from serl.report.curves import quarters, running_mean, running_ratio, thin
 from serl.report.display import Display
 from serl.report.plots import Trace, plot
-from serl.report.report import write_report
+from serl.report.report import evaluations, write_report
+from serl.report.run_data import read_run
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.video import Caption, draw_caption, write_video
@@ -320,3 +321,17 @@ def test_a_plot_keeps_small_tick_labels_and_needs_a_point() -> None:
     assert 'aria-label="Loss &lt;1&gt;"' in svg
     assert 'id="2-pegs-' in plot("2 pegs", [Trace("", "policy", x, 1e-3 * x)], "x")
     assert plot("none", [Trace("", "policy", x, np.array([math.nan] * 2))], "x") == ""
+
+
+def test_a_checkpoint_stands_at_the_time_of_its_training_not_of_its_trials(tmp_path: Path) -> None:
+    clock = Clock()
+    with MetricsWriter(tmp_path, clock) as writer:
+        for steps, now_s in ((0, 0.0), (100, 60.0), (300, 120.0)):
+            clock.now_s = now_s
+            writer.write(steps, UpdateRow(steps, 1, 1, 1, 1, 1, 1, 1, 1))
+        clock.now_s = 900.0
+        for checkpoint in (100, 200):
+            writer.write(300, EvaluationRow(checkpoint, 20, 10, 4.0, "selection"))
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    assert evaluations(read_run(tmp_path)).x.tolist() == [100.0, 200.0]
+    assert evaluations(read_run(tmp_path), by_time=True).x.tolist() == [1.0, 1.5]

@@ -136,7 +136,7 @@ def test_without_opengl_rays_draw_the_same_arm(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SerlError, match="no OpenGL"):
         plugins.make_renderer(arm, name="gl")
     table = (slice(50, 70), slice(10, 30))
-    assert np.abs(with_gl[table] - with_rays[table]).max() < 25
+    assert np.abs(with_gl[table] - with_rays[table]).max() < 40
     live = plugins.make_renderer(arm, shadows=False).frame("front", 96, 72).astype(int)
     assert np.abs(live - with_rays).mean() > 3.0, "the simple arm, at a tenth of the time"
 
