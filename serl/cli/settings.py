@@ -175,7 +175,8 @@ def split(
     Args:
         words: words after the command.
         settings: names of the settings at the top level.
-        options: options of the command, such as "--seed", which take precedence.
+        options: options of the command, such as "--seed", which take precedence; "--rehearsal" has
+            settings "--rehearsal.*" of its own.
 
     Returns:
         The command's own words, and those of settings, each followed by its value.
@@ -187,7 +188,8 @@ def split(
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
         top = name.removeprefix("--").partition(".")[0].replace("-", "_")
-        if not word.startswith("--") or name in options or top not in settings:
+        known = top in settings or ("." in name and f"--{top}" in options)
+        if not word.startswith("--") or name in options or not known:
             own.append(word)
             continue
         others.append(word)

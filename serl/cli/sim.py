@@ -80,7 +80,4 @@ def _rehearsal(given: Any, options: argparse.Namespace) -> Any:
         return None
     if options.lockstep:
         raise BadInput("--lockstep: a rehearsal arm moves in real time, as a real one does")
-    try:
-        return checked(RehearsalConfig, given or {})
-    except BadInput as error:
-        raise BadInput(f"rehearsal.{error}") from None
+    return checked(RehearsalConfig, given or {}, "rehearsal.")
