@@ -16,7 +16,7 @@ from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_
 def guard_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl guard`."""
     parser.add_argument(
-        "robot", metavar="ROBOT", help="name of an arm (`serl list robots`), or path of its profile"
+        "robot", metavar="ROBOT", help="name of an arm (`serl list`), or path of its profile"
     )
     parser.add_argument(
         "--task", help="the task whose limits apply, else the workspace of the profile applies"

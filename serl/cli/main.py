@@ -78,7 +78,7 @@ _SYNONYMS = {
     "play": "run",
     "resume": "train --resume RUN",
     "rollout": "run",
-    "tasks": "list tasks",
+    "tasks": "list",
     "test": "eval",
     "version": "--version",
     "watch": "replay",

@@ -65,7 +65,7 @@ def add_person(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--robot",
         metavar="NAME",
-        help="a person drives this real arm through its guard: a name of `serl list robots`, or a "
+        help="a person drives this real arm through its guard: a name of `serl list`, or a "
         "profile (.py, .yaml)",
     )
     add_namespace(parser)
