@@ -36,8 +36,8 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--robot",
         metavar="NAME",
-        help="sim: the simulated arm over ROS 2 with its guard, in real time; a name in `serl list` "
-        "robots` or a profile (.py, .yaml): a real arm; else a simulation at full speed",
+        help="sim: the simulated arm over ROS 2 with its guard, in real time; a name in "
+        "`serl list`, or a profile (.py, .yaml): a real arm; else a simulation at full speed",
     )
     add_namespace(parser)
     add_checkpoint(parser)
