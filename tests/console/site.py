@@ -68,7 +68,7 @@ class FakeBackend:
 
     def pictures(self) -> list[Picture]:
         self.number += 1
-        return [Picture("front", self.number, b"jpeg")]
+        return [Picture("front", self.number // 20, b"jpeg")]  # two a second
 
     def report(self) -> Path | None:
         return self.page

@@ -174,7 +174,10 @@ def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() 
 
 
 def row(success: bool, assisted: bool) -> EpisodeRow:
-    return EpisodeRow("actor0", 0, 20, success, assisted, 1.0, 5 * assisted, 1, "success", 2.0, 1)
+    human_steps, takeovers = 5 * assisted, 2 * assisted
+    return EpisodeRow(
+        "actor0", 0, 20, success, assisted, 1.0, human_steps, takeovers, "success", 2.0, 1
+    )
 
 
 def test_the_overview_tells_numbers_of_the_run_and_what_is_unwell(tmp_path: Path) -> None:

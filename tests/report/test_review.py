@@ -220,7 +220,7 @@ def test_a_damaged_file_is_refused_with_its_name_and_byte(tmp_path: Path) -> Non
 
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_text("")
-    with pytest.raises(BadInput, match=r"found cat.jpg"):
+    with pytest.raises(BadInput, match=r"found no config.yaml"):
         recordings(tmp_path)
     with pytest.raises(BadInput, match="found no folder"):
         recordings(tmp_path / "absent")
