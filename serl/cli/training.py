@@ -30,6 +30,7 @@ from serl.ros.processes import (
     prefix,
     run_processes,
 )
+from serl.runs.baseline import clone
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
@@ -89,15 +90,19 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     real = is_real(run.config.robot)
     evaluation = try_on_arm(run, display) if real else examine(run, display)
     rows = read_metrics(run.metrics)
+    episodes = _episodes(rows)
+    cloned = examine_clone(run, display) if run.config.baseline == "clone" else None
     summary = Summary(
         task=_title(run, stage),
         folder=run.path,
         evaluation=evaluation,
         steps=trained_steps(run),
         duration_s=rows[-1]["time_s"],
-        human_shares=[quarter.human_share for quarter in quarters(_episodes(rows))],
+        human_shares=[quarter.human_share for quarter in quarters(episodes)],
         help=assistance(rows),
         report=write_report(run.path),
+        clone=cloned,
+        practice_s=episodes[-1]["time_s"] if episodes else 0.0,
     )
     print_summary(display.console, summary)
     return suffices(run.config, evaluation)
@@ -230,6 +235,21 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         film(run, examiner, winner, run.videos / "final.mp4")
     except SerlError as error:  # the results of hours must not depend on a film
         display.print_line(f"no film of the trials: {error}")
+    return evaluation
+
+
+def examine_clone(run: RunFolder, display: Display) -> Evaluation:
+    """Clone the run's demonstrations alone, and run the final trials with the clone."""
+    display.print_line("cloning the demonstrations alone, to compare with")
+    config, weights = clone(run)
+    with (
+        run.lock_learner(),
+        MetricsWriter(run.path) as metrics,
+        display.counting("trials", config.trials) as on_trial,
+    ):
+        examiner = Examiner(config, on_trial=on_trial)
+        evaluation = examiner.evaluate(weights, Purpose.FINAL, config.trials)
+        metrics.write(trained_steps(run), _row(0, evaluation, "clone"))
     return evaluation
 
 

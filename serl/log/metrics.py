@@ -95,7 +95,7 @@ class UpdateRow:
     weights_version: int = 0
 
 
-TrialPurpose = Literal["selection", "final", "last"]
+TrialPurpose = Literal["selection", "final", "last", "clone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ class EvaluationRow:
         successes: number of trials that solved the task.
         cycle_time_s: mean task time of the successes; None without any.
         purpose: "selection" to choose a checkpoint, "final" to report on the chosen one, "last" to
-            report on the last one where another is chosen, on the same starts.
+            report on the last one where another is chosen, on the same starts; "clone" to report
+            on the demonstrations cloned alone (`baseline`), on the same starts as well.
     """
 
     kind: ClassVar[str] = "evaluation"

@@ -74,7 +74,7 @@ def reached(rows: Sequence[MetricsRow], share: float = 0.9) -> tuple[float, floa
     for row in rows:
         trials = number(row, "trials")
         solved = trials >= 1 and number(row, "successes") >= share * trials
-        if row["kind"] == EvaluationRow.kind and solved:
+        if row["kind"] == EvaluationRow.kind and row.get("purpose") != "clone" and solved:
             step = number(row, "checkpoint")
             times_s = (other["time_s"] for other in rows if other["steps"] >= step)
             return min(in_training, (step, next(times_s, math.inf)))

@@ -224,6 +224,8 @@ class Summary:
         human_shares: share of human steps in each quarter of the steps; empty when unknown.
         report: path of the report; None when there is none.
         help: takeovers and requests for a person; None when unknown.
+        clone: the same trials of the demonstrations cloned alone; None when there were none.
+        practice_s: time until the last step was taken.
     """
 
     task: str
@@ -234,6 +236,17 @@ class Summary:
     human_shares: Sequence[float] = ()
     report: Path | None = None
     help: Assistance | None = None
+    clone: Evaluation | None = None
+    practice_s: float = 0.0
+
+    def comparison(self) -> str:
+        """Return the successes before and after training as a sentence; "" without a clone."""
+        if self.clone is None or self.evaluation is None:
+            return ""
+        return (
+            f"cloned from the same demonstrations: {_successes(self.clone)}; "
+            f"after {_clock(self.practice_s)} of practice: {_successes(self.evaluation)}"
+        )
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -253,9 +266,15 @@ def print_summary(console: Console, summary: Summary) -> None:
     if summary.help is not None:
         table.add_row("help", str(summary.help))
     console.print(Padding(table, (1, 1)))
+    if comparison := summary.comparison():
+        console.print(f" {comparison}\n", markup=False, soft_wrap=True)
     for name, path in (("run", summary.folder), ("report", summary.report)):
         if path is not None:
             console.print(f" {name:>18}  {path}", markup=False, soft_wrap=True)
+
+
+def _successes(evaluation: Evaluation) -> str:
+    return f"{evaluation.successes} of {len(evaluation.trials)}"
 
 
 def _result(evaluation: Evaluation | None) -> Text:

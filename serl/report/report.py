@@ -356,7 +356,7 @@ def _learner(run: RunData) -> list[page.PlotCard]:
 def _evaluation_rows(run: RunData) -> list[list[str]]:
     chosen = number(run.finals[-1], "checkpoint") if run.finals else math.nan
     rows = []
-    for row in run.selections + run.lasts + run.finals:
+    for row in run.clones + run.selections + run.lasts + run.finals:
         low, high = _interval(row)
         step = number(row, "checkpoint")
         purpose = str(row["purpose"])

@@ -31,6 +31,7 @@ class RunData:
     selections: list[MetricsRow]
     finals: list[MetricsRow]
     lasts: list[MetricsRow]
+    clones: list[MetricsRow]
     events: list[MetricsRow]
 
 
@@ -56,6 +57,7 @@ def read_run(run_path: Path) -> RunData:
         selections=evaluations(rows, "selection"),
         finals=evaluations(rows, "final"),
         lasts=evaluations(rows, "last"),
+        clones=evaluations(rows, "clone"),
         events=_of_kind(rows, "event"),
     )
 

@@ -141,6 +141,8 @@ class TrainConfig(BaseModel):
         trial_actions: actions of all trials: the mode of the policy, or samples as in training.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: number of last checkpoints that are compared.
+        baseline: policy that the final trials are repeated with, to compare training with it:
+            "clone" for the demonstrations cloned alone (see `serl.runs.baseline`), or "none".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -169,6 +171,7 @@ class TrainConfig(BaseModel):
     trial_actions: Literal["mode", "sampled"] = "mode"
     selection_trials: int = Field(30, ge=1, le=100_000)
     selection_checkpoints: int = Field(5, ge=1, le=1000)
+    baseline: Literal["none", "clone"] = "none"
     agent: SerializeAsAny[AgentConfig] = SACConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
@@ -220,6 +223,10 @@ class TrainConfig(BaseModel):
             raise ValueError("actor.home_every: only an arm in the actor's process goes home")
         if self.steps == 0 and not (self.learner.warm_up or self.init_from.run):
             raise ValueError("steps: expected at least 1, or learner.warm_up, or init_from")
+        if self.baseline == "clone" and (is_real(self.robot) or self.stages):
+            raise ValueError("baseline clone: is tried in a simulation only, and without stages")
+        if self.baseline == "clone" and not (self.demos or self.demo_paths):
+            raise ValueError("baseline clone: expected demonstrations")
         if self.trials == 0 and not is_real(self.robot):
             raise ValueError(
                 "trials: expected at least 1; only those on a real arm can be left out"

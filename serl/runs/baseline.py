@@ -1,0 +1,67 @@
+"""The policy that a run's demonstrations give by cloning alone, to compare its training with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from serl.agent import State
+from serl.agents.config import SACConfig
+from serl.errors import BadInput
+from serl.log.metrics import Row
+from serl.runs.assembly import make_learner
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.demonstrations import read_demonstrations
+from serl.runs.folder import RunFolder
+from serl.runs.hard_set import ROWS
+from serl.system.settings_file import merge
+from serl.transport import Snapshot
+from serl.types import Arrival, Record
+
+
+def clone_settings(config: TrainConfig) -> TrainConfig:
+    """Return the settings of the row "bc" of the hard set, for the task and data of a run."""
+    row = ROWS["bc"]
+    shared = config.model_dump(exclude={"agent", "reward", "stages", "init_from", "human"})
+    observing = config.agent.model_dump() if isinstance(config.agent, SACConfig) else {}
+    return resolve(shared | {"agent": observing}, merge(row.usual, row.fixed), {"baseline": "none"})
+
+
+def clone(run: RunFolder) -> tuple[TrainConfig, State]:
+    """Clone the demonstrations of a run.
+
+    Returns:
+        The settings of the clone, and its actor's weights.
+
+    Raises:
+        BadInput: the run has no demonstrations.
+        CorruptData: a demonstration is damaged.
+    """
+    config = clone_settings(run.config)
+    end, kept = _NoEnd(), [*_successes(run)]
+    if not kept:
+        raise BadInput(f"{run.path}: baseline clone: no demonstration is a success")
+    learner = make_learner(config, end, end, lambda *saved: None, kept)
+    return config, learner.agent.actor_weights()
+
+
+def _successes(run: RunFolder) -> Iterator[Record]:
+    """Yield the records of successful demonstrations."""
+    config = run.config
+    for folder in config.demo_paths or (run.demonstrations,):
+        for episode in read_demonstrations(folder, config):
+            if episode.success and episode.end is not None:
+                yield from episode.steps
+                yield episode.end
+
+
+class _NoEnd:
+    """A learner's end of a transport without actors, and metrics that are not kept."""
+
+    def receive(self) -> Sequence[Arrival]:
+        return ()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Drop weights."""
+
+    def write(self, steps: int, row: Row) -> None:
+        """Drop a row."""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import io
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from serl.cli import training
+from serl.errors import BadInput
+from serl.log.metrics import read_metrics
+from serl.report.curves import reached
+from serl.report.display import Display, Summary
+from serl.runs import baseline
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
+from serl.training.evaluation import Evaluation, Trial
+
+SETTINGS = {
+    "task": "reach",
+    "demos": 2,
+    "trials": 2,
+    "baseline": "clone",
+    "agent": {"batch_size": 16, "threads": 1, "device": "cpu", "hidden": [8, 8]},
+    "task_config": {"time_limit_s": 1.0},
+}
+
+
+def of(successes: int, trials: int) -> Evaluation:
+    return Evaluation(
+        tuple(Trial(n, n < successes, 10, 1.0, "success" * (n < successes)) for n in range(trials))
+    )
+
+
+def test_a_clone_learns_the_demonstrations_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
+    cloned = baseline.clone_settings(run.config)
+    assert (cloned.steps, cloned.intervention, cloned.agent.algorithm) == (0, "none", "bc")
+    assert (cloned.seed, cloned.demos, cloned.baseline) == (0, 2, "none")
+    display = Display(Console(file=io.StringIO()))
+    training.demonstrate(run, display)
+    few = cloned.learner.model_copy(update={"warm_up": 100})
+    cheap = cloned.model_copy(update={"learner": few})
+    monkeypatch.setattr(baseline, "clone_settings", lambda config: cheap)
+    evaluation = training.examine_clone(run, display)
+    (row,) = read_metrics(run.metrics)
+    assert (row["purpose"], row["checkpoint"], row["trials"]) == ("clone", 0, 2)
+    assert row["successes"] == evaluation.successes
+    assert reached([{**row, "successes": 2}]) == (np.inf, np.inf)  # it is no result of training
+
+
+def test_a_run_without_a_successful_demonstration_has_no_clone(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
+    with pytest.raises(BadInput, match="no demonstration is a success"):
+        baseline.clone(run)
+
+
+@pytest.mark.parametrize("more", [{"demos": 0}, {"robot": "robots/franka.py"}])
+def test_a_clone_needs_demonstrations_and_a_simulation(more: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="baseline clone"):
+        resolve(SETTINGS, more)
+
+
+def test_training_is_compared_with_its_clone() -> None:
+    def text(clone: Evaluation | None) -> str:
+        summary = Summary("reach", Path("r"), of(50, 50), 600, 300.0, clone=clone, practice_s=245.0)
+        return summary.comparison()
+
+    assert text(None) == ""
+    assert text(of(12, 50)) == (
+        "cloned from the same demonstrations: 12 of 50; after 4:05 of practice: 50 of 50"
+    )
+
+
+def test_no_baseline_is_the_default() -> None:
+    assert TrainConfig().baseline == "none"
