@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel
 
 from serl.errors import BadInput, SerlError, did_you_mean
+from serl.real_task import read_task
 from serl.robot import SimulatedRobot
 from serl.task import SimulatedTask
 
@@ -153,7 +154,8 @@ def load(kind: Kind, name_or_path: str) -> Any:
     Args:
         kind: kind of the plug-in.
         name_or_path: a known name, the name of an installed package's entry point, or the path of a
-            `.py` file. For a robot's `.yaml` file from `serl setup` see `serl.arm_profile`.
+            `.py` file, or, of a task, of a `.yaml` file (see `serl.real_task`). For a robot's
+            `.yaml` file from `serl setup` see `serl.arm_profile`.
 
     Raises:
         BadInput: unknown name or file, a file or an entry point that cannot be loaded, a name that
@@ -163,6 +165,8 @@ def load(kind: Kind, name_or_path: str) -> Any:
     """
     if name_or_path.endswith(".py"):
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
+    if kind == "task" and name_or_path.endswith(".yaml"):
+        return read_task(Path(name_or_path))
     if name_or_path in names(kind):
         return getattr(_import(_PACKAGES[kind], name_or_path), kind)
     found = [each for each in installed(kind) if each.name == name_or_path]
@@ -172,7 +176,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
     if found:
         return load_installed(kind, found[0])
     listed = sorted({*provided(kind), *(each.name for each in installed(kind))})
-    file = "a .py or .yaml file" if kind == "robot" else "a .py file"
+    file = "a .py or .yaml file" if kind in ("robot", "task") else "a .py file"
     raise BadInput(
         f"unknown {kind} {name_or_path!r}: expected one of {', '.join(listed) or 'none'}, or {file}"
         + did_you_mean(name_or_path, listed)
@@ -223,8 +227,19 @@ def kinds_in(path: Path) -> list[Kind]:
     raise BadInput(f"{path}: expected a module with one of the attributes {', '.join(GROUPS)}")
 
 
+def check_simulated(task: SimulatedTask) -> None:
+    """Raise `BadInput` for a task without a simulation."""
+    if not task.scene.simulated:
+        raise BadInput(f"{task.name}: has no simulation, only a real arm: --robot NAME, if at all")
+
+
 def make_simulation(task: SimulatedTask) -> SimulatedRobot:
-    """Return a new simulated robot of the kind that the scene of `task` names."""
+    """Return a new simulated robot of the kind that the scene of `task` names.
+
+    Raises:
+        BadInput: the task has no simulation.
+    """
+    check_simulated(task)
     scene = task.scene
     robot: SimulatedRobot = load("sim", scene.robot)(scene, task.config)
     return robot

@@ -190,6 +190,8 @@ class Scene:
         robot: simulation of the scene, by name or as the path of a `.py` file.
         bases: x y z and yaw of the arms' bases, by the prefix of the arms' names. All positions and
             orientations of the scene are in the frame of these poses.
+        simulated: whether the scene can be simulated; False for a task of real arms alone (see
+            `serl.real_task`).
     """
 
     bodies: str
@@ -204,6 +206,7 @@ class Scene:
     bases: Mapping[str, tuple[float, float, float, float]] = field(
         default_factory=lambda: {"": (0.0, 0.0, 0.0, 0.0)}
     )
+    simulated: bool = True
 
 
 class TaskView(Protocol):

@@ -138,7 +138,7 @@ def _number(kind: Callable[[str], Any], low: float, high: float | None) -> Calla
 def add_task(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the positional argument for a task."""
     more: dict[str, Any] = {} if nargs is None else {"nargs": nargs}
-    text = "name of a task (`serl list`), or path of a .py file that defines one"
+    text = "name of a task (`serl list`), or path of a .py or .yaml file with one"
     parser.add_argument("task", metavar="TASK", help=text, **more)
 
 
@@ -177,7 +177,7 @@ def task_names() -> str:
     """Return the names of serl's tasks as the end of an error message."""
     from serl import plugins
 
-    return f"one of {', '.join(plugins.names('task'))}, or a .py file"
+    return f"one of {', '.join(plugins.names('task'))}, or a .py or .yaml file"
 
 
 def refuse_unknown(

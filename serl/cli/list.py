@@ -17,6 +17,7 @@ from serl.arm_profile import load_robot
 from serl.cli.settings import describe
 from serl.cli.teleop import mapping_of
 from serl.errors import SerlError
+from serl.real_task import is_task_file
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import leaves
@@ -58,6 +59,8 @@ def show(options: argparse.Namespace) -> int:
 
 def _show_one(name: str) -> int:
     """Print the plug-ins of this name of any kind; a task takes precedence."""
+    if name.endswith(".yaml") and is_task_file(Path(name)):
+        return _show_tuned(name)
     if name.endswith(".py"):
         kinds = plugins.kinds_in(Path(name))
     else:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
@@ -19,15 +20,17 @@ from serl.cli.arguments import add_config, add_task, number
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback, run
+from serl.robot import SimulatedRobot
 from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, make_replay
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.demonstrations import record_expert
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
 from serl.system.settings_file import read_yaml
+from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
 from serl.training.frames import FrameStack
-from serl.types import Action, Observation, Record
+from serl.types import Action, ActionSource, End, EndReason, Key, Observation, Record, Step
 
 
 class Rates(BaseModel):
@@ -186,7 +189,8 @@ def measure(
 ) -> tuple[Rates, bool]:
     """Measure rates of simulation, policy and learner; return them and whether there is a GPU.
 
-    Only measures: no training result is kept, and nothing is written.
+    Only measures: no training result is kept, and nothing is written. A task without a simulation
+    steps at its control rate; policy and learner are measured on random readings.
 
     Args:
         config: settings of the planned run.
@@ -194,42 +198,83 @@ def measure(
         now: clock, monotonic seconds.
     """
     task = make_task(config)
-    by_hand, slower = config.demonstrator == "human", make_demonstrated_task(config)
-    demonstrated: list[Record] = []
-    collected: list[Record] = []
     acting = make_acting_agent(config, make_spec(task), 0)
     policy = _TimedPolicy(acting, config.agent.frames, now)
-    steps, env_s = 0, 0.0
-    with plugins.make_simulation(task) as robot:
-        key = EpisodeKey("plan", "expert", 1, 0)
-        record_expert(
-            robot,
-            slower,
-            demonstrated.append,
-            _EXPERT_EPISODES,
-            config.seed,
-            key,
-            by_hand=by_hand,
-        )
-        clock, begin_s = VirtualClock(robot.advance, task.config.rate_hz), now()
-        for episode in count():
-            robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
-            policy.stack.begin()
-            numbered = EpisodeKey("plan", "actor", 1, episode)
-            steps += run(
-                robot, task, policy, clock, numbered, [RecordCallback(collected.append)]
-            ).steps
-            env_s = now() - begin_s
-            if env_s >= seconds:
-                break
+    demonstrated: list[Record] = []
+    env_steps_per_s, expert_steps = task.config.rate_hz, float(task.config.max_steps)
+    if task.scene.simulated:
+        with plugins.make_simulation(task) as robot:
+            demonstrated = _demonstrate(config, robot)
+            collected, env_s = _practise(config, task, robot, policy, seconds, now)
+        env_steps_per_s = sum(isinstance(record, Step) for record in collected) / env_s
+        expert_steps = len(demonstrated) / _EXPERT_EPISODES - 1  # the end record is no step
+    else:
+        collected = _imagine(task, policy, seconds, now)
     agent = make_agent(config, make_spec(task), 0)
     rates = Rates(
-        env_steps_per_s=steps / env_s,
+        env_steps_per_s=env_steps_per_s,
         updates_per_s=_updates_per_s(config, agent, demonstrated, collected, seconds, now),
-        act_s=policy.total_s / steps,
-        expert_steps=len(demonstrated) / _EXPERT_EPISODES - 1,  # the end record is no step
+        act_s=policy.total_s / sum(isinstance(record, Step) for record in collected),
+        expert_steps=expert_steps,
     )
     return rates, str(getattr(agent, "device", "cpu")) != "cpu"
+
+
+def _demonstrate(config: TrainConfig, robot: SimulatedRobot) -> list[Record]:
+    """Return some episodes of the demonstrator."""
+    records: list[Record] = []
+    record_expert(
+        robot,
+        make_demonstrated_task(config),
+        records.append,
+        _EXPERT_EPISODES,
+        config.seed,
+        EpisodeKey("plan", "expert", 1, 0),
+        by_hand=config.demonstrator == "human",
+    )
+    return records
+
+
+def _practise(
+    config: TrainConfig,
+    task: SimulatedTask,
+    robot: SimulatedRobot,
+    policy: _TimedPolicy,
+    seconds: float,
+    now: Now,
+) -> tuple[list[Record], float]:
+    """Run the policy in simulation for some time; return the records and the elapsed time, s."""
+    records: list[Record] = []
+    clock, begin_s = VirtualClock(robot.advance, task.config.rate_hz), now()
+    for episode in count():
+        robot.reset(start_seed(Purpose.TRAINING, config.seed, "plan", episode))
+        policy.stack.begin()
+        key = EpisodeKey("plan", "actor", 1, episode)
+        run(robot, task, policy, clock, key, [RecordCallback(records.append)])
+        if (env_s := now() - begin_s) >= seconds:
+            return records, env_s
+    raise AssertionError  # never reached
+
+
+def _imagine(task: SimulatedTask, policy: _TimedPolicy, seconds: float, now: Now) -> list[Record]:
+    """Return episodes of the policy's actions on random observations, over some time."""
+    spec, rng = task.observation_spec, np.random.default_rng(0)
+    state = {name: rng.normal(size=each.shape).astype("f4") for name, each in spec.state.items()}
+    images = {name: rng.integers(0, 256, each.shape, "u1") for name, each in spec.images.items()}
+    seen, records, begin_s = Observation(state, images, {"robot": 0.0}), list[Record](), now()
+    for episode in count():
+        policy.stack.begin()
+        for index in range(task.config.max_steps):
+            action, is_last = policy(seen), index + 1 == task.config.max_steps
+            key, source = Key("plan", "actor", 1, episode, index), ActionSource.POLICY
+            records.append(
+                Step(key, seen, action, action, 0.0, "none", False, is_last, source, 1, 0.0, 0.0)
+            )
+        end = Key("plan", "actor", 1, episode, task.config.max_steps)
+        records.append(End(end, seen, False, EndReason.TIME_LIMIT, 0.0, 0.0))
+        if now() - begin_s >= seconds:
+            return records
+    raise AssertionError  # never reached
 
 
 def _updates_per_s(
@@ -289,14 +334,23 @@ def plan(options: argparse.Namespace) -> int:
         gpu=gpu,
         reset_s=options.reset_s,
     )
-    show(console, config, rates, conditions, make_plan(config, rates, conditions))
+    planned = make_plan(config, rates, conditions)
+    show(console, config, rates, conditions, planned, task.scene.simulated)
     return 0
 
 
 def show(
-    console: Console, config: TrainConfig, rates: Rates, conditions: Conditions, plan: Plan
+    console: Console,
+    config: TrainConfig,
+    rates: Rates,
+    conditions: Conditions,
+    plan: Plan,
+    simulated: bool = True,
 ) -> None:
-    """Print the measured rates, the duration of each part, and the bottlenecks."""
+    """Print the measured rates, the duration of each part, and the bottlenecks.
+
+    Those of a simulation are left out unless `simulated`.
+    """
     agent = config.agent
     console.print(
         f"{config.task}: {config.steps:,} steps, actors {config.actors}, batch {agent.batch_size}, "
@@ -305,20 +359,25 @@ def show(
     )
     if (load := os.getloadavg()[0]) > conditions.processors + 1:
         console.print(f"load {load:.1f}: other processes use this machine; an idle one is faster")
+    simulation = f"{rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy, "
     console.print(
-        f"measured: {rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy, "
-        f"{rates.updates_per_s:,.1f} updates/s (each of {agent.utd} critic updates, for one step), "
+        f"measured: {simulation if simulated else ''}{rates.updates_per_s:,.1f} updates/s (each of "
+        f"{agent.utd} critic updates, for one step), "
         f"{1e3 * rates.act_s:.1f} ms for an action",
         soft_wrap=True,
     )
     table = Table(box=None)
-    for title in ("part", "how much", "min in simulation", f"min at {conditions.rate_hz:g} Hz"):
+    columns = ("min in simulation",) if simulated else ()
+    for title in ("part", "how much", *columns, f"min at {conditions.rate_hz:g} Hz"):
         table.add_column(title, justify="right" if title.startswith("min") else "left")
     for part in plan.parts:
-        table.add_row(part.name, part.amount, _minutes(part.simulation_s), _minutes(part.arm_s))
-    table.add_row("all", "", _minutes(plan.simulation_s), _minutes(plan.arm_s), style="bold")
+        times_s = (part.simulation_s, part.arm_s)[not simulated :]
+        table.add_row(part.name, part.amount, *map(_minutes, times_s))
+    times_s = (plan.simulation_s, plan.arm_s)[not simulated :]
+    table.add_row("all", "", *map(_minutes, times_s), style="bold")
     console.print(table)
-    console.print(f"bottleneck in simulation: {plan.simulation_bottleneck}")
+    if simulated:
+        console.print(f"bottleneck in simulation: {plan.simulation_bottleneck}")
     console.print(
         f"bottleneck on an arm: {plan.arm_bottleneck}; a reset is assumed to take "
         f"{conditions.reset_s:g} s (--reset-s)",

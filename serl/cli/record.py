@@ -23,7 +23,7 @@ from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
-from serl.runs.real_arm import NO_JUDGE, needs_unmeasured_poses
+from serl.runs.real_arm import NO_JUDGE, lacks_judge
 from serl.system.settings_file import checked, leaves
 from serl.teleop.config import TeleopConfig
 
@@ -126,8 +126,8 @@ def _record_person(options: argparse.Namespace) -> int:
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
     task = make_rewarded_task(run.config)
-    apart = options.robot is not None and needs_unmeasured_poses(make_task(run.config))
-    if apart and run.config.reward.kind == "task":
+    unjudged = options.robot is not None and lacks_judge(make_task(run.config))
+    if unjudged and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         recorded = Recording(run.path, run.episodes(ACTOR))
@@ -193,7 +193,7 @@ def persons_folder(
     from serl.runs.task_setup import for_recording, make_rewarded_task, make_spec
 
     overrides = parse_overrides(options.overrides)
-    name = str(Path(options.task).resolve()) if options.task.endswith(".py") else options.task
+    name = plugins.absolute(options.task)
     arm = real_arm(options.robot, options.namespace)
     config = resolve(defaults, overrides, {"task": name, "seed": options.seed} | arm)
     if config.stages or (config.robot is not None and not arm):

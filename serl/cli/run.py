@@ -21,7 +21,7 @@ from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summa
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arm
-from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, needs_unmeasured_poses
+from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, lacks_judge
 from serl.runs.scene_reset import check_reset, of_arm
 from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
@@ -90,8 +90,8 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
 
     print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
     arm = arm_of(run)
-    apart = arm is not None and needs_unmeasured_poses(make_task(run.config))
-    if apart and run.config.reward.kind == "task":
+    unjudged = arm is not None and lacks_judge(make_task(run.config))
+    if unjudged and run.config.reward.kind == "task":
         print(NO_JUDGE, flush=True)
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)

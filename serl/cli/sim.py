@@ -43,6 +43,7 @@ def simulate(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a setting is invalid.
     """
+    from serl.plugins import check_simulated
     from serl.ros.arm.rehearsal import LOOKS
     from serl.ros.environment import clean_shared_memory, free_domain, meet_others
     from serl.ros.processes import require_ros
@@ -54,7 +55,9 @@ def simulate(options: argparse.Namespace) -> int:
     faults = _rehearsal(overrides.pop("rehearsal", None), options)
     looks = LOOKS if faults is not None else {}
     config = resolve(looks, file, overrides, {"task": options.task})
-    check_topics(make_task(config))  # before the arm is announced
+    task = make_task(config)
+    check_simulated(task)  # before the arm is announced
+    check_topics(task)
     clean_shared_memory()
     with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
         from serl.ros.nodes.sim import run  # rclpy: only after require_ros

@@ -100,7 +100,7 @@ class TrainConfig(BaseModel):
     """The settings of a training run.
 
     Attributes:
-        task: name of a task, or path of a .py file that defines one.
+        task: name of a task, or path of a .py or .yaml file that defines one.
         task_config: overrides of the task's own configuration.
         preset: a set of settings (see `PRESETS`): others, given beside it, win. "hard" trains under
             a lab's conditions: a person's demonstrations and help, and a camera's errors.

@@ -52,11 +52,13 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     The box is the task's, intersected with the arm's taught workspace, if there is one. The task
     limits rotations about the start of each episode, which the guard does not know: the guard
     limits them about one start, with a margin for the spread of the starts. With a taught
-    workspace, rotations are limited about its reference, and by its bound as well.
+    workspace, rotations are limited about its reference, and by its bound as well. A task without
+    a simulation has no starts: its rotations are limited by the workspace alone.
 
     Raises:
         BadInput: the task is not one of an arm that follows targets, its rate is too low for the
-            guard's timeout, or its box and the arm's workspace do not overlap.
+            guard's timeout, its box and the arm's workspace do not overlap, or a task without a
+            simulation finds no workspace.
     """
     check_topics(task)
     if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
@@ -64,15 +66,21 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
             f"rate_hz: {task.config.rate_hz:g}: a guard waits {_LONGEST_S:g} s for a target at "
             f"most, so that an arm would hold between two: at least {_LEAST_PERIODS / _LONGEST_S:g}"
         )
-    config, rng = task.config, np.random.default_rng(0)
+    config, place = task.config, profile.workspace
+    command_s = max(0.15, _LEAST_PERIODS / config.rate_hz)
+    if not task.scene.simulated:
+        if place is None:
+            raise BadInput(f"arm {profile.name}: {task.name} needs a taught workspace: serl setup")
+        motion = config.motion.model_copy(update={"max_rotation_rad": place.max_rotation_rad})
+        return _of_arm(profile, within_workspace(motion, profile), place.reference, command_s)
+    rng = np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
     spread = max(math.hypot(*between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
     reference = starts[0]
-    if (place := profile.workspace) is not None:
+    if place is not None:
         reference, widest = place.reference, min(widest, place.max_rotation_rad)
     motion = config.motion.model_copy(update={"max_rotation_rad": widest})
-    command_s = max(0.15, _LEAST_PERIODS / config.rate_hz)
     return _of_arm(profile, within_workspace(motion, profile), reference, command_s)
 
 

@@ -40,6 +40,11 @@ def needs_unmeasured_poses(task: SimulatedTask) -> bool:
     return observed_bodies(task) != task.scene.tracked
 
 
+def lacks_judge(task: SimulatedTask) -> bool:
+    """Return whether the task cannot decide on success by the measurements of a real arm."""
+    return needs_unmeasured_poses(task) or not getattr(task, "judges_itself", True)
+
+
 def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
     """Raise `BadInput`, naming the setting, if training on a real arm needs a simulation."""
     if config.intervention != "none":
@@ -54,6 +59,11 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
+    if not getattr(task, "judges_itself", True) and config.reward.kind == "task":
+        raise BadInput(
+            f"reward.kind: task: {task.name} does not decide on success itself: expected "
+            "classifier, pose, human or vice"
+        )
     poses = ", ".join(f"{name}_pose" for name in task.scene.tracked)
     if needs_unmeasured_poses(task) and config.reward.kind == "task":
         raise BadInput(
@@ -80,7 +90,7 @@ def tuned_settings(config: TrainConfig, task: SimulatedTask) -> Mapping[str, Any
         small = config.agent.encoder == "small"
         own = task.feature_defaults() if small and isinstance(task, FeatureTunedTask) else {}
         tuned = merge(merge(tuned, own), {"agent": {"cached_features": True}})
-    if is_real(config.robot) and "reward" in tuned:
+    if is_real(config.robot) and task.scene.simulated and "reward" in tuned:
         own = tuned["reward"].items()
         tuned["reward"] = {name: to for name, to in own if name not in ToolPlace.model_fields}
     return tuned
@@ -117,7 +127,8 @@ def describe_classifier_bounds(config: TrainConfig, task: SimulatedTask) -> str:
             f"the classifier is asked where the tool is {place}, in the base frame of this arm: "
             "elsewhere nothing is a success"
         )
-    own = task.training_defaults().get("reward", {}).keys() & ToolPlace.model_fields.keys()
+    tuned = task.training_defaults() if task.scene.simulated else {}
+    own = tuned.get("reward", {}).keys() & ToolPlace.model_fields.keys()
     simulated = f" ({task.name} has a place of a simulated table)" if own else ""
     return (
         f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "

@@ -190,10 +190,10 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
 def _code(config: TrainConfig) -> str:
     """Return the version of serl, with a digest of plug-in files, if any.
 
-    These are the .py files of the task, the algorithm and the reward, on which parameters depend.
+    These are the files of the task, the algorithm and the reward, on which parameters depend.
     """
     plugins = (config.task, config.agent.algorithm, config.reward.kind)
-    files = [Path(plugin).read_bytes() for plugin in plugins if plugin.endswith(".py")]
+    files = [Path(plugin).read_bytes() for plugin in plugins if plugin.endswith((".py", ".yaml"))]
     digest = f"+{hashlib.sha256(b''.join(files)).hexdigest()[:12]}" if files else ""
     return f"{__version__}{digest}"
 

@@ -84,6 +84,9 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
 def _checked(config: TrainConfig) -> list[Spec]:
     """Return the spec of the run, or of each of its stages; raise `BadInput` if it cannot run."""
     for each in (config, *stage_configs(config).values()):
+        if not is_real(each.robot) and not make_task(each).scene.simulated:
+            name = make_task(each).name
+            raise BadInput(f"robot: {name} has no simulation: expected a real arm, --robot NAME")
         if each.robot is not None:
             check_topics(make_task(each))
         make_demonstrated_task(each)

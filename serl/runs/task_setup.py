@@ -10,9 +10,10 @@ from serl.camera import REAL, View
 from serl.errors import BadInput
 from serl.motion import check_targets
 from serl.perception import PerceptionConfig
+from serl.real_task import completed
 from serl.reward import NoReward, PoseReward, RewardedTask
 from serl.runs.config import TrainConfig
-from serl.runs.real_arm import needs_unmeasured_poses
+from serl.runs.real_arm import lacks_judge, needs_unmeasured_poses
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
@@ -22,13 +23,15 @@ from serl.teleop.human_motion import TIME_FACTOR, check_hand
 def make_task(config: TrainConfig) -> SimulatedTask:
     """Return the task by name or path, with the checked overrides of its configuration.
 
+    A task without a simulation is `completed`.
+
     On a real arm, which has errors of its own, `perception` is left out.
 
     Raises:
         BadInput: no such task, a wrong override, or a task that sees nothing through `perception`.
     """
     kind = plugins.load("task", config.task)
-    task: SimulatedTask = kind()
+    task = completed(kind())
     overrides = dict(config.task_config)
     if config.observe is not None:
         overrides["observe"] = config.observe
@@ -38,7 +41,7 @@ def make_task(config: TrainConfig) -> SimulatedTask:
         overrides["auto_reset"] = True
     if overrides:
         values = merge(task.config.model_dump(), overrides)
-        task = kind(checked(type(task.config), values, "task_config."))
+        task = completed(kind(checked(type(task.config), values, "task_config.")))
     if task.config.perception != PerceptionConfig() and not hasattr(task, "perception"):
         raise BadInput(f"task_config.perception: {task.name} sees no bodies through it")
     return task
@@ -100,7 +103,7 @@ def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     """
     task, kind = make_task(config), config.reward.kind
     apart = is_real(config.robot) and needs_unmeasured_poses(task)
-    if kind == "task" and not apart:
+    if kind == "task" and not (is_real(config.robot) and lacks_judge(task)):
         return task
     if kind in ("human", "vice", "task"):
         return RewardedTask(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)

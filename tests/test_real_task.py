@@ -1,0 +1,251 @@
+"""Tasks without a simulation: what each command does with one, and the one line that refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, load_robot, write_robot
+from serl.cli import main as cli
+from serl.errors import BadInput
+from serl.real_task import RealTask, RealTaskConfig, completed, read_task, write_task
+from serl.robot import SimulatedRobot
+from serl.runs.config import TrainConfig
+from serl.runs.guard_setup import guarded_arm
+from serl.runs.scene_reset import reset_kind
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
+from serl.sim.arm import SimArm
+from serl.task import Task
+from serl.tasks.pick_cube import PickCube
+from serl.testing import TaskSuite
+from serl.types import Array
+from serl.workspace import Workspace
+
+EXAMPLES = Path(__file__).parents[1] / "docs/examples"
+RAM, REHEARSAL = str(EXAMPLES / "ram.yaml"), str(EXAMPLES / "rehearsal.yaml")
+TINY: dict[str, Any] = {
+    "agent": {"hidden": [8, 8], "device": "cpu", "threads": 1, "batch_size": 8, "utd": 1}
+}
+
+
+class TestRam(TaskSuite):
+    """The example, on the arm of a simulation of another task."""
+
+    file = RAM
+
+    def make(self) -> tuple[SimulatedRobot, Task]:
+        task: Task = plugins.load("task", self.file)()
+        robot = SimArm(PickCube().scene, task.config)
+        robot.reset(0)
+        return robot, task
+
+
+class TestRamInPython(TestRam):
+    file = str(EXAMPLES / "ram.py")
+
+
+class ByForce(RealTask):
+    """Press down, with a reward from the arm's own readings."""
+
+    name = "press"
+    defaults = RealTaskConfig(
+        observe="state", force=True, origin_m=(0.4, 0.0, 0.2), motion=PickCube().config.motion
+    )
+
+    def is_success(self, state: Mapping[str, Array]) -> bool:
+        return float(state["wrench"][2]) > 5.0
+
+
+class TestByForce(TaskSuite):
+    def make(self) -> tuple[SimulatedRobot, Task]:
+        task = ByForce()
+        robot = SimArm(PickCube().scene, task.config)
+        robot.reset(0)
+        return robot, task
+
+
+def test_a_policy_sees_the_arm_from_its_start_and_a_task_may_judge_by_its_readings() -> None:
+    task = ByForce()
+    with SimArm(PickCube().scene, task.config) as robot:
+        reading = robot.reset(0)
+        task.begin(reading)
+        seen = task.observation(reading).state
+        tool = reading.state["tcp_pose"][:3]
+        assert np.allclose(seen["tcp_from_start"], tool - (0.4, 0.0, 0.2))
+        assert np.allclose(seen["wrench"], 0.0)
+        reading.state["wrench"][2] += 50.0
+        assert task.observation(reading).state["wrench"][2] == pytest.approx(50.0)
+        assert task.outcome(reading, 0).success
+    assert list(seen) == [
+        *("tcp_from_start", "turn_from_start", "tcp_velocity", "gripper", "lead", "wrench")
+    ]
+    assert task.judges_itself
+
+
+def settings(task: str = RAM, robot: str = REHEARSAL, **own: Any) -> TrainConfig:
+    return run_settings(task, {}, {"robot": robot, **TINY, **own})
+
+
+def test_a_training_on_an_arm_needs_nothing_else() -> None:
+    config = settings()
+    assert (config.demos, config.intervention, config.steps) == (0, "none", 8000)
+    assert config.reward.kind == "pose"
+    assert reset_kind(config) == "home"
+    assert config.reset.home_m == (0.5, 0.0, 0.18)
+    assert make_rewarded_task(config).name == "ram"
+    assert make_spec(make_task(config)).observation.images["wrist"].shape == (64, 64, 3)
+    by_person = settings(str(EXAMPLES / "ram.py"))
+    assert by_person.reward.kind == "human"
+
+
+def test_the_same_file_fits_the_arm_of_another_maker(tmp_path: Path) -> None:
+    place = Workspace(
+        low_m=(0.3, -0.3, 0.05),
+        high_m=(0.7, 0.3, 0.5),
+        home_m=(0.5, 0, 0.3),
+        reference=(1, 0, 0, 0),
+    )
+    ur: ArmProfile = load_robot("ur5e").model_copy(update={"workspace": place})
+    write_robot(tmp_path / "ur.yaml", ur)
+    on_rehearsal, on_ur = settings(), settings(robot=str(tmp_path / "ur.yaml"))
+    specs = [make_spec(make_task(config)) for config in (on_rehearsal, on_ur)]
+    assert specs[0].digest == specs[1].digest, "a policy moves from one to the other"
+    for config in (on_rehearsal, on_ur):
+        assert config.robot is not None
+        profile, guard = guarded_arm(config, config.robot)
+        assert guard.motion.box_low_m == (0.4, -0.1, 0.06)
+        assert profile.workspace is not None
+        assert guard.reference == profile.workspace.reference
+        assert guard.motion.max_rotation_rad == profile.workspace.max_rotation_rad
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"robot": None}, "robot: ram has no simulation: expected a real arm, --robot NAME"),
+        ({"robot": "sim"}, "robot: ram has no simulation: expected a real arm, --robot NAME"),
+        ({"reward": {"kind": "task"}}, "reward.kind: task: ram does not decide on success itself"),
+        ({"demos": 5}, "demos: 5: no script demonstrates on a real arm"),
+        ({"robot": "franka"}, "arm franka: it has no workspace yet: serl setup franka"),
+        ({"task_config": {"views": {"wrist": {"camra": "x"}}}}, "camra: unknown setting"),
+    ],
+)
+def test_what_does_not_fit_is_named_in_one_line(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(complaint)) as raised:
+        run_settings(RAM, {}, {"robot": REHEARSAL, **settings})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_arm_without_a_workspace_is_refused_also_with_a_box_of_its_own() -> None:
+    motion = {"box_low_m": [0.4, -0.1, 0.06], "box_high_m": [0.6, 0.1, 0.25]}
+    own = {"robot": "franka", "task_config": {"motion": motion}, "reset": {"kind": "person"}}
+    with pytest.raises(BadInput, match="arm franka: ram needs a taught workspace: serl setup"):
+        run_settings(RAM, {}, own)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", RAM],
+        ["plan", RAM],
+        ["sim", RAM],
+        ["record", RAM],
+        ["reward", "collect", RAM],
+        ["encoder", "pretrain", RAM, "--out", "x.safetensors"],
+    ],
+    ids=lambda words: " ".join(words[:2]).removesuffix(RAM).strip(),
+)
+def test_commands_that_simulate_refuse_in_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == cli.BAD_INPUT
+    output = capsys.readouterr()
+    assert re.fullmatch(r"serl: .*ram:? has no simulation.*--robot NAME.*\n", output.err)
+    assert output.out == ""
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_its_settings_are_listed_and_its_duration_on_an_arm_is_planned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["list", RAM]) == cli.DONE
+    listed = capsys.readouterr().out
+    assert re.search(r"setting\* reward.kind +pose", listed)
+    assert "task_config.force" in listed
+    small = ["--agent.hidden", "[8,8]", "--agent.batch_size", "8", "--agent.threads", "1"]
+    words = ["plan", RAM, "--robot", REHEARSAL, "--seconds", "0.1", *small]
+    assert cli.main(words) == cli.DONE
+    planned = capsys.readouterr().out
+    assert "min at 10 Hz" in planned
+    assert "simulation" not in planned
+
+
+def test_a_written_task_is_read_as_it_was(tmp_path: Path) -> None:
+    kind = read_task(Path(RAM))
+    path, made = tmp_path / "ram.yaml", kind()
+    write_task(path, made.name, str(kind.__doc__), made.config, kind.training)
+    again = read_task(path)
+    assert (again.name, again.__doc__, again().config) == (made.name, kind.__doc__, made.config)
+    assert again.training == kind.training
+    assert len(path.read_text().splitlines()) <= 20
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"task": None}, "task: "),
+        ({"task": "Ram!"}, "task: "),
+        ({"motoin": {}}, "motoin: unknown setting"),
+        ({"rate_hz": -1}, "rate_hz: "),
+        ({"motion": {"axes": ["x"]}}, "motion.translation_m: "),
+        ({"views": {}}, "observe pixels: expected a renderer and at least one of views"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(
+    tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(Path(RAM).read_text()) | change))
+    with pytest.raises(BadInput, match=re.escape(str(path))) as raised:
+        plugins.load("task", str(path))
+    assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", REHEARSAL])
+def test_another_file_is_no_task(name: str) -> None:
+    with pytest.raises(BadInput, match=r"no such file|expected a task, with the keys task"):
+        plugins.load("task", name)
+
+
+def test_any_task_class_without_a_scene_is_completed_and_refuses_what_needs_one() -> None:
+    class Bare:
+        """A task of a user, with the methods of `Task` alone."""
+
+        def __init__(self) -> None:
+            self._ram = read_task(Path(RAM))()
+            self.name, self.config = "bare", self._ram.config
+            self.observation_spec = self._ram.observation_spec
+            self.begin, self.observation = self._ram.begin, self._ram.observation
+            self.outcome, self.reset = self._ram.outcome, self._ram.reset
+
+    whole = completed(Bare())
+    assert whole.training_defaults()["demos"] == 0
+    for call in (
+        lambda: whole.is_success({}),
+        lambda: whole.progress({}),
+        lambda: whole.expert(dict, 0),
+        lambda: whole.scene.place(np.random.default_rng(0)),
+        lambda: plugins.make_simulation(whole),
+    ):
+        with pytest.raises(BadInput, match="bare: has no simulation"):
+            call()
+    assert completed(PickCube()).scene.simulated
