@@ -177,6 +177,7 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
         require_ros()
     if not options.device:
         return None
+    teleop_commands.refuse_terminal(options.device)
     overrides = parse_overrides(options.overrides).get("teleop", {})
     mapping = teleop_commands.mapping_of(checked(TeleopConfig, overrides), options.device)
     return teleop_commands.open_devices(options, mapping)

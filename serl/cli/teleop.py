@@ -223,8 +223,18 @@ def mapping_of(config: TeleopConfig, device: str) -> MappingConfig:
     return checked(model, merge(defaults, config.device), "teleop.device.")
 
 
+def refuse_terminal(device: str) -> None:
+    """Raise `BadInput` for the device "terminal" in a command that asks questions there."""
+    if device == "terminal":
+        raise BadInput(
+            "--device terminal: this command asks questions at its terminal; "
+            "drive from a second one with serl teleop RUN --device terminal"
+        )
+
+
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """Open a device of this machine, with its mapping; raises `BadInput` if it is missing."""
+    refuse_terminal(name)
     mapping = mapping_of(TeleopConfig(), name)
     return plugins.load("device", name).open(path, mapping), mapping
 

@@ -11,6 +11,7 @@ from serl.intervention import Event
 from serl.system.settings_file import merge
 from serl.teleop import gamepad, keyboard, spacemouse
 from serl.teleop.leader_arm import MAPPING as LEADER
+from serl.teleop.leader_joints import LeaderJointsConfig
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import OperatorConfig
 
@@ -53,6 +54,7 @@ class TeleopConfig(BaseModel):
     Attributes:
         operator: takeover and timeout settings of the operator.
         keyboard: mapping of the keys of a keyboard attached to this machine.
+        terminal: mapping of the keys typed at the terminal of `serl teleop`.
         gamepad: mapping of the sticks and buttons of a gamepad.
         spacemouse: mapping of a SpaceMouse.
         device: settings of the plug-in device named by `--device`: its own, and its mapping.
@@ -60,6 +62,7 @@ class TeleopConfig(BaseModel):
         twist: mapping of `<actor>/teleop/twist`.
         leader: mapping of `<actor>/leader`: poses of a leader arm's tool, in a frame with the same
             orientation as the robot's base frame.
+        leader_joints: a leader arm that publishes its joints on `<actor>/leader_joints`.
         leader_m: translation of the leader arm (m) that is an action of 1.
         leader_rad: rotation of the leader arm (rad) that is an action of 1; best the value in the
             task's `motion`.
@@ -68,6 +71,7 @@ class TeleopConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     operator: OperatorConfig = OperatorConfig()
+    terminal: MappingConfig = keyboard.MAPPING
     keyboard: MappingConfig = keyboard.MAPPING
     gamepad: MappingConfig = gamepad.MAPPING
     spacemouse: MappingConfig = spacemouse.MAPPING
@@ -75,6 +79,7 @@ class TeleopConfig(BaseModel):
     joy: MappingConfig = JOY
     twist: MappingConfig = TWIST
     leader: MappingConfig = LEADER
+    leader_joints: LeaderJointsConfig | None = None
     leader_m: float = Field(0.015, gt=0, le=0.1)
     leader_rad: float = Field(0.1, gt=0, le=1)
 

@@ -149,7 +149,7 @@ def open_input(names: Names, wanted: set[int], kind: str, path: Path | None = No
     try:
         import evdev
     except ImportError:
-        raise BadInput(f'{kind}: needs the package evdev: pip install "serl[teleop]"') from None
+        raise BadInput(f"{kind}: needs the package evdev: pip install evdev") from None
     refused = 0
     for each in [path] if path else sorted(FOLDER.glob("event*")):
         try:

@@ -6,11 +6,12 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from serl.errors import BadInput
+from serl.intervention import Event
 from serl.teleop.device import Buttons, DeviceLost, DeviceReport
 from serl.teleop.mapping import MappingConfig
 
@@ -25,13 +26,26 @@ MAPPING = MappingConfig(
         "pitch": ("pitch", 1.0),
         "yaw": ("yaw", 1.0),
     },
-    pushes={"left": ("gripper", -1.0), "right": ("gripper", 1.0)},
+    pushes={
+        "left": ("gripper", -1.0),
+        "right": ("gripper", 1.0),
+        "1": ("gripper", -1.0),
+        "2": ("gripper", 1.0),
+    },
     dead_zone=0.1,
     threshold=0.001,
+    events={
+        "3": Event.SUCCESS,
+        "4": Event.FAILURE,
+        "alt": Event.DISCARD,
+        "ctrl": Event.RESET,
+        "esc": Event.STOP,
+    },
 )
 """Moving the device takes over; its buttons close and open the gripper, as in HIL-SERL.
 
-No buttons are left for labels; those come from the console or a keyboard.
+A device with two buttons has none left for labels; those come from the console or a keyboard. The
+numbered keys, and those with a name, are those of the SpaceMouse Pro and Enterprise.
 """
 
 
@@ -42,6 +56,39 @@ _FULL = 350.0  # counts at the end of an axis
 _MAX_REPORT_BYTES = 64
 _MOTION, _ROTATION, _BUTTONS = 1, 2, 3
 
+_TWO_BUTTONS = {0: "left", 1: "right"}
+_PRO_BUTTONS = {
+    0: "menu",
+    1: "fit",
+    2: "top",
+    4: "right side",
+    5: "front",
+    8: "roll",
+    12: "1",
+    13: "2",
+    14: "3",
+    15: "4",
+    22: "esc",
+    23: "alt",
+    24: "shift",
+    25: "ctrl",
+    26: "lock",
+}
+_ENTERPRISE_BUTTONS = (
+    _PRO_BUTTONS
+    | {10: "iso", 35: "enter", 36: "delete", 174: "tab", 175: "space"}
+    | {11 + number: str(number) for number in range(1, 11)}
+    | {76: "11", 77: "12", 102: "view 1", 103: "view 2", 104: "view 3"}
+)
+_BUTTONS_OF = dict.fromkeys(("C62B", "C631", "C632", "C638"), _PRO_BUTTONS) | {
+    "C633": _ENTERPRISE_BUTTONS
+}
+"""Button names by the number of their bit in the report, by USB product; others have two buttons.
+
+The numbers of the Pro are those of `SpaceMousePro_HID_map` in Blender's NDOF manager, those of the
+Enterprise of a public decoder of these reports. None was checked on a device.
+"""
+
 
 class SpaceMouseInfo(NamedTuple):
     """A connected SpaceMouse.
@@ -49,12 +96,14 @@ class SpaceMouseInfo(NamedTuple):
     Attributes:
         path: device file; its number changes between boots.
         name: the vendor's name of the device.
+        product: number of the USB product, four hexadecimal digits.
         serial: serial number; often empty.
         port: USB port.
     """
 
     path: Path
     name: str
+    product: str
     serial: str
     port: str
 
@@ -73,6 +122,7 @@ class SpaceMouse:
 
     Args:
         receive: returns the next pending report, its id first; None without one.
+        buttons: button names by the number of their bit in a report.
         name: name shown to operators.
         now_s: monotonic clock in seconds.
         close: closes the device.
@@ -81,12 +131,14 @@ class SpaceMouse:
     def __init__(
         self,
         receive: Callable[[], bytes | None],
+        buttons: Mapping[int, str] = _TWO_BUTTONS,
         name: str = "SpaceMouse",
         now_s: Callable[[], float] = time.monotonic,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._receive, self._now_s, self._close = receive, now_s, close
+        self._names = buttons
         self._buttons, self._axes = Buttons(), dict.fromkeys(MAPPING.axes, 0.0)
         self._report_s = now_s()
 
@@ -115,8 +167,9 @@ class SpaceMouse:
         elif kind == bytes([_ROTATION]) and len(body) == 6:
             self._rotate(body)
         elif kind == bytes([_BUTTONS]) and body:
-            self._buttons.set("left", bool(body[0] & 1))
-            self._buttons.set("right", bool(body[0] & 2))
+            held = int.from_bytes(body, "little")
+            for bit, name in self._names.items():
+                self._buttons.set(name, bool(held >> bit & 1))
 
     def _translate(self, body: bytes) -> None:
         """Convert translation from right, backward and down to forward, left and up."""
@@ -135,7 +188,7 @@ def open_spacemouse(which: Path | None = None) -> SpaceMouse:
     Raises:
         BadInput: no device was found, or permission is denied.
     """
-    device, name = _choose(which)
+    device, name, product = _choose(which)
     try:
         file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -149,21 +202,22 @@ def open_spacemouse(which: Path | None = None) -> SpaceMouse:
             return None
         return report or None
 
-    return SpaceMouse(receive, name, close=lambda: os.close(file))
+    buttons = _BUTTONS_OF.get(product, _TWO_BUTTONS)
+    return SpaceMouse(receive, buttons, name, close=lambda: os.close(file))
 
 
-def _choose(which: Path | None) -> tuple[Path, str]:
-    """Return path and name of a connected device; an existing path is accepted unchecked."""
+def _choose(which: Path | None) -> tuple[Path, str, str]:
+    """Return path, name and product of a connected device; another path is accepted unchecked."""
     found = _find()
     if which is None:
         if not found:
             raise BadInput(f"no SpaceMouse found in {FOLDER}")
-        return found[0][:2]
+        return found[0][:3]
     for each in found:
         if str(which) in {str(each.path), each.serial, each.port}:
-            return each[:2]
+            return each[:3]
     if which.exists() or which.is_absolute():
-        return which, f"SpaceMouse {which.name}"
+        return which, f"SpaceMouse {which.name}", ""
     there = "; ".join(map(str, found)) or "none"
     raise BadInput(f"no SpaceMouse {str(which)!r} by path, serial number or port; found: {there}")
 
@@ -177,7 +231,8 @@ def _find() -> list[SpaceMouseInfo]:
         name = facts.get("NAME", "")
         if ids and ids[1] in _VENDORS and re.search(r"Space|3Dconnexion", name):
             path = FILES / each.name
-            found.append(SpaceMouseInfo(path, name, facts.get("UNIQ", ""), facts.get("PHYS", "")))
+            serial, port = facts.get("UNIQ", ""), facts.get("PHYS", "")
+            found.append(SpaceMouseInfo(path, name, ids[2][-4:], serial, port))
     return found
 
 

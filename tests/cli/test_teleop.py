@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,10 @@ from serl.testing import FakeRobot
         (["teleop"], "expected RUN (folder of a run), or --check"),
         (
             ["teleop", "--check", "--device", "keyboard", "--path", "nothing"],
-            "nothing" if find_spec("evdev") else "needs the package evdev",
+            "nothing",
         ),
+        (["teleop", "--check", "--device", "terminal"], "terminal: "),
+        (["record", "reach", "--device", "terminal"], "asks questions at its terminal"),
         (["teleop", "--check", "--device", "spacemouse"], "no SpaceMouse found"),
         (["teleop", "--check", "--device", "spacemouse", "--left", "a"], "give --left and --right"),
         (

@@ -23,7 +23,7 @@ from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_label
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.ros.environment import environment, free_domain
 from serl.ros.node import RosNode
-from serl.ros.people.teleop import TopicDevices
+from serl.ros.people.teleop import ActionFrame, TopicDevices
 from serl.ros.testing.processes import Lateness, eventually
 from serl.teleop.config import TeleopConfig
 from serl.teleop.human_input import HumanInput
@@ -47,7 +47,7 @@ class Driven:
 
     def __init__(self, folder: Path, node: RosNode) -> None:
         config = TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S))
-        devices = TopicDevices(node, ACTOR, config, "base")
+        devices = TopicDevices(node, ACTOR, config, ActionFrame("base"))
         self.robot = FakeRobot()
         people = TeleopMux(devices.people(self.robot.action_spec))
         self.desk = HumanInput(people, StopLatch(folder / "stopped"), folder)

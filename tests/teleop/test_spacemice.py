@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serl.errors import BadInput
+from serl.intervention import Event
 from serl.teleop import spacemouse
 from serl.teleop.mapping import AXES, read_wish
 from serl.teleop.spacemouse import SpaceMouse, SpaceMouseInfo, open_spacemouse
@@ -18,12 +21,20 @@ UP, BACK = bytes.fromhex("01 0000 0000 a2fe"), bytes.fromhex("01 0000 5e01 0000"
 
 
 def plug(
-    folder: Path, number: int, vendor: str, name: str, serial: str = "", port: str = ""
+    folder: Path,
+    number: int,
+    vendor: str,
+    name: str,
+    serial: str = "",
+    port: str = "",
+    product: str = "C635",
 ) -> None:
     """What the kernel says of a device, and a file to read its reports from."""
     about = folder / "sys" / f"hidraw{number}" / "device"
     about.mkdir(parents=True)
-    lines = f"HID_ID=0003:{vendor}:0000C635\nHID_NAME={name}\nHID_PHYS={port}\nHID_UNIQ={serial}\n"
+    lines = (
+        f"HID_ID=0003:{vendor}:0000{product}\nHID_NAME={name}\nHID_PHYS={port}\nHID_UNIQ={serial}\n"
+    )
     (about / "uevent").write_text(lines)
     os.mkfifo(folder / f"hidraw{number}")
 
@@ -54,8 +65,8 @@ def moved(device: SpaceMouse) -> dict[str, float]:
 
 def test_they_are_found_by_vendor_and_name(desk: Path) -> None:
     assert spacemouse._find() == [
-        SpaceMouseInfo(desk / "hidraw1", COMPACT, "A17", PORTS[0]),
-        SpaceMouseInfo(desk / "hidraw3", COMPACT, "", PORTS[1]),
+        SpaceMouseInfo(desk / "hidraw1", COMPACT, "C635", "A17", PORTS[0]),
+        SpaceMouseInfo(desk / "hidraw3", COMPACT, "C635", "", PORTS[1]),
     ]
 
 
@@ -91,3 +102,36 @@ def test_who_asks_for_one_that_is_not_there_reads_which_are(desk: Path) -> None:
     assert "no SpaceMouse 'B99' by path, serial number or port; found:" in str(refusal.value)
     assert f"{COMPACT} ({desk}/hidraw1, serial A17, port {PORTS[0]})" in str(refusal.value)
     assert f"{COMPACT} ({desk}/hidraw3, port {PORTS[1]})" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("product", "bits", "buttons", "events"),
+    [
+        ("C635", [0, 12], {"left"}, ()),
+        ("C62B", [0, 12, 22], {"menu", "1", "esc"}, (Event.STOP,)),
+        ("C632", [14], {"3"}, (Event.SUCCESS,)),
+        ("C633", [20, 21, 76, 175, 3], {"9", "10", "11", "space"}, ()),
+    ],
+)
+def test_each_model_has_its_own_buttons(
+    desk: Path, product: str, bits: list[int], buttons: set[str], events: tuple[Event, ...]
+) -> None:
+    plug(desk, 4, "0000256F", "3Dconnexion SpaceMouse", "Z", product=product)
+    device = open_spacemouse(Path("Z"))
+    report(desk, 4, bytes([3]) + sum(1 << bit for bit in bits).to_bytes(22, "little"))
+    found = device.read()
+    device.close()
+    assert found.buttons == buttons
+    wish = read_wish(found, spacemouse.MAPPING)
+    assert wish is not None
+    assert wish.events == events
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=64), max_size=20))
+def test_any_reports_give_finite_axes(reports: list[bytes]) -> None:
+    pending = [*reports]
+    device = SpaceMouse(lambda: pending.pop() if pending else None)
+    found = device.read()
+    assert all(abs(value) < 100 for value in found.axes.values())
+    assert found.buttons <= {"left", "right"}

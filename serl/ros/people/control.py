@@ -22,7 +22,7 @@ from serl.robot import SimulatedRobot
 from serl.ros.lifecycle import INACTIVE
 from serl.ros.node import RosNode
 from serl.ros.parameters import DescribedParameter
-from serl.ros.people.teleop import TopicDevices
+from serl.ros.people.teleop import ActionFrame, TopicDevices
 from serl.ros.services import serve, serve_signed
 from serl.ros.telemetry import Health, ScenePublisher
 from serl.ros.topics import Topic, latest_only
@@ -62,8 +62,8 @@ def describe(config: TrainConfig) -> dict[str, DescribedParameter]:
     }
 
 
-def action_frame(config: TrainConfig, robot: str | None = None) -> str:
-    """Return the name of the frame in which the actions of a run are expressed.
+def action_frame(config: TrainConfig, robot: str | None = None) -> ActionFrame:
+    """Return the frame in which the actions of a run are expressed.
 
     Args:
         config: settings of the run.
@@ -71,7 +71,8 @@ def action_frame(config: TrainConfig, robot: str | None = None) -> str:
             ROS 2 has the frames of the simulated arm.
     """
     profile = load_robot(robot or config.robot or "sim")
-    return profile.frame_name(make_task(config).config.motion.frame)
+    frame = make_task(config).config.motion.frame
+    return ActionFrame(profile.frame_name(frame), frame == "tool")
 
 
 class People(Observer):
@@ -81,7 +82,7 @@ class People(Observer):
         node: the actor's node.
         actor: name of the actor.
         config: settings of teleoperation.
-        frame: name of the frame in which the actions are expressed: see `action_frame`.
+        frame: the frame in which the actions are expressed: see `action_frame`.
         link: a folder of the actor, for a stop that outlives its process.
 
     Attributes:
@@ -89,7 +90,7 @@ class People(Observer):
     """
 
     def __init__(
-        self, node: RosNode, actor: str, config: TeleopConfig, frame: str, link: Path
+        self, node: RosNode, actor: str, config: TeleopConfig, frame: ActionFrame, link: Path
     ) -> None:
         link.mkdir(parents=True, exist_ok=True)
         self.hold = StopLatch(link / STOP_FILE)
@@ -146,7 +147,8 @@ class People(Observer):
             self._control.desk = desk
 
     def on_reading(self, reading: Observation) -> None:
-        """Publish the forces and the place of the arm."""
+        """Publish the forces and the place of the arm, and compare it with a leader arm."""
+        self._devices.on_reading(reading)
         if self._control is not None:
             self._control.on_reading(reading)
 

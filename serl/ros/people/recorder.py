@@ -10,6 +10,7 @@ from typing import Any
 from serl.clock import Clock, WallClock
 from serl.datasets.person import ACTOR, RecordingStation
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
+from serl.loop import Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode
@@ -44,13 +45,13 @@ def recording_station(
         check: called at every step; raises when a process beside this one failed.
     """
     with RosNode(ACTOR, run.path, local=True) as node:
-        desk, control = _open_input(node, run, robot, operators, services)
+        desk, observers = _open_input(node, run, robot, operators, services)
 
         def stopping() -> bool:
             check()
             return node.stopping
 
-        yield RecordingStation(robot, desk, clock, stopping, [control])
+        yield RecordingStation(robot, desk, clock, stopping, observers)
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def at_the_arm(
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
         arm: Any = make_arm(node, run, ACTOR, time.time_ns())
-        desk, control = _open_input(node, run, arm, operators, services)
+        desk, observers = _open_input(node, run, arm, operators, services)
         monitor = CameraMonitor(arm.observation_spec.images, CameraMonitorConfig())
 
         def stopping() -> bool:
@@ -97,7 +98,7 @@ def at_the_arm(
         with arm:
             clock = WallClock(task.config.rate_hz, arm.beat)
             yield RecordingStation(
-                arm, desk, clock, stopping, [monitor, control], place, standby, desk.hold.pause
+                arm, desk, clock, stopping, [monitor, *observers], place, standby, desk.hold.pause
             )
 
 
@@ -107,8 +108,8 @@ def _open_input(
     robot: Any,
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
-) -> tuple[HumanInput, Control]:
-    """Return the operator input of devices, topics and services, and its services."""
+) -> tuple[HumanInput, list[Observer]]:
+    """Return the operator input of devices, topics and services, and the observers it needs."""
     link = run.link(ACTOR)
     link.mkdir(parents=True, exist_ok=True)
     devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
@@ -117,4 +118,4 @@ def _open_input(
     control = Control(node, ACTOR, desk, lambda: True, robot)
     for name, act in services.items():
         serve(node, name, act)
-    return desk, control
+    return desk, [control, devices]

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from geometry_msgs.msg import PoseStamped, TwistStamped
-from sensor_msgs.msg import Joy
+from sensor_msgs.msg import JointState, Joy
 
 from serl.errors import BadInput
+from serl.loop import Observer
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 from serl.specs import ArraySpec
@@ -20,12 +21,15 @@ from serl.teleop import mapping
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
 from serl.teleop.device import Buttons, Device, DeviceReport
 from serl.teleop.leader_arm import LeaderArm
+from serl.teleop.leader_joints import LeaderJoints
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.operator import Operator, arm_count
+from serl.types import Observation
 
 logger = logging.getLogger(__name__)
 
 _MAX_NAMES, _MAX_NAME = 8, 64
+_COMMAND_S = 0.05
 
 
 class TopicDevice:
@@ -102,17 +106,39 @@ def leader_topic(actor: str) -> Topic:
     return Topic(f"{actor}/leader", PoseStamped, latest_only())
 
 
-class TopicDevices:
+def leader_joints_topic(actor: str) -> Topic:
+    """Return the topic of the joint states of an actor's leader arm."""
+    return Topic(f"{actor}/leader_joints", JointState, latest_only())
+
+
+def leader_command_topic(actor: str) -> Topic:
+    """Return the topic of the joint positions at which a leader arm stands for the robot."""
+    return Topic(f"{actor}/leader_command", JointState, latest_only())
+
+
+class ActionFrame(NamedTuple):
+    """The frame in which actions are expressed.
+
+    Attributes:
+        name: its frame id in message headers.
+        of_tool: True for the tool's frame, which turns with the robot; False for the base frame.
+    """
+
+    name: str
+    of_tool: bool = False
+
+
+class TopicDevices(Observer):
     """All topics by which people drive an actor, as devices.
 
     Args:
         node: the actor's node.
         actor: name of the actor.
         config: settings of teleoperation, with the mappings of the topics.
-        frame: name of the frame of the actions; a twist in another frame is ignored.
+        frame: the frame of the actions; a twist in another frame is ignored.
     """
 
-    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: str) -> None:
+    def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: ActionFrame) -> None:
         self._config, self._node, self._actor = config, node, actor
         self._pair: tuple[TopicDevice, TopicDevice] | None = None
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
@@ -122,10 +148,22 @@ class TopicDevices:
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))
         twist = TopicDevice("the twist topic", TWIST_AXES)
-        node.subscribe(twist_topic(actor), _twist_into(twist, frame))
+        node.subscribe(twist_topic(actor), _twist_into(twist, frame.name))
         self._devices += [(joy, config.joy), (twist, config.twist)]
-        self._leader = LeaderArm(config.leader_m, config.leader_rad)
-        node.subscribe(leader_topic(actor), _pose_into(self._leader))
+        joints = config.leader_joints
+        limits = joints.limits if joints else None
+        self._leader = LeaderArm(
+            config.leader_m, config.leader_rad, limits=limits, in_tool_frame=frame.of_tool
+        )
+        self._joints = LeaderJoints(joints, self._leader) if joints else None
+        self._robot_joints_rad: list[float] = []
+        if self._joints is None:
+            node.subscribe(leader_topic(actor), _pose_into(self._leader))
+        else:
+            node.subscribe(leader_joints_topic(actor), _joints_into(self._joints))
+        if joints and joints.follow:
+            self._command = node.publisher(leader_command_topic(actor))
+            node.every(_COMMAND_S, self._lead)
 
     @property
     def has_operator(self) -> bool:
@@ -134,6 +172,14 @@ class TopicDevices:
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until the loss was reported
         devices = (*(device for device, _ in self._devices), *(self._pair or ()), self._leader)
         return any(device.silence_s <= lost_s for device in devices)
+
+    def on_reading(self, reading: Observation) -> None:
+        """Compare the leader arm with this pose of the robot, and let its motors follow."""
+        if (pose := reading.state.get("tcp_pose")) is None:
+            return
+        x, y, z, *turn = map(float, pose)
+        self._leader.robot_pose = (x, y, z), (turn[0], turn[1], turn[2], turn[3])
+        self._robot_joints_rad = reading.state["q"].tolist() if "q" in reading.state else []
 
     def people(self, spec: ArraySpec) -> list[Operator]:
         """Return an operator for each device, or one for a pair where actions move two arms.
@@ -152,6 +198,13 @@ class TopicDevices:
         except BadInput as error:
             logger.warning("no device can drive: %s", error)
             return []
+
+    def _lead(self) -> None:
+        """Publish the joints at which a leader arm with motors stands for the robot."""
+        if self._joints and (command := self._joints.command(self._robot_joints_rad)):
+            message = JointState(name=list(command), position=list(command.values()))
+            message.header.stamp = self._node.handle.get_clock().now().to_msg()
+            self._command.publish(message)
 
     def _two_hands(self) -> tuple[TopicDevice, TopicDevice]:
         if self._pair is None:
@@ -195,6 +248,10 @@ def _pose_into(arm: LeaderArm) -> Callable[[Any], None]:
         arm.receive((place.x, place.y, place.z), (turn.x, turn.y, turn.z, turn.w))
 
     return take
+
+
+def _joints_into(leader: LeaderJoints) -> Callable[[Any], None]:
+    return lambda message: leader.receive(message.name, message.position)
 
 
 def _twist_into(device: TopicDevice, frame: str) -> Callable[[Any], None]:

@@ -13,7 +13,7 @@ from serl.arm_profile import ArmProfile
 from serl.ros.arm.competitors import Rivals
 from serl.ros.arm.topics import SENSOR, check_types, commanded, topic_of
 from serl.ros.node import RosNode
-from serl.ros.people.teleop import TopicDevices
+from serl.ros.people.teleop import ActionFrame, TopicDevices
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ, Asker, StepFailed, check_rate, rate_of
 from serl.ros.topics import Topic
@@ -63,7 +63,9 @@ class SetupSession:
         here = [
             Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
         ]
-        topics = TopicDevices(self.node, self.arm.place.robot, config, self.profile.base_frame)
+        topics = TopicDevices(
+            self.node, self.arm.place.robot, config, ActionFrame(self.profile.base_frame)
+        )
         return TeleopMux([*here, *topics.people(spec)])
 
 

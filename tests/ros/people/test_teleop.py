@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import rclpy
 from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, Vector3
-from sensor_msgs.msg import Joy
+from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Header
 
 from serl.intervention import Event
 from serl.ros.node import RosNode
 from serl.ros.people.control import People, action_frame
 from serl.ros.people.teleop import (
+    ActionFrame,
     RemoteHand,
     TopicDevice,
     TopicDevices,
@@ -25,6 +26,8 @@ from serl.ros.people.teleop import (
     console_topic,
     device_topics,
     joy_topic,
+    leader_command_topic,
+    leader_joints_topic,
     leader_topic,
     twist_topic,
 )
@@ -33,11 +36,12 @@ from serl.runs.config import resolve
 from serl.specs import ArraySpec
 from serl.teleop import mapping
 from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
+from serl.teleop.leader_joints import LeaderJointsConfig
 from serl.teleop.mapping import AXES, MappingConfig, Wish
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
-from serl.types import Action
+from serl.types import Action, Observation
 
 pytestmark = pytest.mark.ros
 
@@ -93,13 +97,46 @@ def test_what_no_device_can_move_leaves_nobody(ends: tuple[TopicDevices, RosNode
     assert len(ends[0].people(SPEC)) == 5
 
 
+def test_joints_of_a_leader_drive_and_its_motors_follow_until_then(tmp_path: Path) -> None:
+    urdf = tmp_path / "leader.urdf"
+    urdf.write_text(
+        '<robot name="leader"><joint name="slide" type="prismatic"><parent link="base"/>'
+        '<child link="tool"/><axis xyz="1 0 0"/></joint></robot>'
+    )
+    leader = LeaderJointsConfig(urdf=urdf, base="base", tip="tool", follow=True)
+    folder = tmp_path / "2026-11-25_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        config = TeleopConfig(leader_joints=leader)
+        devices = TopicDevices(node, "actor0", config, ActionFrame("base"))
+        people, commands = TeleopMux(devices.people(SPEC)), list[float]()
+        other.subscribe(
+            leader_command_topic("actor0"), lambda message: commands.extend(message.position)
+        )
+        joints = other.publisher(leader_joints_topic("actor0"))
+        state = {"tcp_pose": np.array([0, 0, 0, 0, 0, 0, 1.0]), "q": np.array([0.25])}
+        devices.on_reading(Observation(state))
+        eventually(lambda: 0.25 in commands)
+        place_m = 0.0
+
+        def drives() -> bool:
+            nonlocal place_m
+            place_m += 0.005
+            joints.publish(JointState(name=["slide"], position=[place_m % 0.04]))
+            time.sleep(0.02)
+            return people() is not None
+
+        eventually(drives)
+        assert devices.has_operator
+
+
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
     """The topics of an actor, and another node."""
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        yield TopicDevices(node, "actor0", TeleopConfig(), "base"), other
+        yield TopicDevices(node, "actor0", TeleopConfig(), ActionFrame("base")), other
 
 
 def test_hands_at_the_console_drive_over_dds_and_silence_holds(
@@ -130,7 +167,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        people = People(node, "actor0", TeleopConfig(), "base", folder / "link")
+        people = People(node, "actor0", TeleopConfig(), ActionFrame("base"), folder / "link")
         hand = RemoteHand(other, console_topic("actor0"))
         assert people.silence_s() == 0.0, "nobody has a desk yet"
         first, second = (people.desk(FakeRobot(), None, folder / stage) for stage in "ab")
@@ -269,7 +306,7 @@ def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
     robot: str | None, frame: str, name: str
 ) -> None:
     config = resolve({"task": "reach", "task_config": {"motion": {"frame": frame}}})
-    assert action_frame(config, robot) == name
+    assert action_frame(config, robot).name == name
 
 
 def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:

@@ -16,7 +16,7 @@ from serl.clock import WallClock
 from serl.errors import Silent
 from serl.ros.arm.robot import RosArm
 from serl.ros.node import RosNode
-from serl.ros.people.teleop import TopicDevices
+from serl.ros.people.teleop import ActionFrame, TopicDevices
 from serl.system.supervisor import is_orphaned
 from serl.tasks.reach import ReachConfig
 from serl.teleop.config import TeleopConfig
@@ -32,7 +32,7 @@ def main() -> None:
     task = ReachConfig(motion=motion)
     with RosNode(f"actor_{robot}", folder, local=True) as node:
         arm = RosArm(node, robot, profile.model_copy(update={"gripper": None}), task)
-        devices = TopicDevices(node, robot, TeleopConfig(), profile.base_frame)
+        devices = TopicDevices(node, robot, TeleopConfig(), ActionFrame(profile.base_frame))
         people = TeleopMux(devices.people(arm.action_spec))
         arm.silence_s = lambda: people.silence_s
         clock = WallClock(task.rate_hz, arm.beat)
