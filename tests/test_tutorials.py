@@ -160,7 +160,7 @@ def test_make_train_trains_what_it_says() -> None:
 
 def test_list(shell: Shell) -> None:
     printed = shell.run(LIST)
-    for known in ("pick_cube", "reach", "agent.utd"):
+    for known in ("pick_cube", "reach", "serl list settings"):
         assert known in printed
 
 
@@ -245,8 +245,9 @@ def test_learner_and_actor_in_two_terminals(shell: Shell, trained: RunFolder) ->
         learner.until(lambda: shell.newest_run().path != before.path)
         run = shell.newest_run()
         learner.until((run.path / "ros_domain").exists)
-        shell.run(f"{NEWEST_RUN}; {ACTOR}")
-        learner.succeed(LIMIT_S)
+        next_command = f"next: serl eval {run.path.relative_to(shell.folder)}"
+        assert next_command in shell.run(f"{NEWEST_RUN}; {ACTOR}")
+        assert next_command in learner.succeed(LIMIT_S)
     assert checkpoint_paths(run.checkpoints)
     assert run.actors() == ["actor0"]
 

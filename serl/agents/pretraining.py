@@ -68,7 +68,11 @@ class PretrainedEncoder(NamedTuple):
 
 
 def sights(
-    robot: SimulatedRobot, task: SimulatedTask, from_state: SimulatedTask, config: PretrainingConfig
+    robot: SimulatedRobot,
+    task: SimulatedTask,
+    from_state: SimulatedTask,
+    config: PretrainingConfig,
+    on_image: Callable[[], None] = lambda: None,
 ) -> Sights:
     """Collect images along an expert's trajectories, each with its own level of disturbance.
 
@@ -77,6 +81,7 @@ def sights(
         task: the task, observed through cameras.
         from_state: the same task, observed from state.
         config: number of images, and disturbance of the expert.
+        on_image: called after each image.
 
     Raises:
         BadInput: the task has no cameras, or its state has no entry that only cameras show.
@@ -101,6 +106,7 @@ def sights(
             for name, seen in images.items():
                 seen.append(reading.images[name])
             targets.append({name: _between(now[name], before.get(name), late) for name in now})
+            on_image()
         before = now
         if len(targets) == config.samples:
             break

@@ -13,6 +13,7 @@ from serl.cli.arguments import add_namespace, add_run
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig
+from serl.runs.deployment import trials_command
 from serl.runs.folder import LEARNER_LOCK, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.system.files import checked_name, is_alive
@@ -66,10 +67,12 @@ def actor(options: argparse.Namespace) -> int:
             run_in_domain(run, specs) as supervisor,
             at_the_terminal(run, arms_behind_guards(run, [name], arm)) as ask,
         ):
-            return attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))
+            attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))
     except KeyboardInterrupt:
         print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)
         raise
+    print(f"{name} is done; next: {trials_command(run)}")
+    return DONE
 
 
 def await_learner(
@@ -102,7 +105,7 @@ def attend(
     link: Path | None = None,
     ask: Callable[[], object] = lambda: None,
     learning: Callable[[], bool] = lambda: False,
-) -> int:
+) -> None:
     """Watch processes until one of them is done; print restarts, and a link without learner.
 
     Args:
@@ -124,7 +127,6 @@ def attend(
             print(event, flush=True)
         printed = len(supervisor.events)
         time.sleep(0.2)
-    return DONE
 
 
 def without_stages(config: TrainConfig) -> TrainConfig:

@@ -24,6 +24,7 @@ from serl.report.comparison_page import (
     setting_rows,
     write_comparison,
 )
+from serl.report.display import Display
 from serl.report.outcomes import (
     Configuration,
     check_claim,
@@ -102,12 +103,14 @@ def compare(options: argparse.Namespace) -> int:
     check_destination(options.out)
     if options.adaptive not in (None, Path()):
         run_blocks(options, plan)
-    configurations = read_configurations(options.folders)
+    with Display().working("reading the runs"):
+        configurations = read_configurations(options.folders)
     differing = differences(configurations)
     check_factor(differing, options.factor, options.claim)
     if options.claim:
         check_claim(configurations)
-    comparison = compared(configurations, differing)
+    with Display().working("drawing bootstrap samples"):
+        comparison = compared(configurations, differing)
     print_comparison(comparison, options.metric)
     if options.adaptive is not None:
         found = sequential_test(METRICS[options.metric], configurations, plan)

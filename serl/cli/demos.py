@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from serl.errors import BadInput
+from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
 
@@ -39,9 +40,10 @@ def import_file(options: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something already; give another --out")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
-    found = list(runs(read_transitions(options.file)))
     origin = f"imported from {options.file.name}"
-    made = import_runs(found, make_spec(task), mapping, folder, origin, config.log)
+    with Display().working(f"converting {options.file}"):
+        found = list(runs(read_transitions(options.file)))
+        made = import_runs(found, make_spec(task), mapping, folder, origin, config.log)
     print(
         f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
         f"{made.failures} episodes without success"

@@ -13,6 +13,7 @@ from serl.agents.encoder_weights import views_of
 from serl.cli.arguments import add_task
 from serl.cli.terminal import Countdown
 from serl.errors import BadInput
+from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.runs.folder import versions
 from serl.specs import ArraySpec
@@ -69,8 +70,11 @@ def pretrain(options: argparse.Namespace) -> int:
     for name, task in tasks.items():
         from_state = make_task(resolve({"task": name, **shared, "observe": "state"}))
         targets[name] = from_state.observation_spec.state
-        with plugins.make_simulation(task) as robot:
-            seen[name] = sights(robot, task, from_state, config)
+        with (
+            plugins.make_simulation(task) as robot,
+            Display().counting(f"images of {name}", config.samples) as on_image,
+        ):
+            seen[name] = sights(robot, task, from_state, config, on_image)
     made = pretrain(seen, config, Countdown("epoch", config.epochs))
     words = ["serl", "encoder", "pretrain", *options.task, *options.overrides]
     metadata = {

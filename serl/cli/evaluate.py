@@ -6,6 +6,7 @@ import argparse
 
 from serl.cli.arguments import add_checkpoint, add_run, integer
 from serl.errors import SerlError
+from serl.report.display import Display
 from serl.runs.folder import RunFolder
 
 
@@ -20,7 +21,8 @@ def verify(options: argparse.Namespace) -> int:
 
     sound = True
     for part in RunFolder.open(options.run, data_only=True).parts().values():
-        report = verify(part.path)
+        with Display().working(f"reading {part.path}"):
+            report = verify(part.path)
         print(report)
         sound &= report.sound
     return 0 if sound else 1
@@ -43,11 +45,14 @@ def evaluate(options: argparse.Namespace) -> int:
     from serl.cli.main import print_error
     from serl.cli.training import evaluate
 
+    display, trials = Display(), options.trials
     for stage, run in RunFolder.open(options.run).parts().items():
-        evaluation, film = evaluate(run, options.trials, options.checkpoint, options.sampled)
+        evaluation, film = evaluate(run, trials, options.checkpoint, display, options.sampled)
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
         try:
-            print(f"video: {film()}")
+            with display.working("drawing the film"):
+                path = film()
+            print(f"video: {path}")
         except SerlError as error:  # the result is valid without it
             print_error(f"no video: {error}")
     return 0

@@ -1,9 +1,14 @@
-"""`serl list`: all plug-ins, and every setting with its value and its meaning."""
+"""`serl list`: plug-ins by kind, and settings with their values and meanings, each by a word.
+
+A terminal gets lines of at most 100 columns; a pipe gets one line for each plug-in and setting.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
+import sys
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -14,9 +19,10 @@ from pydantic import BaseModel
 
 from serl import plugins
 from serl.arm_profile import load_robot
-from serl.cli.settings import describe
+from serl.cli.arguments import WIDTH
+from serl.cli.settings import Setting, describe
 from serl.cli.teleop import mapping_of
-from serl.errors import SerlError
+from serl.errors import BadInput, SerlError, did_you_mean
 from serl.real_task import is_task_file
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.plugin_settings import CHOICES
@@ -24,6 +30,7 @@ from serl.system.settings_file import leaves
 from serl.teleop.config import TeleopConfig
 
 DONE = 0
+_PLURALS = {group.partition(".")[2]: kind for kind, group in plugins.GROUPS.items()}
 _IMPORT_S = 20.0
 """Time for the import of a package's plug-in, after which the list goes on without it."""
 
@@ -31,33 +38,76 @@ _IMPORT_S = 20.0
 def show_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl list`."""
     parser.add_argument(
-        "task",
+        "name",
         nargs="?",
         metavar="NAME",
-        help="a task: show its settings in a training; any other plug-in, or the path of its .py "
-        "file: describe it and show its own settings",
+        help=f"settings: those of a training; {', '.join(_PLURALS)}: the plug-ins of this kind; a "
+        "task: its settings in a training; another plug-in, or the path of its .py file: describe "
+        "it and show its own settings",
+    )
+    parser.add_argument(
+        "word",
+        nargs="?",
+        metavar="WORD",
+        help="show only the settings of this group (agent), or those with this word in the name "
+        "(discount), else in the meaning; of plug-ins, those with it in their line",
     )
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the list; for one plug-in, only its settings.
+    """Print the plug-ins; for one of them or a word, only its settings.
 
     Raises:
-        BadInput: the plug-in does not exist.
+        BadInput: the plug-in does not exist, or nothing has the word.
     """
-    if options.task is not None:
-        return _show_one(options.task)
-    for kind in plugins.GROUPS:
-        for name in plugins.provided(kind):
-            print(f"{kind:9} {name:29} {_own_line(kind, name)}".rstrip())
-        for plugin in plugins.installed(kind):
-            print(f"{kind:9} {plugin.name:29} {_installed_line(kind, plugin)}")
-    _show(TrainConfig(), {})
-    print("a task has values of its own for some of these: serl list TASK")
+    name, word = options.name, options.word
+    if name == "settings":
+        _print_settings(_settings(TrainConfig()), word)
+        print("a task has values of its own for some of these: serl list TASK")
+    elif name in _PLURALS or name is None:
+        _print_plugins([_PLURALS[name]] if name else [*plugins.GROUPS], word)
+        if name is None:
+            print("settings: serl list settings; of one group: serl list settings agent")
+            print("a task has values of its own for some of these: serl list TASK")
+    else:
+        _show_one(name, word)
     return DONE
 
 
-def _show_one(name: str) -> int:
+def _print_plugins(kinds: list[plugins.Kind], word: str | None) -> None:
+    """Print a line for each plug-in of some kinds, if it has the word.
+
+    Raises:
+        BadInput: none has it.
+    """
+    rows = [
+        (kind, name, line)
+        for kind in kinds
+        for name, line in (
+            *((name, _own_line(kind, name)) for name in plugins.provided(kind)),
+            *((each.name, _installed_line(kind, each)) for each in plugins.installed(kind)),
+        )
+    ]
+    found = [row for row in rows if word is None or word.lower() in " ".join(row[1:]).lower()]
+    if not found:
+        raise BadInput(f"none of {', '.join(name for _, name, _ in rows)} has {word!r} in its line")
+    for row in found:
+        _print_plugin(*row)
+
+
+def _print_plugin(kind: str, name: str, line: str) -> None:
+    _print(f"{kind:9} {name:22}", line)
+
+
+def _print(head: str, text: str, indent: int = 33) -> None:
+    """Print a name and its description; on a terminal in lines that fit."""
+    line = f"{head} {text}".rstrip()
+    if sys.stdout.isatty():
+        line = textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+    print(line)
+
+
+def _show_one(name: str, word: str | None) -> None:
     """Print the plug-ins of this name of any kind; a task takes precedence."""
     if name.endswith(".yaml") and is_task_file(Path(name)):
         return _show_tuned(name)
@@ -69,29 +119,31 @@ def _show_one(name: str) -> int:
             plugins.load("task", name)  # raises with the known names
         kinds = kinds or ["robot"]
     if "task" in kinds:
-        return _show_tuned(name)
+        _show_tuned(name, word)
+        return
     for kind in kinds:
-        _show_plugin(kind, name)
-    return DONE
+        _show_plugin(kind, name, word)
 
 
 def _all_names(kind: plugins.Kind) -> list[str]:
     return [*plugins.provided(kind), *(plugin.name for plugin in plugins.installed(kind))]
 
 
-def _show_plugin(kind: plugins.Kind, name: str) -> None:
+def _show_plugin(kind: plugins.Kind, name: str, word: str | None) -> None:
     """Print the summary of a plug-in, and its settings with their defaults."""
     builtin = name in plugins.provided(kind)
-    line = _own_line(kind, name) if builtin else _summary(_load(kind, name), "")
-    print(f"{kind:9} {name:29} {line}".rstrip())
+    _print_plugin(kind, name, _own_line(kind, name) if builtin else _summary(_load(kind, name), ""))
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
     if choice is not None:
-        config = resolve(choice.selecting(name))
-        _show(getattr(config, choice.field), {}, f"{choice.field}.")
-    elif kind == "device" and name not in TeleopConfig.model_fields:
-        _show(mapping_of(TeleopConfig(), name), {}, "teleop.device.")
+        needs_more = name in ("classifier", "pose") and kind == "reward"  # a model, or a pose
+        config = TrainConfig() if needs_more else resolve(choice.selecting(name))
+        found = _settings(getattr(config, choice.field), f"{choice.field}.")
     elif kind == "device":
-        _show(mapping_of(TeleopConfig(), name), {}, f"teleop.{name}.")
+        group = name if name in TeleopConfig.model_fields else "device"
+        found = _settings(mapping_of(TeleopConfig(), name), f"teleop.{group}.")
+    else:
+        return
+    _print_settings(found, word)
 
 
 def _load(kind: plugins.Kind, name: str) -> Any:
@@ -150,24 +202,60 @@ def _summary(made: Any, default: str) -> str:
     return next(iter(str(text).strip().splitlines()), default)
 
 
-def _show_tuned(task: str) -> int:
+def _show_tuned(task: str, word: str | None) -> None:
     """Print all settings of a task's training and of the task; * marks the task's own values."""
     from serl.runs.task_setup import make_task
 
     made = make_task(resolve({"task": task}))
     config = resolve(made.training_defaults(), {"task": task})
-    defaults = {setting.name: setting.value for setting in describe(TrainConfig())}
-    _show(config, defaults)
-    _show(made.config, {}, "task_config.")
+    defaults = {setting.name: setting.value for setting in _settings(TrainConfig())}
+    found = [*_settings(config), *_settings(made.config, "task_config.")]
+    _print_settings(found, word, defaults)
     print(f"*: {task}'s own value; without one it is the same for every task")
-    return DONE
 
 
-def _show(config: BaseModel, defaults: Mapping[str, Any], prefix: str = "") -> None:
-    for setting in describe(config, prefix):
-        mark = "*" if defaults.get(setting.name, setting.value) != setting.value else " "
-        values = dict(leaves({setting.name: setting.value}))
-        for name, value in values.items():
-            shown = textwrap.shorten(str(value), 60, placeholder=" ...]")
-            kind = f"({setting.kind})"
-            print(f"setting{mark} {name:30} {shown:12} {kind} {setting.meaning}".rstrip())
+def _settings(config: BaseModel, prefix: str = "") -> list[Setting]:
+    """Return the settings of a configuration; one that is a mapping as one for each entry."""
+    return [
+        setting._replace(name=name, value=value)
+        for setting in describe(config, prefix)
+        for name, value in dict(leaves({setting.name: setting.value})).items()
+    ]
+
+
+def _print_settings(
+    settings: list[Setting], word: str | None, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Print settings, if they have the word, with a * at values that a task gives a training.
+
+    Raises:
+        BadInput: none has it.
+    """
+    for each in settings if word is None else _having(settings, word):
+        is_own = (
+            defaults is not None
+            and not each.name.startswith("task_config.")
+            and defaults.get(each.name) != each.value
+        )
+        shown = each.value if isinstance(each.value, str) else json.dumps(each.value)
+        value = textwrap.shorten(shown, 60, placeholder=" ...]")
+        meaning = f"({each.kind}) {each.meaning}"
+        if sys.stdout.isatty():
+            print(f"{'*' if is_own else ' '} {each.name} = {value}")
+            _print(" " * 5, meaning, indent=6)
+        else:
+            print(f"setting{'*' if is_own else ' '} {each.name:30} {value:12} {meaning}".rstrip())
+
+
+def _having(settings: list[Setting], word: str) -> list[Setting]:
+    """Return the settings of a group, else those with a word in their names or meanings."""
+    found = [each for each in settings if f"{each.name}.".startswith(f"{word}.")]
+    found = found or [each for each in settings if word.lower() in each.name.lower()]
+    found = found or [each for each in settings if word.lower() in each.meaning.lower()]
+    if not found:
+        groups = {each.name.partition(".")[0] for each in settings if "." in each.name}
+        raise BadInput(
+            f"no setting has {word!r} in its name or meaning{did_you_mean(word, groups)}; the "
+            f"groups are {', '.join(sorted(groups))}"
+        )
+    return found

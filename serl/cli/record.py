@@ -85,6 +85,7 @@ def record(options: argparse.Namespace) -> int:
 
 def _record_expert(options: argparse.Namespace) -> int:
     from serl.log.episode_log import EpisodeLog
+    from serl.report.display import Display
     from serl.runs.demonstrations import EXPERT, record_expert
     from serl.runs.task_setup import for_recording, make_demonstrated_task, make_spec
 
@@ -98,6 +99,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     with (
         plugins.make_simulation(task) as robot,
         EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch, config.log) as log,
+        Display().counting("demonstrations", options.demos) as advance,
     ):
         try:
             failed = record_expert(
@@ -107,6 +109,7 @@ def _record_expert(options: argparse.Namespace) -> int:
                 options.demos,
                 options.seed,
                 key,
+                progress=lambda kept, failed: advance(kept),
                 by_hand=config.demonstrator == "human",
             )
         except KeyboardInterrupt:

@@ -27,6 +27,7 @@ from serl.datasets.reward_audit import (
 from serl.errors import BadInput
 from serl.log.annotations import LABELS_FILE, Origin, StepKey, append_labels, read_labels
 from serl.log.episode_reader import episode_name, episode_paths, read_spec
+from serl.report.display import Display
 from serl.reward import RewardConfig
 from serl.runs.config import parse_overrides, resolve
 from serl.runs.reward_data import episode_folders, read_images, read_sight, task_of
@@ -76,9 +77,10 @@ def audit_model(options: argparse.Namespace) -> int:
     task, drawn = task_of(folders), {read_sight(folder).renderer for folder in folders}
     config = reward_settings(options.model, folders, task, parse_overrides(options.overrides))
     check_origin(options.model, card, task, drawn, config.transfer)
-    found = list(
-        labelled_episodes(folders, card.views, model.probabilities, config, len(card.classes))
-    )
+    with Display().working("reading the recordings"):
+        found = list(
+            labelled_episodes(folders, card.views, model.probabilities, config, len(card.classes))
+        )
     known = [episode for episode in found if episode.by]
     if not known:
         raise BadInput(_missing_labels(folders, len(found)))
@@ -398,7 +400,8 @@ def train(options: argparse.Namespace) -> int:
     place = tuned_reward(folders, task).model_dump(include={"tool_low_m", "tool_high_m"})
     config = checked(ClassifierConfig, {**place, **overrides})
     check_destination(options.out)
-    samples, views = read_samples(folders)
+    with Display().working("reading the recordings"):
+        samples, views = read_samples(folders)
     stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]
     card = Card(
         task=task,

@@ -13,6 +13,7 @@ from serl.cli.arguments import add_config, add_task, task_names
 from serl.errors import BadInput, SerlError
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
+from serl.runs.deployment import trials_command
 from serl.runs.folder import CONFIG, RunFolder
 from serl.system.settings_file import read_yaml
 
@@ -122,7 +123,9 @@ def learner(options: argparse.Namespace) -> int:
     try:
         demonstrate(run, Display())
         with run_processes(run, learner_processes(run)) as supervisor:
-            return actor_command.attend(supervisor, "learner")
+            actor_command.attend(supervisor, "learner")
     except KeyboardInterrupt:
         print(f"to go on: serl learner {run.path}", file=sys.stderr)
         raise
+    print(f"the training is done; next: {trials_command(run)}")
+    return DONE

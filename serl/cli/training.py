@@ -34,7 +34,7 @@ from serl.runs.baseline import clone
 from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
-from serl.runs.deployment import read_trial_results, unassisted
+from serl.runs.deployment import read_trial_results, trials_command, unassisted
 from serl.runs.folder import RunFolder
 from serl.runs.real_arm import describe_classifier_bounds
 from serl.runs.resume import trained_steps
@@ -134,8 +134,20 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     scratch = run.path / ".demonstrations"
     with run.lock_learner(), plugins.make_simulation(task) as robot:
         shutil.rmtree(scratch, ignore_errors=True)
-        with EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch, config.log) as log:
-            record_expert(robot, task, log.append, config.demos, config.seed, key, by_hand=by_hand)
+        with (
+            EpisodeLog(scratch, make_spec(task), key.run, key.actor, key.epoch, config.log) as log,
+            display.counting("demonstrations", config.demos) as advance,
+        ):
+            record_expert(
+                robot,
+                task,
+                log.append,
+                config.demos,
+                config.seed,
+                key,
+                progress=lambda kept, failed: advance(kept),
+                by_hand=by_hand,
+            )
         scratch.rename(run.demonstrations)
 
 
@@ -232,7 +244,8 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
         report(chosen, evaluation, "final")
     try:
-        film(run, examiner, winner, run.videos / "final.mp4")
+        with display.working("drawing the film of the trials"):
+            film(run, examiner, winner, run.videos / "final.mp4")
     except SerlError as error:  # the results of hours must not depend on a film
         display.print_line(f"no film of the trials: {error}")
     return evaluation
@@ -263,7 +276,7 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
         KeyboardInterrupt: Ctrl-C; a resumed run restarts the trials.
     """
     config = run.config
-    command = f"serl run {run.path} --robot {config.robot} --namespace {config.namespace}"
+    command = trials_command(run)
     if not config.trials:
         display.print_line(f"no trials were asked for; on the arm: {command}")
         return None
@@ -280,7 +293,7 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
 
 
 def evaluate(
-    run: RunFolder, trials: int, step: int | None, sampled: bool = False
+    run: RunFolder, trials: int, step: int | None, display: Display, sampled: bool = False
 ) -> tuple[Evaluation, Callable[[], Path]]:
     """Run trials of a checkpoint (the best by default) on the final starts.
 
@@ -288,6 +301,7 @@ def evaluate(
         run: the run.
         trials: number of trials.
         step: steps of the checkpoint; None for the best.
+        display: shows the progress.
         sampled: sample actions as in training, whatever `trial_actions` says.
 
     Returns:
@@ -299,13 +313,14 @@ def evaluate(
     if is_real(robot := run.config.robot):
         raise BadInput(
             f"{run.path}: was trained on {robot}, for which simulated trials prove nothing: "
-            f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
+            f"{trials_command(run)}"
         )
     path = pick(run.checkpoints, step)
     actions = {"trial_actions": "sampled"} if sampled else {}
-    examiner = Examiner(run.config.model_copy(update=actions))
     weights = load(path).arrays["actor"]
-    evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
+    with display.counting("trials", trials) as on_trial:
+        examiner = Examiner(run.config.model_copy(update=actions), on_trial=on_trial)
+        evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
     video = run.videos / f"eval-{path.name}.mp4"
     return evaluation, lambda: film(run, examiner, weights, video)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -144,10 +144,11 @@ class Display:
             self._cell.update(shown)
 
     @contextmanager
-    def counting(self, text: str, total: int) -> Iterator[Callable[[], None]]:
+    def counting(self, text: str, total: int) -> Iterator[Callable[..., None]]:
         """Show the progress of `total` things; yield a function to be called after each of them.
 
         A bar on a terminal, where the panel must not be live; else one line every ten seconds.
+        The function takes the number of things done so far; without it one more is done.
         """
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
         hidden = not self.console.is_terminal
@@ -158,15 +159,19 @@ class Display:
         with bars:
             task = bars.add_task(text, total=total)
 
-            def advance() -> None:
+            def advance(so_far: int | None = None) -> None:
                 nonlocal done
-                done += 1
-                bars.advance(task)
+                done = done + 1 if so_far is None else so_far
+                bars.update(task, completed=done)
                 if hidden and self._now_s() >= self._next_line_s:
                     self._next_line_s = self._now_s() + LINE_PERIOD_S
                     self.print_line(f"{text}: {done} of {total}")
 
             yield advance
+
+    def working(self, text: str) -> AbstractContextManager[object]:
+        """Show on a terminal that work of unknown length is in progress."""
+        return self.console.status(text)
 
     def print_line(self, text: str) -> None:
         """Print one line at once, above the panel: a start, a restart, a warning."""

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
+from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
 from serl.runs.checkpoint import Checkpoint, load
 from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.system.files import open_regular, read_bounded
 from serl.system.json_fields import check_fields, dump_object, parse_object, short
@@ -22,6 +24,13 @@ from serl.transport import Snapshot
 FOLDER = "deployments"
 _FILE = "trials.jsonl"
 _MAX_BYTES = 16 << 20
+
+
+def trials_command(run: RunFolder) -> str:
+    """Return the command that runs trials of a run's policy: in simulation, or on its arm."""
+    if not is_real(robot := run.config.robot):
+        return f"serl eval {run.path}"
+    return f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
 
 
 class TrialResult(NamedTuple):

@@ -77,7 +77,7 @@ def test_all_are_listed_with_their_package(lab: Path, capsys: pytest.CaptureFixt
 def test_settings_of_an_installed_algorithm_are_settings_of_the_agent(lab: Path) -> None:
     config = resolve({"agent": {"algorithm": "lab_td3", "width": 8}})
     assert config.agent.model_dump()["width"] == 8
-    with pytest.raises(BadInput, match=r"agent\.wide: unknown setting; known ones: .*width"):
+    with pytest.raises(BadInput, match=r"agent\.wide: unknown setting; did you mean 'agent.width'"):
         resolve({"agent": {"algorithm": "lab_td3", "wide": 8}})
 
 
@@ -129,7 +129,7 @@ def test_plugins_that_hang_or_interrupt_leave_the_list_whole(
         "agent rude [faulty] cannot be used: KeyboardInterrupt:",
     ]
     assert sum("[labrobots]" in line for line in lines) == len(KINDS)
-    assert lines[-1].startswith("a task has values of its own"), "the settings follow"
+    assert lines[-1].startswith("a task has values of its own"), "the list goes on"
 
 
 def test_a_name_of_serls_own_wins_and_that_is_said(

@@ -235,9 +235,17 @@ def test_progress_of_trials_is_a_line_every_ten_seconds_in_a_pipe() -> None:
     assert written(to).splitlines() == ["trials: 1 of 6", "trials: 4 of 6"]
 
 
+def test_work_of_unknown_length_is_named_on_a_terminal_alone() -> None:
+    for terminal in (True, False):
+        with Display(to := console(terminal)).working("reading"):
+            pass
+        assert ("reading" in written(to)) == terminal
+
+
 def test_progress_of_trials_is_a_bar_on_a_terminal() -> None:
     to = console(terminal=True)
     with Display(to).counting("trials", 6) as advance:
         advance()
         advance()
-    assert "2/6" in written(to)
+        advance(5)
+    assert "5/6" in written(to)
