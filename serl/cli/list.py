@@ -110,7 +110,8 @@ def _print(head: str, text: str, indent: int = 33) -> None:
 def _show_one(name: str, word: str | None) -> None:
     """Print the plug-ins of this name of any kind; a task takes precedence."""
     if name.endswith(".yaml") and is_task_file(Path(name)):
-        return _show_tuned(name)
+        _show_tuned(name, word)
+        return
     if name.endswith(".py"):
         kinds = plugins.kinds_in(Path(name))
     else:

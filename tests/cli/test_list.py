@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from serl.agents.config import SACConfig
@@ -30,6 +32,11 @@ def test_a_task_is_listed_with_its_own_values(capsys: pytest.CaptureFixture[str]
     assert settings["steps"][:4] == ["setting*", "steps", "6000", "(integer"]
     assert settings["agent.utd"][0] == "setting"
     assert settings["task_config.rate_hz"][-3:] == ["Hz)", "control", "rate."]
+
+
+def test_a_file_of_a_real_task_is_listed_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(Path(__file__).parents[2] / "docs/examples/ram.yaml")
+    assert "reward.kind" in shown(capsys, file, "reward")
 
 
 def test_settings_are_filtered_by_group_by_name_and_by_meaning(
