@@ -17,12 +17,10 @@ from serl.agent import Agent
 from serl.errors import BadInput, SpecMismatch
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
 from serl.log.metrics import FILE, read_metrics
-from serl.runs.assembly import make_acting_agent
-from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig, resolve
-from serl.runs.deployment import load_fitting
+from serl.runs.deployment import load_agent, one_part
 from serl.runs.folder import CONFIG, RunFolder
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.task_setup import make_task
 from serl.specs import Spec
 from serl.system.settings_file import merge
 from serl.task import SimulatedTask, Task
@@ -156,14 +154,9 @@ def load_policy(run: str | Path, checkpoint: int | None = None) -> TrainedPolicy
         BadInput: no such run or checkpoint, or the task has changed since.
         CorruptData: the checkpoint is damaged.
     """
-    folder = _one_part(RunFolder.open(Path(run)))
-    config, path = folder.config, pick(folder.checkpoints, checkpoint)
-    loaded = load_fitting(path, config)
-    task = make_task(config)
-    spec = make_spec(task)
-    agent = make_acting_agent(_in_float32(config), spec, 0)
-    agent.load_actor_weights(loaded.arrays["actor"])
-    return TrainedPolicy(agent, task, spec, loaded.step, config.agent.frames)
+    loaded = load_agent(Path(run), checkpoint)
+    frames = loaded.config.agent.frames
+    return TrainedPolicy(loaded.agent, loaded.task, loaded.spec, loaded.step, frames)
 
 
 class Transitions(NamedTuple):
@@ -276,7 +269,7 @@ def open_run(run: str | Path) -> Run:
     path = Path(run)
     if path.is_dir() and not (path / CONFIG).exists() and episode_paths(path):
         return Run(path, None, {path.name: path})
-    folder = _one_part(RunFolder.open(path, data_only=True))
+    folder = one_part(RunFolder.open(path, data_only=True))
     actors = {name: folder.episodes(name) for name in folder.actors()}
     return Run(path, folder.config, actors)
 
@@ -336,23 +329,6 @@ def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options
 def missing(error: ImportError, extra: str) -> BadInput:
     """Return the error for a package that is not installed, with the extra that has it."""
     return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
-
-
-def _one_part(run: RunFolder) -> RunFolder:
-    """Return the run; raise `BadInput` for one with stages, each of which is a run."""
-    if stages := run.config.stages:
-        known = ", ".join(f"{run.path}/stages/{name}" for name in stages)
-        raise BadInput(f"{run.path}: has stages, each a run: expected one of {known}")
-    return run
-
-
-def _in_float32(config: TrainConfig) -> TrainConfig:
-    """Return the settings with an agent that rounds nothing, so that machines agree."""
-    if not hasattr(config.agent, "matmul"):
-        return config
-    return config.model_copy(
-        update={"agent": config.agent.model_copy(update={"matmul": "float32"})}
-    )
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ UP_TO = {"testing": "teleop", "robots": "contracts", "tasks": "contracts", "sim"
 HOME = {
     **{"torch": "agents", "rclpy": "ros", "mujoco": "sim", "aiohttp": "console"},
     "segno": "console",
+    "onnx": "agents",
     **{"jinja2": "report", "matplotlib": "report", "av": "system", "psutil": "system"},
     **{"mcap": "log", "msgspec": "log", "pyarrow": "datasets"},
 }

@@ -20,7 +20,7 @@ from serl.agents.networks import FlatParameters
 
 _KERNEL = 3
 _EMBEDDINGS = 8
-_EPSILON = 1e-6
+EPSILON = 1e-6
 _OF_FEATURES = 2  # dimensions, where images have four
 
 
@@ -158,4 +158,4 @@ def _head(parts: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     """Apply linear, LayerNorm and tanh."""
     weight = parts[f"{name}.weight"]
     scale, shift = parts[f"{name}.norm.scale"], parts[f"{name}.norm.shift"]
-    return functional.layer_norm(x @ weight, weight.shape[1:], scale, shift, eps=_EPSILON).tanh()
+    return functional.layer_norm(x @ weight, weight.shape[1:], scale, shift, eps=EPSILON).tanh()

@@ -36,7 +36,7 @@ from serl.types import Action, Batch, Observation
 
 logger = logging.getLogger(__name__)
 
-_WIDTH = 3  # choices of one gripper: close, stay, open
+WIDTH = 3  # choices of one gripper: close, stay, open
 _OPEN = 0.9  # share of the opening; a gripper that holds an object is below it
 
 
@@ -77,13 +77,13 @@ class Grippers:
     @property
     def choices(self) -> int:
         """The number of discrete choices, C."""
-        return int(_WIDTH ** len(self.places))
+        return int(WIDTH ** len(self.places))
 
     def chosen(self, action: Tensor) -> Tensor:
         """Return the choices in actions (B, A): below -0.5 close, above 0.5 open.  # (B,) int64."""
         grips = action[:, list(self.places)]
         digits = (grips > 0.5).long() - (grips < -0.5).long() + 1  # (B, n)
-        weights = torch.tensor([_WIDTH**n for n in range(len(self.places))], device=action.device)
+        weights = torch.tensor([WIDTH**n for n in range(len(self.places))], device=action.device)
         return (digits * weights).sum(-1)
 
     def put(self, arm: Tensor, choice: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Grippers:
         action = arm.new_zeros(len(arm), self.size)
         action[:, list(self.arm)] = arm
         for number, place in enumerate(self.places):
-            action[:, place] = (choice // _WIDTH**number % _WIDTH).to(arm.dtype) - 1.0
+            action[:, place] = (choice // WIDTH**number % WIDTH).to(arm.dtype) - 1.0
         return action
 
     def switches(self, action: Tensor, state: Tensor) -> Tensor:

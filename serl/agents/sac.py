@@ -51,7 +51,7 @@ from serl.training.frames import FrameEncoder
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
 _SMALLEST_STD = 1e-3  # keeps nearly constant entries of observations from being amplified
-_NORMALISED_RANGE = 10.0
+NORMALISED_RANGE = 10.0
 _ACTOR_HEAD = 0.01  # the first policy is centred and wide for every observation
 
 
@@ -148,7 +148,7 @@ class SAC:
 
     def normalise(self, state: Tensor) -> Tensor:
         """Normalise state vectors (B, D) by the statistics set by `fit_normaliser`."""
-        return ((state - self.mean) / self.std).clamp(-_NORMALISED_RANGE, _NORMALISED_RANGE)
+        return ((state - self.mean) / self.std).clamp(-NORMALISED_RANGE, NORMALISED_RANGE)
 
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:

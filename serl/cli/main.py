@@ -64,7 +64,7 @@ _SECTIONS = {
     "an arm, its cameras and its operator": (
         "setup", "guard", "order", "camera", "teleop", "console", "sim",
     ),
-    "data and rewards": ("demos", "reward", "encoder"),
+    "data and rewards": ("demos", "export", "reward", "encoder"),
     "more trainings": ("plan", "learner", "actor", "up", "sweep", "compare", "bench"),
     "information": ("list", "verify"),
 }  # fmt: skip
@@ -117,6 +117,7 @@ COMMANDS = {
         "camera:camera", "publish a USB camera, a RealSense or a film to ROS 2", _STOPPED
     ),
     "replay": Command("replay:replay", "show recorded episodes"),
+    "export": Command("export:export", "convert a policy or recorded data to a common format"),
     "encoder import": Command(
         "encoder:import_file", "convert SERL's resnet10_params.pkl without executing any of it"
     ),

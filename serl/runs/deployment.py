@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
+from serl.agent import Agent
 from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
-from serl.runs.checkpoint import Checkpoint, load
+from serl.runs.assembly import make_acting_agent
+from serl.runs.checkpoint import Checkpoint, load, pick
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
 from serl.system.files import open_regular, read_bounded
 from serl.system.json_fields import check_fields, dump_object, parse_object, short
+from serl.task import SimulatedTask
 from serl.training.evaluation import Evaluation, Trial
 from serl.transport import Snapshot
 
@@ -96,6 +100,62 @@ def load_fitting(path: Path, config: TrainConfig) -> Checkpoint:
             f"{path}: the policy was made for the spec {short(found)}, the task's is {expected!r}"
         )
     return checkpoint
+
+
+class TrainedAgent(NamedTuple):
+    """The agent of a checkpoint, which acts in float32 on one CPU thread.
+
+    Attributes:
+        agent: agent with the weights of the checkpoint.
+        task: task of the run.
+        spec: spec of the task.
+        step: online steps that the agent was trained on.
+        config: settings of the run.
+    """
+
+    agent: Agent
+    task: SimulatedTask
+    spec: Spec
+    step: int
+    config: TrainConfig
+
+
+def load_agent(folder: Path, checkpoint: int | None = None) -> TrainedAgent:
+    """Load the trained agent of a run.
+
+    Args:
+        folder: folder of the run.
+        checkpoint: steps of the checkpoint; None for the best, else the newest.
+
+    Raises:
+        BadInput: no such run or checkpoint, or the task has changed since.
+        CorruptData: the checkpoint is damaged.
+    """
+    run = one_part(RunFolder.open(folder))
+    config = run.config
+    loaded = load_fitting(pick(run.checkpoints, checkpoint), config)
+    task = make_task(config)
+    spec = make_spec(task)
+    agent = make_acting_agent(_in_float32(config), spec, 0)
+    agent.load_actor_weights(loaded.arrays["actor"])
+    return TrainedAgent(agent, task, spec, loaded.step, config)
+
+
+def one_part(run: RunFolder) -> RunFolder:
+    """Return the run; raise `BadInput` for one with stages, each of which is a run."""
+    if stages := run.config.stages:
+        known = ", ".join(f"{run.path}/stages/{name}" for name in stages)
+        raise BadInput(f"{run.path}: has stages, each a run: expected one of {known}")
+    return run
+
+
+def _in_float32(config: TrainConfig) -> TrainConfig:
+    """Return the settings with an agent that rounds nothing, so that machines agree."""
+    if not hasattr(config.agent, "matmul"):
+        return config
+    return config.model_copy(
+        update={"agent": config.agent.model_copy(update={"matmul": "float32"})}
+    )
 
 
 def append_trial_result(folder: Path, result: TrialResult) -> None:

@@ -1,0 +1,80 @@
+"""Policies as ONNX files: ONNX Runtime computes the same actions as the agent."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.agents.onnx_export import export_policy
+from serl.agents.sac import SAC
+from serl.cli.main import main
+from serl.errors import BadInput
+from serl.runs.deployment import load_agent
+from serl.testing.samples import random_observation
+from serl.training.frames import FrameStack
+
+from ..test_api import OUTSIDE, trained
+
+Policy = runpy.run_path(str(Path(__file__).parents[2] / "docs/examples/run_onnx.py"))["Policy"]
+SMALL = {"encoder_channels": [4, 4, 8], "latent": 8, "encoder_weights": "none", "hidden": [8]}
+PIXELS = {"task": "pick_cube", "observe": "pixels"}
+KINDS: dict[str, dict[str, Any]] = {
+    "state": {"agent": {"hidden": [16, 16]}},
+    "plain tanh": {"agent": {"hidden": [16], "layer_norm": False, "activation": "tanh"}},
+    "bc": {"agent": {"hidden": [16], "algorithm": "bc", "actor_hidden": [8, 8]}},
+    "gripper": {"task": "pick_cube", "agent": {"hidden": [16], "algorithm": "hybrid"}},
+    "two grippers": {"task": "handover", "agent": {"hidden": [16], "algorithm": "hybrid"}},
+    "pixels": {**PIXELS, "agent": {**SMALL, "frames": 2}},
+    "pixels and gripper": {**PIXELS, "agent": {**SMALL, "algorithm": "hybrid"}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_runtime_computes_the_same_actions(tmp_path: Path, kind: str) -> None:
+    run = trained(tmp_path, **KINDS[kind])
+    out = tmp_path / "policy.onnx"
+    assert main(["export", str(run.path), "--to", "onnx", "--out", str(out)]) == 0
+    loaded, policy = load_agent(run.path), Policy(str(out))
+    spec, rng = loaded.spec, np.random.default_rng(1)
+    stack = FrameStack(loaded.config.agent.frames)
+    seen = [random_observation(spec.observation, rng) for _ in range(20)]
+    expected = np.stack([loaded.agent.act(stack(each), explore=False) for each in seen])
+    actions = np.stack([policy(each.state, each.images) for each in seen])
+    assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "the observations matter"
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    assert policy.about["action"] == spec.action_names
+    assert (policy.about["task"], policy.about["step"]) == (spec.task, 100)
+
+
+def test_a_batch_gives_an_action_for_each_row(tmp_path: Path) -> None:
+    loaded = load_agent(trained(tmp_path).path)
+    out = tmp_path / "policy.onnx"
+    out.write_bytes(export_policy(loaded.agent, loaded.spec, 1))
+    states = np.random.default_rng(0).normal(size=(5, loaded.spec.observation.state_size))
+    inputs = {"state": states.astype(np.float32)}
+    actions = Policy(str(out)).session.run(["action"], inputs)[0]
+    assert isinstance(loaded.agent, SAC)
+    modes = loaded.agent.modes(inputs["state"], {})
+    np.testing.assert_allclose(actions, modes, atol=1e-5)
+
+
+def test_other_algorithms_are_refused(tmp_path: Path) -> None:
+    run = trained(tmp_path, agent={"algorithm": str(OUTSIDE / "td3.py"), "width": 16})
+    loaded = load_agent(run.path)
+    with pytest.raises(BadInput, match="onnx: expected a policy of sac, hybrid or bc, got TD3"):
+        export_policy(loaded.agent, loaded.spec, 1)
+
+
+def test_a_package_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "serl.agents.onnx_export")
+    assert main(["export", str(trained(tmp_path).path), "--to", "onnx"]) == 2
+    error = capsys.readouterr().err
+    assert error == "serl: onnx is not installed: pip install 'serl[export]'\n"
