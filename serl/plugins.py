@@ -60,6 +60,9 @@ _WITHOUT_MODULE: dict[Kind, tuple[str, ...]] = {
 }
 """Plug-in names implemented in the core, without a module."""
 
+TASK_PREFIXES = {"gymnasium": "gymnasium", "gym_hil": "gymnasium"}
+"""Modules of `serl.tasks` with a task for every name, by the prefix of `PREFIX:NAME`."""
+
 _METHODS: dict[Kind, tuple[str, ...]] = {
     "agent": ("create",),
     "reward": ("create",),
@@ -142,6 +145,11 @@ def absolute(name_or_path: str) -> str:
     )
 
 
+def stem(task: str) -> str:
+    """Return the name of a task as a part of a path: the stem of a file, the ID of `PREFIX:ID`."""
+    return Path(task).stem if task.endswith((".py", ".yaml")) else re.split(r"[/:]", task)[-1]
+
+
 PluginName = Annotated[str, AfterValidator(absolute)]
 """Type of settings that name a plug-in; file paths become absolute."""
 
@@ -154,8 +162,8 @@ def load(kind: Kind, name_or_path: str) -> Any:
     Args:
         kind: kind of the plug-in.
         name_or_path: a known name, the name of an installed package's entry point, or the path of a
-            `.py` file, or, of a task, of a `.yaml` file (see `serl.real_task`). For a robot's
-            `.yaml` file from `serl setup` see `serl.arm_profile`.
+            `.py` file, or, of a task, of a `.yaml` file (see `serl.real_task`) or `gymnasium:ID`.
+            For a robot's `.yaml` file from `serl setup` see `serl.arm_profile`.
 
     Raises:
         BadInput: unknown name or file, a file or an entry point that cannot be loaded, a name that
@@ -167,6 +175,9 @@ def load(kind: Kind, name_or_path: str) -> Any:
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
     if kind == "task" and name_or_path.endswith(".yaml"):
         return read_task(Path(name_or_path))
+    prefix, colon, rest = name_or_path.partition(":")
+    if kind == "task" and colon and prefix in TASK_PREFIXES:
+        return _import(_PACKAGES[kind], TASK_PREFIXES[prefix]).named(prefix, rest)
     if name_or_path in names(kind):
         return getattr(_import(_PACKAGES[kind], name_or_path), kind)
     found = [each for each in installed(kind) if each.name == name_or_path]
@@ -176,7 +187,11 @@ def load(kind: Kind, name_or_path: str) -> Any:
     if found:
         return load_installed(kind, found[0])
     listed = sorted({*provided(kind), *(each.name for each in installed(kind))})
-    file = "a .py or .yaml file" if kind in ("robot", "task") else "a .py file"
+    files = {
+        "robot": "a .py or .yaml file",
+        "task": "gymnasium:ID, or a .py or .yaml file",
+    }
+    file = files.get(kind, "a .py file")
     raise BadInput(
         f"unknown {kind} {name_or_path!r}: expected one of {', '.join(listed) or 'none'}, or {file}"
         + did_you_mean(name_or_path, listed)
@@ -256,6 +271,8 @@ def make_renderer(
     Raises:
         SerlError: "gl" is needed and cannot be used on this machine.
     """
+    if hasattr(robot, "people_renderer"):  # it draws itself
+        return robot.people_renderer()
     people = _import(_PACKAGES["renderer"], "people")
     return people.PeopleRenderer(robot, supersampling, name, shadows)
 

@@ -118,6 +118,11 @@ class TaskConfig(BaseModel):
         return self.motion.action_spec
 
     @property
+    def action_meaning(self) -> str:
+        """The scale and frame of an action of 1 as text, given by `motion`."""
+        return self.motion.meaning
+
+    @property
     def max_steps(self) -> int:
         """The number of steps until the time limit."""
         return round(self.time_limit_s * self.rate_hz)

@@ -28,7 +28,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
         "timing_belt",
         "whip_block",
     ]
-    assert plugins.names("sim") == ["arm", "bimanual", "car"]
+    assert plugins.names("sim") == ["arm", "bimanual", "car", "gymnasium"]
     assert plugins.names("renderer") == ["gl", "ray"]
     assert plugins.names("agent") == ["bc", "hybrid", "sac"]
     assert plugins.names("reward") == ["classifier", "vice"]

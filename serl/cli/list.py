@@ -118,6 +118,7 @@ def _show_one(name: str, word: str | None) -> None:
         kinds = [kind for kind in plugins.GROUPS if name in _all_names(kind)]
         if not name.endswith(".yaml") and not kinds:
             plugins.load("task", name)  # raises with the known names
+            kinds = ["task"]
         kinds = kinds or ["robot"]
     if "task" in kinds:
         _show_tuned(name, word)

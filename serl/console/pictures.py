@@ -74,7 +74,7 @@ class DrawnScene:
         if self._arm is None:
             self._arm = plugins.make_simulation(self._task)
             self._renderer = plugins.make_renderer(self._arm, shadows=False)
-            self._cameras = _cameras(self._arm.model)
+            self._cameras = _cameras(getattr(self._arm, "model", None))
         self._arm.show(self._shown)
         return {name: self._renderer.frame(name, *SCENE_SIZE) for name in self._cameras}
 
@@ -100,6 +100,8 @@ def _between(shown: Placement | None, newest: Placement) -> Placement:
 def _cameras(model: Any) -> list[str]:
     """Return the names of the fixed camera "front" and of the first camera on each moving body."""
     first: dict[int, str] = {}
+    if model is None:  # a robot that draws itself
+        return ["front"]
     for index, body in enumerate(model.cam_bodyid.tolist()):
         first.setdefault(body, model.camera(index).name)
     first.pop(0, None)

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from serl import plugins
 from serl.errors import BadInput, CorruptData
 from serl.log.metrics import EvaluationRow, read_metrics
 from serl.runs import checkpoint
@@ -66,7 +67,7 @@ class RunFolder:
         Raises:
             BadInput: the folder cannot be made.
         """
-        task = checked_name(Path(config.task).stem, "task")
+        task = checked_name(plugins.stem(config.task), "task")
         stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
         return cls.make(root / task, stamp, config, now)._with_stages(now)
 

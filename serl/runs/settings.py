@@ -89,7 +89,7 @@ def _checked(config: TrainConfig) -> list[Spec]:
             raise BadInput(f"robot: {name} has no simulation: expected a real arm, --robot NAME")
         if each.robot is not None:
             check_topics(make_task(each))
-        make_demonstrated_task(each)
+        _check_expert(each, make_demonstrated_task(each))
         if isinstance(each.human, NoviceConfig):
             check_hand(make_task(each))
         rewarded = make_rewarded_task(each)
@@ -144,6 +144,14 @@ def _defined(config: TrainConfig) -> dict[str, Any]:
         )
     }
     return {"stages": stages}
+
+
+def _check_expert(config: TrainConfig, task: SimulatedTask) -> None:
+    """Raise `BadInput` where a scripted expert is needed and the task has none."""
+    demonstrates = config.demos and not (config.demo_paths or is_real(config.robot))
+    corrects = config.intervention in ("scripted", "novice")
+    if (demonstrates or corrects) and not getattr(task, "has_expert", True):
+        task.expert(dict, 0)  # raises with the remedy
 
 
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl import plugins
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, RunFolder
@@ -183,7 +184,7 @@ def _plain(value: Any) -> str:
 
 def run_name(task: str, seed: int) -> str:
     """Return the name of the folder of a run of this task and seed."""
-    return checked_name(f"{Path(task).stem}-{seed}", "run")
+    return checked_name(f"{plugins.stem(task)}-{seed}", "run")
 
 
 def _nested(name: str, value: Any) -> dict[str, Any]:

@@ -138,5 +138,5 @@ def make_spec(task: SimulatedTask) -> Spec:
         observation=task.observation_spec,
         action=task.config.action_spec,
         rate_hz=task.config.rate_hz,
-        motion=task.config.motion.meaning,
+        motion=task.config.action_meaning,
     )

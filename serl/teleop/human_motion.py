@@ -104,7 +104,10 @@ class HumanMotion:
         return math.exp(-self._period_s / time_s)
 
 
+_WITHOUT_TOOL = ("car", "gymnasium")
+
+
 def check_hand(task: SimulatedTask) -> None:
     """Raise `BadInput` unless the task's actions are steps of a tool, as a hand makes them."""
-    if task.config.motion.action_mode == "wrench" or task.scene.robot == "car":
+    if task.config.motion.action_mode == "wrench" or task.scene.robot in _WITHOUT_TOOL:
         raise BadInput(f"{task.name}: a simulated hand moves tools only: no wrenches, no car")

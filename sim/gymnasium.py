@@ -1,0 +1,248 @@
+"""An environment of Gymnasium as a simulated robot together with its scene."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from gymnasium import spaces
+
+from serl.errors import BadInput, SerlError
+from serl.motion import check_action
+from serl.sim.environment import (
+    SUCCESS_KEYS,
+    EnvironmentSpec,
+    action_scale,
+    describe,
+    is_image,
+    line_of,
+    make_environment,
+    parts_of,
+    size_of,
+)
+from serl.specs import ArraySpec, ObservationSpec
+from serl.task import Scene
+from serl.types import Action, Array, Image, Observation
+
+_GOALS = ("achieved_goal", "desired_goal")
+
+OUTCOME = ("reward", "success", "terminated", "truncated", "return", "progress")
+"""Entries of the state `outcome` of a reading."""
+
+
+class SimGymnasium:
+    """An environment of Gymnasium; implements `serl.robot.SimulatedRobot`.
+
+    An action in [-1, 1] is scaled to the bounds of the environment's action space; `advance` makes
+    one step of the environment, whatever its own time step is. A reading carries the arrays and
+    images of an observation under the names of its keys, and `outcome` (see `OUTCOME`). Its stamp
+    "robot" is the number of steps divided by the control rate.
+
+    The environment stands still while the robot is stopped and after it has ended by itself. The
+    time limit that it is registered with is left to the task.
+
+    Args:
+        scene: names this simulation.
+        config: settings of the task: a `GymnasiumConfig`.
+
+    Attributes:
+        stop_reason: reason of the first stop; None while motion is allowed.
+    """
+
+    def __init__(self, scene: Scene, config: Any) -> None:
+        self._config = config
+        self._env = make_environment(config.id, config.make)
+        self._parts = list(parts_of(self._env.observation_space, config.id))
+        self._low, self._half = action_scale(self._env.action_space, config.id)
+        self._keys = (config.success_key,) if config.success_key else SUCCESS_KEYS
+        self.action_spec: ArraySpec = config.action_spec
+        described = self.describe(config.id, config.make)
+        outcome = ArraySpec(shape=(len(OUTCOME),), unit=" ".join(OUTCOME))
+        self._spec = ObservationSpec(
+            state={**described.state, "outcome": outcome},
+            images={name: described.images[name] for name in config.all_views},
+        )
+        self.stop_reason: str | None = None
+        self.reset(0)
+
+    @staticmethod
+    def describe(name: str, arguments: Mapping[str, Any]) -> EnvironmentSpec:
+        """Return the properties of an environment; see `serl.sim.environment.describe`."""
+        return describe(name, arguments)
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Names, shapes and units of a reading."""
+        return self._spec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def observe(self) -> Observation:
+        """Return the current reading."""
+        state, images = self._read()
+        stamps = dict.fromkeys(("robot", *images), self._steps / self._config.rate_hz)
+        return Observation(state=state, images=images, stamps=stamps)
+
+    def act(self, action: Action) -> Action:
+        """Apply `action` in the next step; return the executed action, zeros while stopped."""
+        check_action(action, self.action_spec)
+        if self.stop_reason is not None:
+            return np.zeros_like(action)
+        self._action = action.copy()
+        return action.copy()
+
+    def stop(self, reason: str) -> None:
+        """Stand still until `recover`."""
+        self.stop_reason = self.stop_reason or reason
+
+    def recover(self) -> None:
+        """Allow motion again."""
+        self.stop_reason = None
+
+    def advance(self, dt_s: float) -> None:
+        """Make one step of the environment; `dt_s` is the control period.
+
+        Raises:
+            BadInput: another time.
+            SerlError: the environment failed.
+        """
+        if not abs(dt_s * self._config.rate_hz - 1.0) < 1e-6:
+            raise BadInput(f"dt_s {dt_s}: expected the control period {1 / self._config.rate_hz:g}")
+        self._steps += 1
+        if self.stop_reason is None and not self._is_over:
+            self._step(self._action)
+
+    def reset(self, seed: int) -> Observation:
+        """Reset the environment; equal seeds give equal starts."""
+        self.stop_reason, self._seed = None, seed
+        self._steps, self._actions = 0, list[Action]()
+        self._action = np.zeros(self.action_spec.shape, np.float32)
+        try:
+            self._seen, info = self._env.reset(seed=seed)
+        except Exception as error:  # each environment fails in its own way
+            raise SerlError(f"{self._config.id}: {line_of(error)}") from error
+        self._reward, self._return, self._is_over = 0.0, 0.0, False
+        self._terminated = self._truncated = False
+        self._success = self._reported(info)
+        self._start = self._distance()
+        return self.observe()
+
+    def truth(self) -> dict[str, Array]:
+        """Return the state of a reading, and each entry of `outcome` under its own name."""
+        state, _ = self._read()
+        outcome = state.pop("outcome")
+        return {**state, **{name: outcome[i : i + 1] for i, name in enumerate(OUTCOME)}}
+
+    def placement(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the seed and the actions since the reset, for `show` of another such robot."""
+        actions = np.concatenate([np.zeros(0), *self._actions])
+        return np.concatenate([[float(self._seed)], actions])
+
+    def show(self, where: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        """Repeat the episode of a `placement` up to its last action."""
+        size = self.action_spec.shape[0]
+        if where.size < 1 or (where.size - 1) % size or not np.isfinite(where).all():
+            raise BadInput(f"placement: expected a seed and actions of {size} numbers")
+        actions = where[1:].astype(np.float32).reshape(-1, size)
+        done = len(self._actions)
+        if where[0] != self._seed or not np.array_equal(actions[:done], self._actions):
+            self.reset(int(where[0]))
+        for action in actions[len(self._actions) :]:
+            self._step(action)
+
+    def people_renderer(self) -> EnvironmentRenderer:
+        """Return the renderer of the environment itself."""
+        return EnvironmentRenderer(self._env, self._config.id)
+
+    def _step(self, action: Action) -> None:
+        self._actions.append(action)
+        space = self._env.action_space
+        scaled = self._low + (action.astype(np.float64) + 1.0) * self._half
+        try:
+            self._seen, reward, self._terminated, self._truncated, info = self._env.step(
+                scaled.reshape(space.shape).astype(space.dtype)
+            )
+        except Exception as error:  # each environment fails in its own way
+            raise SerlError(f"{self._config.id}: {line_of(error)}") from error
+        self._reward = float(reward)
+        self._return += self._reward
+        self._is_over = bool(self._terminated or self._truncated)
+        self._success = self._reported(info)
+
+    def _reported(self, info: Mapping[str, Any]) -> bool:
+        needed = self._config.success_return
+        if needed is not None:
+            return bool(self._return >= needed)
+        return any(bool(info[key]) for key in self._keys if key in info)
+
+    def _read(self) -> tuple[dict[str, Array], dict[str, Image]]:
+        """Return state and images of the last observation, as new arrays."""
+        state, images = dict[str, Array](), dict[str, Image]()
+        for part in self._parts:
+            value = self._seen
+            for key in part.keys:
+                value = value[key]
+            if not is_image(part.space):
+                state[part.name] = np.array(spaces.flatten(part.space, value), np.float32)
+            elif part.name in self._spec.images:
+                images[part.name] = np.broadcast_to(value, (*size_of(part.space), 3)).copy()
+        if not state:
+            state["last_action"] = self._action.copy()
+        ended = self._success, self._terminated, self._truncated
+        outcome = self._reward, *map(float, ended), self._return, self._progress()
+        return {**state, "outcome": np.array(outcome, np.float32)}, images
+
+    def _progress(self) -> float:
+        """Return 1 at a success; else the share of the distance to the goal that is gone."""
+        if self._success or not self._start:
+            return float(self._success)
+        return min(1.0, max(0.0, 1.0 - self._distance() / self._start))
+
+    def _distance(self) -> float:
+        """Return the distance between achieved and desired goal; 0 without goals."""
+        if not isinstance(self._seen, Mapping) or not all(key in self._seen for key in _GOALS):
+            return 0.0
+        achieved, desired = (np.asarray(self._seen[key], np.float64) for key in _GOALS)
+        return float(np.linalg.norm(achieved - desired))
+
+
+class EnvironmentRenderer:
+    """Pictures of an environment for people, which it draws itself."""
+
+    def __init__(self, env: Any, name: str) -> None:
+        self._env, self._name = env, name
+
+    def frame(self, camera: str, width: int, height: int) -> Image:
+        """Return the environment's picture, whole, on black.  # (H, W, 3) uint8.
+
+        Raises:
+            SerlError: the environment cannot draw on this machine.
+        """
+        import cv2  # takes half a second
+
+        try:
+            picture = np.asarray(self._env.render())
+        except Exception as error:  # each environment fails in its own way
+            raise SerlError(f"{self._name}: cannot be drawn: {line_of(error)}") from error
+        if picture.ndim != 3 or picture.shape[2] != 3:
+            raise SerlError(f"{self._name}: has no picture: expected the render mode rgb_array")
+        high, wide = picture.shape[:2]
+        scale = min(width / wide, height / high)
+        size = max(1, round(wide * scale)), max(1, round(high * scale))
+        resized = cv2.resize(picture.astype(np.uint8), size, interpolation=cv2.INTER_AREA)
+        canvas: Image = np.zeros((height, width, 3), np.uint8)
+        top, left = (height - size[1]) // 2, (width - size[0]) // 2
+        canvas[top : top + size[1], left : left + size[0]] = resized
+        return canvas
+
+    def close(self) -> None:
+        """Do nothing: the environment is closed with its robot."""
+
+
+sim = SimGymnasium

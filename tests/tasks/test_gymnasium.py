@@ -1,0 +1,225 @@
+"""Environments of Gymnasium as tasks: any id with Box actions, by its name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from serl import plugins
+from serl.clock import VirtualClock
+from serl.errors import BadInput
+from serl.loop import EpisodeKey, run
+from serl.policy import Random
+from serl.robot import SimulatedRobot
+from serl.runs.config import resolve
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_spec, make_task
+from serl.task import SimulatedTask
+from serl.testing import SimulatedRobotSuite, SimulatedTaskSuite
+
+EXPERT = Path(__file__).parents[2] / "docs/examples/fetch_expert.py"
+
+
+class Door(gymnasium.Env[Any, Any]):
+    """A door that opens by pushing; a nested observation, an image and a success in `info`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    observation_space = spaces.Dict(
+        {
+            "agent": spaces.Dict({"pos": spaces.Box(-9.0, 9.0, (2,), np.float64)}),
+            "side": spaces.Discrete(3),
+            "Wrist Cam": spaces.Box(0, 255, (12, 16, 3), np.uint8),
+        }
+    )
+    action_space = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), (2,), np.float64)
+
+    def __init__(self, render_mode: str | None = None, width: int = 16) -> None:
+        self.render_mode = render_mode
+        image = spaces.Box(0, 255, (12, width, 3), np.uint8)
+        self.observation_space = spaces.Dict({**self.observation_space.spaces, "Wrist Cam": image})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = np.array([self.np_random.uniform(0.0, 1.0), 0.0])
+        self.pushes: list[Any] = []
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.pushes.append(np.array(action))
+        self.place = self.place + action
+        is_broken, is_open = self.place[0] < -3.0, self.place[0] > 5.0
+        return self._seen(), -0.5, bool(is_broken), False, {"success": bool(is_open)}
+
+    def render(self) -> Any:
+        return np.full((30, 30, 3), 200, np.uint8)
+
+    def _seen(self) -> dict[str, Any]:
+        image = np.full(self.observation_space["Wrist Cam"].shape or (), 7, np.uint8)
+        return {"agent": {"pos": self.place}, "side": 2, "Wrist Cam": image}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _register() -> Iterator[None]:
+    gymnasium.register("serl_test/Door-v0", lambda **given: Door(**given), max_episode_steps=40)
+    yield
+    del gymnasium.registry["serl_test/Door-v0"]
+
+
+DOOR = "gymnasium:serl_test/Door-v0"
+
+
+def made(name: str = DOOR, **task_config: Any) -> tuple[SimulatedRobot, SimulatedTask]:
+    task = make_task(resolve({"task": name, "task_config": task_config}))
+    return plugins.make_simulation(task), task
+
+
+def test_the_environment_gives_the_settings_of_its_task() -> None:
+    _, task = made()
+    config: Any = task.config
+    assert (config.rate_hz, config.max_steps, config.reward) == (20.0, 40, "sparse")
+    assert config.observe == "pixels"
+    assert {name: spec.shape for name, spec in task.observation_spec.state.items()} == {
+        "agent_pos": (2,),
+        "side": (3,),
+    }
+    assert {n: s.shape for n, s in task.observation_spec.images.items()} == {
+        "wrist_cam": (12, 16, 3)
+    }
+    spec = make_spec(task)
+    assert (spec.task, spec.action.shape, spec.action.low) == (DOOR, (2,), -1.0)
+
+
+def test_settings_of_the_user_win_over_those_of_the_environment() -> None:
+    _, task = made(observe="state", time_limit_s=1.0, reward="environment", make={"width": 24})
+    config: Any = task.config
+    assert (config.observe, config.max_steps, config.reward) == ("state", 20, "environment")
+    assert config.views["wrist_cam"].width == 24
+    assert not task.observation_spec.images
+
+
+def test_actions_are_scaled_to_the_bounds_of_the_environment() -> None:
+    robot, _ = made()
+    door: Any = robot._env.unwrapped  # type: ignore[attr-defined]
+    for action in ([-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]):
+        robot.act(np.array(action, np.float32))
+        robot.advance(0.05)
+    assert np.allclose(door.pushes, [[-2.0, 0.0], [2.0, 10.0], [0.0, 7.5]])
+
+
+def play(robot: SimulatedRobot, task: SimulatedTask, action: Sequence[float]) -> Any:
+    robot.reset(1)
+    clock = VirtualClock(robot.advance, task.config.rate_hz)
+    chosen = np.array(action, np.float32)
+    key = EpisodeKey("run", "actor", 0, 0)
+    return run(robot, task, lambda observation: chosen, clock, key, [])
+
+
+def test_success_failure_and_time_limit_end_an_episode() -> None:
+    robot, task = made()
+    opened, broken, idle = (play(robot, task, a) for a in ([1, 0], [-1, 0], [0, 0]))
+    assert (opened.success, opened.reward, opened.steps) == (True, 1.0, 3)
+    assert (broken.success, broken.reward, broken.text) == (False, 0.0, "failure")
+    assert (idle.success, idle.steps, idle.text) == (False, 40, "time limit")
+    robot, task = made(reward="environment", success_return=-1.0)
+    assert play(robot, task, [0, 0]).steps == 1, "-0.5 is above the return of a success"
+    robot, task = made(reward="environment")
+    assert play(robot, task, [1, 0]).reward == -1.5
+
+
+def test_another_simulation_shows_the_same_scene_and_draws_it() -> None:
+    robot, _ = made()
+    other, _ = made()
+    robot.reset(5)
+    for _ in range(4):
+        robot.act(np.array([0.3, -0.2], np.float32))
+        robot.advance(0.05)
+        other.show(robot.placement())  # type: ignore[attr-defined]
+    assert np.array_equal(other.observe().state["agent_pos"], robot.observe().state["agent_pos"])
+    robot.reset(6)
+    other.show(robot.placement())  # type: ignore[attr-defined]
+    assert np.array_equal(other.observe().state["agent_pos"], robot.observe().state["agent_pos"])
+    picture = plugins.make_renderer(other).frame("front", 64, 32)
+    assert picture.shape == (32, 64, 3)
+    assert picture[:, 16:48].min() == 200
+    assert picture[:, :16].max() == 0
+
+
+def test_an_expert_acts_in_the_units_of_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "expert.py"
+    file.write_text(
+        "def expert(rng):\n    return lambda seen: [2.0, 5.0 * (seen['agent_pos'].shape == (2,))]\n"
+    )
+    robot, task = made(expert=str(file))
+    action = task.expert(robot.truth, 0)(task.observation(robot.observe()))
+    assert action.tolist() == [1.0, 0.0]
+    file.write_text("def expert(rng):\n    return lambda seen: seen['nothing']\n")
+    del sys.modules[f"serl_plugin:{file}"]
+    with pytest.raises(BadInput, match=r"expert.py: expert: KeyError: 'nothing'"):
+        task.expert(robot.truth, 0)(task.observation(robot.observe()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"task": "gymnasium:CartPole-v1"}, "expected a Box of numbers"),
+        ({"task": "gymnasium:Nowhere-v3"}, r"no installed package has this environment.*serl\[gy"),
+        ({"task": "gymnasium:Pendulum"}, "one of Pendulum-v1"),
+        ({"task": "gymnasium:nowhere_at_all:X-v0"}, "pip install nowhere_at_all"),
+        ({"task": DOOR, "task_config": {"make": {"colour": 1}}}, "colour"),
+        ({"task": DOOR, "task_config": {"make": {"max_episode_steps": 3}}}, "time_limit_s"),
+        ({"task": DOOR, "task_config": {"id": "Other-v0"}}, "task_config.id"),
+        ({"task": DOOR, "task_config": {"actions": ["x"]}}, "expected 2 names, got 1"),
+        ({"task": DOOR, "demos": 5}, "no scripted expert.*--demos 0"),
+        ({"task": DOOR, "intervention": "scripted"}, "no scripted expert"),
+        ({"task": DOOR, "demonstrator": "human"}, "a simulated hand moves tools only"),
+        ({"task": DOOR, "robot": "sim"}, "in this process only, not over topics"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as raised:
+        run_settings(None, {}, overrides)
+    assert "\n" not in str(raised.value)
+
+
+class TestPendulum(SimulatedRobotSuite):
+    """An environment without goals, images or a success of its own."""
+
+    period_s = 0.05
+
+    def make(self) -> SimulatedRobot:
+        return made("gymnasium:Pendulum-v1")[0]
+
+    def _places(self, robot: SimulatedRobot) -> np.ndarray[Any, Any]:
+        return robot.observe().state["observation"]
+
+
+class TestFetch(SimulatedTaskSuite):
+    """A task of gymnasium-robotics with its scripted expert."""
+
+    def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
+        pytest.importorskip("gymnasium_robotics", reason="pip install 'serl[gymnasium]'")
+        return made("gymnasium:FetchPickAndPlace-v4", expert=str(EXPERT))
+
+    def test_starts_are_drawn_from_the_generator(self) -> None:
+        robot, _ = self.make()
+        goals = [robot.reset(seed).state["desired_goal"] for seed in (0, 0, 1)]
+        assert np.array_equal(goals[0], goals[1])
+        assert not np.array_equal(goals[0], goals[2])
+
+
+def test_random_actions_of_a_single_observation_are_logged_values() -> None:
+    robot, task = made("gymnasium:MountainCarContinuous-v0")
+    assert task.config.max_steps == 999
+    choose = Random(robot.action_spec, 0)
+    robot.act(choose(robot.observe()))
+    robot.advance(1 / task.config.rate_hz)
+    seen = task.observation(robot.observe())
+    task.observation_spec.validate_observation(seen)
+    assert list(seen.state) == ["observation"]
