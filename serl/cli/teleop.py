@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rich.console import Console, Group
@@ -31,6 +32,9 @@ from serl.teleop.config import TeleopConfig
 from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, describe_control, read_wish
 from serl.teleop.operator import arm_count
+
+if TYPE_CHECKING:
+    from serl.ros.processes import RealArm
 
 BEAT_S = 0.02
 _OPENS_S = 30.0
@@ -107,7 +111,10 @@ def console(options: argparse.Namespace) -> int:
 
     run = RunFolder.open(options.run).writable()
     remove_address(run.path)
-    page = console_processes(run, options.actor, options.port, host=options.console_host)
+    others = _others(run, options.actor)
+    page = console_processes(
+        run, options.actor, options.port, host=options.console_host, beside=others
+    )
     with run_in_domain(run, page) as supervisor:
         announce(run, supervisor, options.port)
         attend(supervisor)
@@ -121,11 +128,20 @@ def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
     from serl.ros.processes import arm_of, console_processes, run_extra_processes
 
     remove_address(run.path)
-    with run_extra_processes(
-        run, console_processes(run, "actor0", port, arm_of(run), host)
-    ) as supervisor:
+    others = _others(run, "actor0")
+    page = console_processes(run, "actor0", port, arm_of(run), host, others)
+    with run_extra_processes(run, page) as supervisor:
         announce(run, supervisor, port)
         yield supervisor
+
+
+def _others(run: RunFolder, actor: str) -> dict[str, RealArm | None]:
+    """Return the other actors of a run: those that have run so far, or those that it starts."""
+    from serl.ros.processes import actor_names
+
+    started = [path.name for path in sorted(run.link(actor).parent.glob("*")) if path.is_dir()]
+    names = started if actor in started and len(started) > 1 else actor_names(run)
+    return dict.fromkeys(name for name in names if name != actor) if actor in names else {}
 
 
 def require_console(host: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from serl.cli.terminal import at_the_terminal
 from serl.console.access import remove_address
 from serl.errors import BadInput
 from serl.report.display import Display
+from serl.report.progress import ProgressReader, with_waiting
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
@@ -55,8 +56,9 @@ def bring_up(options: argparse.Namespace) -> int:
         teleop_commands.require_console(graph.console.host)
     run = run_of(graph)
     specs = described_processes(run, graph)
+    display = Display()
     if graph.learner:
-        demonstrate(run, Display())
+        demonstrate(run, display)
     print(f"run: {run.path}", flush=True)
     for spec in specs:
         print(f"starting {spec.name} ({spec.module})", flush=True)
@@ -72,7 +74,8 @@ def bring_up(options: argparse.Namespace) -> int:
     ):
         if graph.console is not None:
             teleop_commands.announce(run, supervisor, graph.console.port)
-        _attend(supervisor, ends_with(graph), ask)
+        with display:
+            _attend(run, supervisor, ends_with(graph), ask, display)
     print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)
     return 0
 
@@ -121,13 +124,20 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
             raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
 
 
-def _attend(supervisor: Supervisor, ends: frozenset[str], ask: Callable[[], object]) -> None:
-    """Supervise until the processes in `ends` are done; print restarts and ask the operator."""
+def _attend(
+    run: RunFolder,
+    supervisor: Supervisor,
+    ends: frozenset[str],
+    ask: Callable[[], Mapping[str, str]],
+    display: Display,
+) -> None:
+    """Supervise until the processes in `ends` are done; show progress, and ask the operator."""
+    reader = ProgressReader(run.config.task, run.path, run.config.steps)
     printed = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()
-        ask()
-        for event in supervisor.events[printed:]:
-            print(event, flush=True)
-            printed += 1
+        display.update(with_waiting(reader.read(supervisor.states()), ask()))
+        for event in (*supervisor.events[printed:], *reader.news()):
+            display.print_line(event)
+        printed = len(supervisor.events)
         time.sleep(_POLL_S)

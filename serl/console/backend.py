@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from serl.console.messages import Order
 from serl.teleop.mapping import Wish
 
 
@@ -24,7 +25,7 @@ class Picture(NamedTuple):
 
 
 class ConsoleBackend(Protocol):
-    """Interface to a run and its robot. No method blocks; `execute` and `confirm` are awaited."""
+    """Interface to a run and its robot. No method blocks; `execute` and `obey` are awaited."""
 
     def drive(self, operator_input: Wish) -> None:
         """Apply one heartbeat of the operator with the requested motion."""
@@ -34,8 +35,11 @@ class ConsoleBackend(Protocol):
         """Execute a command of `messages.COMMANDS`; return its result, or raise `SerlError`."""
         ...
 
-    async def confirm(self, question: str) -> str:
-        """Confirm the guard's current question; raises `SerlError` when it asks a different one."""
+    async def obey(self, order: Order) -> str:
+        """Carry out an order of the operator; return its result, or raise `SerlError`.
+
+        A confirmation counts only for the question that the guard asks.
+        """
         ...
 
     def state(self) -> Mapping[str, Any]:
@@ -48,6 +52,10 @@ class ConsoleBackend(Protocol):
 
     def pictures(self) -> list[Picture]:
         """Return the newest frame of each camera; frames are drawn only while this is called."""
+        ...
+
+    def film(self, episode: str) -> bytes | None:
+        """Return the film of a recorded episode (`serl.console.films`); None without one."""
         ...
 
     def report(self) -> Path | None:

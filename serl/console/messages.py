@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
+from serl.camera import Crop, checked_crop
 from serl.errors import CorruptData
 from serl.system.json_fields import parse_object, short
 from serl.teleop.mapping import AXES, Wish
@@ -23,6 +24,26 @@ class Confirmation(NamedTuple):
     question: str
 
 
+class Judgement(NamedTuple):
+    """The decision of the operator to keep a recorded demonstration, or to discard it."""
+
+    episode: str
+    keep: bool
+
+
+class CropOrder(NamedTuple):
+    """The part of a camera's picture that tasks are to use from the next start."""
+
+    camera: str
+    crop: Crop
+
+
+class Selection(NamedTuple):
+    """The choice of the actor that the operator drives."""
+
+    actor: str
+
+
 class LeaseRequest(Enum):
     """A request for the operator lease, or its release."""
 
@@ -30,8 +51,13 @@ class LeaseRequest(Enum):
     RELEASE = "give"
 
 
-Frame = Wish | str | Confirmation | LeaseRequest
-"""A heartbeat with a wish, one of `COMMANDS`, a confirmation, or a message about the lease."""
+HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
+
+Order = Confirmation | Judgement | CropOrder | Selection
+"""An order with arguments."""
+
+Frame = Wish | str | Order | LeaseRequest
+"""A heartbeat with a wish, one of `COMMANDS`, an order, or a message about the lease."""
 
 
 def read_entry(text: str) -> tuple[str, object]:
@@ -60,9 +86,24 @@ def read_frame(text: str) -> Frame:
             return what
         case {"type": "yes", "question": str(question), **rest} if not rest:
             return Confirmation(question)
+        case {"type": "select", "actor": str(actor), **rest} if not rest:
+            return Selection(actor)
+        case {"type": "judge", "episode": str(name), "keep": bool(keep), **rest} if not rest:
+            return Judgement(name, keep)
+        case {"type": "crop", "camera": str(camera), "crop": list(crop), **rest} if not rest:
+            return CropOrder(camera, _crop(crop))
         case {"type": "take" | "give" as request, **rest} if not rest:
             return LeaseRequest(request)
     raise CorruptData(f"frame: unknown: {short(fields)}")
+
+
+def _crop(values: list[Any]) -> Crop:
+    if len(values) != 4 or any(type(value) not in {int, float} for value in values):
+        raise CorruptData(f"frame: crop: expected 4 numbers, got {short(values)}")
+    try:
+        return checked_crop((values[0], values[1], values[2], values[3]))
+    except ValueError as error:
+        raise CorruptData(f"frame: {error}") from error
 
 
 def _motion(values: list[Any]) -> tuple[float, ...]:

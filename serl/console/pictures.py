@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,13 +21,19 @@ from serl.types import Image
 
 logger = logging.getLogger(__name__)
 
+_SERIALS = count(1)  # of all sources, whose pictures may have the same names
+
 PERIOD_S = 1 / 30
 SLOWEST_S = 0.2
 """Longest period between pictures while an operator drives, s."""
 SHARE, OPERATED_SHARE = 0.25, 0.5
 """Share of one core for pictures, and the share while operated; slow ones are drawn less often."""
 
+BESIDE_S, BESIDE_SHARE = 0.5, 0.05
+"""Shortest period, s, and share of one core for pictures of an actor that is not driven."""
+
 SCENE_SIZE = (480, 360)
+FRONT = "front"
 _SMALL = 0.3  # rad or m, of any joint
 _WATCHED_S = 2.0
 
@@ -54,10 +61,17 @@ class DrawnScene:
     Args:
         task: task with the scene.
         placement: returns the poses of the scene; None while unknown.
+        is_small: returns whether the view from the front suffices, at half the size.
     """
 
-    def __init__(self, task: SimulatedTask, placement: Callable[[], Placement | None]) -> None:
-        self._task, self._placement = task, placement
+    def __init__(
+        self,
+        task: SimulatedTask,
+        placement: Callable[[], Placement | None],
+        is_small: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._task, self._placement, self._is_small = task, placement, is_small
+        self._was_small = False
         self._goal: Placement | None = None
         self._shown: Placement | None = None
         self._arm: Any = None
@@ -66,9 +80,10 @@ class DrawnScene:
 
     def look(self) -> Mapping[str, Image] | None:
         """Draw the scene; return None when nothing has moved."""
-        newest = self._placement()
-        if newest is None or _equal(newest, self._shown):
+        newest, small = self._placement(), self._is_small()
+        if newest is None or (_equal(newest, self._shown) and small == self._was_small):
             return None
+        self._was_small = small
         self._shown = newest if _equal(newest, self._goal) else _between(self._shown, newest)
         self._goal = newest
         if self._arm is None:
@@ -76,7 +91,10 @@ class DrawnScene:
             self._renderer = plugins.make_renderer(self._arm, shadows=False)
             self._cameras = _cameras(getattr(self._arm, "model", None))
         self._arm.show(self._shown)
-        return {name: self._renderer.frame(name, *SCENE_SIZE) for name in self._cameras}
+        width, height = SCENE_SIZE
+        if small:
+            return {FRONT: self._renderer.frame(FRONT, width // 2, height // 2)}
+        return {name: self._renderer.frame(name, width, height) for name in self._cameras}
 
     def close(self) -> None:
         """Release the renderer."""
@@ -105,7 +123,7 @@ def _cameras(model: Any) -> list[str]:
     for index, body in enumerate(model.cam_bodyid.tolist()):
         first.setdefault(body, model.camera(index).name)
     first.pop(0, None)
-    return ["front", *first.values()]
+    return [FRONT, *first.values()]
 
 
 class Pictures:
@@ -114,12 +132,17 @@ class Pictures:
     Args:
         source: source of the pictures.
         operated: returns whether an operator is driving.
+        is_beside: returns whether another robot is driven: then there are few pictures.
     """
 
-    def __init__(self, source: PictureSource, operated: Callable[[], bool] = lambda: False) -> None:
-        self._source, self._operated = source, operated
+    def __init__(
+        self,
+        source: PictureSource,
+        operated: Callable[[], bool] = lambda: False,
+        is_beside: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._source, self._operated, self._is_beside = source, operated, is_beside
         self._newest: dict[str, Picture] = {}
-        self._serial = 0
         self._watched_s = -_WATCHED_S
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pictures", daemon=True)
@@ -146,19 +169,25 @@ class Pictures:
                     logger.warning("the console shows no more pictures: %s", error)
                     return
                 taken_s, cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s
-                operated = self._operated()
-                share = OPERATED_SHARE if operated else SHARE
-                pause_s = max(PERIOD_S - taken_s, cpu_s * (1 - share) / share)
-                if operated:
-                    pause_s = min(pause_s, max(SLOWEST_S - taken_s, 0.0))
+                pause_s = self._pause_s(taken_s, cpu_s)
+
+    def _pause_s(self, taken_s: float, cpu_s: float) -> float:
+        """Return the time until the next picture, after one that took so long."""
+        beside, operated = self._is_beside(), self._operated()
+        share = BESIDE_SHARE if beside else OPERATED_SHARE if operated else SHARE
+        least_s = BESIDE_S if beside else PERIOD_S
+        pause_s = max(least_s - taken_s, cpu_s * (1 - share) / share)
+        if operated and not beside:
+            pause_s = min(pause_s, max(SLOWEST_S - taken_s, 0.0))
+        return pause_s
 
     def _look(self) -> None:
         watched = time.monotonic() - self._watched_s < _WATCHED_S
         images = self._source.look() if watched else None
         if images:
-            self._serial += 1
+            serial = next(_SERIALS)
             made = {
-                name: Picture(name, self._serial, each if isinstance(each, bytes) else _jpeg(each))
+                name: Picture(name, serial, each if isinstance(each, bytes) else _jpeg(each))
                 for name, each in images.items()
             }
             self._newest = {**self._newest, **made}

@@ -15,18 +15,32 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from serl.console.access import HEADERS, OperatorLease, RateLimit, RequestCheck
 from serl.console.backend import ConsoleBackend
-from serl.console.messages import MAX_BYTES, Confirmation, LeaseRequest, read_entry, read_frame
+from serl.console.films import last_picture
+from serl.console.messages import (
+    HANDS_OFF,
+    MAX_BYTES,
+    Confirmation,
+    CropOrder,
+    Judgement,
+    LeaseRequest,
+    Order,
+    Selection,
+    read_entry,
+    read_frame,
+)
 from serl.console.phone import PairingCode, qr_svg
 from serl.errors import CorruptData, SerlError
 from serl.report import page
 from serl.system.json_fields import dump_object
-from serl.teleop.mapping import AXES, Wish
+from serl.teleop.mapping import Wish
 
 STATIC = Path(__file__).with_name("static")
 FILES = {
     "/": ("index.html", "text/html"),
     "/console.js": ("console.js", "text/javascript"),
     "/hands.js": ("hands.js", "text/javascript"),
+    "/films.js": ("films.js", "text/javascript"),
+    "/crop.js": ("crop.js", "text/javascript"),
     "/signals.js": ("signals.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -41,7 +55,12 @@ MAX_STALL_S = 5.0
 """Network stall whose delayed frames may arrive at once without exceeding the rate limit."""
 
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
-_HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
+_ORDERS: dict[type, str] = {
+    Confirmation: "yes",
+    Judgement: "judge",
+    CropOrder: "crop",
+    Selection: "select",
+}
 _REPORT = "report"
 _REPORT_HEADERS = {
     **HEADERS,
@@ -86,6 +105,8 @@ class Console:
             self.app.router.add_get(path, _static)
         self.app.router.add_get("/socket", self._socket)
         self.app.router.add_get("/phone", self._phone)
+        self.app.router.add_get("/film/{episode}", self._film)
+        self.app.router.add_get("/film/{episode}/last", self._film)
         self.app.router.add_get("/report", self._report)
         self.app.router.add_post("/report", self._allow_report)
         self.app.on_shutdown.append(self._close_pages)
@@ -179,16 +200,16 @@ class Console:
                     self._backend.drive(frame)
             elif frame is LeaseRequest.TAKE:
                 if self._lease.take(socket):
-                    self._backend.drive(_HANDS_OFF)  # takeover starts with hands off
+                    self._backend.drive(HANDS_OFF)  # takeover starts with hands off
             elif frame is LeaseRequest.RELEASE:
                 if self._lease.renew(socket):
-                    self._backend.drive(_HANDS_OFF)
+                    self._backend.drive(HANDS_OFF)
                 self._lease.release(socket)
             elif self._lease.renew(socket):
                 self._start(self._execute({socket}, frame))
             else:
-                request = "yes" if isinstance(frame, Confirmation) else frame
-                await _send(socket, {"type": "answer", "what": request, "text": "take over first"})
+                answer = {"what": _name_of(frame), "text": "take over first"}
+                await _send(socket, {"type": "answer", **answer})
 
     def _start(self, command: Coroutine[Any, Any, None]) -> None:
         """Execute a command as a task, so that heartbeats are still processed meanwhile."""
@@ -208,16 +229,14 @@ class Console:
             await asyncio.sleep(STOP_PERIOD_S)
         self._stops = False
 
-    async def _execute(
-        self, sockets: set[web.WebSocketResponse], command: str | Confirmation
-    ) -> None:
+    async def _execute(self, sockets: set[web.WebSocketResponse], command: str | Order) -> None:
         """Execute a command and send its result to the pages that gave it."""
-        request = "yes" if isinstance(command, Confirmation) else command
+        request = _name_of(command)
         try:
-            if isinstance(command, Confirmation):
-                text = await self._backend.confirm(command.question)
-            else:
+            if isinstance(command, str):
                 text = await self._backend.execute(command)
+            else:
+                text = await self._backend.obey(command)
             done = True
         except SerlError as error:
             text, done = str(error), False
@@ -259,6 +278,17 @@ class Console:
         fields = {"url": self._phone_url, "code": self.pairing.issue(), "svg": picture}
         return web.Response(body=dump_object(fields), content_type="application/json")
 
+    async def _film(self, request: web.Request) -> web.StreamResponse:
+        """Return the film of a recorded episode, or its last picture; only with the token."""
+        if not self._gate.has_token(request.headers):
+            raise web.HTTPForbidden
+        film = await asyncio.to_thread(self._backend.film, request.match_info["episode"])
+        if film is None:
+            raise web.HTTPNotFound
+        if request.path.endswith("/last"):
+            return web.Response(body=last_picture(film), content_type="image/jpeg")
+        return web.Response(body=film, content_type="application/octet-stream")
+
     async def _allow_report(self, request: web.Request) -> web.StreamResponse:
         """Give a page with the token a cookie that grants access to the report only."""
         if not self._gate.has_token(request.headers):
@@ -295,6 +325,10 @@ async def _static(request: web.Request) -> web.StreamResponse:
     return web.Response(
         body=(STATIC / name).read_bytes(), content_type=kind, charset="utf-8", headers=HEADERS
     )
+
+
+def _name_of(command: str | Order) -> str:
+    return command if isinstance(command, str) else _ORDERS[type(command)]
 
 
 async def _send(socket: web.WebSocketResponse, fields: Mapping[str, Any]) -> None:

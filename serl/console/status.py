@@ -6,8 +6,17 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from serl.console.films import EpisodeFilms
+from serl.console.messages import Judgement
 from serl.datasets.person import ACTOR
-from serl.datasets.recording_session import Recording, RecordingSession, read_session
+from serl.datasets.recording_session import (
+    KEPT,
+    UNDONE,
+    RecordedEpisode,
+    Recording,
+    RecordingSession,
+    read_session,
+)
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
 from serl.report.display import ActorProgress, RunProgress
@@ -30,18 +39,21 @@ class TrainingStatus:
 
     Args:
         run: the observed run.
-        actor: actor of the console.
+        actor: the actor that is driven.
+
+    Attributes:
+        actor: the actor whose link and weights are shown.
     """
 
     def __init__(self, run: RunFolder, actor: str) -> None:
-        self._run, self._actor = run, actor
+        self._run, self.actor = run, actor
         self._reader = ProgressReader(run.config.task, run.path, run.config.steps)
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers; `states` contains the state of each process."""
         progress = self._reader.read(states)
         recent = self._reader.recent
-        actor = next((a for a in progress.actors if a.name == self._actor), None)
+        actor = next((a for a in progress.actors if a.name == self.actor), None)
         won = [row["duration_s"] for row in recent if row["success"]][-WINDOW:]
         return {
             "task": self._run.config.task,
@@ -132,18 +144,25 @@ class RecordingStatus:
     Args:
         run: folder of the recording.
         session: purpose and requested amounts.
+
+    Attributes:
+        films: films of its episodes.
     """
 
     def __init__(self, run: RunFolder, session: RecordingSession) -> None:
         self._run, self._session = run, session
         self._have: dict[str, int] = {}
+        self.films = EpisodeFilms(run.path)
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers."""
         recent: list[bool] = []
+        episodes: list[RecordedEpisode] = []
         if self._session.purpose == "demonstrations":
             recorded = Recording(self._run.path, self._run.episodes(ACTOR))
-            counts, recent = recorded.counts, recorded.recent
+            counts, episodes = recorded.counts, recorded.episodes
+            recent = [each.place == KEPT for each in episodes if each.place != UNDONE]
+            self.films.assign(episodes)
             self._have = {"demonstrations": counts.kept}
             others = {"failures": counts.failures, "undone": counts.undone}
         else:
@@ -158,9 +177,15 @@ class RecordingStatus:
             "counts": [[n, have, self._session.wanted.get(n)] for n, have in self._have.items()]
             + [[name, count, None] for name, count in others.items()],
             "recent": ["alone" if kept else "failed" for kept in recent[-WINDOW:]],
+            "episodes": self.films.listed(episodes[-WINDOW:]),
             "advice": advise_session(self._have, self._session.wanted, recent),
             "disk": _disk(self._run),
         }
+
+    def judge(self, judgement: Judgement) -> str:
+        """Keep or discard a demonstration; raise `SerlError` if it is none, or is so already."""
+        recorded = Recording(self._run.path, self._run.episodes(ACTOR))
+        return recorded.judge(judgement.episode, judgement.keep)
 
     @property
     def over(self) -> bool:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from serl.errors import CorruptData, SerlError
 from serl.log.episode_reader import (
     PART,
+    SEALED,
     episode_name,
     episode_paths,
     read_episode,
@@ -21,6 +22,7 @@ from serl.types import Episode
 
 SESSION = "session.json"
 FAILURES, UNDONE = "failures", "undone"
+KEPT = "kept"
 _MAX_BYTES = 4096
 
 
@@ -72,6 +74,13 @@ class RecordingCounts(NamedTuple):
         return sum(self)
 
 
+class RecordedEpisode(NamedTuple):
+    """An episode of a recording, and where it lies: `KEPT`, `FAILURES` or `UNDONE`."""
+
+    name: str
+    place: str
+
+
 class Recording:
     """Sorter of a person's episodes. Its only state is the folder layout, so a crash loses nothing.
 
@@ -93,9 +102,18 @@ class Recording:
     @property
     def recent(self) -> list[bool]:
         """Whether each episode was kept, in order of recording; undone ones are left out."""
-        kept, failed, _ = (episode_paths(each) for each in self._places)
-        named = [(episode_name(path), True) for path in kept]
-        return [good for _, good in sorted(named + [(episode_name(p), False) for p in failed])]
+        return [each.place == KEPT for each in self.episodes if each.place != UNDONE]
+
+    @property
+    def episodes(self) -> list[RecordedEpisode]:
+        """All episodes in order of recording; a running one is none of them."""
+        places = zip((KEPT, FAILURES, UNDONE), self._places, strict=True)
+        found = [
+            (episode_name(path), name, path)
+            for name, folder in places
+            for path in episode_paths(folder)
+        ]
+        return [RecordedEpisode(path.stem, place) for _, place, path in sorted(found)]
 
     def next_epoch(self, now_ns: int) -> int:
         """Return an epoch above those of all existing episodes."""
@@ -131,6 +149,20 @@ class Recording:
             raise SerlError("nothing to undo: no demonstration is kept")
         _move(kept[-1], self.folder / UNDONE)
         return f"demonstration {len(kept)} is undone, {len(kept) - 1} are left"
+
+    def judge(self, name: str, keep: bool) -> str:
+        """Move a success to the undone episodes, or back; return a message with the new number.
+
+        Raises:
+            SerlError: there is no such success, or it lies there already.
+        """
+        place = next((each.place for each in self.episodes if each.name == name), None)
+        if place not in (UNDONE, KEPT) or (place == KEPT) is keep:
+            state = {KEPT: "is kept already", UNDONE: "is discarded already", None: "is not here"}
+            raise SerlError(f"episode {name[:40]} {state.get(place, 'is a failure')}")
+        source, target = (self.folder / UNDONE, self.folder)[:: 1 if keep else -1]
+        _move(source / f"{name}{SEALED}", target)
+        return f"{'kept' if keep else 'discarded'}: {self.counts.kept} demonstrations"
 
     @property
     def _places(self) -> tuple[Path, Path, Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -226,33 +226,43 @@ def _of_stage(stage: str, node: str) -> str:
 
 
 def console_processes(
-    run: RunFolder, actor: str, port: int, arm: RealArm | None = None, host: str = ""
+    run: RunFolder,
+    actor: str,
+    port: int,
+    arm: RealArm | None = None,
+    host: str = "",
+    beside: Mapping[str, RealArm | None] | None = None,
 ) -> list[ProcessSpec]:
     """Return the console of an actor, whose STOP goes to the guard of the arm as well.
 
-    With a host, this machine's address in the lab network, it is open to a phone there.
-
-    The arm is the given real one, else the one that the actor drove last, else that of the run.
-    A note in another format, which older versions wrote, is ignored.
+    With a host, this machine's address in the lab network, it is open to a phone there. The actors
+    `beside` are shown and stopped as well, each with its real arm if it is not the run's.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
-    note, lines, guarded = _arm_note(run, actor), list[str](), None
-    if arm is not None:
-        guarded = arm.guarded
-    elif note.exists():
-        lines = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace").splitlines()
-    if len(lines) == 2:
-        guarded = GuardedArm(lines[0], Path(lines[1]))
-    elif guarded is None:
-        guarded = arms_behind_guards(run, [actor]).get(actor)
     if (real := arm or arm_of(run)) is not None:
         arguments += ("--profile", real.profile)
     if host:
         arguments += ("--host", host)
-    if guarded is not None:
+    if (guarded := _guarded_by(run, actor, arm)) is not None:
         arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
-    module = "serl.ros.nodes.console"
-    return [ProcessSpec("console", module, arguments, ends=False, node="console")]
+    for name, other in (beside or {}).items():
+        guarded = _guarded_by(run, name, other)
+        place = (guarded.namespace, str(guarded.latch)) if guarded else ("-", "-")
+        profile = real.profile if (real := other or arm_of(run)) else "-"
+        arguments += ("--beside", name, *place, profile)
+    return [ProcessSpec("console", "serl.ros.nodes.console", arguments, ends=False, node="console")]
+
+
+def _guarded_by(run: RunFolder, actor: str, arm: RealArm | None) -> GuardedArm | None:
+    """Return an actor's guarded arm: the given one, else the last that it drove, else the run's."""
+    note = _arm_note(run, actor)
+    if arm is not None:
+        return arm.guarded
+    if note.exists():
+        lines = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace").splitlines()
+        if len(lines) == 2:  # older versions wrote another format
+            return GuardedArm(lines[0], Path(lines[1]))
+    return arms_behind_guards(run, [actor]).get(actor)
 
 
 def actor_names(run: RunFolder) -> list[str]:
@@ -263,9 +273,7 @@ def actor_names(run: RunFolder) -> list[str]:
 def check_one_arm(config: TrainConfig) -> None:
     """Raise `BadInput` when several actors would drive one real arm."""
     if config.actors > 1 and is_real(config.robot):
-        raise BadInput(
-            f"actors: {config.actors}: a real arm has one; `serl up FILE` starts several arms"
-        )
+        raise BadInput(f"actors: {config.actors}: a real arm has one; `serl up` starts several")
 
 
 def all_processes(run: RunFolder) -> list[ProcessSpec]:
@@ -298,11 +306,12 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
             specs += [sim, guard] if robot.guard else [sim]
         elif robot.guard and (arm := real_arm_of(robot)) is not None:
             specs.append(guard_process(run, robot.name, arm))
-    if graph.console is not None:
-        seen = next(robot for robot in graph.robots if robot.name == graph.console.robot)
-        specs += console_processes(
-            run, seen.name, graph.console.port, real_arm_of(seen), graph.console.host
-        )
+    if (console := graph.console) is not None:
+        seen = next(robot for robot in graph.robots if robot.name == console.robot)
+        others = [robot for robot in graph.robots if robot.actor and robot != seen]
+        beside = {robot.name: real_arm_of(robot) for robot in others}
+        arm = real_arm_of(seen)
+        specs += console_processes(run, seen.name, console.port, arm, console.host, beside)
     return specs
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from serl.agents.encoder_weights import is_pretrained_on
-from serl.arm_profile import ArmProfile, is_real
+from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
+from serl.camera import Crop
 from serl.errors import BadInput
 from serl.guard.config import limits_of
 from serl.motion import Motion
@@ -19,6 +21,7 @@ from serl.runs.folder import RunFolder
 from serl.system.settings_file import merge
 from serl.task import FeatureTunedTask, SimulatedTask
 from serl.types import Observation
+from serl.workspace import CellCamera
 
 NO_JUDGE = "this arm has no reward: a person labels success or failure"
 _LEAST_M = 0.02
@@ -194,3 +197,29 @@ class _SceneReading:
                 values[6] = 1.0
         images = {name: np.zeros(each.shape, np.uint8) for name, each in spec.images.items()}
         self.reading = Observation(self.state, images, {"robot": 0.0})
+
+
+def crops_of(robot: str) -> dict[str, Crop]:
+    """Return the crops of the cameras in a real arm's file; empty for an arm without one."""
+    if not robot.endswith(".yaml"):
+        return {}
+    return {name: camera.crop for name, camera in load_robot(robot).cameras.items()}
+
+
+def write_crop(robot: str, camera: str, crop: Crop) -> str:
+    """Write the crop of a camera's picture to the arm's file; return a message.
+
+    Raises:
+        BadInput: the arm has no such file, or the file no such camera.
+    """
+    if not robot.endswith(".yaml"):
+        raise BadInput("a crop is written to the file of an arm, which `serl setup` makes")
+    profile = load_robot(robot)
+    if camera not in profile.cameras:
+        known = ", ".join(profile.cameras) or "none: `serl setup` adds them"
+        raise BadInput(f"{robot}: camera {camera[:40]!r}: expected one of its cameras: {known}")
+    shares = tuple(round(share, 3) for share in crop)
+    entry = CellCamera.model_validate({**profile.cameras[camera].model_dump(), "crop": shares})
+    cameras = {**profile.cameras, camera: entry}
+    write_robot(Path(robot), profile.model_copy(update={"cameras": cameras}))
+    return f"{robot}: cameras.{camera}.crop is {list(shares)} from the next start"

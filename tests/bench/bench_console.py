@@ -20,6 +20,7 @@ import numpy as np
 
 from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
+from serl.console.messages import Order
 from serl.console.pictures import DrawnScene, Pictures
 from serl.console.server import Console, listen
 from serl.sim.arm import SimArm
@@ -58,9 +59,9 @@ class Cameras:
         """Nobody speaks."""
         return command
 
-    async def confirm(self, question: str) -> str:
+    async def obey(self, order: Order) -> str:
         """Nothing is asked."""
-        return question
+        return str(order)
 
     def state(self) -> dict[str, object]:
         """As an actor's."""
@@ -74,6 +75,9 @@ class Cameras:
         """The newest."""
         self.pictures_asked = True
         return self.made.newest()
+
+    def film(self, episode: str) -> None:
+        """None."""
 
     def report(self) -> Path | None:
         """None."""

@@ -103,6 +103,18 @@ class Page:
         """The mouse goes up where it is."""
         await self._mouse("mouseReleased")
 
+    async def drag(
+        self, selector: str, start: tuple[float, float], end: tuple[float, float]
+    ) -> None:
+        """The mouse goes down, moves and goes up, at shares of the box of what a selector finds."""
+        left, top, width, height = await self.run(
+            f"(() => {{ const box = document.querySelector('{selector}').getBoundingClientRect();"
+            "return [box.x, box.y, box.width, box.height]; })()"
+        )
+        for (x, y), kind in ((start, "mousePressed"), (end, "mouseMoved"), (end, "mouseReleased")):
+            self._place = {"x": left + x * width, "y": top + y * height}
+            await self._mouse(kind)
+
     async def _mouse(self, kind: str) -> None:
         more = {"button": "left", "clickCount": 1}
         await self.call("Input.dispatchMouseEvent", type=kind, **self._place, **more)

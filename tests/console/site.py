@@ -16,6 +16,7 @@ from aiohttp import WSMsgType
 
 from serl.console.access import RequestCheck, new_token
 from serl.console.backend import Picture
+from serl.console.messages import Confirmation, Order
 from serl.console.phone import tls_context
 from serl.console.server import Console, listen
 from serl.errors import SerlError
@@ -36,6 +37,8 @@ class FakeBackend:
     def __init__(self) -> None:
         self.driven: list[Wish] = []
         self.said: list[str] = []
+        self.orders: list[Order] = []
+        self.films: dict[str, bytes] = {}
         self.page: Path | None = None
         self.number = 0
         self.answers = {"reset": SerlError("the actor does not answer")}
@@ -54,11 +57,14 @@ class FakeBackend:
             raise self.answers[command]
         return f"did {command}"
 
-    async def confirm(self, question: str) -> str:
-        if question != self.shown.get("question"):
-            raise SerlError("not done: something else is asked by now")
-        self.said.append(f"yes: {question}")
-        return "armed"
+    async def obey(self, order: Order) -> str:
+        if isinstance(order, Confirmation):
+            if order.question != self.shown.get("question"):
+                raise SerlError("not done: something else is asked by now")
+            self.said.append(f"yes: {order.question}")
+            return "armed"
+        self.orders.append(order)
+        return f"did {type(order).__name__}"
 
     def state(self) -> Mapping[str, Any]:
         return self.shown
@@ -69,6 +75,9 @@ class FakeBackend:
     def pictures(self) -> list[Picture]:
         self.number += 1
         return [Picture("front", self.number // 20, b"jpeg")]  # two a second
+
+    def film(self, episode: str) -> bytes | None:
+        return self.films.get(episode)
 
     def report(self) -> Path | None:
         return self.page

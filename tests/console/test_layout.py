@@ -19,7 +19,7 @@ from serl.tasks.pick_cube import PickCube
 
 from .browser import CHROMIUM, Page, chromium, tab
 from .site import Site, site
-from .test_page import COLLECTING, TRAINING, enter, reads, take, told
+from .test_page import ACTORS, COLLECTING, RECORDING, TRAINING, enter, reads, take, told
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
@@ -38,6 +38,8 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         TRAINING,
     ),
     "collecting": (DRIVING, COLLECTING),
+    "recording": ({"last": "success"}, RECORDING),
+    "several": ({**DRIVING, "actor": "left", "actors": ACTORS}, TRAINING),
 }
 
 
@@ -119,6 +121,8 @@ def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
                 await page.shoot(tmp_path / f"{name}.png", *size)
                 await _stop_is_free(page, window)
                 await _seen_together(page, window)
+                for panel in await boxes(page, "#session, #numbers"):
+                    assert panel.bottom - panel.top > 40, "not squeezed"
             here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
             await page.hit("Escape")
             await reads(page, "alarm", "NOT STOPPED")

@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from serl.console.backend import Picture
+from serl.console.messages import CropOrder, Judgement, Selection
 from serl.errors import SerlError
+from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
 
 from .browser import CHROMIUM, Page, browser, chromium, tab
@@ -32,6 +36,20 @@ COLLECTING: dict[str, Any] = {
     **{"task": "reach", "run": "run", "session": "reward", "counts": [], "recent": []},
     **{"advice": "to go: 3 positives", "disk": [True, "well"]},
 }
+
+EPISODES = [
+    {"name": f"{number}-000000", "place": place, "film": True}
+    for number, place in enumerate(("kept", "failures", "undone", "kept"), 1)
+]
+RECORDING: dict[str, Any] = {
+    **COLLECTING,
+    **{"session": "demonstrations", "advice": "to go: 3 demonstrations", "episodes": EPISODES},
+}
+ACTORS = [
+    {**dict.fromkeys(("driver", "owner", "silent", "stopped", "paused", "question"), "")}
+    | {"name": name, "step": 4, "fresh": True, **state}
+    for name, state in (("left", {}), ("right", {"stopped": "stopped by the operator"}))
+]
 
 WORDS: list[tuple[dict[str, Any], str, str]] = [
     ({"driver": "human"}, "Hands are off", "episode 3, step 12"),
@@ -367,3 +385,93 @@ async def test_a_hand_over_is_heard_and_felt_once_unless_switched_off(
     assert await page.run("[window.played.length, window.pulses.length]") == [2, 2]
     assert await page.run("window.played") == pytest.approx([0.24, 0.24], abs=0.01)
     await page.click("sound")
+
+
+def film_of(*pictures: bytes) -> bytes:
+    return b"".join(len(each).to_bytes(4, "big") + each for each in pictures)
+
+
+DARK, LIGHT = (encode_image(np.full((60, 80, 3), grey, np.uint8), ".jpg") for grey in (40, 200))
+
+
+@at_the_page
+async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
+    page: Page, here: Site
+) -> None:
+    here.backend.films = {f"{number}-000000": film_of(DARK, LIGHT) for number in range(1, 6)}
+    told(here, {}, RECORDING)
+    await enter(page, here)
+    await take(page)
+    loaded = "[...document.querySelectorAll('#strip img')].filter((each) => each.naturalWidth)"
+    await page.until(f"{loaded}.length === 4")
+    assert await page.run("document.getElementById('film').hidden"), "they are old"
+    new = {"name": "5-000000", "place": "kept", "film": True}
+    told(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
+    await page.until("!document.getElementById('film').hidden")
+    await page.until("document.getElementById('film-view').naturalWidth === 80")
+    await page.click_on("#film-judge")
+    await settled(lambda: here.backend.orders == [Judgement("5-000000", False)])
+    assert await page.run("document.getElementById('film').hidden")
+    await page.click_on("#strip .undone")
+    await reads(page, "film-says", "film: discarded")
+    assert await page.text("film-judge") == "Bring back"
+    await page.click_on("#film-judge")
+    await settled(lambda: here.backend.orders[1:] == [Judgement("3-000000", True)])
+    await page.click_on("#strip .failures")
+    await page.until("document.getElementById('film-judge').hidden")
+    told(here, {"driver": "human", "owner": "the console"}, RECORDING)  # the next one begins
+    await page.until("document.getElementById('film').hidden")
+    assert page.said == []
+
+
+@at_the_page
+async def test_a_region_drawn_with_the_mouse_is_the_crop_of_a_camera(
+    page: Page, here: Site
+) -> None:
+    shown = [Picture("front", 1, LIGHT), Picture("wrist", 1, DARK)]
+    here.backend.pictures = lambda: shown  # type: ignore[method-assign]
+    told(here, {"driver": "policy"}, {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}})
+    await enter(page, here)
+    await page.until("document.querySelectorAll('#views .crop').length === 1")
+    wrist = "#views [data-camera=wrist]"
+    assert await page.run(f"document.querySelector('{wrist} .crop button').disabled")
+    await take(page)
+    await page.until(f"!document.querySelector('{wrist} .crop button').disabled")
+    await page.click_on(f"{wrist} .crop button")
+    await page.drag(wrist, (0.2, 0.1), (0.9, 0.8))
+    await page.click_on(f"{wrist} .crop button:last-child")
+    await settled(lambda: len(here.backend.orders) == 1)
+    order = here.backend.orders[0]
+    assert isinstance(order, CropOrder)
+    assert order.camera == "wrist"
+    assert order.crop == pytest.approx((0.2, 0.1, 0.9, 0.8), abs=0.01)
+    await reads(page, "answer", "did CropOrder")
+
+
+@at_the_page
+async def test_several_actors_are_seen_at_once_and_one_of_them_is_driven(
+    page: Page, here: Site
+) -> None:
+    shown = [
+        Picture("left/front", 1, LIGHT),
+        Picture("left/wrist", 1, LIGHT),
+        Picture("@right", 2, DARK),
+    ]
+    here.backend.pictures = lambda: shown  # type: ignore[method-assign]
+    told(here, {"driver": "policy", "actor": "left", "actors": ACTORS})
+    await enter(page, here)
+    await reads(page, "estop", "STOP ALL")
+    await reads(page, "actors", "stopped")
+    card = "document.querySelector('#actors [data-actor=right]')"
+    await page.until(f"{card}.querySelector('img').naturalWidth === 80")
+    assert await page.run(f"{card}.disabled"), "without the controls"
+    cameras = "[...document.querySelectorAll('#views [data-camera]')].map((each) => each.innerText)"
+    assert await page.run(cameras) == ["left/front", "left/wrist"]
+    await take(page)
+    await page.until(f"!{card}.disabled")
+    await page.click_on("#actors [data-actor=right]")
+    await settled(lambda: here.backend.orders == [Selection("right")])
+    told(here, {"stopped": "stopped by the operator", "actor": "right", "actors": ACTORS})
+    shown[:] = [Picture("right/front", 3, DARK), Picture("@left", 4, LIGHT)]
+    await page.until("document.querySelector('#actors [data-actor=left] img').naturalWidth === 80")
+    await page.until(f"{card}.className === 'here' && ({cameras}).join() === 'right/front'")

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from serl.console import server
+from serl.console.messages import CropOrder, Judgement, Selection
 from serl.console.server import MAX_PAGES
 from serl.teleop.mapping import Wish
 
@@ -150,6 +151,42 @@ async def test_who_gives_the_controls_back_lets_go(here: Site) -> None:
     await page.send_json({"type": "give"})
     await settled(lambda: len(here.backend.driven) == 3)
     assert [wish.hands for wish in here.backend.driven] == [False, True, False]
+
+
+@served
+async def test_orders_with_arguments_are_of_the_operator_alone(here: Site) -> None:
+    orders = {
+        "judge": {"type": "judge", "episode": "7-000000", "keep": False},
+        "crop": {"type": "crop", "camera": "wrist", "crop": [0.0, 0, 0.5, 1]},
+        "select": {"type": "select", "actor": "left"},
+    }
+    page = await here.enter()
+    for name, frame in orders.items():
+        await page.send_json(frame)
+        answer = await heard(page, "answer")
+        assert (answer["what"], answer["text"]) == (name, "take over first")
+    assert here.backend.orders == []
+    page = await operator(here)
+    for name, frame in orders.items():
+        await page.send_json(frame)
+        answer = await heard(page, "answer")
+        assert (answer["what"], answer["done"]) == (name, True)
+    judge, crop, select = Judgement("7-000000", False), (0.0, 0, 0.5, 1), Selection("left")
+    assert here.backend.orders == [judge, CropOrder("wrist", crop), select]
+
+
+@served
+async def test_a_film_and_its_last_picture_are_for_a_page_with_the_token(here: Site) -> None:
+    here.backend.films["7-000000"] = b"\0\0\0\x03one\0\0\0\x03two"
+    own = {"Authorization": f"Bearer {here.token}"}
+    for path in ("/film/7-000000", "/film/7-000000/last"):
+        assert (await here.ask("GET", path)).status == 403
+        assert (await here.ask("GET", path, Authorization="Bearer wrong")).status == 403
+        assert (await here.ask("GET", path, Sec_Fetch_Site="cross-site", **own)).status == 403
+    for path, body in (("", here.backend.films["7-000000"]), ("/last", b"two")):
+        async with here.client.get(f"{here.own}/film/7-000000{path}", headers=own) as answer:
+            assert await answer.read() == body
+    assert (await here.ask("GET", "/film/8-000000", **own)).status == 404
 
 
 @served

@@ -11,6 +11,7 @@ from serl.clock import VirtualClock
 from serl.datasets.person import RecordingStation, record_person
 from serl.datasets.recording_session import (
     FAILURES,
+    KEPT,
     UNDONE,
     Recording,
     RecordingCounts,
@@ -170,6 +171,16 @@ def test_undo_puts_the_last_one_aside_and_loses_nothing(studio: Studio) -> None:
     assert episode_paths(studio.folder) == [first]
     assert [path.name for path in episode_paths(studio.folder / UNDONE)] == [second.name]
     assert studio.recorded.recent == [True]
+    assert studio.recorded.judge(second.stem, keep=True) == "kept: 2 demonstrations"
+    assert studio.recorded.judge(second.stem, keep=False) == "discarded: 1 demonstrations"
+    assert [each.place for each in studio.recorded.episodes] == [KEPT, UNDONE]
+    for name, keep, why in (
+        (first.stem, True, "is kept already"),
+        (second.stem, False, "is discarded already"),
+        ("../7-000000", True, "is not here"),
+    ):
+        with pytest.raises(SerlError, match=why):
+            studio.recorded.judge(name, keep)
     studio.recorded.undo()
     with pytest.raises(SerlError, match="nothing to undo"):
         studio.recorded.undo()

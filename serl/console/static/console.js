@@ -1,6 +1,8 @@
 // The page: shows what the console sends, sends what the operator wants. It asks for nothing else.
 
 import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
+import { connectCrops, showCrops } from "/crop.js";
+import { closeFilm, connectFilms, showEpisodes } from "/films.js";
 import { signal, soundIsOn, switchSound } from "/signals.js";
 
 const BEAT_MS = 25;
@@ -21,6 +23,7 @@ const HOLD = ["estop", "release", "pause", "resume"];
 let hold = "";  // why the robot holds, as the actor said last
 let aboutHold = false;  // the answer that is shown, which a later state contradicts
 let stopping = false;  // this page said so, and nobody answered yet
+let runs = false;  // an episode
 let session = "";  // what a person records here; empty in a training
 
 // ---- the door ----
@@ -167,6 +170,9 @@ function showState(now) {
   else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
   showFeel(now);
   const mine = now.lease === "you";
+  showActors(now, mine);
+  runs = now.fresh && Boolean(now.driver) && now.step >= 0;
+  if (runs && !$("film").hidden && now.owner) closeFilm();
   if (wanted && now.lease === "free" && !document.hidden) send({ type: "take" });  // it expired
   $("lease").disabled = now.lease === "other" || !now.fresh;
   label($("lease"), mine ? "Give the controls back" : now.lease === "other" ? "Another page has the controls" : "Take the controls", "T");
@@ -179,6 +185,58 @@ function showState(now) {
   $("controls").hidden = now.over && !now.fresh;
   if (!mine && !$("go").hidden) $("answer").textContent = TAKE_FIRST;
   else if ($("answer").textContent === TAKE_FIRST) $("answer").textContent = "";
+}
+
+// Actors beside each other: the one that is driven is shown large, the others small.
+function showActors(now, mine) {
+  const actors = now.actors || [];
+  $("actors").hidden = !actors.length;
+  $("stop-says").textContent = actors.length ? "STOP ALL" : "STOP";
+  for (const figure of document.querySelectorAll("#views figure[data-actor]")) {
+    if (figure.dataset.actor !== now.actor) figure.remove();
+  }
+  for (const actor of actors) {
+    const card = cardOf(actor.name);
+    const here = actor.name === now.actor;
+    card.className = here ? "here" : "";
+    card.disabled = here || !mine;
+    card.querySelector("img").hidden = here;
+    card.dataset.mood = moodOf(actor);
+    card.querySelector("small").textContent = wordOf(actor);
+  }
+}
+
+function cardOf(name) {
+  const found = document.querySelector(`#actors [data-actor="${CSS.escape(name)}"]`);
+  if (found) return found;
+  const [card, view, title, state] = ["button", "img", "b", "small"].map((tag) => document.createElement(tag));
+  card.dataset.actor = name;
+  view.alt = `picture of ${name}`;
+  title.textContent = name;
+  card.append(view, title, state);
+  card.addEventListener("click", () => {
+    card.blur();
+    letGo();
+    send({ type: "select", actor: name });
+  });
+  $("actors").append(card);
+  return card;
+}
+
+function moodOf(actor) {
+  if (!actor.fresh) return "off";
+  if (actor.stopped) return "stop";
+  if (actor.paused || actor.silent || actor.question) return "hold";
+  return actor.driver === "human" ? "human" : actor.driver ? "policy" : "off";
+}
+
+function wordOf(actor) {
+  if (!actor.fresh) return "no word from it";
+  if (actor.question) return "the guard asks you";
+  if (actor.stopped) return "stopped";
+  if (actor.paused || actor.silent) return `holds: ${actor.paused || actor.silent}`;
+  const words = { policy: "the policy drives", human: `${actor.owner || "a person"} drives`, script: "resets the scene" };
+  return words[actor.driver] || "between two episodes";
 }
 
 // What the robot feels; what is unknown, as of a car, is left out.
@@ -253,6 +311,7 @@ function showProgress(now) {
   $("task").textContent = now.task;
   $("run").textContent = now.run;
   $("advice").textContent = now.advice;
+  showCrops(now.crops, state.lease === "you");
   if (now.session) {
     showSession(now);
     return;
@@ -294,6 +353,7 @@ function showSession(now) {
   for (const what of ["success", "failure", "discard"]) {
     document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
   }
+  showEpisodes(now.episodes || [], runs);
   $("order").hidden = !now.recent.length;
   $("taken").replaceChildren(...now.recent.map(mark));
   $("room").textContent = now.disk[1];
@@ -351,15 +411,19 @@ async function showReport() {
 }
 
 // ---- pictures: a byte of length, the camera's name, a JPEG ----
+// Of several actors, the names are ACTOR/CAMERA for the driven one and @ACTOR for the others.
 
 function see(buffer) {
   const bytes = new Uint8Array(buffer);
   const name = new TextDecoder().decode(bytes.subarray(1, 1 + bytes[0]));
-  const view = document.querySelector(`#views img[alt="${CSS.escape(name)}"]`) || newView(name);
+  const other = name.startsWith("@");
+  const view = other
+    ? cardOf(name.slice(1)).querySelector("img")
+    : document.querySelector(`#views img[alt="${CSS.escape(name)}"]`) || newView(name);
   const url = URL.createObjectURL(new Blob([bytes.subarray(1 + bytes[0])], { type: "image/jpeg" }));
   view.onload = () => {
     URL.revokeObjectURL(url);
-    fitView(view);
+    if (!other) fitView(view);
   };
   view.src = url;
 }
@@ -367,10 +431,11 @@ function see(buffer) {
 function newView(name) {
   $("blind").hidden = true;
   const [figure, view, caption] = ["figure", "img", "figcaption"].map((tag) => document.createElement(tag));
-  view.alt = caption.textContent = name;
+  view.alt = caption.textContent = figure.dataset.camera = name;
+  if (name.includes("/")) [figure.dataset.actor, figure.dataset.camera] = name.split("/");
   figure.append(view, caption);
-  figure.addEventListener("click", () => enlarge(figure));
-  $("views").append(figure);
+  figure.addEventListener("click", () => figure.classList.contains("cropping") || enlarge(figure));
+  $("views").insertBefore(figure, $("film"));
   return view;
 }
 
@@ -385,14 +450,14 @@ function fitView(view) {
 }
 
 function fitRow() {
-  const shown = [...document.querySelectorAll("#views figure")].filter((figure) => !figure.hidden);
+  const shown = [...document.querySelectorAll("#views figure")].filter((figure) => figure.offsetParent);
   const sum = shown.reduce((total, figure) => total + Number(figure.dataset.aspect || 1), 0);
   $("views").style.setProperty("--aspects", sum);
 }
 
 // A click shows one picture alone, as large as there is room; another one shows all again.
 function enlarge(figure) {
-  const others = [...document.querySelectorAll("#views figure")].filter((each) => each !== figure);
+  const others = [...document.querySelectorAll("#views figure[data-camera]")].filter((each) => each !== figure);
   const alone = others.some((each) => !each.hidden);
   for (const each of others) each.hidden = alone;
   fitRow();
@@ -490,4 +555,9 @@ $("sound").addEventListener("click", () => { $("sound").blur(); switchSound(); l
 $("phone").addEventListener("click", () => { $("phone").blur(); showPhone(); });
 $("estop").addEventListener("click", () => { $("estop").blur(); say("estop"); });
 
+window.addEventListener("resize", fitRow);
+connectCrops(send);
+connectFilms({ ask, send, fit: fitRow });
+$("film-view").addEventListener("click", closeFilm);
+$("film-view").addEventListener("load", () => fitView($("film-view")));
 if (token) open();

@@ -14,15 +14,10 @@ import argparse
 import asyncio
 import errno
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-from std_srvs.srv import Trigger
-
-from serl.arm_profile import load_robot
 from serl.console.access import (
     PORT,
     ConsoleAddress,
@@ -32,164 +27,119 @@ from serl.console.access import (
     write_address,
 )
 from serl.console.backend import Picture
-from serl.console.messages import COMMANDS
+from serl.console.messages import (
+    HANDS_OFF,
+    Confirmation,
+    CropOrder,
+    Judgement,
+    Order,
+    Selection,
+)
 from serl.console.phone import certificate_folder, fingerprint, make_certificate, tls_context
-from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
 from serl.console.server import Console, listen
-from serl.console.status import SILENT, make_status
+from serl.console.status import SILENT, RecordingStatus, TrainingStatus, make_status
 from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
-from serl.ros.arm.camera import WatchedCameras
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.parameters import DescribedParameter
-from serl.ros.people.attendant import SupervisedArm
-from serl.ros.people.control import control_topic
-from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.ros.people.console_actor import ConsoleActor, combined
 from serl.ros.services import Remote
-from serl.ros.telemetry import Diagnostics, StatsMonitor, Value, scene_topic
+from serl.ros.telemetry import Diagnostics, StatsMonitor, Value
 from serl.runs.folder import RunFolder
-from serl.runs.real_arm import within_workspace
-from serl.runs.task_setup import make_task
 from serl.system.files import FileLock, checked_name
-from serl.system.json_fields import printable
-from serl.system.signed_order import key_path
 from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import Wish
-from serl.teleop.stop import STOP_FILE
+
+NONE = "-"
+"""Argument of `--beside` that an actor does not have."""
 
 _PORTS = 20
-_FRESH_S = 1.0
-_ANSWER_S = 3.0
 _STATS_S = 4.0
 _LOOK_S = 0.1
-_RELEASE = "release"
-_TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
+
+
+class Watched(NamedTuple):
+    """An actor that a console shows: its name, its guarded arm, and the profile of a real arm."""
+
+    actor: str
+    arm: GuardedArm | None = None
+    profile: str = ""
 
 
 class RosConsoleBackend:
-    """A `ConsoleBackend` of an actor, over ROS 2.
+    """A `ConsoleBackend` of the actors of a run, over ROS 2; one of them is driven.
 
     Args:
         node: the process's node.
         run: folder of the run.
-        actor: name of the actor.
-        arm: the actor's arm behind a guard; None for a simulation in the actor's process.
-        profile: profile of that arm, by name or file, if it is real.
+        watched: the actors; the first is driven until the operator selects another.
     """
 
-    def __init__(
-        self, node: RosNode, run: RunFolder, actor: str, arm: GuardedArm | None, profile: str = ""
-    ) -> None:
-        self._run, self._actor = run, actor
-        self._control: dict[str, str] = {}
-        self._received_s = self._moved_s = float("-inf")
-        self._placement: Placement | None = None
-        self._overview = make_status(run, actor)
-        self._hand = RemoteHand(node, console_topic(actor))
+    def __init__(self, node: RosNode, run: RunFolder, watched: Sequence[Watched]) -> None:
+        self._run = run
+        remote = Remote(node, lambda: None)
+        self._actors = {each.actor: ConsoleActor(node, remote, run, *each) for each in watched}
+        self._overview = make_status(run, watched[0].actor)
+        self._films = getattr(self._overview, "films", None)
         self._stats = StatsMonitor(node)
-        node.subscribe(control_topic(actor), self._take_control)
-        self._clients = {
-            name: node.handle.create_client(Trigger, f"{actor}/{name}")
-            for name in COMMANDS
-            if name != _RELEASE
-        }
-        self._remote = Remote(node, lambda: None)
-        self._key = key_path(run.link(actor) / STOP_FILE)
-        motion = make_task(run.config).config.motion
-        self._motion = within_workspace(motion, load_robot(profile)) if profile else motion
-        self._guard: Any = None
-        self._supervised: SupervisedArm | None = None
-        if arm is not None:
-            name = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
-            self._guard = node.handle.create_client(Trigger, name)
-            self._supervised = SupervisedArm(node, self._remote, run, actor, arm)
-        self._pictures = Pictures(
-            self._source(node, profile, arm), lambda: self._control.get("attended") == "1"
-        )
+        self._select(watched[0].actor)
 
-    def _source(self, node: RosNode, profile: str, arm: GuardedArm | None) -> PictureSource:
-        """Return the cameras of a real arm, or the simulated scene."""
-        task = make_task(self._run.config)
-        if arm is None or not profile:
-            node.subscribe(scene_topic(self._actor), self._take_scene)
-            return DrawnScene(task, lambda: self._placement)
-        known = load_robot(profile).cameras
-        used = dict.fromkeys(view.camera for view in task.config.all_views.values())
-        cameras = {name: known.get(name) for name in {**known, **used}}
-        return WatchedCameras(node, arm.namespace.rstrip("/"), cameras)
+    def _select(self, name: str) -> str:
+        if name not in self._actors:
+            raise SerlError(f"actor {name[:40]!r}: expected one of {', '.join(self._actors)}")
+        self._driven = self._actors[name]
+        for each in self._actors.values():
+            each.is_beside = each is not self._driven
+        if isinstance(self._overview, TrainingStatus):
+            self._overview.actor = name
+        return f"this page drives {name}"
 
     def drive(self, operator_input: Wish) -> None:
         """Send one message of operator input; messages are not repeated automatically."""
-        self._hand.send(operator_input)
+        self._driven.drive(operator_input)
 
     async def execute(self, command: str) -> str:
-        """Call the actor's service of that name; a stop goes to the arm's guard as well.
+        """Call the driven actor's service of that name; a stop goes to all arms and actors.
 
         Raises:
-            SerlError: the order was not carried out, or the arm's guard did not stop it.
+            SerlError: the order was not carried out, or a guard did not stop its arm.
         """
-        if command == _RELEASE:
-            order, service = self._remote.order, f"{self._actor}/{_RELEASE}"
-            return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
-        if command != "estop" or self._guard is None:
-            return await _call(self._clients[command], "the actor")
-        guarded, acting = await asyncio.gather(
-            _call(self._guard, "the guard"),
-            _call(self._clients[command], "the actor"),
-            return_exceptions=True,
-        )
-        answers = f"guard: {guarded}; actor: {acting}"
-        if isinstance(guarded, BaseException):  # a hold by the actor does not stop the arm
-            raise SerlError(answers)
-        return answers
+        if command != "estop" or len(self._actors) == 1:
+            return await self._driven.execute(command)
+        stops = [
+            each.stop_beside() if each.is_beside else each.execute(command)
+            for each in self._actors.values()
+        ]
+        answers = await asyncio.gather(*stops, return_exceptions=True)
+        return combined(dict(zip(self._actors, answers, strict=True)))
 
-    async def confirm(self, question: str) -> str:
-        """Confirm the guard's question.
+    async def obey(self, order: Order) -> str:
+        """Confirm the guard's question, select an actor, keep a demonstration, or crop a camera.
 
         Raises:
-            SerlError: the guard refuses, or its question has changed.
+            SerlError: it is refused, or the guard's question has changed.
         """
-        if self._supervised is None or not self._supervised.guard_word():
-            raise SerlError("nothing is asked")
-        return await asyncio.to_thread(self._supervised.answer, question)
+        match order:
+            case Confirmation(question):
+                return await self._driven.confirm(question)
+            case Selection(actor):
+                self.drive(HANDS_OFF)
+                return self._select(actor)
+            case CropOrder(camera, crop):
+                return self._driven.crop(camera, crop)
+            case Judgement() if isinstance(self._overview, RecordingStatus):
+                return self._overview.judge(order)
+        raise SerlError("there are no demonstrations here")
 
     def state(self) -> Mapping[str, Any]:
-        """Return the last reports of actor and guard, and whether the actor's is fresh."""
-        values = self._control
+        """Return the state of the driven actor, and a summary of all where there are several."""
+        several = len(self._actors) > 1
         return {
-            **{name: values.get(name, "") for name in _TEXTS},
-            "episode": int(values.get("episode", -1)),
-            "step": int(values.get("step", -1)),
-            "fresh": time.monotonic() - self._received_s < _FRESH_S,
-            "still": time.monotonic() - self._moved_s > _FRESH_S,
+            **self._driven.state(),
             "over": self._overview.over,
-            **self._feel(),
-            **self._question(),
+            "actor": self._driven.name,
+            "actors": [each.summary() for each in self._actors.values()] if several else [],
         }
-
-    def _feel(self) -> dict[str, float | None]:
-        """Return force, gripper opening and distance to the task's box; None where unknown."""
-        values, motion = self._control, self._motion
-        place_m = np.array(values.get("tcp_m", "").split(), float)
-        sides_m = (
-            np.array([place_m - motion.box_low_m, motion.box_high_m - place_m])
-            if len(place_m) == 3
-            else None
-        )
-        return {
-            "force_n": _number(values.get("force_n")),
-            "stop_force_n": motion.limits.stop_force_n,
-            "gripper": _number(values.get("gripper")) if motion.gripper else None,
-            "box_m": None if sides_m is None else float(sides_m.min()),
-        }
-
-    def _question(self) -> dict[str, str]:
-        """Return the guard's question, the order a yes sends, and why a yes would be refused."""
-        supervised = self._supervised
-        if supervised is None or not (word := supervised.guard_word()):
-            return {"question": "", "yes": "", "not_now": ""}
-        question = supervised.question()
-        return {"question": question, "yes": word, "not_now": supervised.hindrance()}
 
     def progress(self) -> Mapping[str, Any]:
         """Return the progress of the run, from its files and the processes' statistics."""
@@ -199,64 +149,46 @@ class RosConsoleBackend:
             )
             for source, reading in self._stats.latest().items()
         }
-        return self._overview.read(states)
+        return {**self._overview.read(states), "crops": self._driven.crops}
 
     def pictures(self) -> list[Picture]:
-        """Return the newest pictures of the arm's cameras, or of the simulated scene."""
-        return self._pictures.newest()
+        """Return the newest pictures of the driven actor, then one of each other actor.
+
+        Where there are several, the names are "ACTOR/CAMERA", and "@ACTOR" for the others.
+        They are made into films of a person's demonstrations on their way.
+        """
+        shown = self._driven.pictures()
+        if self._films is not None:
+            state = self._driven.state()
+            self._films.watch(shown, state["fresh"] and bool(state["driver"]), state["step"])
+        if len(self._actors) > 1:
+            driven = self._driven.name
+            shown = [each._replace(name=f"{driven}/{each.name}") for each in shown]
+        for name, each in self._actors.items():
+            if each.is_beside:
+                shown += [picture._replace(name=f"@{name}") for picture in each.pictures()[:1]]
+        return shown
+
+    def film(self, episode: str) -> bytes | None:
+        """Return the film of a recorded demonstration; None without one."""
+        return None if self._films is None else self._films.read(episode)
 
     def report(self) -> Path | None:
         """Return the path of the report, written at the end of a training; None before."""
         return self._run.report if self._overview.over and self._run.report.exists() else None
 
     def close(self) -> None:
-        """Close the source of the pictures."""
-        self._pictures.close()
-
-    def _take_control(self, message: Any) -> None:
-        values = {pair.key: pair.value for pair in message.values}
-        self._received_s = time.monotonic()
-        if values.get("steps") != self._control.get("steps"):
-            self._moved_s = self._received_s
-        self._control = values
-
-    def _take_scene(self, message: Any) -> None:
-        self._placement = np.array(message.data, np.float64)
+        """Close the sources of the pictures."""
+        for each in self._actors.values():
+            each.close()
 
 
-def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)
-
-
-async def _call(client: Any, server: str) -> str:
-    """Call a service and return its answer; raise `SerlError` on a refusal or timeout."""
-    deadline_s = time.monotonic() + _ANSWER_S
-    while not client.service_is_ready():
-        if time.monotonic() > deadline_s:
-            raise SerlError(f"{server} does not answer")
-        await asyncio.sleep(0.005)
-    answer = client.call_async(Trigger.Request())
-    while not answer.done():
-        if time.monotonic() > deadline_s:
-            raise SerlError(f"{server} did not answer within {_ANSWER_S:g} s")
-        await asyncio.sleep(0.005)
-    response = answer.result()
-    if not response.success:
-        raise SerlError(printable(response.message))
-    return printable(response.message)
-
-
-def run(
-    run_folder: Path,
-    actor: str,
-    port: int,
-    arm: GuardedArm | None = None,
-    profile: str = "",
-    host: str = "",
-) -> None:
+def run(run_folder: Path, port: int, watched: Sequence[Watched], host: str = "") -> None:
     """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
-    checked_name(actor, "actor")
+    actor, arm, _ = watched[0]
+    for each in watched:
+        checked_name(each.actor, "actor")
     parameters = {
         "actor": DescribedParameter(actor, "actor that is shown and that receives the commands"),
         "port": DescribedParameter(port, "the first of this host's TCP ports that is tried"),
@@ -269,7 +201,7 @@ def run(
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
-        backend = RosConsoleBackend(node, folder, actor, arm, profile)
+        backend = RosConsoleBackend(node, folder, watched)
         served = _PageServer(node, folder.path, backend, port, host)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
@@ -347,14 +279,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
     parser.add_argument("--latch", type=Path, help="file of that arm's latch")
     parser.add_argument("--profile", default="", help="profile of that arm, where it is real")
+    parser.add_argument(
+        "--beside",
+        nargs=4,
+        action="append",
+        default=[],
+        metavar=("ACTOR", "GUARD", "LATCH", "PROFILE"),
+        help="another actor that is shown and stopped; - for what it does not have",
+    )
     parser.add_argument("--host", default="", help="address in the lab network, served with TLS")
     options = parser.parse_args(own_arguments(arguments))
     if (options.guard is None) != (options.latch is None):
         parser.error("--guard and --latch: both, or none")
     arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
-    return run_node(
-        lambda: run(options.run, options.actor, options.port, arm, options.profile, options.host)
-    )
+    watched = [Watched(options.actor, arm, options.profile)]
+    for name, guard, latch, profile in options.beside:
+        other = None if guard == NONE else GuardedArm(guard, Path(latch))
+        watched.append(Watched(name, other, "" if profile == NONE else profile))
+    return run_node(lambda: run(options.run, options.port, watched, options.host))
 
 
 if __name__ == "__main__":

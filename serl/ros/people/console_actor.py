@@ -1,0 +1,255 @@
+"""One actor as a console shows and commands it: its state, services, guard, hands and pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from std_srvs.srv import Trigger
+
+from serl.arm_profile import load_robot
+from serl.camera import Crop
+from serl.console.backend import Picture
+from serl.console.messages import COMMANDS
+from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
+from serl.errors import SerlError
+from serl.guard.latch import GuardedArm
+from serl.ros.arm.camera import WatchedCameras
+from serl.ros.node import RosNode
+from serl.ros.people.attendant import SupervisedArm
+from serl.ros.people.control import control_topic
+from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.ros.services import Remote
+from serl.ros.telemetry import scene_topic
+from serl.runs.folder import RunFolder
+from serl.runs.real_arm import crops_of, within_workspace, write_crop
+from serl.runs.task_setup import make_task
+from serl.system.json_fields import printable
+from serl.system.signed_order import key_path
+from serl.teleop.mapping import Wish
+from serl.teleop.stop import STOP_FILE
+
+_FRESH_S = 1.0
+_ANSWER_S = 3.0
+_RELEASE = "release"
+_TEXTS = ("driver", "owner", "silent", "stopped", "paused", "last")
+
+
+class ConsoleActor:
+    """An actor of a run, over ROS 2.
+
+    Args:
+        node: the process's node.
+        remote: calls services with signatures.
+        run: folder of the run.
+        name: name of the actor.
+        arm: the actor's arm behind a guard; None for a simulation in the actor's process.
+        profile: profile of that arm, by name or file, if it is real.
+
+    Attributes:
+        name: name of the actor.
+        crops: the crops of the cameras in the arm's file, by name.
+        is_beside: whether another actor is the one that the operator drives: then pictures are few.
+    """
+
+    def __init__(
+        self,
+        node: RosNode,
+        remote: Remote,
+        run: RunFolder,
+        name: str,
+        arm: GuardedArm | None,
+        profile: str = "",
+    ) -> None:
+        self.name, self.is_beside, self._profile = name, False, profile
+        self.crops = crops_of(profile)
+        self._control: dict[str, str] = {}
+        self._received_s = self._moved_s = float("-inf")
+        self._placement: Placement | None = None
+        self._hand = RemoteHand(node, console_topic(name))
+        node.subscribe(control_topic(name), self._take_control)
+        self._clients = {
+            command: node.handle.create_client(Trigger, f"{name}/{command}")
+            for command in COMMANDS
+            if command != _RELEASE
+        }
+        self._remote = remote
+        self._key = key_path(run.link(name) / STOP_FILE)
+        self._task = make_task(run.config)
+        motion = self._task.config.motion
+        self._motion = within_workspace(motion, load_robot(profile)) if profile else motion
+        self._guard: Any = None
+        self._supervised: SupervisedArm | None = None
+        if arm is not None:
+            service = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
+            self._guard = node.handle.create_client(Trigger, service)
+            self._supervised = SupervisedArm(node, remote, run, name, arm)
+        self._pictures = Pictures(
+            self._source(node, arm),
+            lambda: self._control.get("attended") == "1",
+            lambda: self.is_beside,
+        )
+
+    def _source(self, node: RosNode, arm: GuardedArm | None) -> PictureSource:
+        """Return the cameras of a real arm, or the simulated scene."""
+        if arm is None or not self._profile:
+            node.subscribe(scene_topic(self.name), self._take_scene)
+            return DrawnScene(self._task, lambda: self._placement, lambda: self.is_beside)
+        known = load_robot(self._profile).cameras
+        used = dict.fromkeys(view.camera for view in self._task.config.all_views.values())
+        cameras = {name: known.get(name) for name in {**known, **used}}
+        return WatchedCameras(node, arm.namespace.rstrip("/"), cameras)
+
+    def drive(self, operator_input: Wish) -> None:
+        """Send one message of operator input; messages are not repeated automatically."""
+        self._hand.send(operator_input)
+
+    async def execute(self, command: str) -> str:
+        """Call the actor's service of that name; a stop goes to the arm's guard as well.
+
+        Raises:
+            SerlError: the order was not carried out, or the arm's guard did not stop it.
+        """
+        if command == _RELEASE:
+            order, service = self._remote.order, f"{self.name}/{_RELEASE}"
+            return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
+        if command != "estop" or self._guard is None:
+            return await _call(self._clients[command], "the actor")
+        guarded, acting = await asyncio.gather(
+            _call(self._guard, "the guard"),
+            _call(self._clients[command], "the actor"),
+            return_exceptions=True,
+        )
+        answers = f"guard: {guarded}; actor: {acting}"
+        if isinstance(guarded, BaseException):  # a hold by the actor does not stop the arm
+            raise SerlError(answers)
+        return answers
+
+    async def stop_beside(self) -> str:
+        """Stop an actor that is not driven from here; one that was never started has no arm.
+
+        Raises:
+            SerlError: it was not stopped.
+        """
+        if self._guard is None and not self.is_fresh:
+            return "does not run"
+        return await self.execute("estop")
+
+    async def confirm(self, question: str) -> str:
+        """Confirm the guard's question.
+
+        Raises:
+            SerlError: the guard refuses, or its question has changed.
+        """
+        if self._supervised is None or not self._supervised.guard_word():
+            raise SerlError("nothing is asked")
+        return await asyncio.to_thread(self._supervised.answer, question)
+
+    def crop(self, camera: str, crop: Crop) -> str:
+        """Write a camera's crop to the arm's file; raises as `write_crop`."""
+        answer = write_crop(self._profile, camera, crop)
+        self.crops = crops_of(self._profile)
+        return answer
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the actor reported within the last second."""
+        return time.monotonic() - self._received_s < _FRESH_S
+
+    def state(self) -> dict[str, Any]:
+        """Return the last reports of actor and guard, and whether the actor's is fresh."""
+        values = self._control
+        return {
+            **{name: values.get(name, "") for name in _TEXTS},
+            "episode": int(values.get("episode", -1)),
+            "step": int(values.get("step", -1)),
+            "fresh": self.is_fresh,
+            "still": time.monotonic() - self._moved_s > _FRESH_S,
+            **self._feel(),
+            **self._question(),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the part of the state that is shown of an actor beside others."""
+        state = self.state()
+        shown = ("driver", "owner", "silent", "stopped", "paused", "step", "fresh", "question")
+        return {"name": self.name, **{name: state[name] for name in shown}}
+
+    def _feel(self) -> dict[str, float | None]:
+        """Return force, gripper opening and distance to the task's box; None where unknown."""
+        values, motion = self._control, self._motion
+        place_m = np.array(values.get("tcp_m", "").split(), float)
+        sides_m = (
+            np.array([place_m - motion.box_low_m, motion.box_high_m - place_m])
+            if len(place_m) == 3
+            else None
+        )
+        return {
+            "force_n": _number(values.get("force_n")),
+            "stop_force_n": motion.limits.stop_force_n,
+            "gripper": _number(values.get("gripper")) if motion.gripper else None,
+            "box_m": None if sides_m is None else float(sides_m.min()),
+        }
+
+    def _question(self) -> dict[str, str]:
+        """Return the guard's question, the order a yes sends, and why a yes would be refused."""
+        supervised = self._supervised
+        if supervised is None or not (word := supervised.guard_word()):
+            return {"question": "", "yes": "", "not_now": ""}
+        question = supervised.question()
+        return {"question": question, "yes": word, "not_now": supervised.hindrance()}
+
+    def pictures(self) -> list[Picture]:
+        """Return the newest pictures of the arm's cameras, or of the simulated scene."""
+        return self._pictures.newest()
+
+    def close(self) -> None:
+        """Close the source of the pictures."""
+        self._pictures.close()
+
+    def _take_control(self, message: Any) -> None:
+        values = {pair.key: pair.value for pair in message.values}
+        self._received_s = time.monotonic()
+        if values.get("steps") != self._control.get("steps"):
+            self._moved_s = self._received_s
+        self._control = values
+
+    def _take_scene(self, message: Any) -> None:
+        self._placement = np.array(message.data, np.float64)
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+async def _call(client: Any, server: str) -> str:
+    """Call a service and return its answer; raise `SerlError` on a refusal or timeout."""
+    deadline_s = time.monotonic() + _ANSWER_S
+    while not client.service_is_ready():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{server} does not answer")
+        await asyncio.sleep(0.005)
+    answer = client.call_async(Trigger.Request())
+    while not answer.done():
+        if time.monotonic() > deadline_s:
+            raise SerlError(f"{server} did not answer within {_ANSWER_S:g} s")
+        await asyncio.sleep(0.005)
+    response = answer.result()
+    if not response.success:
+        raise SerlError(printable(response.message))
+    return printable(response.message)
+
+
+def combined(answers: Mapping[str, str | BaseException]) -> str:
+    """Return the answers of several actors to a stop as one text.
+
+    Raises:
+        SerlError: one of them was not stopped.
+    """
+    text = "; ".join(f"{name}: {answer}" for name, answer in answers.items())
+    if any(isinstance(answer, BaseException) for answer in answers.values()):
+        raise SerlError(text)
+    return text

@@ -1,0 +1,65 @@
+"""Films of demonstrations, from the pictures that the page shows meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from serl.console.backend import Picture
+from serl.console.films import EpisodeFilms, last_picture
+from serl.datasets.recording_session import FAILURES, KEPT, UNDONE, RecordedEpisode
+
+S = 10**9
+
+
+class Clock:
+    now_ns = 100 * S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def shoot(films: EpisodeFilms, clock: Clock, first_step: int, steps: int, mark: str) -> str:
+    """An episode of so many steps, 10 a second, watched 50 times a second; returns its name."""
+    began_ns = clock.now_ns
+    for index in range(5 * steps):
+        clock.now_ns += S // 50
+        step = first_step + index // 5
+        jpeg = f"{mark}{index // 5}".encode()
+        films.watch([Picture("front", clock.now_ns, jpeg)], True, step)
+    films.watch([Picture("front", 0, b"rest")], False, first_step + steps)
+    return f"{began_ns}-000000"
+
+
+def test_each_episode_has_its_own_film_of_10_pictures_a_second(tmp_path: Path) -> None:
+    clock = Clock()
+    films = EpisodeFilms(tmp_path, clock)
+    old = RecordedEpisode("5-000000", KEPT)
+    films.assign([old])
+    first = RecordedEpisode(shoot(films, clock, 0, 8, "a"), KEPT)
+    films.assign([old, first])
+    film = films.read(first.name)
+    assert film is not None
+    assert 7 <= film.count(b"a") <= 8
+    assert last_picture(film) == b"a7"
+    lost = shoot(films, clock, 0, 3, "b")  # a crash took it
+    second = RecordedEpisode(shoot(films, clock, 0, 3, "c"), FAILURES)
+    films.assign([old, first, second])
+    assert films.read(lost) is None
+    assert last_picture(films.read(second.name) or b"") == b"c2"
+    discarded = first._replace(place=UNDONE)
+    assert films.listed([old, discarded]) == [
+        {"name": "5-000000", "place": KEPT, "film": False},
+        {"name": first.name, "place": UNDONE, "film": True},
+    ]
+
+
+def test_a_film_has_no_other_place_and_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    (tmp_path / "films").write_text("a file, not a folder")
+    films = EpisodeFilms(tmp_path, clock)
+    films.assign([])
+    name = shoot(films, clock, 0, 2, "a")
+    films.assign([RecordedEpisode(name, KEPT)])
+    assert films.read(name) is None
+    assert films.read("../session") is None
+    assert last_picture(b"\0\0") == b""
