@@ -125,7 +125,8 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     control_hz = min(conditions.rate_hz, act_hz) * config.actors
     on_arm = min(control_hz, rates.updates_per_s)
     episodes = steps / conditions.max_steps  # at least
-    trials = config.trials + config.selection_trials * config.selection_checkpoints
+    compared = config.selection_checkpoints + (config.learner.warm_up > 0)
+    trials = config.trials + config.selection_trials * compared
     trial_s = trials * conditions.max_steps / rates.env_steps_per_s
     reset_s = conditions.reset_s
     arm = "the control rate of the arm"

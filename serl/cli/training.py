@@ -31,7 +31,7 @@ from serl.ros.processes import (
     run_processes,
 )
 from serl.runs.baseline import clone
-from serl.runs.checkpoint import Checkpoint, checkpoint_paths, load, mark_best, pick
+from serl.runs.checkpoint import Checkpoint, candidates, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
 from serl.runs.deployment import read_trial_results, trials_command, unassisted
@@ -211,18 +211,19 @@ def _simulated_human(config: TrainConfig) -> str:
 
 
 def examine(run: RunFolder, display: Display) -> Evaluation:
-    """Choose the best of the last checkpoints, run the final trials on it once, and film some.
+    """Choose the best checkpoint, run the final trials on it once, and film some.
 
+    Compared are the last ones and, if training began with a warm-up, the one after it.
     The last checkpoint, which is what is used where nothing chooses by the ground truth, is tried
     on the same starts.
     """
     config = run.config
-    paths = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
+    paths = candidates(run.checkpoints, config.selection_checkpoints)
     if not paths:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
-    candidates = _sound(paths, display)
-    display.print_line(f"comparing checkpoints ({len(candidates)}), then {config.trials} trials")
-    planned = len(candidates) * config.selection_trials + config.trials
+    compared = _sound(paths, display)
+    display.print_line(f"comparing checkpoints ({len(compared)}), then {config.trials} trials")
+    planned = len(compared) * config.selection_trials + config.trials
     with (
         run.lock_learner(),
         MetricsWriter(run.path) as metrics,
@@ -235,10 +236,10 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
             won, trials = evaluation.successes, len(evaluation.trials)
             display.print_line(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
 
-        weights = [(step, found.arrays["actor"]) for step, found in candidates.items()]
+        weights = [(step, found.arrays["actor"]) for step, found in compared.items()]
         chosen = choose(config, examiner, weights, report)
-        mark_best(candidates[chosen].path)
-        winner, (last, newest) = candidates[chosen].arrays["actor"], weights[-1]
+        mark_best(compared[chosen].path)
+        winner, (last, newest) = compared[chosen].arrays["actor"], weights[-1]
         if last != chosen:
             report(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
         evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)

@@ -68,7 +68,7 @@ def save(
         step: environment steps so far.
         arrays: arrays by group and name.
         info: values that JSON can hold; every number finite.
-        keep: number of newest checkpoints to keep, besides the best.
+        keep: number of newest checkpoints to keep, besides the best and that of step 0.
 
     Returns:
         The folder of the checkpoint.
@@ -121,6 +121,17 @@ def checkpoint_paths(folder: Path) -> list[Path]:
         (path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()),
         key=lambda path: int(path.name),
     )
+
+
+def candidates(folder: Path, last: int) -> list[Path]:
+    """Return the `last` newest checkpoints, before them that of step 0 if there is one.
+
+    At step 0 the policy is what the warm-up on demonstrations gave. As it is a candidate too,
+    training does not end below it, as far as the trials of the candidates show.
+    """
+    paths = checkpoint_paths(folder)
+    start = [path for path in paths[:-last] if int(path.name) == 0]
+    return [*start, *paths[-last:]]
 
 
 def pick(folder: Path, step: int | None = None) -> Path:
@@ -252,7 +263,8 @@ def _verified_manifest(path: Path) -> dict[str, Any]:
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
     """Remove checkpoints beyond the newest `keep`, and partial folders left behind by crashes."""
-    old = [path for path in checkpoint_paths(folder) if path not in (saved, best(folder))]
+    kept = (saved, best(folder), folder / f"{0:08d}")
+    old = [path for path in checkpoint_paths(folder) if path not in kept]
     for path in [
         *old[: max(0, len(old) - keep + 1)],
         *folder.glob(".*.old"),

@@ -140,7 +140,8 @@ class TrainConfig(BaseModel):
             no requirement.
         trial_actions: actions of all trials: the mode of the policy, or samples as in training.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
-        selection_checkpoints: number of last checkpoints that are compared.
+        selection_checkpoints: number of last checkpoints that are compared, with that after the
+            warm-up.
         baseline: policy that the final trials are repeated with, to compare training with it:
             "clone" for the demonstrations cloned alone (see `serl.runs.baseline`), or "none".
     """

@@ -263,8 +263,9 @@ class Continuation:
             self._folder.path / "replay",
             self._experience(),
         )
-        if inherited is not None:
-            learner.checkpoint()  # from here on the other run may change or be deleted
+        fresh = self._checkpoint is None
+        if inherited is not None or (fresh and self._folder.config.learner.warm_up):
+            learner.checkpoint()  # to compare with at the end; and another run may be deleted now
         return learner
 
     def claim(self, actor: str, home: str, place: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.runs.checkpoint import (
     best,
+    candidates,
     checkpoint_paths,
     load,
     load_latest,
@@ -65,6 +66,14 @@ def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
     assert [int(path.name) for path in checkpoint_paths(tmp_path)] == [2, 5, 6, 7]
     assert best(tmp_path) == checkpoint_paths(tmp_path)[0]
     assert load_latest(tmp_path)[0].step == 7
+
+
+def test_the_policy_that_training_began_with_stays_a_candidate(tmp_path: Path) -> None:
+    for step in range(0, 8):
+        save(tmp_path, step, arrays(step), INFO, keep=3)
+    assert [int(path.name) for path in checkpoint_paths(tmp_path)] == [0, 5, 6, 7]
+    assert [int(path.name) for path in candidates(tmp_path, 2)] == [0, 6, 7]
+    assert [int(path.name) for path in candidates(tmp_path, 5)] == [0, 5, 6, 7]
 
 
 def test_saving_an_older_step_makes_it_the_latest(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths
 from serl.log.manifest import MANIFEST, Entry, append_entry
 from serl.log.metrics import MetricsRow, MetricsWriter, read_metrics
-from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
 from serl.runs.resume import Continuation
@@ -373,6 +373,19 @@ def test_only_successes_demonstrate_and_the_others_are_told(tmp_path: Path) -> N
     assert learner.replay.demonstrations == 3 * EPISODE
     texts = [row["text"] for row in recorded.rows("event")]
     assert texts == [f"{earlier}: 3 successes demonstrate, 3 others do not"]
+
+
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_the_policy_after_a_warm_up_is_saved(tmp_path: Path, warm_up: int) -> None:
+    """It is compared with those of training at the end, and a kill does not repeat the warm-up."""
+    run = record(tmp_path)
+    run.configure({"learner": {"warm_up": warm_up}})
+    begun = run.learn(0, killed=True).agent.actor_weights()
+    found = checkpoint_paths(run.folder.checkpoints)
+    assert [int(path.name) for path in found] == [0] * bool(warm_up)
+    for path in found:
+        saved = load(path).arrays["actor"]
+        assert all(np.array_equal(saved[name], begun[name]) for name in begun)
 
 
 def test_demonstrations_without_a_success_are_refused(tmp_path: Path) -> None:
