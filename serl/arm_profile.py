@@ -418,7 +418,10 @@ def read_robot(path: Path) -> ArmProfile:
         BadInput: the file is absent, damaged, or not a profile; one line with the name of the key.
     """
     try:
-        return checked(ArmProfile, read_yaml(path))
+        values = read_yaml(path)
+        if {"left", "right"} & values.keys():
+            raise BadInput(f"{path}: two arms, where one is expected: give the file of one of them")
+        return checked(ArmProfile, values)
     except BadInput as error:
         text = str(error)
         raise BadInput(text if text.startswith(str(path)) else f"{path}: {text}") from None

@@ -341,6 +341,7 @@ class Target:
         keep_out: boxes that the target does not enter, as a guard would keep the tool out.
 
     Attributes:
+        motion: meaning and limits of actions, as given.
         target: target pose of the tool, in the base frame.
         closed: whether the gripper is to be closed.
         gripped: whether an action of the episode has commanded the gripper; until then `closed` is
@@ -348,7 +349,7 @@ class Target:
     """
 
     def __init__(self, motion: Motion, keep_out: Sequence[Box] = ()) -> None:
-        self._motion, self._spec = motion, motion.action_spec
+        self.motion, self._spec = motion, motion.action_spec
         self._keep_out = keep_out
         self.begin(_ORIGIN, False)
 
@@ -379,7 +380,7 @@ class Target:
             measured: measured pose of the tool.
             now_s: time in seconds, by any clock that stands still with the arm.
         """
-        motion, values = self._motion, action.tolist()
+        motion, values = self.motion, action.tolist()
         if self._orientation is not None:
             self._turn(values, measured)
         target, executed = next_target(self.target, values, measured, self._start, motion)
@@ -399,7 +400,7 @@ class Target:
     def _turn(self, action: Sequence[float], measured: Pose) -> None:
         """Turn the target towards the orientation of `turn_to`, unless the action turns it."""
         assert self._orientation is not None
-        motion = self._motion
+        motion = self.motion
         if any(v for axis, v in zip(motion.axes, action, strict=False) if _INDEX[axis] > 2):
             self._orientation = None
             return

@@ -122,6 +122,23 @@ class ArmWorld(World):
                 truth[f"{arm.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
         return truth
 
+    def pass_tick(self) -> None:
+        """Advance by 10 ms with the controllers at the setpoints that the arms were given.
+
+        The wrench is filtered, as an arm's own estimate is: fingers that close on an object
+        cause 60 N for 10 ms.
+        """
+        self._period_s = _FILTER_S
+        self._images, self._delayed = None, None
+        self._step(STEPS_PER_TICK)
+
+    def restore(self, seed: int) -> None:
+        """Place the free bodies as the scene samples them from `seed`, and leave the arms."""
+        placement = self._scene.place(np.random.default_rng(seed))
+        for name, pose in placement.bodies.items():
+            self._place(self.model.body(name), pose_from(pose))
+        mujoco.mj_forward(self.model, self.data)
+
     def _mjcf(self) -> str:
         return scene_mjcf(self._scene, self._randomize)
 
@@ -154,8 +171,10 @@ class ArmWorld(World):
             self.data.mocap_pos[mocap] = pose.position
             self.data.mocap_quat[mocap] = to_wxyz(pose.quaternion)
         else:
-            address = self.model.jnt_qposadr[body.jntadr[0]]
+            joint = body.jntadr[0]
+            address, speed = self.model.jnt_qposadr[joint], self.model.jnt_dofadr[joint]
             self.data.qpos[address : address + 7] = (*pose.position, *to_wxyz(pose.quaternion))
+            self.data.qvel[speed : speed + 6] = 0.0
 
     def _state(self) -> dict[str, Array]:
         values = np.array(self._measured_numbers(), np.float32)
@@ -238,13 +257,10 @@ class SimArm(ArmWorld):
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint that the caller has limited already.
 
-        The wrench is filtered, as an arm's own estimate is: fingers that close on an object
-        cause 60 N for 10 ms.
+        See `pass_tick`.
         """
         self._arm.follow(setpoint)
-        self._period_s = _FILTER_S
-        self._images, self._delayed = None, None
-        self._step(STEPS_PER_TICK)
+        self.pass_tick()
 
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target with the next actions, also about axes that actions do not turn."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.errors import BadInput
+from serl.motion import Pose
 from serl.sim.arm import ArmWorld
+from serl.sim.physics.controller import Impedance
 from serl.task import Scene
+from serl.types import Image
+
+Pictures = Mapping[tuple[str, tuple[int, int]], Image]
 
 
 class SimPair(ArmWorld):
@@ -15,6 +22,77 @@ class SimPair(ArmWorld):
         if tuple(scene.bases) != (LEFT, RIGHT):
             raise BadInput(f"a pair: expected bases of {LEFT} and {RIGHT}, got {[*scene.bases]}")
         super().__init__(scene, config)
+        self._drawn: tuple[float, Pictures] | None = None  # time and pictures of an instant
+
+    def sides(self) -> tuple[PairSide, PairSide]:
+        """Return each arm for a driver of its own, the left one first."""
+        return PairSide(self, 0), PairSide(self, 1)
+
+    def pictures_of(self, number: int) -> Pictures:
+        """Return the current pictures of the right arm's cameras (1), or of all others (0)."""
+        now_s = float(self.data.time)
+        if self._drawn is None or self._drawn[0] != now_s:
+            self._drawn = now_s, self.pictures()
+        return {
+            name: picture
+            for name, picture in self._drawn[1].items()
+            if name[0].startswith(RIGHT) == bool(number)
+        }
+
+
+class PairSide:
+    """One arm of a pair, as `serl.robot.ServedRobot` as far as a driver in real time needs it.
+
+    Poses are in the frame of both. Time passes when the right arm follows a setpoint.
+
+    Args:
+        world: both arms.
+        number: 0 for the left arm, 1 for the right one.
+
+    Attributes:
+        impedance: gains and clips of the arm's controller.
+    """
+
+    def __init__(self, world: SimPair, number: int) -> None:
+        self._world, self._number = world, number
+        self._arm = world.arms[number]
+        self._other = world.arms[1 - number].prefix
+        self.impedance: Impedance = self._arm.impedance
+
+    @property
+    def target(self) -> tuple[Pose, bool]:
+        """The target pose of the tool, and whether the gripper is to be closed."""
+        return self._arm.target
+
+    def measure(self) -> dict[str, list[float]]:
+        """Return the state of the arm and of the tracked bodies, without the arm's prefix."""
+        return {
+            name.removeprefix(self._arm.prefix): values
+            for name, values in self._world.measure().items()
+            if not name.startswith(self._other)
+        }
+
+    def pictures(self) -> Pictures:
+        """Return the current pictures of the arm's cameras."""
+        return self._world.pictures_of(self._number)
+
+    def grip(self, closed: bool) -> None:
+        """Close or open the gripper."""
+        self._arm.grip(closed)
+
+    def slip(self, slips: bool) -> None:
+        """Let the fingers lose their hold, or hold again."""
+        self._arm.gripper.slip(slips)
+
+    def restore(self, seed: int) -> None:
+        """Place the free bodies of the scene, and leave the arms."""
+        self._world.restore(seed)
+
+    def follow(self, setpoint: Pose) -> None:
+        """Set the controller to a setpoint; the right arm's then advances both by 10 ms."""
+        self._arm.follow(setpoint)
+        if self._number == 1:
+            self._world.pass_tick()
 
 
 sim = SimPair

@@ -44,13 +44,8 @@ def actor(options: argparse.Namespace) -> int:
         BadInput: the run or arm does not exist, or the run is finished.
         SerlError: a process failed for good.
     """
-    from serl.ros.processes import (
-        actor_processes,
-        arm_of,
-        arms_behind_guards,
-        chosen_arm,
-        run_in_domain,
-    )
+    from serl.ros.processes import actor_processes, chosen_arm, run_in_domain
+    from serl.ros.real_arm import arm_of, arms_behind_guards
     from serl.runs.resume import trained_steps
 
     run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")

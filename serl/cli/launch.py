@@ -24,19 +24,19 @@ from serl.report.display import Display
 from serl.ros.environment import USE_SIM_TIME, domain_id_of, environment, meet_others, ros_name
 from serl.ros.lifecycle import AUTOSTART
 from serl.ros.processes import (
-    RealArm,
     actor_names,
     actor_processes,
     all_processes,
     arm_processes,
     described_processes,
     ends_with,
-    guard_process,
+    guard_processes,
     learner_processes,
     prepare,
     sim_process,
     started_domain_id,
 )
+from serl.ros.real_arm import RealArm
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
@@ -158,7 +158,7 @@ def _guard_graph(arguments: Arguments) -> _Graph:
     if arguments["profile"] == "sim":
         return _prepare_graph(run, arm_processes(run, name)[1:], frozenset())
     arm = RealArm(arguments["profile"], arguments["arm_namespace"])
-    return _prepare_graph(run, [guard_process(run, name, arm)], frozenset())
+    return _prepare_graph(run, guard_processes(run, name, arm), frozenset())
 
 
 def _file_graph(arguments: Arguments) -> _Graph:

@@ -22,7 +22,7 @@ from serl.loop import EpisodeKey, Result
 from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
-from serl.runs.guard_setup import guarded_arm
+from serl.runs.guard_setup import guarded_arms
 from serl.runs.real_arm import NO_JUDGE, lacks_judge
 from serl.system.settings_file import checked, leaves
 from serl.teleop.config import TeleopConfig
@@ -205,7 +205,7 @@ def persons_folder(
     config = for_recording(config)
     task = make_rewarded_task(config)
     if config.robot is not None:
-        guarded_arm(config, config.robot)
+        guarded_arms(config, config.robot, config.namespace)
     teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
@@ -311,13 +311,8 @@ def _at_the_arm(
     """Provide the station at a real arm, with its guard process and questions at the terminal."""
     from serl.console.access import remove_address
     from serl.datasets.person import ACTOR
-    from serl.ros.processes import (
-        arm_of,
-        console_processes,
-        guard_process,
-        join_here,
-        run_processes,
-    )
+    from serl.ros.processes import console_processes, guard_processes, join_here, run_processes
+    from serl.ros.real_arm import arm_of
 
     remove_address(run.path)
     arm = arm_of(run)
@@ -326,13 +321,14 @@ def _at_the_arm(
     if options.console:
         host = options.console_host
         page = console_processes(run, ACTOR, options.console_port, host=host)
-    with run_processes(run, [guard_process(run, ACTOR, arm), *page]) as supervisor:
+    arms = {name: each.guarded for name, each in arm.named(ACTOR).items()}
+    with run_processes(run, [*guard_processes(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
         from serl.ros.people.recorder import at_the_arm  # rclpy: only after require_ros
 
         if options.console:
             teleop_commands.announce(run, supervisor, options.console_port)
-        with at_the_terminal(run, {ACTOR: arm.guarded}) as ask:
+        with at_the_terminal(run, arms) as ask:
 
             def check() -> None:
                 supervisor.check()

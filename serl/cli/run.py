@@ -20,7 +20,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summary
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
-from serl.runs.guard_setup import guarded_arm
+from serl.runs.guard_setup import guarded_arms
 from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, lacks_judge
 from serl.runs.scene_reset import check_reset, of_arm
 from serl.runs.task_setup import make_task
@@ -86,7 +86,8 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
         SerlError: a process failed, or a question about a real arm cannot be answered.
         KeyboardInterrupt: Ctrl-C.
     """
-    from serl.ros.processes import arm_of, arms_behind_guards, policy_processes, run_processes
+    from serl.ros.processes import policy_processes, run_processes
+    from serl.ros.real_arm import arm_of, arms_behind_guards
 
     print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
     arm = arm_of(run)
@@ -108,7 +109,7 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
         BadInput: the robot does not exist, or its workspace differs from the task's.
     """
     if robot is not None:
-        guarded_arm(config, robot)
+        guarded_arms(config, robot, namespace)
         robot = plugins.absolute(robot)
     alone: dict[str, Any] = {"robot": None, "namespace": namespace}
     own = alone if robot is None else of_arm(config, robot, namespace)

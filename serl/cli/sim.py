@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from serl.arm_pair import SIDES
 from serl.cli.arguments import add_config, add_task, number
 from serl.errors import BadInput
 from serl.runs.config import parse_overrides, resolve
@@ -57,7 +58,11 @@ def simulate(options: argparse.Namespace) -> int:
     config = resolve(looks, file, overrides, {"task": options.task})
     task = make_task(config)
     check_simulated(task)  # before the arm is announced
-    check_topics(task)
+    pair = faults is not None and task.scene.robot == "bimanual"
+    if task.scene.robot == "bimanual" and not pair:
+        raise BadInput(f"{task.name}: two arms: expected --rehearsal, which serves both")
+    check_topics(task, pair)
+    places = " and ".join(f"/sim/{side}" for side in SIDES) if pair else f"/sim/{ROBOT}"
     clean_shared_memory()
     with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
         from serl.ros.nodes.sim import run  # rclpy: only after require_ros
@@ -67,7 +72,7 @@ def simulate(options: argparse.Namespace) -> int:
         meet_others(folder)
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         print(
-            f"{config.task}: ROS_DOMAIN_ID={domain.id}, topics and services under /sim/{ROBOT}; "
+            f"{config.task}: ROS_DOMAIN_ID={domain.id}, topics and services under {places}; "
             "Ctrl-C ends it",
             flush=True,
         )

@@ -34,7 +34,7 @@ from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, describe_
 from serl.teleop.operator import arm_count
 
 if TYPE_CHECKING:
-    from serl.ros.processes import RealArm
+    from serl.ros.real_arm import RealArm
 
 BEAT_S = 0.02
 _OPENS_S = 30.0
@@ -125,7 +125,8 @@ def console(options: argparse.Namespace) -> int:
 def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
     """Run a console in parallel to the processes started in the block."""
     require_console(host)
-    from serl.ros.processes import arm_of, console_processes, run_extra_processes
+    from serl.ros.processes import console_processes, run_extra_processes
+    from serl.ros.real_arm import arm_of
 
     remove_address(run.path)
     others = _others(run, "actor0")

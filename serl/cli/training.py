@@ -22,14 +22,8 @@ from serl.report.curves import assistance, quarters
 from serl.report.display import Display, Summary, print_summary
 from serl.report.progress import ProgressReader, with_waiting
 from serl.report.report import write_report, write_stages_report
-from serl.ros.processes import (
-    actor_names,
-    all_processes,
-    arms_behind_guards,
-    learner_processes,
-    prefix,
-    run_processes,
-)
+from serl.ros.processes import actor_names, all_processes, learner_processes, prefix, run_processes
+from serl.ros.real_arm import arms_behind_guards
 from serl.runs.baseline import clone
 from serl.runs.checkpoint import Checkpoint, candidates, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig

@@ -13,12 +13,13 @@ from serl.cli import teleop as teleop_commands
 from serl.cli.terminal import at_the_terminal
 from serl.console.access import remove_address
 from serl.errors import BadInput
+from serl.guard.latch import GuardedArm
 from serl.report.display import Display
 from serl.report.progress import ProgressReader, with_waiting
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.runs.graph_file import GraphConfig
-from serl.runs.guard_setup import guarded_arm
+from serl.runs.graph_file import GraphConfig, RobotEntry
+from serl.runs.guard_setup import guarded_arms
 from serl.system.settings_file import checked, read_yaml
 from serl.system.supervisor import Supervisor
 
@@ -43,11 +44,9 @@ def bring_up(options: argparse.Namespace) -> int:
     from serl.ros.processes import (
         described_processes,
         ends_with,
-        real_arm_of,
         require_ros,
         run_in_domain,
         run_processes,
-        simulated_arm,
     )
 
     graph = checked(GraphConfig, read_yaml(options.file))
@@ -64,9 +63,10 @@ def bring_up(options: argparse.Namespace) -> int:
         print(f"starting {spec.name} ({spec.module})", flush=True)
     remove_address(run.path)
     arms = {
-        each.name: real.guarded if (real := real_arm_of(each)) else simulated_arm(run, each.name)
+        name: arm
         for each in graph.robots
         if each.actor and each.profile is not None
+        for name, arm in _guarded(run, each).items()
     }
     with (
         run_processes(run, specs) if graph.learner else run_in_domain(run, specs) as supervisor,
@@ -115,13 +115,25 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
         if robot.profile is None or not is_real(robot.profile):
             continue
         try:
-            profile, _ = guarded_arm(config, robot.profile)
-            check_types(profile)
+            arms = guarded_arms(config, robot.profile, robot.namespace)
+            for arm in arms:
+                check_types(arm.profile)
         except BadInput as error:
             raise BadInput(f"robots.{robot.name}.profile: {error}") from None
-        latch = latch_path(robot.profile, profile, robot.namespace)
-        if (other := entries.setdefault(latch, robot.name)) != robot.name:
-            raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
+        for arm in arms:
+            latch = latch_path(arm.robot, arm.profile, arm.namespace)
+            if (other := entries.setdefault(latch, robot.name)) != robot.name:
+                raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
+
+
+def _guarded(run: RunFolder, robot: RobotEntry) -> dict[str, GuardedArm]:
+    """Return the guarded arm of an entry of a graph file by its actor, both arms of a pair."""
+    from serl.ros.processes import real_arm_of
+    from serl.ros.real_arm import simulated_arm
+
+    if (real := real_arm_of(robot)) is None:
+        return {robot.name: simulated_arm(run, robot.name)}
+    return {name: arm.guarded for name, arm in real.named(robot.name).items()}
 
 
 def _attend(

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from serl.arm_profile import is_real, latch_path, load_robot
+from serl.arm_profile import is_real
 from serl.errors import BadInput
 from serl.guard.latch import GuardedArm
 from serl.ros.environment import (
@@ -24,14 +23,15 @@ from serl.ros.environment import (
     ros_name,
     ros_status,
 )
+from serl.ros.real_arm import RealArm, arm_of, arms_behind_guards
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig, RobotEntry
 from serl.runs.guard_setup import (
     GUARD_FOLDER,
     guarded_arm,
+    guarded_arms,
     settle_guard,
-    simulated_latch,
     write_guard,
 )
 from serl.system.files import read_bounded, write_atomic
@@ -41,43 +41,6 @@ _DOMAIN = "ros_domain"
 _MAX_NOTE_BYTES = 4096
 _NICE, _FIRST = 10, -10
 _ARM = "--arm"  # argument of a real arm's guard
-
-
-class RealArm(NamedTuple):
-    """A real arm: its profile, by name or file, and the absolute namespace of its driver."""
-
-    profile: str
-    namespace: str
-
-    @property
-    def guarded(self) -> GuardedArm:
-        """Namespace and latch of the arm's guard; raises `BadInput` for an unknown profile."""
-        latch = latch_path(self.profile, load_robot(self.profile), self.namespace)
-        return GuardedArm(self.namespace, latch)
-
-
-def arm_of(run: RunFolder) -> RealArm | None:
-    """Return the real arm that a run drives; None without one."""
-    robot = run.config.robot
-    return RealArm(robot, run.config.namespace) if robot is not None and is_real(robot) else None
-
-
-def arms_behind_guards(
-    run: RunFolder, actors: Sequence[str], arm: RealArm | None = None
-) -> dict[str, GuardedArm]:
-    """Return the guarded arms by the name of the actor that drives each.
-
-    They are the given real arm or the run's, driven by the first actor, or a simulated arm for each
-    actor.
-    """
-    if (arm := arm or arm_of(run)) is not None:
-        return {actors[0]: arm.guarded}
-    return {name: simulated_arm(run, name) for name in actors} if run.config.robot else {}
-
-
-def simulated_arm(run: RunFolder, name: str) -> GuardedArm:
-    """Return the simulated arm of an actor."""
-    return GuardedArm(name, simulated_latch(run.path / GUARD_FOLDER, name))
 
 
 def require_ros() -> None:
@@ -92,7 +55,7 @@ def chosen_arm(run: RunFolder, robot: str, namespace: str) -> RealArm:
     if arm_of(run) is None or not is_real(robot):
         own = run.config.robot or "a simulation in its actors' processes"
         raise BadInput(f"--robot {robot}: {run.path} drives {own}")
-    guarded_arm(run.config, robot)
+    guarded_arms(run.config, robot, namespace)
     return RealArm(robot, namespace)
 
 
@@ -144,7 +107,7 @@ def actor_processes(run: RunFolder, name: str, arm: RealArm | None = None) -> li
 def _guarded(run: RunFolder, name: str, arm: RealArm | None) -> list[ProcessSpec]:
     """Return the guard of an actor's arm, and the arm itself where it is simulated."""
     if arm is not None:
-        return [guard_process(run, name, arm)]
+        return guard_processes(run, name, arm)
     return arm_processes(run, name) if run.config.robot else []
 
 
@@ -189,19 +152,26 @@ def policy_processes(
     return [*_guarded(run, name, arm_of(run)), policy]
 
 
-def guard_process(run: RunFolder, name: str, arm: RealArm) -> ProcessSpec:
-    """Return the guard of a real arm, with the arm's latch: see `serl.arm_profile.latch_path`.
+def guard_processes(run: RunFolder, name: str, arm: RealArm) -> list[ProcessSpec]:
+    """Return the guard of a real arm, or of each arm of a pair.
 
-    The guard enforces the task's box, and the profile's workspace where one was taught.
+    Each has the latch of its arm: see `serl.arm_profile.latch_path`. A guard enforces the task's
+    box, and the profile's workspace where one was taught.
     """
-    _, limits = guarded_arm(run.config, arm.profile)
-    settings, guarded = write_guard(run.path / GUARD_FOLDER, name, limits), arm.guarded
-    note = f"{guarded.namespace}\n{guarded.latch.absolute()}\n"
-    write_atomic(_arm_note(run, name), note.encode())
-    arguments = ("--run", str(run.path), "--robot", arm.namespace, _ARM, arm.profile)
-    return _guard(
-        name, arm.namespace, (*arguments, "--config", str(settings), "--latch", str(guarded.latch))
-    )
+    specs = []
+    for setup in guarded_arms(run.config, arm.profile, arm.namespace):
+        own = "-".join(filter(None, (name, setup.side)))
+        settings = write_guard(run.path / GUARD_FOLDER, own, setup.config)
+        guarded = RealArm(setup.robot, setup.namespace).guarded
+        if not setup.side:
+            note = f"{guarded.namespace}\n{guarded.latch.absolute()}\n"
+            write_atomic(_arm_note(run, name), note.encode())
+        arguments = (
+            *("--run", str(run.path), "--robot", setup.namespace, _ARM, setup.robot),
+            *("--config", str(settings), "--latch", str(guarded.latch)),
+        )
+        specs.append(_guard(own, setup.namespace, arguments))
+    return specs
 
 
 def _arm_note(run: RunFolder, name: str) -> Path:
@@ -236,10 +206,11 @@ def console_processes(
     """Return the console of an actor, whose STOP goes to the guard of the arm as well.
 
     With a host, this machine's address in the lab network, it is open to a phone there. The actors
-    `beside` are shown and stopped as well, each with its real arm if it is not the run's.
+    `beside` are shown and stopped as well, each with its real arm if it is not the run's. The STOP
+    of a pair of arms goes to its actor alone, which holds both.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
-    if (real := arm or arm_of(run)) is not None:
+    if (real := arm or arm_of(run)) is not None and not real.is_pair:
         arguments += ("--profile", real.profile)
     if host:
         arguments += ("--host", host)
@@ -248,14 +219,17 @@ def console_processes(
     for name, other in (beside or {}).items():
         guarded = _guarded_by(run, name, other)
         place = (guarded.namespace, str(guarded.latch)) if guarded else ("-", "-")
-        profile = real.profile if (real := other or arm_of(run)) else "-"
+        real = other or arm_of(run)
+        profile = real.profile if real is not None and not real.is_pair else "-"
         arguments += ("--beside", name, *place, profile)
     return [ProcessSpec("console", "serl.ros.nodes.console", arguments, ends=False, node="console")]
 
 
 def _guarded_by(run: RunFolder, actor: str, arm: RealArm | None) -> GuardedArm | None:
     """Return an actor's guarded arm: the given one, else the last that it drove, else the run's."""
-    note = _arm_note(run, actor)
+    note, driven = _arm_note(run, actor), arm or arm_of(run)
+    if driven is not None and driven.is_pair:
+        return None
     if arm is not None:
         return arm.guarded
     if note.exists():
@@ -305,7 +279,7 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
             sim, guard = arm_processes(run, robot.name)
             specs += [sim, guard] if robot.guard else [sim]
         elif robot.guard and (arm := real_arm_of(robot)) is not None:
-            specs.append(guard_process(run, robot.name, arm))
+            specs += guard_processes(run, robot.name, arm)
     if (console := graph.console) is not None:
         seen = next(robot for robot in graph.robots if robot.name == console.robot)
         others = [robot for robot in graph.robots if robot.actor and robot != seen]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import yaml
 
+from serl.arm_pair import read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.errors import BadInput
-from serl.geometry import Quaternion, between
+from serl.geometry import Quaternion, between, multiply
 from serl.guard.config import GuardConfig, limits_of
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import Limits, Motion, pose_from
 from serl.runs.config import TrainConfig
 from serl.runs.graph_file import checked_namespace
+from serl.runs.mounted_arms import MountedArm, mounted_arms
 from serl.runs.real_arm import check_place, within_workspace
 from serl.runs.task_setup import check_topics, make_task
 from serl.system.files import make_folder, write_atomic
@@ -46,6 +49,78 @@ def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfi
     return profile, make_guard_config(task, profile)
 
 
+class GuardSetup(NamedTuple):
+    """An arm of a run that needs a guard.
+
+    Attributes:
+        side: "left" or "right" for an arm of a pair, else empty.
+        robot: name or file of the arm's profile.
+        namespace: namespace of the arm's driver.
+        profile: the arm's profile.
+        config: configuration of the guard.
+    """
+
+    side: str
+    robot: str
+    namespace: str
+    profile: ArmProfile
+    config: GuardConfig
+
+
+def guarded_arms(config: TrainConfig, robot: str, namespace: str = "/") -> list[GuardSetup]:
+    """Return the arm of a run, or both arms of a pair, with the configuration of each guard.
+
+    Raises:
+        BadInput: as `guarded_arm` for a single arm, and as `mounted_arms` for a pair; or a
+            namespace is given to a pair, whose file has those of its arms.
+    """
+    if (pair := read_pair(robot)) is None:
+        return [GuardSetup("", robot, namespace, *guarded_arm(config, robot))]
+    if namespace != "/":
+        raise BadInput(f"namespace: {namespace}: those of a pair are in its file, {robot}")
+    task = make_task(config)
+    left, right = mounted_arms(task, pair)
+    config_of = partial(_pair_guard, task, *_starts(task))
+    return [
+        GuardSetup(arm.side, arm.robot, arm.namespace, arm.profile, config_of(arm))
+        for arm in (left, right)
+    ]
+
+
+def _starts(task: SimulatedTask) -> tuple[list[Quaternion], list[Quaternion]]:
+    """Return the orientations of both tools at starts of a task of two arms."""
+    rng = np.random.default_rng(0)
+    places = [task.scene.place(rng) for _ in range(_STARTS)]
+    rights = [place.right_tcp for place in places if place.right_tcp is not None]
+    return [pose_from(place.tcp).quaternion for place in places], [
+        pose_from(right).quaternion for right in rights
+    ]
+
+
+def _pair_guard(
+    task: SimulatedTask, left: list[Quaternion], right: list[Quaternion], arm: MountedArm
+) -> GuardConfig:
+    """Return the configuration of the guard of one arm of a pair, in its own frame."""
+    command_s = _command_s(task)
+    starts = [multiply(arm.mount.back, q) for q in (left if arm.side == "left" else right)]
+    spread = max(math.hypot(*between(starts[0], start)) for start in starts)
+    place = arm.profile.workspace
+    assert place is not None  # checked by `mounted_arms`
+    widest = min(place.max_rotation_rad, arm.motion.max_rotation_rad + 1.1 * spread)
+    motion = arm.own_motion.model_copy(update={"max_rotation_rad": widest})
+    return _of_arm(arm.profile, motion, place.reference, command_s)
+
+
+def _command_s(task: SimulatedTask) -> float:
+    """Return the command timeout of a guard; raise `BadInput` for a rate that is too low."""
+    if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
+        raise BadInput(
+            f"rate_hz: {task.config.rate_hz:g}: a guard waits {_LONGEST_S:g} s for a target at "
+            f"most, so that an arm would hold between two: at least {_LEAST_PERIODS / _LONGEST_S:g}"
+        )
+    return max(0.15, _LEAST_PERIODS / task.config.rate_hz)
+
+
 def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
     """Return the guard's configuration for a task on an arm.
 
@@ -61,13 +136,8 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
             simulation finds no workspace.
     """
     check_topics(task)
-    if task.config.rate_hz * _LONGEST_S < _LEAST_PERIODS:
-        raise BadInput(
-            f"rate_hz: {task.config.rate_hz:g}: a guard waits {_LONGEST_S:g} s for a target at "
-            f"most, so that an arm would hold between two: at least {_LEAST_PERIODS / _LONGEST_S:g}"
-        )
+    command_s = _command_s(task)
     config, place = task.config, profile.workspace
-    command_s = max(0.15, _LEAST_PERIODS / config.rate_hz)
     if not task.scene.simulated:
         if place is None:
             raise BadInput(f"arm {profile.name}: {task.name} needs a taught workspace: serl setup")

@@ -188,7 +188,8 @@ class _SceneReading:
     """A reading of an arm at rest in a scene, which records the state arrays that a task reads."""
 
     def __init__(self, task: SimulatedTask) -> None:
-        spec = reading_spec(7, task.scene.tracked, task.config.all_views)
+        scene, views = task.scene, task.config.all_views
+        spec = reading_spec(7, scene.tracked, views, scene.bases)
         self.state = _ReadDict(
             {name: np.zeros(each.shape, np.float32) for name, each in spec.state.items()}
         )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from serl import plugins
+from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.errors import BadInput
 from serl.geometry import Quaternion
@@ -14,11 +15,13 @@ from serl.motion import Pose
 from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
 from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
+from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import drawn_by, make_task
 from serl.task import SimulatedTask
 from serl.training.arm_reset import ArmReset
 from serl.training.evaluation import Purpose, start_seed
+from serl.training.pair_reset import PairReset
 from serl.training.resets import SceneReset
 from serl.types import Observation
 
@@ -32,6 +35,8 @@ def reset_kind(config: TrainConfig) -> ResetKind:
     task = make_task(config)
     if task.config.auto_reset or config.stages:
         return "task"
+    if read_pair(config.robot) is not None:
+        return "home"  # both arms have a workspace
     taught = is_real(config.robot) and _profile(config).workspace is not None
     return "home" if taught and not _immovable(task) else "person"
 
@@ -50,7 +55,7 @@ def of_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
     if robot == config.robot:
         return {"robot": robot, "namespace": namespace}
     own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
-    if is_real(robot):
+    if is_real(robot) and read_pair(robot) is None:
         own = load_robot(robot).reset or own
     return {"robot": robot, "namespace": namespace, "reset": own}
 
@@ -58,6 +63,10 @@ def of_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
 def check_reset(config: TrainConfig) -> None:
     """Raise `BadInput`, naming the setting, unless the run's arm can be reset as configured."""
     kind, reset, task = reset_kind(config), config.reset, make_task(config)
+    if read_pair(config.robot) is not None:
+        _check_pair_reset(kind, reset)
+        make_check(config, task)
+        return
     if kind in ("home", "path"):
         if fixed := _immovable(task):
             raise BadInput(f"reset.kind: {kind}: {task.name} {fixed}")
@@ -92,6 +101,9 @@ def make_scene_reset(
     check = make_check(config, task)
     if reset_kind(config) not in ("home", "path"):
         return SceneReset(task, check)
+    rng = np.random.default_rng(start_seed(Purpose.TRAINING, config.seed, f"{actor}/reset", first))
+    if (pair := read_pair(config.robot)) is not None:
+        return _make_pair_reset(config, task, pair, robot, rng, check)
     motion, place = task.config.motion, None
     if is_real(config.robot):
         profile = _profile(config)
@@ -100,10 +112,41 @@ def make_scene_reset(
     position = reset.home_m or (place.home_m if place is not None else None)
     assert position is not None  # the configuration was checked
     taught = place.reference if place is not None else _DOWN
-    rng = np.random.default_rng(start_seed(Purpose.TRAINING, config.seed, f"{actor}/reset", first))
     keep_out = place.keep_out if place is not None else ()
     home = Pose(position, reset.orientation or taught)
     return ArmReset(task, robot, reset, motion, home, rng, check, keep_out)
+
+
+def _check_pair_reset(kind: ResetKind, reset: ResetConfig) -> None:
+    """Raise `BadInput`, naming the setting, unless two arms can be reset as configured."""
+    if kind == "path":
+        raise BadInput("reset.kind: path: is for one arm; two arms take home or person")
+    for name in ("home_m", "orientation"):
+        if getattr(reset, name) is not None:
+            raise BadInput(f"reset.{name}: two arms have one each: give it in the arms' own files")
+
+
+def _make_pair_reset(
+    config: TrainConfig,
+    task: SimulatedTask,
+    pair: ArmPair,
+    robot: Any,
+    rng: np.random.Generator,
+    check: SceneCheck,
+) -> SceneReset:
+    """Return the reset of two arms, each by the settings in its own file, else by the run's."""
+    arms, sizes = {}, {}
+    for arm in mounted_arms(task, pair):
+        place = arm.profile.workspace
+        assert place is not None  # checked by `mounted_arms`
+        own = (arm.profile.reset or config.reset).model_copy(update={"kind": "home"})
+        quaternion = own.orientation or place.reference
+        home = arm.mount.common_pose(Pose(own.home_m or place.home_m, quaternion))
+        keep_out = [arm.mount.common_box(box) for box in arm.keep_out]
+        moved = getattr(robot, arm.side)
+        arms[arm.side] = ArmReset(task, moved, own, arm.motion, home, rng, keep_out=keep_out)
+        sizes[arm.side] = arm.motion.action_spec.shape[0]
+    return PairReset(task, arms, sizes, check)
 
 
 def make_check(config: TrainConfig, task: SimulatedTask) -> SceneCheck:

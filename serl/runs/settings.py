@@ -8,6 +8,7 @@ from typing import Any
 from serl import plugins
 from serl.agents.encoder_weights import with_encoder
 from serl.agents.trunk_weights import with_trunk
+from serl.arm_pair import read_pair
 from serl.arm_profile import is_real, load_robot
 from serl.errors import BadInput
 from serl.reset import ResetConfig
@@ -15,7 +16,7 @@ from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
 from serl.runs.demonstrations import check_recordings, defined_by, specs_of
-from serl.runs.guard_setup import guarded_arm
+from serl.runs.guard_setup import guarded_arms
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import fitting
 from serl.runs.real_arm import check_trainable, tuned_settings
@@ -76,7 +77,7 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
     """Return the settings that a real arm implies, and those in its file; {} in simulation."""
     if robot is None or not is_real(robot):
         return {}
-    own = load_robot(robot).reset
+    own = load_robot(robot).reset if read_pair(robot) is None else None
     reset = own.model_dump(mode="json", exclude_defaults=True) if own is not None else {}
     return {"intervention": "none", "reset": reset}  # there is no simulated human
 
@@ -88,7 +89,7 @@ def _checked(config: TrainConfig) -> list[Spec]:
             name = make_task(each).name
             raise BadInput(f"robot: {name} has no simulation: expected a real arm, --robot NAME")
         if each.robot is not None:
-            check_topics(make_task(each))
+            check_topics(make_task(each), pair=read_pair(each.robot) is not None)
         _check_expert(each, make_demonstrated_task(each))
         if isinstance(each.human, NoviceConfig):
             check_hand(make_task(each))
@@ -175,9 +176,10 @@ def _check_arm(config: TrainConfig) -> None:
     """Raise `BadInput` unless the run's arm can be guarded, and if real, be trained on."""
     assert config.robot is not None
     if is_real(config.robot):
-        load_robot(config.robot)  # first, so that an unknown arm is reported as unknown
+        if read_pair(config.robot) is None:
+            load_robot(config.robot)  # first, so that an unknown arm is reported as unknown
         check_trainable(config, make_task(config))
-    guarded_arm(config, config.robot)
+    guarded_arms(config, config.robot, config.namespace)
 
 
 def _of_task(settings: Mapping[str, Any]) -> dict[str, Any]:

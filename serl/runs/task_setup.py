@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from serl import plugins
 from serl.arm_profile import is_real
+from serl.bimanual import PairConfig
 from serl.camera import REAL, View
 from serl.errors import BadInput
 from serl.motion import check_targets
@@ -79,11 +80,23 @@ def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> Si
     return make_rewarded_task(config) if with_reward else make_task(config)
 
 
-def check_topics(task: SimulatedTask) -> None:
-    """Raise `BadInput` unless the task's robot is an arm that follows targets, sent over topics."""
-    if (robot := task.scene.robot) != "arm":
-        raise BadInput(f"{task.name}: driven by {robot!r} in this process only, not over topics")
-    check_targets(task.name, task.config.motion)
+def check_topics(task: SimulatedTask, pair: bool = False) -> None:
+    """Raise `BadInput` unless a task's arm, or pair of arms, follows targets sent over topics.
+
+    Args:
+        task: the task.
+        pair: whether two arms are driven, instead of one.
+    """
+    driven, config = task.scene.robot, task.config
+    if pair and driven == "arm":
+        raise BadInput(f"{task.name}: moves one arm, and this robot is a pair: give one of them")
+    if driven != ("bimanual" if pair else "arm"):
+        line = f"{task.name}: driven by {driven!r} in this process only, not over topics"
+        two = "; two arms over topics are a file with the keys left and right (--robot FILE)"
+        raise BadInput(line + two if driven == "bimanual" else line)
+    check_targets(task.name, config.motion)
+    if isinstance(config, PairConfig):
+        check_targets(task.name, config.right_motion)
 
 
 def check_one_tool(task: SimulatedTask) -> None:

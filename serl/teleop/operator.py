@@ -97,7 +97,8 @@ class Operator:
         if unknown := [name for name in names if name not in moved]:
             raise BadInput(_objection(unknown[0], len(arms)))
         self._sides = [arm.replace("_", " ") for arm in arms]
-        self.name = self._devices[0].name if len(arms) == 1 else "the pair of devices"
+        first = self._devices[0].name
+        self.name = first if len(arms) == 1 else f"the pair of {first}s"
         self.hands = Hands.OFF
         self._mapping, self._config, self._now_s = mapping, config, now_s
         self._order = [moved.index(name) for name in names]

@@ -6,16 +6,23 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from std_msgs.msg import Header
 
 from serl import plugins
+from serl.arm_pair import AT_HOME, Mount
 from serl.bimanual import Pair
 from serl.errors import SerlError
 from serl.robot import Robot
+from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT
+from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import RosArm
+from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
@@ -51,9 +58,18 @@ class Two:
         self.processes.end()
         self.node.__exit__(None, None, None)
 
-    def _arm(self, side: str) -> RosArm:
-        profile = plugins.load("robot", "franka")
-        return RosArm(self.node, side, profile, ReachConfig(motion=MOTION), lease=side)
+    def _arm(self, side: str, guarded: bool = False) -> RosArm:
+        profile, config = plugins.load("robot", "franka"), ReachConfig(motion=MOTION)
+        return RosArm(self.node, side, profile, config, lease="both", guarded=guarded)
+
+    def guarded(self) -> RosPair:
+        """A pair whose guards the test plays; the right arm looks at the left one."""
+        mounts = (AT_HOME, Mount((1.1, 0.0, 0.0), 2))
+        arms = [
+            MountedRosArm(self._arm(side, guarded=True), mount)
+            for side, mount in zip(self.drivers, mounts, strict=True)
+        ]
+        return RosPair(arms[0], arms[1], (), {})
 
     def pair(self) -> Pair:
         """Well, and ready to be driven."""
@@ -109,3 +125,58 @@ def test_a_driver_that_hangs_stops_both_arms_until_both_are_well(two: Two) -> No
     two.wait()
     assert pair.observe().state["right_tcp_pose"].shape == (7,)
     assert all(arm.stop_reason is None for arm in two.arms)
+
+
+def _keep(beats: list[str], message: Header) -> None:
+    beats.append(message.frame_id)
+
+
+class Guards:
+    """The reports of two guards, repeated; and the heartbeats that each receives."""
+
+    def __init__(self, two: Two) -> None:
+        self.states = {"left": "policy", "right": "policy"}
+        self.beats: dict[str, list[str]] = {"left": [], "right": []}
+        reports = {side: two.node.publisher(of_robot(GUARD_STATE, side)) for side in self.states}
+
+        def report() -> None:
+            for side, publisher in reports.items():
+                publisher.publish(DiagnosticStatus(message=self.states[side]))
+
+        two.node.every(0.05, report)
+        for side, beats in self.beats.items():
+            topic = of_robot(HEARTBEAT, side)
+            two.node.subscribe(topic, partial(_keep, beats))
+
+    def last(self, side: str) -> str:
+        return self.beats[side][-1] if self.beats[side] else ""
+
+
+def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -> None:
+    guards, pair = Guards(two), two.guarded()
+
+    def both(mode: str) -> bool:
+        pair.beat()
+        return all(f" {mode} " in guards.last(side) for side in guards.beats)
+
+    eventually(lambda: all(guard.allows_motion for guard in pair.guards) and both("policy"))
+    reading = pair.observe_when_fresh(60.0)
+    right = two.arms[1].observe_when_fresh(60.0).state["tcp_pose"]
+    assert reading.state["right_tcp_pose"][:2] == pytest.approx(
+        [1.1 - right[0], -right[1]], abs=1e-3
+    )
+    leases = {guards.last(side).split()[0] for side in guards.beats}
+    assert leases == {"both"}, "one controller, two guards"
+    pair.begin_from(reading)
+    guards.states["left"] = "hold: two actors beat"
+    eventually(lambda: not pair.guards[0].allows_motion)
+    assert not pair.act(np.full(6, 0.5, np.float32)).any(), "nor does the right arm move"
+    guards.states["left"] = "estop: a person"
+    eventually(lambda: not pair.guards[0].has_arm)
+    assert pair.stop_reason is None
+    pair.beat()
+    assert pair.stop_reason == "left: the guard stopped the arm: a person"
+    assert all(arm.stop_reason for arm in pair.arms)
+    eventually(lambda: all(" hold " in guards.last(side) for side in guards.beats))
+    with pytest.raises(SerlError, match="estop"):
+        pair.observe()

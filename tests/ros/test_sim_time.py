@@ -20,7 +20,8 @@ from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
-from serl.ros.processes import arm_processes, simulated_arm
+from serl.ros.processes import arm_processes
+from serl.ros.real_arm import simulated_arm
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve

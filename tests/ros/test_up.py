@@ -16,14 +16,14 @@ from serl.cli import main as cli
 from serl.errors import BadInput
 from serl.ros.environment import guard_name
 from serl.ros.processes import (
-    RealArm,
     actor_processes,
     console_processes,
     described_processes,
     ends_with,
-    guard_process,
+    guard_processes,
     learner_processes,
 )
+from serl.ros.real_arm import RealArm
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve
@@ -123,7 +123,12 @@ def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     runs = [made(tmp_path / part, "franka") for part in ("a", "b")]
     arms = [RealArm("franka", "/left"), RealArm("franka", "/right")]
-    latches = [guard_process(run, "arm", arm).arguments[-1] for run in runs for arm in arms]
+    latches = [
+        guard.arguments[-1]
+        for run in runs
+        for arm in arms
+        for guard in guard_processes(run, "arm", arm)
+    ]
     folder = tmp_path / "serl"
     assert latches == 2 * [str(folder / "franka@left.latch"), str(folder / "franka@right.latch")]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serl.arm_pair import AT_HOME, Mount
 from serl.geometry import (
     Quaternion,
     Vector,
@@ -75,13 +77,14 @@ class RehearsalArm:
     Args:
         arm: the simulation.
         config: settings of the faults.
+        mount: place of the base in the frame of the simulation, before it drifts.
 
     Attributes:
         slips: number of grasps that lost their hold so far.
     """
 
-    def __init__(self, arm: ServedRobot, config: RehearsalConfig) -> None:
-        self._arm, self._config = arm, config
+    def __init__(self, arm: ServedRobot, config: RehearsalConfig, mount: Mount = AT_HOME) -> None:
+        self._arm, self._config, self._mount = arm, config, mount
         self._rng = np.random.default_rng((config.seed, 1))
         self._phases = self._rng.uniform(0.0, 2.0 * math.pi, 3)
         self._time_s, self.slips = 0.0, 0
@@ -111,6 +114,10 @@ class RehearsalArm:
         """Return the current camera images."""
         return self._arm.pictures()
 
+    def restore(self, seed: int) -> None:
+        """Place the free bodies of the scene, as a person does, and leave the arms."""
+        cast(Any, self._arm).restore(seed)
+
     def grip(self, closed: bool) -> None:
         """Close or open the gripper; a share of the grasps will slip."""
         self._arm.grip(closed)
@@ -138,13 +145,14 @@ class RehearsalArm:
 
     @property
     def _base(self) -> tuple[Vector, Quaternion]:
-        """Position and orientation of the base in the frame in which it began."""
+        """Position and orientation of the base in the frame of the simulation."""
         config, phase = self._config, math.pi * self._time_s / self._config.drift_s
         x, y, turn = (
             0.5 * (math.sin(phase + begin) - math.sin(begin)) for begin in self._phases.tolist()
         )
         yaw = from_rotation_vector((0.0, 0.0, config.drift_rad * turn))
-        return (config.drift_m * x, config.drift_m * y, 0.0), yaw
+        drift = Pose((config.drift_m * x, config.drift_m * y, 0.0), yaw)
+        return self._mount.common_pose(drift)
 
     def _measured(self, pose: Pose) -> Pose:
         place, turn = self._base

@@ -18,7 +18,7 @@ from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.geometry import Quaternion
 from serl.guard.monitors import GripperMonitor
-from serl.motion import Pose, Target, check_targets
+from serl.motion import Pose, Target, check_targets, pose_from
 from serl.robot import reading_spec
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.guard_client import GuardClient
@@ -283,6 +283,16 @@ class RosArm:
         self._begun, self._fault, self._acted_s = True, "", -math.inf
         self._gripper_monitor.begin(closed)
 
+    def begin_from(self, reading: Observation) -> None:
+        """Begin an episode at the tool of a reading."""
+        state = reading.state
+        self.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
+
+    @property
+    def guards(self) -> tuple[GuardClient, ...]:
+        """The guard of the arm; empty without one."""
+        return () if self.guard is None else (self.guard,)
+
     def beat(self) -> None:
         """Send a heartbeat to the guard; called in each slice of the control loop's waiting.
 
@@ -344,7 +354,7 @@ class RosArm:
 
 
 class GainServices:
-    """Services `~/gains/<mode>`, one per mode of the arm's profile.
+    """Services `~/gains/<mode>`, one per mode of the arm's profile; `~/gains/<side>/<mode>` of two.
 
     They answer at once; the switch is done within a second. If it fails the arm is stopped, as by
     `RosArm.switch`.
@@ -352,15 +362,17 @@ class GainServices:
     Args:
         node: node of the actor.
         arm: the arm whose controller is switched.
+        side: "left" or "right" for an arm of a pair.
     """
 
-    def __init__(self, node: RosNode, arm: RosArm) -> None:
+    def __init__(self, node: RosNode, arm: RosArm, side: str = "") -> None:
         self._arm = arm
         self._remote = Remote(node, lambda: None)  # the control loop sends heartbeats
         self._switching: threading.Thread | None = None
         own = node.handle.get_fully_qualified_name()
         for mode in arm.profile.controller.modes:
-            serve(node, f"{own}/gains/{mode}", partial(self._begin, mode))
+            name = "/".join(filter(None, (own, "gains", side, mode)))
+            serve(node, name, partial(self._begin, mode))
 
     def _begin(self, mode: str) -> str:
         """Start a switch in a thread: the executor's stays free for the controller's answers."""

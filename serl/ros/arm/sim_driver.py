@@ -12,8 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any, ClassVar, cast
 
+from serl.arm_pair import AT_HOME, Mount
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.motion import Pose
@@ -284,9 +286,16 @@ class RealTimeDriver(SimulationDriver):
             self._hold, self._closed = self.arm.target
             return answer
 
-    def run(self, stopping: Callable[[], bool], speed: float = 1.0) -> None:
-        """Tick until stopping, `speed` times as fast as the wall clock; blocks."""
-        period_s, self._stamps = PROFILE_PERIOD_S / speed, Stamps(speed)
+    def run(
+        self, stopping: Callable[[], bool], speed: float = 1.0, *others: RealTimeDriver
+    ) -> None:
+        """Tick until stopping, `speed` times as fast as the wall clock; blocks.
+
+        Drivers of other arms of the same simulation tick after this one.
+        """
+        period_s = PROFILE_PERIOD_S / speed
+        for driver in (self, *others):
+            driver._stamps = Stamps(speed)
         due_s = time.monotonic()
         while not stopping():
             due_s += period_s
@@ -297,7 +306,8 @@ class RealTimeDriver(SimulationDriver):
                 lost = int(-early_s / period_s)
                 self.lost_ticks += lost
                 due_s += lost * period_s
-            self.tick()
+            for driver in (self, *others):
+                driver.tick()
 
     def tick(self) -> None:
         """Simulate 10 ms and publish the arm's measurements."""
@@ -358,7 +368,8 @@ class RehearsalDriver(RealTimeDriver):
 
     Nothing of it is revealed but what a real arm, its cameras and an object tracker measure, and
     pictures arrive late. Arguments are those of `RealTimeDriver`, with the settings in place of the
-    frame rate.
+    frame rate, and the place of the arm's base in the simulation. The service `restore` places the
+    objects of the scene, as a person would, and leaves the arm.
     """
 
     reveals = False
@@ -371,12 +382,20 @@ class RehearsalDriver(RealTimeDriver):
         profile: ArmProfile,
         tracked: Iterable[str],
         config: RehearsalConfig,
+        mount: Mount = AT_HOME,
     ) -> None:
-        faulty = RehearsalArm(arm, config)
+        faulty = RehearsalArm(arm, config, mount)
         super().__init__(node, robot, cast(ServedRobot, faulty), profile, tracked, config.camera_hz)
-        self._faulty = faulty
+        self._faulty, self._starts = faulty, count(config.seed)
+        serve(node, "restore", self.restore)
         self._latency_ticks = round(config.image_latency_s / PROFILE_PERIOD_S)
         self._late: deque[tuple[int, int, Mapping[Any, Image]]] = deque()
+
+    def restore(self) -> str:
+        """Place the objects of the scene at a new start; return a line for people."""
+        with self.lock:
+            self._faulty.restore(next(self._starts))
+        return "the objects are at a start"
 
     def tick(self) -> None:
         """Simulate 10 ms, and publish the measurements and the pictures that are due."""

@@ -6,19 +6,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import SIM, is_real, load_robot
+from serl.bimanual import RIGHT
 from serl.errors import Silent
 from serl.guard.config import LATCHED, GuardState
-from serl.motion import pose_from
+from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import GainServices, RosArm
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.node import RosNode
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.guard_setup import GUARD_FOLDER, simulated_latch
+from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import observed_bodies, within_workspace
 from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
+from serl.task import SimulatedTask, TaskConfig
 from serl.teleop.stop import StopLatch
 
 RESTORE = "bring arm and scene to a start, then go on"
@@ -42,7 +46,10 @@ def make_arm(
     """
     config = config or run.config
     task, robot = make_task(config), config.robot or SIM
-    profile, lease = load_robot(robot), f"{name}.{epoch}"
+    lease = f"{name}.{epoch}"
+    if (pair := read_pair(robot)) is not None:
+        return _make_pair(node, task, pair, lease, _bodies(task, config))
+    profile = load_robot(robot)
     if not is_real(robot):
         simulated = SimulatedRosArm(
             node, name, profile, task.config, task.scene.tracked, lease, guarded=True
@@ -53,26 +60,56 @@ def make_arm(
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
-    bodies = observed_bodies(task)
-    if config.reset.body is not None:
-        bodies = tuple(dict.fromkeys((*bodies, config.reset.body)))
-    arm = RosArm(node, where, profile, own, bodies, lease, guarded=True)
+    arm = RosArm(node, where, profile, own, _bodies(task, config), lease, guarded=True)
     GainServices(node, arm)
     return arm
+
+
+def _bodies(task: SimulatedTask, config: TrainConfig) -> tuple[str, ...]:
+    """Return the bodies whose poses a run on a real arm needs."""
+    checked = () if config.reset.body is None else (config.reset.body,)
+    return tuple(dict.fromkeys((*observed_bodies(task), *checked)))
+
+
+def _make_pair(
+    node: RosNode, task: SimulatedTask, pair: ArmPair, lease: str, bodies: tuple[str, ...]
+) -> RosPair:
+    """Return two arms with one lease; a camera named `right_...` is the right arm's."""
+    config, mounted = task.config, []
+    for arm in mounted_arms(task, pair):
+        is_right = arm.side == "right"
+        views = {
+            name: view
+            for name, view in config.all_views.items()
+            if view.camera.startswith(RIGHT) == is_right
+        }
+        own = TaskConfig(
+            rate_hz=config.rate_hz,
+            motion=arm.own_motion,
+            observe="pixels" if views else "state",
+            views=views,
+        )
+        tracked = () if is_right else bodies
+        made = RosArm(
+            node, arm.namespace.rstrip("/"), arm.profile, own, tracked, lease, guarded=True
+        )
+        GainServices(node, made, arm.side)
+        mounted.append(MountedRosArm(made, arm.mount))
+    return RosPair(mounted[0], mounted[1], bodies, config.all_views)
 
 
 class Station:
     """A real arm between two episodes.
 
     Args:
-        arm: the arm.
+        arm: the arm, or a pair of arms.
         hold: latch of the operator's stop or pause, with its reason.
         is_ending: returns whether the process has to end.
     """
 
     def __init__(
         self,
-        arm: RosArm,
+        arm: RosArm | RosPair,
         hold: StopLatch,
         is_ending: Callable[[], bool],
     ) -> None:
@@ -100,8 +137,7 @@ class Station:
         if not asks and not is_ending():
             if held:
                 self._recover()
-            state = self._arm.observe_when_fresh(_SEEN_S).state
-            self._arm.begin(pose_from(state["tcp_pose"]), bool(state["gripper"][0] < 0.5))
+            self._arm.begin_from(self._arm.observe_when_fresh(_SEEN_S))
         return held
 
     def _recover(self) -> None:
@@ -122,12 +158,13 @@ class Station:
 
     @property
     def _awaits_person(self) -> bool:
-        """Whether the guard reports that it is disarmed or stopped; False if its report is late."""
-        standing = self._arm.guard.standing if self._arm.guard is not None else None
-        return standing is not None and standing.state in (GuardState.DISARMED, *LATCHED)
+        """Whether a guard reports that it is disarmed or stopped; False if its report is late."""
+        reports = [guard.standing for guard in self._arm.guards]
+        waits = (GuardState.DISARMED, *LATCHED)
+        return any(report is not None and report.state in waits for report in reports)
 
     @property
     def has_arm(self) -> bool:
-        """Whether the guard moves or holds the arm."""
-        guard = self._arm.guard
-        return guard is not None and guard.has_arm
+        """Whether each guard moves or holds its arm."""
+        guards = self._arm.guards
+        return bool(guards) and all(guard.has_arm for guard in guards)

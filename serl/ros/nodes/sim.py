@@ -14,6 +14,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 from rosgraph_msgs.msg import Clock
 
 from serl import plugins
+from serl.arm_pair import SIDES, PairedArm, mount_of
 from serl.errors import BadInput
 from serl.robot import ServedRobot
 from serl.ros.arm.rehearsal import RehearsalConfig
@@ -74,6 +76,9 @@ def run(
         BadInput: the task's arm does not follow targets.
     """
     task, profile = make_task(config), plugins.load("robot", "sim")
+    if rehearsal is not None and task.scene.robot == "bimanual":
+        run_pair(folder, config, speed, clock, rehearsal)
+        return
     check_topics(task)
     with plugins.make_simulation(task) as simulation:
         arm = cast(ServedRobot, simulation)
@@ -104,6 +109,53 @@ def run(
                 _log_losses(driver)
             while not (node.stopping or is_orphaned()):
                 node.wait(0.1)
+
+
+def run_pair(
+    folder: Path, config: TrainConfig, speed: float, clock: bool, rehearsal: RehearsalConfig
+) -> None:
+    """Simulate both arms of a task as real ones, in the namespaces `left` and `right`.
+
+    Arguments are those of `run`. Each arm has a node, and poses in the frame of its own base; the
+    bodies of the scene are tracked by the left one. One simulation moves both.
+    """
+    task, profile = make_task(config), plugins.load("robot", "sim")
+    check_topics(task, pair=True)
+    with plugins.make_simulation(task) as simulation, ExitStack() as nodes:
+        simulation.reset(rehearsal.seed)
+        sides = zip(SIDES.items(), cast(Any, simulation).sides(), strict=True)
+        drivers: list[RehearsalDriver] = []
+        opened: list[RosNode] = []
+        for (side, prefix), arm in sides:
+            parameters = describe(config, 1.0 / task.config.rate_hz, arm.impedance.parameters())
+            node = nodes.enter_context(
+                RosNode(
+                    ARM_NODE, folder, local=True, robot=side, parameters=parameters, managed=True
+                )
+            )
+            tracked = () if drivers else task.scene.tracked
+            mount = mount_of(side, PairedArm(profile="sim"), task.scene.bases[prefix])
+            own = rehearsal.model_copy(update={"seed": rehearsal.seed + len(drivers)})
+            driver = RehearsalDriver(node, side, arm, profile, tracked, own, mount)
+            if drivers:
+                driver.lock = drivers[0].lock
+            node.handle.add_on_set_parameters_callback(SimulatedGains(driver, arm.impedance))
+            node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
+            Diagnostics(node, f"simulated {side} arm", partial(_counts, driver))
+            drivers.append(driver)
+            opened.append(node)
+        if clock or speed != 1.0:
+            publish_clock(opened[0], drivers[0])
+        if speed != 1.0:
+            for node in opened:
+                node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
+        first, *others = drivers
+        first.run(lambda: any(n.stopping for n in opened) or is_orphaned(), speed, *others)
+        _log_losses(first)
+
+
+def _counts(driver: RealTimeDriver) -> Mapping[str, float]:
+    return driver.counts
 
 
 def describe(

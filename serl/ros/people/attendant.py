@@ -34,7 +34,7 @@ class Attendant:
 
     Args:
         run: folder of the run.
-        arms: the guarded arm of each actor.
+        arms: the guarded arm of each actor; both arms of a pair as `actor/left`, `actor/right`.
     """
 
     def __init__(self, run: RunFolder, arms: Mapping[str, GuardedArm]) -> None:
@@ -79,13 +79,13 @@ class Attendant:
         return self._arm.means()
 
     def waiting(self, can_answer: bool) -> dict[str, str]:
-        """Return the pending request to a person for each waiting actor, by its name.
+        """Return the pending request to a person for each waiting arm, by its name.
 
         Args:
             can_answer: a person at this terminal can answer the question.
         """
         answerable = self._arm if can_answer and self._question else None
-        return {arm.actor: arm.waits(arm is answerable) for arm in self._arms if arm.question()}
+        return {arm.name: arm.waits(arm is answerable) for arm in self._arms if arm.question()}
 
     def hindrance(self) -> str:
         """Return the condition that keeps a guard stopped despite any answer; empty without one."""
@@ -134,7 +134,7 @@ class Attendant:
         self._timeout_s *= 2.0
 
     def _named(self, arm: SupervisedArm, text: str) -> str:
-        return f"{arm.actor}: {text}" if text and len(self._arms) > 1 else text
+        return f"{arm.name}: {text}" if text and len(self._arms) > 1 else text
 
 
 class _Question(NamedTuple):
@@ -172,14 +172,15 @@ class SupervisedArm:
         remote: client that calls the services.
         run: run of the actor. A simulated arm can hurt no person, so its actor itself arms its
             guard and acknowledges its protective stops: there is no question for either.
-        actor: name of the actor.
+        name: name of the actor; with the side of the arm after a slash for an arm of a pair.
         arm: namespace and latch of the guard.
     """
 
     def __init__(
-        self, node: RosNode, remote: Remote, run: RunFolder, actor: str, arm: GuardedArm
+        self, node: RosNode, remote: Remote, run: RunFolder, name: str, arm: GuardedArm
     ) -> None:
-        self.actor, self._arm = actor, arm.namespace.rstrip("/")
+        actor = name.partition("/")[0]
+        self.name, self.actor, self._arm = name, actor, arm.namespace.rstrip("/")
         self._simulated = is_simulated_arm(run.config.robot)
         self._guard_key = key_path(arm.latch)
         self._actor_key = key_path(run.link(actor) / STOP_FILE)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
+from serl.arm_pair import read_pair
 from serl.arm_profile import load_robot
 from serl.errors import SerlError
 from serl.intervention import Event, Teleop
@@ -70,7 +71,9 @@ def action_frame(config: TrainConfig, robot: str | None = None) -> ActionFrame:
         robot: profile of the arm, if it differs from the run's. A simulation without an arm behind
             ROS 2 has the frames of the simulated arm.
     """
-    profile = load_robot(robot or config.robot or "sim")
+    driven = robot or config.robot or "sim"
+    pair = read_pair(driven)
+    profile = load_robot(driven if pair is None else pair.left.profile)
     frame = make_task(config).config.motion.frame
     return ActionFrame(profile.frame_name(frame), frame == "tool")
 

@@ -96,9 +96,15 @@ def joy_topic(actor: str) -> Topic:
     return Topic(f"{actor}/joy", Joy, latest_only())
 
 
-def twist_topic(actor: str) -> Topic:
-    """Return the topic of twist commands to an actor, for any other node."""
-    return Topic(f"{actor}/teleop/twist", TwistStamped, latest_only())
+def twist_topic(actor: str, side: str = "") -> Topic:
+    """Return the topic of twist commands to an actor, for any other node.
+
+    Args:
+        actor: name of the actor.
+        side: "left" or "right" for an arm of a pair.
+    """
+    name = "/".join(filter(None, (actor, "teleop", side, "twist")))
+    return Topic(name, TwistStamped, latest_only())
 
 
 def leader_topic(actor: str) -> Topic:
@@ -139,8 +145,8 @@ class TopicDevices(Observer):
     """
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: ActionFrame) -> None:
-        self._config, self._node, self._actor = config, node, actor
-        self._pair: tuple[TopicDevice, TopicDevice] | None = None
+        self._config, self._node, self._actor, self._frame = config, node, actor, frame
+        self._pairs: list[tuple[tuple[TopicDevice, TopicDevice], MappingConfig]] = []
         self._devices: list[tuple[TopicDevice, MappingConfig]] = []
         topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
         for name, topic in topics.items():
@@ -170,7 +176,9 @@ class TopicDevices(Observer):
         """Whether any device sends messages, with or without operator input."""
         operator = self._config.operator
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until the loss was reported
-        devices = (*(device for device, _ in self._devices), *(self._pair or ()), self._leader)
+        pairs = (device for pair, _ in self._pairs for device in pair)
+        devices: list[TopicDevice | LeaderArm]
+        devices = [*(each for each, _ in self._devices), *pairs, self._leader]
         return any(device.silence_s <= lost_s for device in devices)
 
     def on_reading(self, reading: Observation) -> None:
@@ -182,14 +190,14 @@ class TopicDevices(Observer):
         self._robot_joints_rad = reading.state["q"].tolist() if "q" in reading.state else []
 
     def people(self, spec: ArraySpec) -> list[Operator]:
-        """Return an operator for each device, or one for a pair where actions move two arms.
+        """Return an operator for each device, or for each pair where actions move two arms.
 
         The list is empty where the actions have an axis that no device can move.
         """
         devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
         devices = [*self._devices, (self._leader, self._config.leader)]
         if arm_count(spec) == 2:
-            devices = [(self._two_hands(), mapping.MAPPING)]
+            devices = [*self._two_hands()]
         try:
             return [
                 Operator(device, mapping, self._config.operator, spec)
@@ -206,11 +214,19 @@ class TopicDevices(Observer):
             message.header.stamp = self._node.handle.get_clock().now().to_msg()
             self._command.publish(message)
 
-    def _two_hands(self) -> tuple[TopicDevice, TopicDevice]:
-        if self._pair is None:
+    def _two_hands(self) -> list[tuple[tuple[TopicDevice, TopicDevice], MappingConfig]]:
+        """Return the pair of `serl teleop` and that of the twist topics, each with its mapping."""
+        if not self._pairs:
             left, right = device_topics(self._actor, 2)
-            self._pair = self._remote("device", left), self._remote("device", right)
-        return self._pair
+            hands = self._remote("device", left), self._remote("device", right)
+            twists = self._twist("left"), self._twist("right")
+            self._pairs = [(hands, mapping.MAPPING), (twists, self._config.twist)]
+        return self._pairs
+
+    def _twist(self, side: str) -> TopicDevice:
+        device = TopicDevice("twist topic", TWIST_AXES)
+        self._node.subscribe(twist_topic(self._actor, side), _twist_into(device, self._frame.name))
+        return device
 
     def _remote(self, name: str, topic: Topic) -> TopicDevice:
         device = TopicDevice(name, AXES, mapping.BUTTONS)

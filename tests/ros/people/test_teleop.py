@@ -190,7 +190,7 @@ def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
     ends: tuple[TopicDevices, RosNode],
 ) -> None:
     devices, other = ends
-    (person,) = devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    person, _ = devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
     assert devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
     left, right = (RemoteHand(other, topic) for topic in device_topics("actor0", 2))
 
@@ -211,6 +211,29 @@ def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
 
     eventually(held)
     eventually(lambda: person() is not None and person.trouble == "left device fell silent")
+
+
+def test_a_twist_for_each_of_two_arms_drives_over_dds(
+    ends: tuple[TopicDevices, RosNode],
+) -> None:
+    devices, other = ends
+    _, person = devices.people(ArraySpec(shape=(4,), low=-1, high=1, unit=TWO_ARMS))
+    assert person.name == "the pair of twist topics"
+    sides = {side: other.publisher(twist_topic("actor0", side)) for side in ("left", "right")}
+
+    def drives(left: float) -> bool:
+        for side, publisher in sides.items():
+            twist = Twist(linear=Vector3(x=left if side == "left" else 0.0))
+            publisher.publish(TwistStamped(twist=twist))
+        time.sleep(0.02)
+        action = person()
+        return action is not None and bool(np.any(action))
+
+    eventually(lambda: not drives(0.0) and devices.has_operator)
+    eventually(lambda: drives(0.5))
+    action = np.array(person())
+    assert action[0] != 0.0
+    assert not action[2:].any(), "the right arm stands"
 
 
 def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:

@@ -1,0 +1,104 @@
+"""The reset of two arms between two episodes: both tools return to random starts together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from serl.arm_pair import SIDES
+from serl.errors import NeedsPerson
+from serl.policy import Policy
+from serl.reset import SceneCheck, no_check
+from serl.task import Task
+from serl.training.arm_reset import ArmReset
+from serl.training.resets import SceneReset
+from serl.types import Action, Observation
+
+
+class PairReset(SceneReset):
+    """Return of both tools to random starts, at the same time, within one episode.
+
+    Args:
+        task: the task.
+        arms: the reset of each arm, by its side, left first; in the frame of both.
+        sizes: number of entries of each arm's action, in the same order.
+        check: condition for the next episode.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        arms: Mapping[str, ArmReset],
+        sizes: Mapping[str, int],
+        check: SceneCheck = no_check,
+    ) -> None:
+        super().__init__(task, check)
+        self._arms, self._sizes = arms, sizes
+
+    def begin(self) -> None:
+        """Draw the start of each arm's next episode."""
+        for arm in self._arms.values():
+            arm.begin()
+
+    def __call__(self, reading: Observation) -> Policy | None:
+        """Return a policy for both arms, or None when both are at rest and the scene is ready.
+
+        Raises:
+            NeedsPerson: one arm needs a person, or the check fails.
+        """
+        scripts: dict[str, Policy | None] = {}
+        for side, arm in self._arms.items():
+            try:
+                scripts[side] = arm(side_reading(reading, SIDES[side]))
+            except NeedsPerson as request:
+                raise NeedsPerson(f"{side}: {request}") from None
+        missing = [f"{side}: {arm.missing}" for side, arm in self._arms.items() if arm.missing]
+        self.missing = "; ".join(missing)
+        if any(scripts.values()):
+            return _BothScripts(scripts, self._sizes)
+        if trouble := self._check(reading):
+            raise NeedsPerson(trouble)
+        return None
+
+    def confirm(self) -> None:
+        """Note that a person has restored the scene."""
+        for arm in self._arms.values():
+            arm.confirm()
+
+    def prepare(self) -> None:
+        """Switch both arms to the gains of the reset, if they have them."""
+        for arm in self._arms.values():
+            arm.prepare()
+
+    def end(self, soften: bool = True) -> None:
+        """Switch both arms back, unless `soften` is False."""
+        for arm in self._arms.values():
+            arm.end(soften)
+
+
+def side_reading(reading: Observation, prefix: str) -> Observation:
+    """Return the reading of one arm of a pair, without its prefix and without images."""
+    state = {
+        name.removeprefix(prefix): values
+        for name, values in reading.state.items()
+        if name.startswith(prefix)
+    }
+    return Observation(state, {}, dict(reading.stamps))
+
+
+class _BothScripts:
+    """Policy of two arms from one for each; an arm without one stays where it is."""
+
+    def __init__(self, scripts: Mapping[str, Policy | None], sizes: Mapping[str, int]) -> None:
+        self._scripts, self._sizes = scripts, sizes
+
+    def __call__(self, observation: Observation) -> Action:
+        """Return the next action of both arms, given a reading."""
+        parts = []
+        for side, script in self._scripts.items():
+            if script is None:
+                parts.append(np.zeros(self._sizes[side], np.float32))
+            else:
+                parts.append(script(side_reading(observation, SIDES[side])))
+        return np.concatenate(parts)

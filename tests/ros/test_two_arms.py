@@ -1,0 +1,122 @@
+"""A training of two rehearsal arms, by the commands of docs/two-arms.md.
+
+`SERL_TWO_ARMS_EPISODES` sets the number of episodes of `make soak`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from serl.guard.config import GuardState
+from serl.log.episode_reader import read_records
+from serl.ros.arm.guard_topics import GUARD_STATE
+from serl.ros.arm.topics import of_robot
+from serl.ros.node import RosNode
+from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.types import ActionSource, End, Step
+
+from ..support.command import Command
+from .conftest import Start
+from .support.tracked import PROGRESS
+
+pytestmark = [pytest.mark.ros, pytest.mark.slow]
+
+EPISODES = int(os.environ.get("SERL_TWO_ARMS_EPISODES", "10"))
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+SMALL = (
+    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
+    *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
+    *("--demos", "0", "--trials", "0", "--steps", "100000", "--task_config.time_limit_s", "2.0"),
+)
+
+
+def answer_until(command: Command, done: Callable[[], bool]) -> list[str]:
+    """Confirm what is asked until it is done; return the questions about the scene."""
+    asked: list[str] = []
+
+    def step() -> bool:
+        lines = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        questions = [line for line in lines if ": Enter " in line and line.endswith("\n")]
+        if len(questions) > len(asked):
+            asked[:] = questions
+            command.say()
+        return done() or not command.is_running
+
+    eventually(step, 120.0 + 20.0 * EPISODES, lambda: command.output[-2000:])
+    assert command.is_running, command.output[-2000:]
+    return [question for question in asked if "guard" not in question and "estop" not in question]
+
+
+def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, start: Start) -> None:
+    for name in ("pair.yaml", "pair_arm.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
+    sim.until("topics and services under /sim/left and /sim/right")
+    command = start("train", "handover", "--robot", "pair.yaml", *SMALL)
+
+    def run() -> RunFolder | None:
+        found = [path for path in tmp_path.glob("runs/*/*") if (path / "config.yaml").exists()]
+        return RunFolder.open(found[0]) if found else None
+
+    def done() -> bool:
+        part = run()
+        return part is not None and len([*part.episodes("actor0").glob("*[0-9].mcap")]) >= (
+            2 * EPISODES
+        )
+
+    asked = answer_until(command, done)
+    assert [each for each in asked if "newest message" not in each] == []  # a busy machine is late
+    one_guard_stops_both(tmp_path, command)
+    command.interrupt()
+    part = run()
+    assert part is not None
+    records = list(read_records(part.episodes("actor0"), make_spec(make_task(part.config))))
+    ends = {record.key.episode for record in records if isinstance(record, End)}
+    firsts = {
+        record.key.episode: record
+        for record in records
+        if isinstance(record, Step) and record.key.index == 0
+    }
+    learned = [
+        step.observation.state
+        for episode, step in firsts.items()
+        if episode in ends and step.source is ActionSource.POLICY
+    ]
+    assert len(learned) >= EPISODES // 2
+    for state in learned:  # homes of pair_arm.yaml, seen from the meeting places of the task
+        assert math.hypot(*(state["left_from_meeting"][:2] - [0.4 - 0.485, 0.0])) < 0.035
+        assert math.hypot(*(state["right_from_meeting"][:2] - [0.7 - 0.615, 0.0])) < 0.035
+
+
+def one_guard_stops_both(folder: Path, command: Command) -> None:
+    """Stop the right guard by its service; the left arm is held as well."""
+    states: dict[str, str] = {}
+    with RosNode("watcher", folder, local=True) as node:
+
+        def watch(side: str) -> None:
+            topic = of_robot(GUARD_STATE, f"/sim/{side}")
+
+            def take(message: DiagnosticStatus) -> None:
+                states[side] = message.message
+
+            node.subscribe(topic, take)
+
+        for side in ("left", "right"):
+            watch(side)
+        moving = {str(GuardState.POLICY), str(GuardState.RESET)}
+        answer_until(command, lambda: len(states) == 2 and set(states.values()) <= moving)
+        Remote(node, lambda: None).trigger("/sim/right/guard/estop")
+        eventually(lambda: states["right"].startswith(GuardState.ESTOP))
+        eventually(lambda: states["left"] not in moving, found=lambda: json.dumps(states))
+        assert states["left"].startswith(GuardState.HOLD), states

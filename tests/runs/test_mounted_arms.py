@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl.arm_pair import read_pair
+from serl.errors import BadInput
+from serl.guard.checks import is_inside
+from serl.motion import pose_from
+from serl.runs.config import resolve
+from serl.runs.guard_setup import guarded_arms
+from serl.runs.mounted_arms import mounted_arms
+from serl.runs.scene_reset import check_reset, make_scene_reset, reset_kind
+from serl.runs.settings import run_settings
+from serl.runs.task_setup import make_task
+from serl.training.pair_reset import PairReset
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> str:
+    for name in ("pair.yaml", "pair_arm.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    return str(tmp_path / "pair.yaml")
+
+
+def config(task: str, robot: str | None, **settings: Any) -> Any:
+    return resolve({"task": task, "robot": robot, "demos": 0, "trials": 0, **settings})
+
+
+@pytest.mark.parametrize("name", ["handover", "timing_belt"])
+def test_each_guard_allows_the_starts_of_its_tool_on_its_side_of_a_plane(
+    pair: str, name: str
+) -> None:
+    settings = config(name, pair)
+    task, file = make_task(settings), read_pair(pair)
+    assert file is not None
+    left, right = mounted_arms(task, file)
+    axis = 0 if name == "handover" else 1
+    low, high = sorted((left.motion, right.motion), key=lambda motion: motion.box_low_m[axis])
+    assert high.box_low_m[axis] - low.box_high_m[axis] >= 0.07 - 1e-9
+    guards = {setup.side: setup for setup in guarded_arms(settings, pair)}
+    assert [guards[side].namespace for side in ("left", "right")] == ["/sim/left", "/sim/right"]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        place = task.scene.place(rng)
+        for arm, tcp in ((left, place.tcp), (right, place.right_tcp)):
+            assert tcp is not None
+            own = arm.mount.own_pose(pose_from(tcp))
+            assert is_inside(own, guards[arm.side].config)
+
+
+def test_both_arms_return_to_their_homes_by_default(pair: str) -> None:
+    settings = config("handover", pair)
+    assert reset_kind(settings) == "home"
+    check_reset(settings)
+
+    class Arms:
+        left = right = None
+
+    reset = make_scene_reset(settings, make_task(settings), Arms(), "actor0", 0)
+    assert isinstance(reset, PairReset)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("pick_cube", {}, "pick_cube: moves one arm, and this robot is a pair"),
+        ("handover", {"namespace": "/x"}, "namespace: /x: those of a pair are in its file"),
+        ("handover", {"reset": {"home_m": [0, 0, 0]}}, "reset.home_m: two arms have one each"),
+        ("handover", {"task_config": {"rate_hz": 2}}, "rate_hz: 2"),
+    ],
+)
+def test_a_bad_combination_is_refused_in_one_line(
+    pair: str, task: str, settings: dict[str, Any], message: str
+) -> None:
+    given = {"robot": pair, "demos": 0, "trials": 0, **settings}
+    with pytest.raises(BadInput, match=message) as caught:
+        run_settings(task, given, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_one_arm_is_no_pair_and_each_arm_needs_a_workspace(pair: str, tmp_path: Path) -> None:
+    one = str(tmp_path / "pair_arm.yaml")
+    with pytest.raises(BadInput, match="a file with the keys left and right"):
+        run_settings("handover", {"robot": one, "demos": 0, "trials": 0}, {})
+    untaught = tmp_path / "untaught.yaml"
+    untaught.write_text("left: sim\nright: {profile: sim, namespace: /right}")
+    with pytest.raises(BadInput, match="left: sim: has no workspace"):
+        run_settings("handover", {"robot": str(untaught), "demos": 0, "trials": 0}, {})
+    absent = tmp_path / "absent.yaml"
+    absent.write_text("left: nothing.yaml\nright: {profile: sim, namespace: /right}")
+    with pytest.raises(BadInput, match=r"left: .*nothing.yaml: cannot be read"):
+        run_settings("handover", {"robot": str(absent), "demos": 0, "trials": 0}, {})
