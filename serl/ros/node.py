@@ -32,7 +32,14 @@ from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.parameters import DescribedParameter, declare
-from serl.ros.ports import full_port, read_ports, reads_domain, removed_ports, replace_port
+from serl.ros.ports import (
+    full_port,
+    hold_ports,
+    read_ports,
+    reads_domain,
+    removed_ports,
+    replace_port,
+)
 from serl.ros.rosout import DRAIN_S, ROSOUT, RosoutHandler
 from serl.ros.tags import Signer, opened
 from serl.ros.topics import Topic
@@ -304,6 +311,7 @@ class RosNode:
             self._failure, self.stopping = SerlError(self.deaf), True
 
     def _leave(self) -> None:
+        hold_ports(self._context.get_domain_id(), self._locks)
         self.handle.destroy_node()
         self._context.try_shutdown()
 

@@ -14,12 +14,19 @@ seconds of the death of a reader, and the other readers move to the new port; bu
 index of its status in the old one (`SharedMemManager::Listener::operator=`). The death of a reader
 that has moved is therefore not noticed: its messages are never freed, and once 512 lie in the port,
 the port is full for good, and no node discovers another (`full_port`, `replace_port`).
+
+A node that leaves is in danger as well, after the death of a process that read its ports or was
+sending to them: a process that is killed while it sends leaves a mutex of the port locked. The
+thread of the node that reads the port then replaces it, frees the old one, and forgets the request
+to end. The thread that closes the port meanwhile reads freed memory, or waits for the other for
+good (`SharedMemManager::Listener::regenerate_port` and `close`; see `hold_ports`).
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,11 +37,17 @@ from serl.system.files import open_regular
 
 _PORT = "/dev/shm/fastrtps_port"
 _PORTS_OF_DOMAIN = 250
+_HOLD_MS, _PLAUSIBLE_MS = 2_000, 3_600_000
+_MOVE_S, _POLL_S = 2.0, 0.02  # a reader waits at most 1 s for a mutex, then 0.33 s
 _DELETED = " (deleted)"
 
 _STATUS = struct.Struct("<6I")
 """Offset of the ring, number of the port, readers, two timeouts, cells of the ring."""
-_STATUS_AT, _FLAGS_AT, _IS_OK = 0x110, 0x12C, 0x01
+_CHECKED_AT, _STATUS_AT, _FLAGS_AT, _IS_OK = 0x100, 0x110, 0x12C, 0x01
+_CHECKED = struct.Struct("<q")
+"""Wall time of the last look for dead readers, in ms; any process looks a second later."""
+_MUTEXES_AT, _MUTEX, _SHARED = (0x5148, 0x5170), struct.Struct("<5I"), 0x80
+"""Lock word, count, owner's thread, users, kind (each a pthread_mutex_t of glibc)."""
 _RING = struct.Struct("<3I")
 """Place of the next message, free cells, cells."""
 
@@ -78,8 +91,9 @@ def full_port(domain_id: int) -> int | None:
 
     A port of another version of Fast DDS, with its fields elsewhere, does not count as full.
     """
-    with suppress(OSError, CorruptData), _open_port(domain_id, "rb") as file:
-        return _place_if_full(file, domain_id)
+    port = discovery_port(domain_id)
+    with suppress(OSError, CorruptData), _open_port(port, "rb") as file:
+        return _place_if_full(file, port)
     return None
 
 
@@ -89,23 +103,69 @@ def replace_port(domain_id: int) -> None:
     Fast DDS marks so the port of a reader whose death it has noticed. Readers move to the new port
     within 0.4 s, writers with their next message; none of them has to join again.
     """
-    with suppress(OSError, CorruptData), _open_port(domain_id, "r+b") as file:
-        if _place_if_full(file, domain_id) is not None:
+    port = discovery_port(domain_id)
+    with suppress(OSError, CorruptData), _open_port(port, "r+b") as file:
+        if _place_if_full(file, port) is not None:
             flags = os.pread(file.fileno(), 1, _FLAGS_AT)[0]
             os.pwrite(file.fileno(), bytes([flags & ~_IS_OK]), _FLAGS_AT)
 
 
-def _open_port(domain_id: int, mode: str) -> IO[bytes]:
-    return open_regular(Path(f"{_PORT}{discovery_port(domain_id)}"), mode=mode, buffering=0)
+def hold_ports(domain_id: int, locks: Iterable[str]) -> None:
+    """Keep the ports that a node reads from being replaced while it closes them.
+
+    No process looks for dead readers of these ports in the next 3 s. Where a port has failed or is
+    about to, this blocks until the node has moved to the new one, at most for 2 s.
+
+    Args:
+        domain_id: domain of the node.
+        locks: lock files of the ports that the node reads.
+    """
+    ports = {int(lock.rpartition("_")[0].removeprefix(_PORT)) for lock in locks}
+    deadline_s = time.monotonic() + _MOVE_S
+    while not all([_hold(port) for port in ports]) or removed_ports(domain_id, locks):
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(_POLL_S)
 
 
-def _place_if_full(file: IO[bytes], domain_id: int) -> int | None:
-    status = os.pread(file.fileno(), _STATUS.size, _STATUS_AT)
-    if len(status) < _STATUS.size:
+def _hold(port: int) -> bool:
+    """Postpone the next look for dead readers of a port; return False if it has failed."""
+    with suppress(OSError, CorruptData), _open_port(port, "r+b") as file:
+        if _status(file, port) is None:
+            return True
+        now_ms = 1e3 * time.time()
+        checked_ms = _CHECKED.unpack(os.pread(file.fileno(), _CHECKED.size, _CHECKED_AT))[0]
+        if abs(checked_ms - now_ms) < _PLAUSIBLE_MS:
+            os.pwrite(file.fileno(), _CHECKED.pack(round(now_ms + _HOLD_MS)), _CHECKED_AT)
+        left = any(_is_left_locked(file, at) for at in _MUTEXES_AT)
+        return bool(os.pread(file.fileno(), 1, _FLAGS_AT)[0] & _IS_OK) and not left
+    return True
+
+
+def _is_left_locked(file: IO[bytes], at: int) -> bool:
+    """Return whether a mutex belongs to a thread that has ended without unlocking it."""
+    mutex = os.pread(file.fileno(), _MUTEX.size, at).ljust(_MUTEX.size, b"\0")
+    locked, _, owner, _, kind = _MUTEX.unpack(mutex)
+    return bool(locked) and kind == _SHARED and not Path(f"/proc/{owner}").exists()
+
+
+def _open_port(port: int, mode: str) -> IO[bytes]:
+    return open_regular(Path(f"{_PORT}{port}"), mode=mode, buffering=0)
+
+
+def _status(file: IO[bytes], port: int) -> tuple[int, int] | None:
+    """Return the offset and the length of a port's ring; None where the fields lie elsewhere."""
+    data = os.pread(file.fileno(), _STATUS.size, _STATUS_AT)
+    ring_at, number, *_, cells = _STATUS.unpack(data) if len(data) == _STATUS.size else [0] * 6
+    return (ring_at, cells) if number == port else None
+
+
+def _place_if_full(file: IO[bytes], port: int) -> int | None:
+    if (status := _status(file, port)) is None:
         return None
-    ring_at, port, *_, capacity = _STATUS.unpack(status)
+    ring_at, capacity = status
     ring = os.pread(file.fileno(), _RING.size, ring_at)
-    if port != discovery_port(domain_id) or len(ring) < _RING.size:
+    if len(ring) < _RING.size:
         return None
     place, free, cells = _RING.unpack(ring)
     return place if (free, cells) == (0, capacity) and capacity else None

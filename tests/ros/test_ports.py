@@ -21,6 +21,7 @@ from serl.ros.node import RosNode
 from serl.ros.ports import (
     discovery_port,
     full_port,
+    hold_ports,
     read_ports,
     reads_domain,
     removed_ports,
@@ -100,6 +101,25 @@ def _lose(domain: Domain, folder: Path) -> None:
         lock = next(name for name in read_ports().values() if name.endswith("_el"))
         Path(lock.removesuffix("_el")).unlink()
         eventually(lambda: node.stopping)
+
+
+def test_a_node_leaves_after_the_death_of_a_process_that_was_sending_to_it(
+    domain: Domain, tmp_path: Path
+) -> None:
+    script = Path(__file__).with_name("support") / "leaving_process.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60.0, check=True)
+
+
+def test_no_port_that_a_node_closes_is_replaced_meanwhile(domain: Domain, tmp_path: Path) -> None:
+    with RosNode("survivor", tmp_path):
+        port, locks = path_of(domain), set(read_ports().values())
+        with peer("killed", domain, tmp_path) as killed:
+            killed.kill()
+        inode = port.stat().st_ino
+        hold_ports(domain.id, locks)
+        begin_s = time.monotonic()
+        eventually(lambda: port.stat().st_ino != inode)
+        assert time.monotonic() - begin_s > 2.9  # by a look each second otherwise
 
 
 PEER = """

@@ -95,6 +95,7 @@ class GuardProcesses(contextlib.ExitStack):
         self.latch.write_text("serl latch: disarmed\n")
         (folder / "guard.yaml").write_text(config.model_dump_json())
         self.processes: dict[str, subprocess.Popen[str]] = {}
+        self._started: list[subprocess.Popen[str]] = []
         self.environment = environment(int(os.environ["ROS_DOMAIN_ID"]), folder)
         self.operator = RosNode("operator", folder, local=True)
         self.lateness = Lateness()
@@ -104,6 +105,7 @@ class GuardProcesses(contextlib.ExitStack):
         self.not_now = ""
 
     def __enter__(self) -> Self:
+        self.callback(self._kill_all)  # last of all: Fast DDS may crash as a node leaves after it
         self.enter_context(self.operator)
         self.enter_context(self.lateness)
         name = f"{self.prefix}/{GUARD_STATE.name}"
@@ -122,14 +124,15 @@ class GuardProcesses(contextlib.ExitStack):
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a process of Python."""
-        self.processes[name] = process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *arguments],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.callback(_kill, process)
+        self.processes[name] = process
+        self._started.append(process)
         return process
 
     def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
@@ -187,9 +190,10 @@ class GuardProcesses(contextlib.ExitStack):
             if pair.key not in ("limits", NOT_NOW)
         }
 
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-    process.communicate()
+    def _kill_all(self) -> None:
+        for process in reversed(self._started):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+        for process in self._started:
+            process.communicate()
