@@ -17,6 +17,7 @@ import serl.sim  # noqa: F401 (says by which library to draw; before any test im
 
 from .support.preloaded import preloading
 
+SHARED = ("module", "class")
 _AUDIT = Path(__file__).with_name("audit")
 
 runpy.run_path(str(_AUDIT / "sitecustomize.py"))
@@ -28,6 +29,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(_AUDIT), os.environ.get("PYTHONPATH")])
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that share a fixture of their file or class to one worker, which makes it once."""
+    for item in items:
+        made = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        shared = {each.baseid for fixtures in made for each in fixtures if each.scope in SHARED}
+        for place in shared:
+            if ".py" in place and item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group(place))
 
 
 @pytest.fixture(scope="session", autouse=True)

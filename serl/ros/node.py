@@ -278,7 +278,8 @@ class RosNode:
         )
         new = {fd: lock for fd, lock in read_ports().items() if before.get(fd) != lock}
         self._locks = set(new.values())
-        if deaf := new and not reads_domain(new, self._context.get_domain_id()):
+        self._domain = self._context.get_domain_id()
+        if deaf := new and not reads_domain(new, self._domain):
             self._leave()
         return not deaf
 
@@ -300,7 +301,7 @@ class RosNode:
         if self.timeless and not self._warned_of_time:
             self._warned_of_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
-        before, domain = self._removed, self._context.get_domain_id()
+        before, domain = self._removed, self._domain
         self._removed = removed_ports(domain, self._locks)
         full_before, self._full_port = self._full_port, full_port(domain)
         if self._full_port is not None and self._full_port == full_before:
@@ -311,7 +312,7 @@ class RosNode:
             self._failure, self.stopping = SerlError(self.deaf), True
 
     def _leave(self) -> None:
-        hold_ports(self._context.get_domain_id(), self._locks)
+        hold_ports(self._domain, self._locks)
         self.handle.destroy_node()
         self._context.try_shutdown()
 

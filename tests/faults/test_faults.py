@@ -30,7 +30,7 @@ def _marked(fault: Fault) -> Any:
     return pytest.param(fault, id=fault.name, marks=marks)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # not "module": one worker would run all faults
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage = Stage(tmp_path_factory.mktemp("scenes"))
     yield stage

@@ -98,8 +98,11 @@ def _lose(domain: Domain, folder: Path) -> None:
     with RosNode("first", folder) as node:
         node.wait(1.0)
         assert not node.stopping
-        lock = next(name for name in read_ports().values() if name.endswith("_el"))
-        Path(lock.removesuffix("_el")).unlink()
+        numbers = range(discovery_port(domain.id), discovery_port(domain.id + 1))
+        ports = [Path(lock.removesuffix("_el")) for lock in read_ports().values()]
+        next(
+            port for port in ports if port.name.removeprefix("fastrtps_port") in map(str, numbers)
+        ).unlink()
         eventually(lambda: node.stopping)
 
 
