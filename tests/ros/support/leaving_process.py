@@ -1,4 +1,4 @@
-"""A node that leaves half a second after a process died while it was sending to the node's ports.
+"""Nodes that leave half a second after a process died while it was sending to their ports.
 
 The death is made: a mutex that belongs to no living thread. Arguments: folder of the run.
 """
@@ -26,7 +26,10 @@ def leave_locked(port: Path) -> None:
 
 
 if __name__ == "__main__":
-    with RosNode("first", Path(sys.argv[1])):
-        for lock in read_ports().values():
-            leave_locked(Path(lock.rpartition("_")[0]))
-        time.sleep(0.5)  # the readers wait for the mutex, and give up before the one that closes
+    for _ in range(3):  # two of three crash without `hold_ports`
+        with RosNode("first", Path(sys.argv[1])):
+            for lock in read_ports().values():
+                leave_locked(Path(lock.rpartition("_")[0]))
+            time.sleep(
+                0.5
+            )  # the readers wait for the mutex, and give up before the one that closes
