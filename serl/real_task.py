@@ -29,7 +29,9 @@ from serl.types import Array, Observation, Outcome
 
 _POSITION = ArraySpec(shape=(3,), unit="m, base frame")
 _TURNS = {"roll", "pitch", "yaw"}
-_NAME = r"^[a-z][a-z0-9_]{0,31}$"
+
+NAME = r"^[a-z][a-z0-9_]{0,31}$"
+"""Pattern of a task's name."""
 
 
 class RealTaskConfig(TaskConfig):
@@ -133,7 +135,7 @@ class _TaskFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
-    task: str = Field(pattern=_NAME)
+    task: str = Field(pattern=NAME)
     summary: str = ""
     tracked: tuple[str, ...] = ()
     training: dict[str, Any] = {}
@@ -185,8 +187,19 @@ def write_task(
     values = config.model_dump(mode="json", exclude_defaults=True)
     own = {"task": name, "summary": summary, **values, "training": dict(training)}
     checked(_TaskFile, {key: own[key] for key in ("task", "summary", "training")})
-    text = yaml.safe_dump(own, sort_keys=False, default_flow_style=None, width=100)
-    write_atomic(path, text.encode())
+    lines = []
+    for key, value in own.items():
+        if isinstance(value, Mapping) and value:
+            lines += [f"{key}:", *(f"  {inner}: {_flow(value[inner])}" for inner in value)]
+        else:
+            lines.append(f"{key}: {_flow(value)}")
+    write_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.removesuffix("...\n").strip()
 
 
 def has_simulation(task: Task) -> bool:

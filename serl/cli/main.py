@@ -54,6 +54,7 @@ class Command(NamedTuple):
 _GROUPS = {
     "demos": "import demonstrations, or remove the newest one",
     "encoder": "import or pretrain image encoders",
+    "task": "teach a task at a real arm",
     "reward": "collect and label images, train and audit success classifiers",
 }
 _DAY = ("doctor", "record", "train", "replay", "eval", "run")
@@ -62,7 +63,7 @@ _DAY = ("doctor", "record", "train", "replay", "eval", "run")
 _SECTIONS = {
     "a working day": _DAY,
     "an arm, its cameras and its operator": (
-        "setup", "guard", "order", "camera", "teleop", "console", "sim",
+        "setup", "task", "guard", "order", "camera", "teleop", "console", "sim",
     ),
     "data and rewards": ("demos", "export", "reward", "encoder"),
     "more trainings": ("plan", "learner", "actor", "up", "sweep", "compare", "bench"),
@@ -113,6 +114,7 @@ COMMANDS = {
     "guard": Command("guard:guard", "run the guard of an arm for any ROS 2 controller", _STOPPED),
     "order": Command("order:order", "end a stop or arm a guard, signed with its key"),
     "setup": Command("setup:setup", "commission an arm step by step", "completed steps are kept"),
+    "task new": Command("task:new", "teach a task without a simulation at an arm, by hand"),
     "camera": Command(
         "camera:camera", "publish a USB camera, a RealSense or a film to ROS 2", _STOPPED
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,10 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
     add_namespace(parser)
     add_checkpoint(parser)
     parser.add_argument(
-        "--episodes", type=integer(1), metavar="N", help="number of episodes, else until Ctrl-C"
+        "--episodes",
+        type=integer(1),
+        metavar="N",
+        help="number of episodes, faults left out; else until Ctrl-C",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"folder to record in, else RUN/{FOLDER}/..."
@@ -79,8 +82,21 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
+def deploy(
+    run: RunFolder,
+    checkpoint: Path,
+    episodes: int | None,
+    candidates: Sequence[Path] = (),
+    most: int = 0,
+) -> None:
     """Execute a policy in the processes of a deployment and print the result of each episode.
+
+    Args:
+        run: folder of the deployment.
+        checkpoint: folder of the checkpoint.
+        episodes: number of episodes that count as trials; None for no end.
+        candidates: further checkpoints, of which trials choose one first.
+        most: largest number of these trials of each checkpoint.
 
     Raises:
         SerlError: a process failed, or a question about a real arm cannot be answered.
@@ -89,7 +105,8 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
     from serl.ros.processes import policy_processes, run_processes
     from serl.ros.real_arm import arm_of, arms_behind_guards
 
-    print(f"policy: checkpoint {int(checkpoint.name):,}", flush=True)
+    paths = (*candidates, checkpoint)
+    print(f"policy: checkpoint {' or '.join(f'{int(path.name):,}' for path in paths)}", flush=True)
     arm = arm_of(run)
     unjudged = arm is not None and lacks_judge(make_task(run.config))
     if unjudged and run.config.reward.kind == "task":
@@ -97,7 +114,7 @@ def deploy(run: RunFolder, checkpoint: Path, episodes: int | None) -> None:
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)
     arms = arms_behind_guards(run, [ACTOR], arm)
-    specs = policy_processes(run, ACTOR, checkpoint, episodes)
+    specs = policy_processes(run, ACTOR, checkpoint, episodes, candidates, most)
     with run_processes(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
         _follow(run, supervisor, attend)
 

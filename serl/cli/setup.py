@@ -9,8 +9,8 @@ import argparse
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ from serl.workspace import SetupResult
 if TYPE_CHECKING:
     from serl.ros.setup.session import SetupSession
     from serl.ros.setup.steps import SetupStep
+    from serl.teleop.device import Device
+    from serl.teleop.mapping import MappingConfig
 
 _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
 
@@ -92,38 +94,68 @@ def setup(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or the profile is invalid.
     """
+    out = _destination(options.robot, options.out)
+    profile, asker = read_robot(out) if out.exists() else load_robot(options.robot), SetupTerminal()
+    place = place_of(profile, options.namespace)
+    with ExitStack() as stack:
+        device = opened_device(options.device, options.path) if options.device else None
+        if device is not None:
+            stack.callback(device[0].close)
+        devices = (device,) if device else ()
+        session = stack.enter_context(
+            setup_session(profile, str(out), options.namespace, out, asker, devices)
+        )
+        from serl.ros.setup.steps import STEPS  # rclpy: only after require_ros
+
+        session.profile = _without(session.profile, options.repeat, [step.name for step in STEPS])
+        asker.show(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
+        return 0 if walk(session, STEPS) else 1
+
+
+@contextmanager
+def setup_session(
+    profile: ArmProfile,
+    robot: str,
+    namespace: str,
+    out: Path,
+    asker: SetupTerminal,
+    devices: Sequence[tuple[Device, MappingConfig]] = (),
+) -> Iterator[SetupSession]:
+    """Provide a session with an arm, which nothing commands yet.
+
+    Args:
+        profile: profile of the arm.
+        robot: name or file of that profile, to which the arm's latch belongs.
+        namespace: namespace of the driver's topics.
+        out: file that is to be written; pictures are stored beside it.
+        asker: dialogue with the person.
+        devices: devices of this machine for takeovers.
+
+    Raises:
+        BadInput: ROS 2 is missing, or the namespace is invalid.
+    """
     from serl.ros.environment import domain_id_of, meet_others
     from serl.ros.processes import require_ros
 
-    out = _destination(options.robot, options.out)
-    profile = read_robot(out) if out.exists() else load_robot(options.robot)
-    place = place_of(profile, options.namespace)
+    place = place_of(profile, namespace)
     profile = profile.within(place.namespace)
     require_ros()
     from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.setup.arm import SetupArm
     from serl.ros.setup.session import SetupSession
-    from serl.ros.setup.steps import STEPS
 
-    profile = _without(profile, options.repeat, [step.name for step in STEPS])
     os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
-    asker = SetupTerminal()
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
         folder = Path(scratch) / place.cell
         folder.mkdir()
         meet_others(folder)
-        device = opened_device(options.device, options.path) if options.device else None
-        if device is not None:
-            stack.callback(device[0].close)
         node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
         for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
             signal.signal(number, signal.default_int_handler)
-        latch = latch_path(str(out), profile, place.namespace)
+        latch = latch_path(robot, profile, place.namespace)
         arm = stack.enter_context(SetupArm(node, place, profile, folder, latch, asker))
-        session = SetupSession(node, arm, asker, out, (device,) if device else ())
-        asker.show(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
-        return 0 if walk(session, STEPS) else 1
+        yield SetupSession(node, arm, asker, out, devices)
 
 
 def walk(

@@ -228,7 +228,10 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         def report(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
             won, trials = evaluation.successes, len(evaluation.trials)
-            display.print_line(f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded")
+            void = f", {evaluation.void_text}" if evaluation.void else ""
+            display.print_line(
+                f"checkpoint {step:,}: {won} of {trials} {purpose} trials succeeded{void}"
+            )
 
         weights = [(step, found.arrays["actor"]) for step, found in compared.items()]
         chosen = choose(config, examiner, weights, report)
@@ -262,10 +265,10 @@ def examine_clone(run: RunFolder, display: Display) -> Evaluation:
 
 
 def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
-    """Run trials of the newest policy on the real arm of its training; None without trials.
+    """Run trials of the policy on the real arm of its training; None without trials.
 
-    Checkpoints are not compared, as trials on an arm cost a person's time and a simulation does not
-    predict their result.
+    The newest checkpoint is tried. With `arm_selection_trials`, trials of the last ones in turns
+    choose one first, as no simulation predicts their results; see `serl.runs.race`.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; a resumed run restarts the trials.
@@ -275,14 +278,24 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     if not config.trials:
         display.print_line(f"no trials were asked for; on the arm: {command}")
         return None
-    checkpoint = pick(run.checkpoints)
+    checkpoint, candidates = pick(run.checkpoints), list[Path]()
+    if config.arm_selection_trials:
+        sound = _sound(checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :], display)
+        *candidates, checkpoint = (found.path for found in sound.values())
     display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
     deployed = deployment(run, config)
-    deploy(deployed, checkpoint, config.trials)
-    evaluation = unassisted(read_trial_results(deployed.path))
-    if evaluation is not None:
-        with run.lock_learner(), MetricsWriter(run.path) as metrics:
-            step = int(checkpoint.name)
+    deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
+    results = read_trial_results(deployed.path)
+    evaluation = unassisted(results)
+    with run.lock_learner(), MetricsWriter(run.path) as metrics:
+        for path in (*candidates, checkpoint) if candidates else ():
+            tried = unassisted(results, "selection", int(path.name))
+            if tried is not None:
+                metrics.write(trained_steps(run), _row(int(path.name), tried, "selection"))
+        if evaluation is not None:
+            step = next(each.checkpoint for each in results if each.purpose == "final")
+            if candidates:
+                mark_best(run.checkpoints / f"{step:08d}")
             metrics.write(trained_steps(run), _row(step, evaluation, "final"))
     return evaluation
 
@@ -356,4 +369,5 @@ def _row(step: int, evaluation: Evaluation, purpose: TrialPurpose) -> Evaluation
         successes=evaluation.successes,
         cycle_time_s=evaluation.cycle_time_s,
         purpose=purpose,
+        void=evaluation.void_text,
     )

@@ -286,10 +286,10 @@ def _result(evaluation: Evaluation | None) -> Text:
     if evaluation is None:
         return Text("not evaluated")
     low, high = evaluation.interval
+    void = f"{evaluation.void_text}, " if evaluation.void else ""
     return Text.assemble(
         (f"{evaluation.success_rate:.0%}", "bold"),
-        f"  {evaluation.successes} of {len(evaluation.trials)} trials, "
-        f"95 % interval {low:.0%} to {high:.0%}",
+        f"  {_successes(evaluation)} trials, {void}95 % interval {low:.0%} to {high:.0%}",
     )
 
 

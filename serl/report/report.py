@@ -177,6 +177,8 @@ def _result(run: RunData) -> dict[str, Any]:
         f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
         "that neither training nor the choice of the checkpoint ever saw."
     )
+    if final.get("void"):
+        text += f" Not counted: {final['void']}."
     if run.lasts:
         last = run.lasts[-1]
         text += (

@@ -134,17 +134,24 @@ def sim_process(run: RunFolder, name: str, *options: str) -> ProcessSpec:
 
 
 def policy_processes(
-    run: RunFolder, name: str, checkpoint: Path, episodes: int | None
+    run: RunFolder,
+    name: str,
+    checkpoint: Path,
+    episodes: int | None,
+    candidates: Sequence[Path] = (),
+    most: int = 0,
 ) -> list[ProcessSpec]:
-    """Return the processes that execute a trained policy: see `serl.ros.nodes.policy`.
+    """Return the processes that execute a trained policy: see `serl.ros.nodes.policy.run`.
 
     A simulated arm comes with its guard and its latch. A real one has its own driver and latch.
     """
     count = () if episodes is None else ("--episodes", str(episodes))
+    others = [word for path in candidates for word in ("--candidate", str(path))]
+    words = (*count, *others, "--most", str(most))
     policy = ProcessSpec(
         name,
         "serl.ros.nodes.policy",
-        ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint), *count),
+        ("--run", str(run.path), "--actor", name, "--checkpoint", str(checkpoint), *words),
         restarts=0,
         nice=_FIRST if run.config.robot else 0,
         node=ros_name(name),

@@ -142,6 +142,8 @@ class TrainConfig(BaseModel):
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: number of last checkpoints that are compared, with that after the
             warm-up.
+        arm_selection_trials: largest number of trials per checkpoint when a real arm compares the
+            last ones; fewer where one is clearly worse. 0 for the newest, without a comparison.
         baseline: policy that the final trials are repeated with, to compare training with it:
             "clone" for the demonstrations cloned alone (see `serl.runs.baseline`), or "none".
     """
@@ -172,6 +174,7 @@ class TrainConfig(BaseModel):
     trial_actions: Literal["mode", "sampled"] = "mode"
     selection_trials: int = Field(30, ge=1, le=100_000)
     selection_checkpoints: int = Field(5, ge=1, le=1000)
+    arm_selection_trials: int = Field(0, ge=0, le=1000)
     baseline: Literal["none", "clone"] = "none"
     agent: SerializeAsAny[AgentConfig] = SACConfig()
     learner: LearnerConfig = LearnerConfig()

@@ -6,13 +6,14 @@ of a training, and a file with one line per episode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from serl.agent import Agent
 from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
+from serl.log.annotations import read_labels
 from serl.runs.assembly import make_acting_agent
 from serl.runs.checkpoint import Checkpoint, load, pick
 from serl.runs.config import TrainConfig
@@ -47,6 +48,10 @@ class TrialResult(NamedTuple):
         steps: length of the episode.
         duration_s: length in task time.
         reason: reason for the end of the episode.
+        void: why the episode does not count as a trial; empty if it counts.
+        log_count: number of episodes in the log up to this one, resets among them; 0 if unknown.
+        checkpoint: steps of the checkpoint that acted.
+        purpose: "selection", a trial to choose a checkpoint, or "final".
     """
 
     episode: int
@@ -55,11 +60,18 @@ class TrialResult(NamedTuple):
     steps: int
     duration_s: float
     reason: str
+    void: str = ""
+    log_count: int = 0
+    checkpoint: int = 0
+    purpose: str = "final"
 
     def __str__(self) -> str:
+        of = f" of checkpoint {self.checkpoint:,}" if self.purpose == "selection" else ""
+        if self.void:
+            return f"episode {self.episode}{of}: void, {self.void} ({self.reason})"
         outcome = "success" if self.success else f"failed ({self.reason})"
         helped = ", with a person's help" if self.assisted else ""
-        return f"episode {self.episode}: {outcome} after {self.duration_s:.1f} s{helped}"
+        return f"episode {self.episode}{of}: {outcome} after {self.duration_s:.1f} s{helped}"
 
 
 _FIELDS = get_type_hints(TrialResult)
@@ -165,7 +177,10 @@ def append_trial_result(folder: Path, result: TrialResult) -> None:
 
 
 def read_trial_results(folder: Path) -> list[TrialResult]:
-    """Return the results so far; an incomplete last line is ignored.
+    """Return the results so far, corrected by people's labels; an incomplete last line is ignored.
+
+    A label of the last step of an episode, or of its final observation, decides on its success; see
+    `serl reward label`.
 
     Raises:
         CorruptData: a line is damaged.
@@ -175,30 +190,54 @@ def read_trial_results(folder: Path) -> list[TrialResult]:
         text = read_bounded(path, _MAX_BYTES)
     except FileNotFoundError:
         return []
+    labels: dict[int, dict[int, int]] = {}
+    for actor in sorted(folder.glob("episodes/*/")):
+        for place, label in read_labels(actor).items():
+            labels.setdefault(place.episode, {})[place.step] = label
     found = []
     for line in text[: text.rfind(b"\n") + 1].splitlines():
-        fields = parse_object(line, str(path))
+        fields = TrialResult._field_defaults | parse_object(line, str(path))
         check_fields(fields, _FIELDS, str(path))
-        found.append(TrialResult(**fields))
+        found.append(_corrected(TrialResult(**fields), labels))
     return found
 
 
-def unassisted(results: Sequence[TrialResult]) -> Evaluation | None:
-    """Return the unassisted episodes as trials; None when a person helped in every episode."""
-    trials = tuple(
-        Trial(each.episode, each.success, each.steps, each.duration_s, each.reason)
+def _corrected(result: TrialResult, labels: Mapping[int, Mapping[int, int]]) -> TrialResult:
+    """Return a result with the success that a person's label of its end says, if there is one."""
+    own = labels.get(result.log_count - 1, {})
+    label = own.get(result.steps, own.get(result.steps - 1))
+    return result if label is None else result._replace(success=label > 0, void="")
+
+
+def unassisted(
+    results: Sequence[TrialResult], purpose: str = "final", checkpoint: int | None = None
+) -> Evaluation | None:
+    """Return the unassisted episodes as trials; None without a trial that counts.
+
+    Args:
+        results: results of all episodes.
+        purpose: purpose of the trials.
+        checkpoint: steps of a checkpoint, to leave out the trials of others.
+    """
+    trials = [
+        Trial(each.episode, each.success, each.steps, each.duration_s, each.reason, each.void)
         for each in results
-        if not each.assisted
-    )
-    return Evaluation(trials) if trials else None
+        if not each.assisted and each.purpose == purpose and checkpoint in (None, each.checkpoint)
+    ]
+    counted = tuple(trial for trial in trials if not trial.void)
+    void = tuple(trial for trial in trials if trial.void)
+    return Evaluation(counted, void) if counted else None
 
 
 def summary(results: Sequence[TrialResult]) -> str:
     """Return lines with the unassisted success rate and interval, and with assisted successes."""
-    helped = [each for each in results if each.assisted]
+    results = [each for each in results if each.purpose == "final"]
+    helped = [each for each in results if each.assisted and not each.void]
     lines = []
     if (evaluation := unassisted(results)) is not None:
         lines.append(evaluation.summary())
+    elif void := [each for each in results if each.void]:
+        lines.append(f"no trial counts, {len(void)} void ({', '.join({v.void for v in void})})")
     if helped:
         won = sum(each.success for each in helped)
         lines.append(f"{won} of {len(helped)} episodes with a person's help succeeded")

@@ -16,7 +16,15 @@ from serl.runs.config import TrainConfig
 from serl.runs.task_setup import make_spec, make_task
 from serl.system.video import Caption, draw_caption
 from serl.task import SimulatedTask
-from serl.training.evaluation import Evaluation, Purpose, Trial, evaluate, evaluation_seeds
+from serl.training.evaluation import (
+    Evaluation,
+    Purpose,
+    Trial,
+    evaluate,
+    evaluation_seeds,
+    most_void,
+    void_cause,
+)
 from serl.training.frames import FrameStack
 from serl.types import ActionSource, Image, Record, Step
 
@@ -42,16 +50,16 @@ class Examiner:
         self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
 
     def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:
-        """Run trials of one policy on the starts of a purpose."""
+        """Run trials of one policy on the starts of a purpose; void ones are repeated elsewhere."""
         self._agent.load_actor_weights(weights)
-        seeds = evaluation_seeds(purpose, self._config.seed, trials)
+        seeds = evaluation_seeds(purpose, self._config.seed, trials + most_void(trials))
 
         def run_episode(seed: int) -> Trial:
             trial = self._trial(seed)
             self._on_trial()
             return trial
 
-        return evaluate(run_episode, seeds)
+        return evaluate(run_episode, seeds, trials)
 
     def film(self, weights: State, seeds: Iterable[int], size: tuple[int, int]) -> list[Image]:
         """Run trials from these starts; return their frames with captions."""
@@ -107,7 +115,8 @@ def _trial(
     result = run(robot, task, policy, clock, key, observers)
     # The task's own result may come from a learned reward; the ground truth has to agree.
     success = result.success and task.is_success(robot.truth())
-    return Trial(seed, success, result.steps, result.steps / rate_hz, result.text)
+    void = void_cause(result.reason, result.fault)
+    return Trial(seed, success, result.steps, result.steps / rate_hz, result.text, void)
 
 
 def choose(

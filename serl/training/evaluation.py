@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from serl.errors import BadInput
+from serl.types import EndReason
 
 
 class Purpose(StrEnum):
@@ -63,6 +66,33 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+_CAMERA = re.compile(r"camera|picture|image", re.IGNORECASE)
+_CONTACT = re.compile(r"(force|torque) \d|contact|not follow", re.IGNORECASE)
+
+
+def void_cause(reason: EndReason, fault: str = "") -> str:
+    """Return why an episode is void as a trial, in a word; empty if it counts.
+
+    Void are episodes that a fault of the machine ended: late or frozen cameras, a silent arm or
+    guard, a lost device, or that the operator discarded. Not void, as the policy may have caused
+    them, are stops by contact and of an arm that does not follow.
+    """
+    if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
+        return reason.value
+    if reason is EndReason.NEEDS_PERSON:
+        return "scene"
+    if reason is not EndReason.FAULT or _CONTACT.search(fault):
+        return ""
+    if _CAMERA.search(fault):
+        return "camera"
+    return "guard" if "guard" in fault else "arm"
+
+
+def most_void(trials: int) -> int:
+    """Return the number of void trials that are repeated, after which an evaluation ends."""
+    return 3 + trials // 5
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One unassisted episode.
@@ -73,6 +103,7 @@ class Trial:
         steps: length in steps.
         duration_s: task time.
         reason: reason why the episode ended.
+        void: why the trial does not count, see `void_cause`; empty if it counts.
     """
 
     seed: int
@@ -80,13 +111,20 @@ class Trial:
     steps: int
     duration_s: float
     reason: str
+    void: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Trials of one policy, each from a different start."""
+    """Trials of one policy, each from a different start.
+
+    Attributes:
+        trials: the trials that count.
+        void: the trials that a fault ended, which do not.
+    """
 
     trials: tuple[Trial, ...]
+    void: tuple[Trial, ...] = ()
 
     @property
     def successes(self) -> int:
@@ -96,7 +134,7 @@ class Evaluation:
     @property
     def success_rate(self) -> float:
         """The share of trials that solved the task."""
-        return self.successes / len(self.trials)
+        return self.successes / len(self.trials) if self.trials else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -109,18 +147,28 @@ class Evaluation:
         times_s = [trial.duration_s for trial in self.trials if trial.success]
         return sum(times_s) / len(times_s) if times_s else None
 
+    @property
+    def void_text(self) -> str:
+        """The number of void trials and their causes, as "2 void (camera)"; empty without any."""
+        causes = Counter(trial.void for trial in self.void)
+        return f"{len(self.void)} void ({', '.join(sorted(causes))})" if causes else ""
+
     def summary(self) -> str:
         """Return the result as one line of text."""
         low, high = self.interval
+        void = f", {self.void_text}" if self.void else ""
         cycle = "" if self.cycle_time_s is None else f", mean cycle time {self.cycle_time_s:.1f} s"
         return (
-            f"{self.successes} of {len(self.trials)} trials succeeded: {self.success_rate:.1%} "
+            f"{self.successes} of {len(self.trials)} trials succeeded{void}: "
+            f"{self.success_rate:.1%} "
             f"(95 % interval {low:.1%} to {high:.1%}){cycle}"
         )
 
 
-def evaluate(run_episode: Callable[[int], Trial], seeds: Iterable[int]) -> Evaluation:
-    """Run one trial per seed.
+def evaluate(
+    run_episode: Callable[[int], Trial], seeds: Iterable[int], trials: int | None = None
+) -> Evaluation:
+    """Run one trial per seed, until `trials` of them count; None for all seeds.
 
     Raises:
         BadInput: no seed is given, or one twice (the interval assumes independent trials).
@@ -130,4 +178,12 @@ def evaluate(run_episode: Callable[[int], Trial], seeds: Iterable[int]) -> Evalu
         raise BadInput("an evaluation needs at least one trial, got none")
     if len(set(seeds)) < len(seeds):
         raise BadInput(f"an evaluation needs {len(seeds)} different seeds, got {len(set(seeds))}")
-    return Evaluation(tuple(run_episode(seed) for seed in seeds))
+    done: list[Trial] = []
+    for seed in seeds:
+        if trials is not None and sum(not trial.void for trial in done) == trials:
+            break
+        done.append(run_episode(seed))
+    return Evaluation(
+        tuple(trial for trial in done if not trial.void),
+        tuple(trial for trial in done if trial.void),
+    )

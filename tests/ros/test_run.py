@@ -24,10 +24,10 @@ pytestmark = pytest.mark.ros
 
 
 def assert_logged(run: RunFolder, episodes: int) -> None:
-    """So many whole episodes lie in the deployment's own folder, with the tool's places."""
+    """So many whole episodes, or more, lie in the deployment's folder, with the tool's places."""
     spec = make_spec(make_task(run.config))
     paths = episode_paths(run.episodes("actor0"))
-    assert len(paths) == episodes
+    assert len(paths) >= episodes  # those that a late message ended are void, and repeated
     places = read_tools(run.episodes("actor0"))
     for path in paths:
         episode = read_episode(path, spec)

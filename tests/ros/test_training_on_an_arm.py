@@ -19,6 +19,7 @@ from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
+from serl.training.evaluation import most_void
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step
 
@@ -71,8 +72,11 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     assert {step.reward_provenance for step in steps} - {"none"} == {"pose"}  # none: a late arm
     assert any(record.text == "time limit" for record in records if isinstance(record, End))
     assert read_control_status(run.link("actor0")) is not None
-    (final,) = rows(run, "evaluation")
-    assert (final["purpose"], final["trials"]) == ("final", 1)
+    finals = rows(run, "evaluation")
+    assert [(final["purpose"], final["trials"]) for final in finals] in (
+        [("final", 1)],
+        [] if command.output.count(": void, ") == 1 + most_void(1) else None,  # a late machine
+    )
     assert "1 unassisted trials on the arm" in command.output
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from serl.errors import BadInput, CorruptData
+from serl.log.annotations import StepKey, append_labels
 from serl.runs.assembly import make_agent
 from serl.runs.checkpoint import load, mark_best, pick
 from serl.runs.config import resolve
@@ -18,6 +19,7 @@ from serl.runs.deployment import (
     load_fitting,
     read_trial_results,
     summary,
+    unassisted,
 )
 from serl.runs.folder import RunFolder
 from serl.runs.resume import provenance
@@ -25,6 +27,7 @@ from serl.runs.task_setup import make_spec, make_task
 
 WON = TrialResult(0, True, False, 20, 2.0, "success")
 LOST = TrialResult(1, False, False, 50, 5.0, "time limit")
+VOID = TrialResult(3, False, False, 7, 0.7, "camera wrist: stale", "camera", 10)
 HELPED = TrialResult(2, True, True, 30, 3.0, "success")
 
 
@@ -100,3 +103,43 @@ def test_a_summary_counts_what_the_policy_did_alone() -> None:
     assert helped == "1 of 1 episodes with a person's help succeeded"
     assert str(LOST) == "episode 1: failed (time limit) after 5.0 s"
     assert str(HELPED) == "episode 2: success after 3.0 s, with a person's help"
+
+
+def test_an_episode_that_a_fault_ended_is_no_trial() -> None:
+    first, *_ = summary([WON, VOID, LOST, VOID]).splitlines()
+    assert first.startswith("1 of 2 trials succeeded, 2 void (camera): 50.0% (95 % interval 9.5%")
+    assert summary([VOID]) == "no trial counts, 1 void (camera)"
+    assert unassisted([VOID]) is None
+    assert str(VOID) == "episode 3: void, camera (camera wrist: stale)"
+    chosen = WON._replace(purpose="selection", checkpoint=200)
+    assert summary([chosen]) == "no episode came to its end"
+    assert str(chosen) == "episode 0 of checkpoint 200: success after 2.0 s"
+    tried = unassisted([chosen, LOST], "selection", 200)
+    assert tried is not None
+    assert (tried.successes, len(tried.trials)) == (1, 1)
+
+
+def test_a_persons_label_of_its_end_corrects_an_episode(tmp_path: Path) -> None:
+    episodes = tmp_path / "episodes" / "actor0"
+    episodes.mkdir(parents=True)
+    results = [
+        WON._replace(log_count=2),
+        LOST._replace(log_count=4),
+        VOID,
+        HELPED._replace(log_count=12),
+    ]
+    for each in results:
+        append_trial_result(tmp_path, each)
+    assert read_trial_results(tmp_path) == results
+    append_labels(episodes, [(StepKey(5, 1, 20), 0), (StepKey(5, 3, 49), 1)], "person")
+    append_labels(episodes, [(StepKey(5, 9, 2), 1), (StepKey(5, 4, 50), 1)], "person")
+    corrected = read_trial_results(tmp_path)
+    assert [each.success for each in corrected] == [False, True, False, True]
+    append_labels(episodes, [(StepKey(5, 9, 7), 1)], "person")
+    assert read_trial_results(tmp_path)[2] == VOID._replace(success=True, void="")
+
+
+def test_results_of_before_are_read(tmp_path: Path) -> None:
+    line = '{"episode": 0, "success": true, "assisted": false, "steps": 20, "duration_s": 2.0, '
+    (tmp_path / "trials.jsonl").write_text(line + '"reason": "success"}\n')
+    assert read_trial_results(tmp_path) == [WON]

@@ -10,8 +10,10 @@ from serl.training.evaluation import (
     evaluate,
     evaluation_seeds,
     start_seed,
+    void_cause,
     wilson,
 )
+from serl.types import EndReason
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,41 @@ def test_evaluation_without_a_success_has_no_cycle_time() -> None:
 def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         evaluate(trial, seeds)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fault", "cause"),
+    [
+        (EndReason.FAULT, "/arm/wrist/image_raw: frozen: 5 equal pictures in a row", "camera"),
+        (EndReason.FAULT, "camera wrist: newest message is 0.3 s old", "camera"),
+        (EndReason.FAULT, "the guard stopped the arm: protective stop: arm silent", "guard"),
+        (EndReason.FAULT, "current_pose: newest message is 0.2 s old", "arm"),
+        (EndReason.FAULT, "the guard stopped the arm: protective stop: force 31 N", ""),
+        (EndReason.FAULT, "the guard stopped the arm: the arm does not follow", ""),
+        (EndReason.FAULT, "/force_torque/wrench: newest message is 0.3 s old", "arm"),
+        (EndReason.STUCK, "stuck: 10 s without motion", ""),
+        (EndReason.NEEDS_PERSON, "needs a person: the part is lost", "scene"),
+        (EndReason.DISCARDED, "", "discarded"),
+        (EndReason.TIME_LIMIT, "", ""),
+        (EndReason.STOPPED, "", ""),
+        (EndReason.SUCCESS, "", ""),
+    ],
+)
+def test_a_fault_voids_a_trial_unless_the_policy_may_have_caused_it(
+    reason: EndReason, fault: str, cause: str
+) -> None:
+    assert void_cause(reason, fault) == cause
+
+
+def test_void_trials_are_repeated_from_further_starts_and_not_counted() -> None:
+    def run_episode(seed: int) -> Trial:
+        void = "camera" if seed in (1, 4) else ""
+        return Trial(seed, seed % 2 == 0 and not void, 10, 1.0, "", void)
+
+    evaluation = evaluate(run_episode, range(20), trials=5)
+    assert [trial.seed for trial in evaluation.trials] == [0, 2, 3, 5, 6]
+    assert [trial.seed for trial in evaluation.void] == [1, 4]
+    assert evaluation.summary().startswith("3 of 5 trials succeeded, 2 void (camera): 60.0% (95 %")
+    assert evaluation.interval == wilson(3, 5)
+    hopeless = evaluate(lambda seed: Trial(seed, False, 1, 0.1, "", "arm"), range(9), trials=5)
+    assert (len(hopeless.trials), len(hopeless.void), hopeless.success_rate) == (0, 9, 0.0)

@@ -34,12 +34,13 @@ from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import FixedWeights, TrialResult, append_trial_result, load_fitting
 from serl.runs.folder import RunFolder
+from serl.runs.race import TrialPlan
 from serl.runs.scene_reset import is_attended, make_scene_reset
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
 from serl.training.actor import Actor, Site
-from serl.training.evaluation import Purpose
+from serl.training.evaluation import Purpose, void_cause
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import EpisodeStarts
 
@@ -49,6 +50,8 @@ def run(
     name: str,
     checkpoint: Path,
     episodes: int | None,
+    candidates: Sequence[Path] = (),
+    most: int = 0,
 ) -> None:
     """Run episodes until their number is reached or the process is asked to stop.
 
@@ -56,9 +59,14 @@ def run(
         folder: folder of the deployment, whose settings name the robot.
         name: name of the actor.
         checkpoint: folder of the checkpoint that holds the policy.
-        episodes: number of episodes; None for no end.
+        episodes: number of episodes that count as trials; None for no end.
+        candidates: further checkpoints, of which trials choose one first; see `TrialPlan`.
+        most: largest number of these trials of each checkpoint.
     """
-    policy = make_policy(folder.config, checkpoint)
+    policies = {
+        int(path.name): make_policy(folder.config, path) for path in (*candidates, checkpoint)
+    }
+    policy, plan = policies[int(checkpoint.name)], TrialPlan(list(policies), most, episodes)
     with (
         RosNode(
             name, folder.path, local=True, parameters=describe(folder.config), managed=True
@@ -80,15 +88,19 @@ def run(
         opened.enter_context(deployed.robot)
         actor = deployed.actor(policy, opened)
         number = 0
-        while number != episodes:
+        while (step := plan.next()) is not None:
+            actor.policy = policies[step]
             if (result := actor.episode()) is None:
                 return
-            outcome = deployed.trial_result(number, result)
+            outcome = deployed.trial_result(number, result)._replace(
+                log_count=actor.key.episode, checkpoint=step, purpose=plan.purpose
+            )
             append_trial_result(folder.path, outcome)
+            plan.add(step, outcome.success and not outcome.assisted, bool(outcome.void))
             number += 1
             successes = float(numbers["successes"]) + outcome.success
             numbers = numbers | {"episodes": float(number), "successes": successes}
-            if deployed.leaves_the_scene and number != episodes:
+            if deployed.leaves_the_scene and plan.next() is not None:
                 people.hold.pause(RESTORE)
 
 
@@ -174,7 +186,13 @@ class _DeploymentSite(Site):
             success = self._task.is_success(self.robot.truth())
         duration_s = result.steps / self._task.config.rate_hz
         return TrialResult(
-            number, success, result.human_steps > 0, result.steps, duration_s, result.text
+            number,
+            success,
+            result.human_steps > 0,
+            result.steps,
+            duration_s,
+            result.text,
+            void_cause(result.reason, result.fault),
         )
 
     def end(self) -> str:
@@ -218,9 +236,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--actor", default="actor0", help="its name")
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--episodes", type=int, help="how many; else without end")
+    parser.add_argument("--candidate", type=Path, action="append", default=[], help="another one")
+    parser.add_argument("--most", type=int, default=0, help="trials of each in the choice")
     given = parser.parse_args(own_arguments(arguments))
     return run_node(
-        lambda: run(RunFolder.open(given.run), given.actor, given.checkpoint, given.episodes)
+        lambda: run(
+            RunFolder.open(given.run),
+            given.actor,
+            given.checkpoint,
+            given.episodes,
+            given.candidate,
+            given.most,
+        )
     )
 
 

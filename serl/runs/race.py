@@ -1,0 +1,109 @@
+"""Choice among checkpoints by trials one after another, no more than are needed.
+
+Trials on an arm cost a person's time, and the arm drifts. So the candidates take turns, and one
+leaves as soon as it is probably worse than the leader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from serl.training.evaluation import most_void
+
+WORSE = 0.05
+"""Probability of being better than the leader below which a candidate leaves."""
+
+
+def probability_above(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the probability that one success rate is above another one.
+
+    Each is (successes, failures); the prior of a rate is uniform. Exact, as counts are integers.
+    """
+    (a, b), (c, d) = ((won + 1, lost + 1) for won, lost in (one, other))
+    return math.fsum(
+        math.exp(_log_beta(c + i, b + d) - math.log(b + i) - _log_beta(1 + i, b) - _log_beta(c, d))
+        for i in range(a)
+    )
+
+
+def _log_beta(a: int, b: int) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+class Race:
+    """Trials of several checkpoints in turns, until one is left or all had the most trials.
+
+    Args:
+        candidates: steps of the checkpoints.
+        most: largest number of trials of each.
+    """
+
+    def __init__(self, candidates: Sequence[int], most: int) -> None:
+        self._counts = {step: (0, 0) for step in sorted(candidates)}
+        self._left, self._most = set(self._counts), most
+
+    @property
+    def best(self) -> int:
+        """The checkpoint with the highest estimated rate; of equals the newest."""
+        return max(self._left, key=lambda step: (self._rate(step), step))
+
+    def next(self) -> int | None:
+        """Return the checkpoint of the next trial; None when the choice is made."""
+        waiting = [step for step in self._left if sum(self._counts[step]) < self._most]
+        if len(self._left) < 2 or not waiting:
+            return None
+        return min(waiting, key=lambda step: (sum(self._counts[step]), -step))
+
+    def add(self, step: int, success: bool) -> None:
+        """Add the result of a trial; candidates that are probably worse than the leader leave."""
+        won, lost = self._counts[step]
+        self._counts[step] = (won + success, lost + (not success))
+        leader = self._counts[self.best]
+        self._left = {
+            each
+            for each in self._left
+            if each == self.best or probability_above(self._counts[each], leader) >= WORSE
+        }
+
+    def _rate(self, step: int) -> float:
+        won, lost = self._counts[step]
+        return (won + 1) / (won + lost + 2)
+
+
+class TrialPlan:
+    """The order of a policy's trials on an arm: a race of checkpoints, then trials of its winner.
+
+    Void trials are repeated, but only `most_void` of them.
+
+    Args:
+        candidates: steps of the checkpoints; one alone needs no race.
+        most: largest number of trials of each in the race.
+        trials: number of trials of the winner; None for no end.
+    """
+
+    def __init__(self, candidates: Sequence[int], most: int, trials: int | None) -> None:
+        self._race, self._trials = Race(candidates, most), trials
+        self._counted, self._void = 0, 0
+
+    @property
+    def purpose(self) -> str:
+        """The purpose of the next trial: "selection" during the race, then "final"."""
+        return "final" if self._race.next() is None else "selection"
+
+    def next(self) -> int | None:
+        """Return the checkpoint of the next trial; None when all are done."""
+        if self._trials is not None and self._void > most_void(self._trials):
+            return None
+        if (step := self._race.next()) is not None:
+            return step
+        return None if self._counted == self._trials else self._race.best
+
+    def add(self, step: int, success: bool, void: bool) -> None:
+        """Add the result of the trial that `next` returned."""
+        if void:
+            self._void += 1
+        elif self._race.next() is not None:
+            self._race.add(step, success)
+        else:
+            self._counted += 1

@@ -1,0 +1,139 @@
+"""A task that is taught by hand: its goal, start, box and views, and the file that is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.arm_profile import load_robot, write_robot
+from serl.cli import main as cli
+from serl.motion import Pose
+from serl.real_task import read_task, write_task
+from serl.ros.setup.checks import StepFailed
+from serl.ros.setup.task import TaughtTask, teach_task
+from serl.runs.settings import run_settings
+from serl.workspace import CellCamera, Workspace
+
+pytestmark = pytest.mark.ros
+
+DOWN = (1.0, 0.0, 0.0, 0.0)
+TURNED = (0.9239, 0.3827, 0.0, 0.0)
+PLACE = Workspace(
+    low_m=(0.3, -0.25, 0.015), high_m=(0.65, 0.25, 0.35), home_m=(0.45, 0.0, 0.2), reference=DOWN
+)
+GOAL, START = (0.5, 0.1, 0.03), (0.48, 0.1, 0.12)
+PROFILE = load_robot("sim").model_copy(
+    update={"workspace": PLACE, "cameras": {"wrist": CellCamera(topic="/w", rate_hz=30.0)}}
+)
+
+
+class Session:
+    """A session with a person who guides the tool and answers by the key of a question."""
+
+    def __init__(self, *places: Any, **answers: Any) -> None:
+        self.profile, self._answers, self._places = PROFILE, answers, list(places)
+        self.said, self.moves = list[str](), 0
+        self.arm: Any = SimpleNamespace(
+            end_guard=lambda: self.said.append("no guard"),
+            is_still=self._is_still,
+            measured=lambda: self._pose(self._places.pop(0)),
+        )
+        self.asker: Any = SimpleNamespace(show=self.said.append, ask=self._answer)
+
+    def _pose(self, place: Any) -> Pose:
+        return place if isinstance(place, Pose) else Pose(place, DOWN)
+
+    def _answer(self, key: str, question: str) -> str:
+        answer = self._answers.get(key.removeprefix("task.").replace(".", "_"), "")
+        return str(answer.pop(0) if isinstance(answer, list) else answer)
+
+    def _is_still(self) -> bool:
+        self.moves -= 1
+        return self.moves < 0
+
+
+def teach(session: Session) -> TaughtTask:
+    given: Any = session
+    return teach_task(given)
+
+
+def test_a_task_is_taught_written_and_trains_on_its_arm(tmp_path: Path) -> None:
+    session = Session(GOAL, START, keep="y", views_wrist=["0.5,0,0.2,1", "0.2,0,0.8,1"])
+    session.moves = 1
+    taught = teach(session)
+    assert session.said[0] == "no guard", "nothing commands an arm that is guided"
+    assert any("it moves" in each for each in session.said)
+    assert any("crop" in each for each in session.said), "a wrong crop is asked for again"
+    write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
+    assert len((tmp_path / "ram.yaml").read_text().splitlines()) <= 16
+    task = read_task(tmp_path / "ram.yaml")()
+    assert task.config.motion.axes == ("x", "y", "z")
+    assert task.config.motion.box_low_m == (0.43, 0.05, 0.015), "not below the workspace"
+    assert task.config.motion.box_high_m == (0.55, 0.15, 0.18)
+    assert task.config.views["wrist"].crop == (0.2, 0.0, 0.8, 1.0)
+    write_robot(tmp_path / "arm.yaml", PROFILE)
+    small = {"hidden": [8, 8], "device": "cpu", "threads": 1}
+    own = {"robot": str(tmp_path / "arm.yaml"), "agent": small}
+    config = run_settings(str(tmp_path / "ram.yaml"), {}, own)
+    assert (config.reward.kind, config.reset.gripper) == ("pose", "keep")
+    assert config.reward.pose == (*GOAL, *DOWN)
+    assert config.reset.home_m == START
+    assert config.reset.orientation is None
+
+
+def test_without_cameras_positions_are_seen_from_the_goal() -> None:
+    poses = Pose(GOAL, TURNED), Pose(START, TURNED)
+    taught = teach(Session(*poses, keep="n", views_wrist="-", reward="human", axes="z yaw"))
+    assert (taught.config.observe, taught.config.origin_m) == ("state", GOAL)
+    assert taught.config.motion.gripper
+    assert taught.config.motion.axes == ("z", "yaw")
+    assert taught.training["reward"] == {"kind": "human"}
+    assert taught.training["reset"]["orientation"] == pytest.approx(TURNED, abs=1e-4)
+
+
+def test_a_box_is_taught_by_its_corners_and_holds_goal_and_start() -> None:
+    corners = (0.55, 0.05, 0.2), (0.4, 0.15, 0.02)
+    taught = teach(Session(GOAL, START, *corners, box="t", keep="n"))
+    assert taught.config.motion.box_low_m == (0.4, 0.05, 0.02)
+    assert taught.config.motion.box_high_m == (0.55, 0.15, 0.2)
+    with pytest.raises(StepFailed, match=r"goal: at 0.500,0.100,0.030 m it is outside"):
+        teach(Session(GOAL, START, (0.4, 0.0, 0.1), (0.6, 0.2, 0.3), box="t", keep="n"))
+    bare = Session()
+    bare.profile = load_robot("sim")
+    with pytest.raises(StepFailed, match="no workspace was taught"):
+        teach(bare)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["Ram", "--robot", "arm.yaml"], "'Ram': expected a name of lower-case letters"),
+        (["ram", "--robot", "arm.yaml", "--out", "x.txt"], "--out x.txt: expected a .yaml file"),
+        (["ram", "--robot", "sim"], "--robot sim: expected a real arm's profile"),
+        (["ram", "--robot", "franka"], "arm franka: it has no workspace yet: serl setup franka"),
+        (["arm", "--robot", "arm.yaml"], "arm.yaml: exists already; give another --out"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused_at_once(
+    words: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_robot(tmp_path / "arm.yaml", PROFILE)
+    assert cli.main(["task", "new", *words]) == cli.BAD_INPUT
+    assert capsys.readouterr().err.startswith(f"serl: {complaint}")
+    assert not (tmp_path / "ram.yaml").exists()
+
+
+def test_the_taught_file_is_a_plugin(tmp_path: Path) -> None:
+    taught = teach(Session(GOAL, START, keep="n"))
+    write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
+    kind = plugins.load("task", str(tmp_path / "ram.yaml"))
+    assert (kind.name, kind.__doc__) == ("ram", "push it in")

@@ -1,0 +1,137 @@
+"""A task without a simulation on arms: the tutorial's commands, and an arm of another maker."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from serl.arm_profile import load_robot, write_robot
+from serl.real_task import read_task
+from serl.ros.node import namespace
+from serl.ros.testing.bench import SPAWN, missing_types
+from serl.ros.testing.processes import eventually
+from serl.runs.folder import RunFolder
+from serl.workspace import Workspace
+
+from ..support.command import Command
+from ..support.upstream import file_of
+from .conftest import Run, Start
+from .support.tracked import PROGRESS
+from .test_training import trained
+
+pytestmark = [pytest.mark.ros, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/tutorials/real-task.md").read_text(encoding="utf-8")
+REHEARSAL = (ROOT / "docs/examples/rehearsal.yaml").read_text(encoding="utf-8")
+TYPED: list[str] = re.findall(r"^\|.*\| `([^`]+)`", PAGE, re.MULTILINE)
+AROUND = Workspace(
+    low_m=(0.2, -0.3, 0.05),
+    high_m=(0.7, 0.3, 0.8),
+    home_m=(0.31, 0.0, 0.48),
+    reference=(1, 0, 0, 0),
+)
+STEPS = 60
+SHORT = (
+    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
+    *("--agent.utd", "1", "--agent.critics", "2", "--agent.subset", "2", "--steps", str(STEPS)),
+    *("--task_config.time_limit_s", "2.0", "--trials", "0", "--learner.publish_every", "20"),
+)
+
+
+def words(start: str) -> list[str]:
+    """A command of the page, without `serl`."""
+    (line,) = re.findall(rf"^serl ({start}.*)$", PAGE, re.MULTILINE)
+    return shlex.split(line)
+
+
+def answer(command: Command, answers: list[str]) -> None:
+    """Answer each question of a dialogue in turn, until it is over."""
+    left, heard = list(answers), 0
+
+    def done() -> bool:
+        nonlocal heard
+        said = command.output
+        if len(said) > heard and re.search(r"(:|in m|hand|\]) $", said) and left:
+            heard = len(said)
+            command.say(left.pop(0))
+        return not command.is_running
+
+    eventually(done, 120.0, lambda: command.output[-2000:])
+
+
+def train_to_the_end(command: Command) -> None:
+    """Answer what a person is asked; late messages of a busy machine are asked for, too."""
+    asked = 0
+
+    def done() -> bool:
+        nonlocal asked
+        lines = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        questions = [line for line in lines if ": Enter " in line and line.endswith("\n")]
+        if len(questions) > asked:
+            asked = len(questions)
+            command.say()
+        return not command.is_running
+
+    eventually(done, 480.0, lambda: command.output[-2000:])
+
+
+def assert_trained(folder: Path) -> None:
+    (run,) = (folder / "runs" / "press").iterdir()
+    assert sum(trained(RunFolder.open(run)).values()) >= STEPS
+
+
+def test_the_tutorial_teaches_and_trains_a_task(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "rehearsal.yaml").write_text(REHEARSAL)
+    sim = start(*words("sim"), "--task_config.renderer", "ray", "--rehearsal.slips", "0")
+    sim.until("topics and services under /sim/arm")
+    summary, goal, begin, keep = TYPED[:4]
+    teaching = start(*words("task new"))
+    answer(teaching, [summary, goal, begin, "", "", keep, ""])
+    assert teaching.process.returncode == 0, teaching.output
+    assert "next: serl train press.yaml --robot rehearsal.yaml" in teaching.output
+    task = read_task(tmp_path / "press.yaml")()
+    assert task.config.origin_m == tuple(map(float, goal.split(",")))
+    listed = start(*words("list"))
+    listed.wait()
+    assert re.search(r"reward.kind +pose", listed.output)
+    training = start(*words("train"), *SHORT)
+    train_to_the_end(training)
+    assert training.process.returncode == 0, training.output
+    assert_trained(tmp_path)
+
+
+ANY_ARM = """
+task: press
+motion:
+  {axes: [x, y, z], translation_m: 0.01, box_low_m: [0.25, -0.2, 0.05], box_high_m: [0.6, 0.2, 0.6]}
+observe: state
+training:
+  reward: {kind: pose, pose: [0.35, 0.02, 0.3, 1.0, 0.0, 0.0, 0.0], tolerance_rad: 3.0}
+"""
+
+
+@pytest.mark.parametrize("maker", ["rehearsal", "ur5e"])
+def test_one_task_file_trains_on_arms_of_two_makers(
+    maker: str, tmp_path: Path, start: Start
+) -> None:
+    (tmp_path / "press.yaml").write_text(ANY_ARM)
+    with Run(tmp_path / "driver") as driver:
+        driver.folder.mkdir()
+        if maker == "rehearsal":
+            (tmp_path / "arm.yaml").write_text(REHEARSAL)
+            start("sim", "reach", "--rehearsal", "--task_config.renderer", "ray").until("/sim/arm")
+            place = "/sim/arm"
+        else:
+            profile, place = load_robot(maker), f"{namespace(driver.folder)}/left"
+            own = {"workspace": AROUND, **dict.fromkeys(missing_types(profile))}
+            write_robot(tmp_path / "arm.yaml", profile.model_copy(update=own))
+            driver.start(*SPAWN, str(file_of(maker)), place)
+        arm = ("--robot", "arm.yaml", "--namespace", place)
+        training = start("train", "press.yaml", *arm, *SHORT)
+        train_to_the_end(training)
+    assert training.process.returncode == 0, training.output
+    assert_trained(tmp_path)
