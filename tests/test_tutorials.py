@@ -63,7 +63,17 @@ TRAIN_ON_PIXELS = (
     " --reward.model success.safetensors"
 )
 TRAIN_EXAMPLE = f"serl train {EXAMPLE}"
+PRESS = "press.yaml --robot rehearsal.yaml"
+ON_AN_ARM = {  # run by tests/ros/test_real_task_on_an_arm.py
+    "export ROS_DOMAIN_ID=42",
+    "serl sim reach --rehearsal",
+    "serl task new press --robot rehearsal.yaml --namespace /sim/arm",
+    "serl list press.yaml",
+    f"serl plan {PRESS}",
+    f"serl train {PRESS} --namespace /sim/arm --steps 2000 --trials 10",
+}
 KNOWN = {
+    *ON_AN_ARM,
     "make train",
     "source .venv/bin/activate",
     NEWEST_RUN,
