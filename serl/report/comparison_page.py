@@ -21,9 +21,10 @@ from serl.report.comparison import (
     samples,
 )
 from serl.report.curves import WINDOW
-from serl.report.outcomes import GRID
+from serl.report.outcomes import GRID, Outcome
 from serl.report.plots import Colour, Trace, plot
-from serl.report.report import HERO_PX, STEPS
+from serl.report.report import HERO_PX, MAX_VIDEO_BYTES, STEPS
+from serl.report.run_data import videos
 from serl.system.files import write_atomic
 
 COLOURS: tuple[Colour, ...] = ("policy", "human", "evaluation")
@@ -58,6 +59,7 @@ def write_comparison(path: Path, comparison: Comparison, name: MetricName) -> No
         learning=_learning(comparison),
         distributions=_distributions(comparison, metric),
         settings=setting_rows(comparison),
+        beside=list(_beside(comparison)),
         runs=sum(len(each.outcomes) for each in comparison.configurations),
         run_heads=["task", "seed", "configuration", *map(_head, METRICS.values())],
         run_rows=_run_rows(comparison),
@@ -125,6 +127,37 @@ def _levels(comparison: Comparison, name: MetricName) -> Iterator[dict[str, Any]
             "low": scale * level.low,
             "high": scale * level.high,
         }
+
+
+def _beside(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Yield one run of each configuration for each task, of the same seed where there is one."""
+    configurations, tasks = comparison.configurations, comparison.tasks
+    share_bytes = MAX_VIDEO_BYTES // (len(configurations) * len(tasks))
+    for task in tasks:
+        groups = [sorted(each.tasks[task], key=lambda run: run.seed) for each in configurations]
+        common = set.intersection(*({run.seed for run in group} for group in groups))
+        seed = min(common, default=None)
+        runs = [next((r for r in group if r.seed == seed), group[0]) for group in groups]
+        yield {
+            "task": task,
+            "runs": [
+                (each.name, f"seed {run.seed}: {run.successes} of {run.trials} trials", films[:1])
+                for each, run in zip(configurations, runs, strict=True)
+                for films in [page.films(videos(run.path), share_bytes)]
+            ],
+            "rows": [
+                [_head(metric), *(_run_text(metric, run) for run in runs)]
+                for metric in METRICS.values()
+            ],
+        }
+
+
+def _run_text(metric: Metric, run: Outcome) -> str:
+    """Return a run's value of a metric; a run that never reached it says so."""
+    if metric.of_trials:
+        return f"{run.successes}/{run.trials}"
+    value = metric.values(run)
+    return "never" if metric.censored and math.isinf(value) else metric.number(value)
 
 
 def _traces(comparison: Comparison, x: Values, curves: list[Bands]) -> list[Trace]:
@@ -208,9 +241,6 @@ def _run_rows(comparison: Comparison) -> list[list[str]]:
     for task in comparison.tasks:
         runs = [(each.name, run) for each in comparison.configurations for run in each.tasks[task]]
         for name, run in sorted(runs, key=lambda each: each[1].seed):
-            values = [
-                "never" if metric.censored and math.isinf(value) else metric.number(value)
-                for metric, value in ((m, m.values(run)) for m in METRICS.values())
-            ]
-            rows.append([task, str(run.seed), name, f"{run.successes}/{run.trials}", *values[1:]])
+            values = [_run_text(metric, run) for metric in METRICS.values()]
+            rows.append([task, str(run.seed), name, *values])
     return rows

@@ -47,9 +47,7 @@ def read_run(run_path: Path) -> RunData:
         name=run_path.name,
         task=_task(settings) or run_path.parent.name,
         config=text,
-        videos=tuple(
-            path for path in sorted((run_path / "videos").glob("*")) if path.suffix in VIDEO_TYPES
-        ),
+        videos=videos(run_path),
         demonstrated_s=_demonstrated_s(run_path, settings),
         help=assistance(rows),
         episodes=_of_kind(rows, "episode"),
@@ -60,6 +58,12 @@ def read_run(run_path: Path) -> RunData:
         clones=evaluations(rows, "clone"),
         events=_of_kind(rows, "event"),
     )
+
+
+def videos(run_path: Path) -> tuple[Path, ...]:
+    """Return the films of a run."""
+    found = sorted((run_path / "videos").glob("*"))
+    return tuple(path for path in found if path.suffix in VIDEO_TYPES)
 
 
 def _settings(config: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from serl.report.outcomes import (
 )
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.system.video import write_video
 
 SEEDS = range(100, 105)
 
@@ -257,6 +258,8 @@ def test_the_command_prints_and_writes_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, other = make(tmp_path, "base", solved=30), make(tmp_path, "fast", agent={"utd": 8})
+    (base / "reach-100" / "videos").mkdir()
+    write_video(base / "reach-100" / "videos" / "final.mp4", [np.zeros((48, 64, 3), np.uint8)], 10)
     page = tmp_path / "out" / "page.html"
     words = ["compare", str(base), str(other), "--claim", "--out", str(page)]
     assert main([*words, "--metric", "steps_to_90"]) == 0
@@ -266,6 +269,9 @@ def test_the_command_prints_and_writes_a_page(
     text = page.read_text()
     assert "base against fast" in text
     assert text.count("<svg") == 3
+    for solved in (30, 45):  # two runs side by side
+        assert f"reach, seed 100: {solved} of 50 trials" in text
+    assert (text.count("data:video/mp4"), text.count("No film was recorded")) == (1, 1)
     assert main(words) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "fast is better than base in success: +30.0 points (+" in printed
