@@ -93,6 +93,21 @@ def test_a_scene_of_10_hz_moves_20_times_a_second_and_ends_where_it_is() -> None
     assert np.array_equal(whole["front"], shown["front"])
 
 
+def test_a_scene_beside_another_is_drawn_small_and_large_once_it_is_driven() -> None:
+    task, beside = Reach(), True
+    arm = SimArm(task.scene, task.config)
+    arm.reset(1)
+    scene = DrawnScene(task, arm.placement, lambda: beside)
+    small = scene.look()
+    assert small is not None
+    assert {name: image.shape for name, image in small.items()} == {"front": (180, 240, 3)}
+    assert scene.look() is None
+    beside = False
+    large = scene.look()
+    assert large is not None, "nothing has moved, and yet"
+    assert {image.shape for image in large.values()} == {(360, 480, 3)}
+
+
 @pytest.mark.parametrize("placement", [np.zeros(3), np.full(400, np.nan), np.zeros((2, 9))])
 def test_a_placement_of_another_scene_is_refused(placement: Placement) -> None:
     task = Reach()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -9,11 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
+from rich.console import Console
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
+from serl.cli.up import _attend
 from serl.errors import BadInput
+from serl.log.metrics import MetricsWriter, UpdateRow
+from serl.report.display import Display
 from serl.ros.environment import guard_name
 from serl.ros.processes import (
     actor_processes,
@@ -31,6 +37,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig
 from serl.runs.verify import verify
 from serl.system.settings_file import checked
+from serl.system.supervisor import ProcessSpec, Supervisor
 from serl.workspace import Workspace
 
 from ..support.command import Command
@@ -113,6 +120,9 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     given = RealArm("franka", "/right")
     arguments = ("--guard", "/right", "--latch", str(given.guarded.latch))
     assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments
+    graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, "console": console})
+    beside = ("--beside", "right", "right", str(run.path / "guard" / "right.latch"), "-")
+    assert described_processes(run, graph)[-1].arguments[-5:] == beside
     alone = made(tmp_path / "alone", None)
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 
@@ -131,6 +141,20 @@ def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
     ]
     folder = tmp_path / "serl"
     assert latches == 2 * [str(folder / "franka@left.latch"), str(folder / "franka@right.latch")]
+
+
+def test_the_progress_of_the_training_is_shown_until_its_learner_ends(tmp_path: Path) -> None:
+    run, shown = made(tmp_path, None), io.StringIO()
+    with MetricsWriter(run.path) as metrics:
+        metrics.write(20, UpdateRow(7, 12.3, 3.9, weights_version=4))
+    sleep = ("-n1", "-r1", "import time; time.sleep(1)")
+    supervisor = Supervisor([ProcessSpec("learner", "timeit", sleep)], os.environ, run.log)
+    supervisor.start()
+    display = Display(Console(file=shown, width=200))
+    _attend(run, supervisor, frozenset({"learner"}), dict, display)
+    supervisor.stop()
+    assert f"steps 20/{run.config.steps}" in shown.getvalue()
+    assert "weights v4" in shown.getvalue()
 
 
 def test_robots_other_than_the_runs_are_refused(tmp_path: Path) -> None:

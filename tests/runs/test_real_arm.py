@@ -10,7 +10,7 @@ import torch
 
 from serl import plugins
 from serl.agents.classifier import Card, Classifier
-from serl.arm_profile import ArmProfile, is_real
+from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.cli.training import suffices
 from serl.errors import BadInput
 from serl.guard.checks import MessageInfo, MessageRefusal, check_command
@@ -20,15 +20,17 @@ from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_of, make_guard_config
 from serl.runs.real_arm import (
     check_place,
+    crops_of,
     describe_classifier_bounds,
     needs_unmeasured_poses,
     observed_bodies,
     within_workspace,
+    write_crop,
 )
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_rewarded_task, make_task
 from serl.task import SimulatedTask
-from serl.workspace import Workspace
+from serl.workspace import CellCamera, Workspace
 from tests.bench.task_page import overrides
 
 FRANKA: ArmProfile = plugins.load("robot", "franka")
@@ -228,3 +230,20 @@ def test_boxes_that_do_not_meet_are_refused_by_their_keys() -> None:
     far = WORKSPACE.model_copy(update={"low_m": (0.69, -0.1, 0.0), "high_m": (0.9, 0.1, 0.3)})
     with pytest.raises(BadInput, match=r"workspace of franka: along x .* motion.box_low_m"):
         within_workspace(task("reach").config.motion, FRANKA.model_copy(update={"workspace": far}))
+
+
+def test_a_crop_is_written_to_the_file_of_an_arm_and_changes_nothing_else(tmp_path: Path) -> None:
+    camera = CellCamera(topic="/wrist", rate_hz=30.0)
+    profile = load_robot("franka").model_copy(update={"cameras": {"wrist": camera}})
+    path = tmp_path / "right.yaml"
+    write_robot(path, profile)
+    assert crops_of(str(path)) == {"wrist": (0.0, 0.0, 1.0, 1.0)}
+    answer = write_crop(str(path), "wrist", (0.1, 0.0, 0.87654, 1.0))
+    assert answer == f"{path}: cameras.wrist.crop is [0.1, 0.0, 0.877, 1.0] from the next start"
+    assert crops_of(str(path)) == {"wrist": (0.1, 0.0, 0.877, 1.0)}
+    assert load_robot(str(path)).model_copy(update={"cameras": {}}) == load_robot("franka")
+    with pytest.raises(BadInput, match="camera 'front': expected one of its cameras: wrist"):
+        write_crop(str(path), "front", (0.0, 0.0, 0.5, 1.0))
+    assert crops_of("franka") == {}
+    with pytest.raises(BadInput, match="written to the file of an arm"):
+        write_crop("franka", "wrist", (0.0, 0.0, 0.5, 1.0))
