@@ -61,6 +61,9 @@ class TaskConfig(BaseModel):
             through it.
         auto_reset: the arm restores the scene between episodes by `Task.reset`; a simulation places
             the scene for the first episode only. Not supported by every task.
+        zero_wrench: an arm over ROS 2 subtracts the mean wrench before each episode from the
+            wrenches of its readings, as a simulation does at each reset: for sensors that drift. An
+            episode must then begin without contact. Guards keep the measured wrench.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
             no textures; "gl" has different lighting and is faster on a GPU and for large images;
             "auto" takes the faster one here, so that policies and reward models of one machine may
@@ -79,6 +82,7 @@ class TaskConfig(BaseModel):
     randomize: Literal["none", "light", "full"] = "none"
     perception: PerceptionConfig = PerceptionConfig()
     auto_reset: bool = False
+    zero_wrench: bool = False
     can_reset: ClassVar[bool] = False
     hard: ClassVar[Mapping[str, Any]] = {}
     """Settings of this task that the preset "hard" adds: its tolerances in a lab."""

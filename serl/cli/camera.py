@@ -26,6 +26,7 @@ from serl.system.cameras import (
 from serl.system.settings_file import checked
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_CONTROLS = ("exposure_s", "gain", "white_balance_k")
 _NAMESPACE = re.compile(r"(/[A-Za-z][A-Za-z0-9_]*)*/?")
 
 
@@ -52,6 +53,21 @@ def camera_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rate", type=number(0.1, 240), help="frames per second, else 30 or the film's own rate"
+    )
+    parser.add_argument(
+        "--exposure_s",
+        type=number(1e-4, 1),
+        metavar="S",
+        help="exposure of a USB camera, else its own",
+    )
+    parser.add_argument(
+        "--gain", type=number(0, 10_000), help="gain of a USB camera, in its own unit"
+    )
+    parser.add_argument(
+        "--white_balance_k",
+        type=number(1000, 12_000),
+        metavar="K",
+        help="colour temperature of a USB camera, else its own",
     )
     parser.add_argument(
         "--crop",
@@ -100,7 +116,10 @@ def camera(options: argparse.Namespace) -> int:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
             meet_others(scratch)
-            name, described = f"camera_{options.name}", describe(source.name, config)
+            name, described = (
+                f"camera_{options.name}",
+                describe(source.name, config, _fixed(options)),
+            )
             node = stack.enter_context(
                 RosNode(name, scratch, local=True, parameters=described, managed=True)
             )
@@ -117,16 +136,27 @@ def camera(options: argparse.Namespace) -> int:
 
 
 def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
+    controls = {name: getattr(options, name) for name in _CONTROLS}
+    if options.file is not None or options.realsense is not None:
+        for name in (name for name, value in controls.items() if value is not None):
+            raise BadInput(f"--{name} is for a USB camera")
     if options.file is not None:
         return partial(VideoFileCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")
     width, height = _size(options.size, "--size")
-    settings = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
+    size = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
+    settings = {**size, **controls}
     config = checked(CaptureConfig, settings)
     if options.realsense is not None:
         return partial(RealSense, options.realsense, config)
     return partial(UsbCamera, options.device, config)
+
+
+def _fixed(options: argparse.Namespace) -> str:
+    """Return the fixed settings of the picture as text for people."""
+    fixed = [f"{name} {getattr(options, name):g}" for name in _CONTROLS if getattr(options, name)]
+    return ", ".join(fixed) or "the camera's own"
 
 
 def _view(options: argparse.Namespace) -> View | None:

@@ -40,14 +40,25 @@ class PublishConfig(BaseModel):
     jpeg: int | None = Field(None, ge=1, le=100)
 
 
-def describe(source: str, config: PublishConfig) -> dict[str, DescribedParameter]:
-    """Return the node's parameters that describe a camera's pictures."""
+def describe(source: str, config: PublishConfig, fixed: str = "") -> dict[str, DescribedParameter]:
+    """Return the node's parameters that describe a camera's pictures.
+
+    Args:
+        source: source of the pictures.
+        config: settings of their publication.
+        fixed: fixed exposure, gain and white balance, as text.
+    """
     view, whole = config.view, "its own size"
     size = whole if view is None else f"{view.width}x{view.height}"
     return {
         "source": DescribedParameter(source, "source of the images"),
         "frame": DescribedParameter(config.frame, "of the headers"),
         "size": DescribedParameter(size, "of the pictures in px, width x height"),
+        "crop": DescribedParameter(
+            [0.0, 0.0, 1.0, 1.0] if view is None else list(view.crop),
+            "published part: left, top, right and bottom edge as shares of the whole",
+        ),
+        "fixed": DescribedParameter(fixed, "exposure, gain and white balance that do not change"),
         "jpeg": DescribedParameter(
             config.jpeg or 0, "quality of compressed pictures; 0: they are raw"
         ),

@@ -39,6 +39,9 @@ class CaptureConfig(BaseModel):
         width: width of the frames, pixels.
         height: height of the frames, pixels.
         rate_hz: frames per second.
+        exposure_s: fixed time of exposure of a USB camera; None leaves it to the camera.
+        gain: fixed gain of a USB camera, in the camera's own unit; None leaves it as it is.
+        white_balance_k: fixed colour temperature of a USB camera; None leaves it to the camera.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -46,6 +49,16 @@ class CaptureConfig(BaseModel):
     width: int = Field(640, ge=16, le=4096)
     height: int = Field(480, ge=16, le=4096)
     rate_hz: float = Field(30.0, gt=0, le=240)
+    exposure_s: float | None = Field(None, gt=0, le=1)
+    gain: float | None = Field(None, ge=0, le=10_000)
+    white_balance_k: float | None = Field(None, ge=1000, le=12_000)
+
+    @property
+    def controls(self) -> dict[str, float]:
+        """The fixed values of the settings of the picture, by name; empty without any."""
+        names = ("exposure_s", "gain", "white_balance_k")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class CameraSource(Protocol):
@@ -96,9 +109,13 @@ class UsbCamera:
             (cv2.CAP_PROP_BUFFERSIZE, 1),
         ):
             self._capture.set(setting, value)
+        refused = fix_controls(self._capture, config) if self._capture.isOpened() else ""
         if not self._capture.isOpened() or not self._capture.read()[0]:
             self.close()
             raise BadInput(f"camera {path}: delivers no frame; does another program use it?")
+        if refused:
+            self.close()
+            raise BadInput(f"camera {path}: takes no {refused}")
 
     def read(self) -> Image:
         """Return the next frame, see `CameraSource.read`."""
@@ -274,6 +291,29 @@ class ReconnectingCamera:
             return False
         self._on_change(f"{self._source.name} is back")
         return True
+
+
+def fix_controls(capture: Any, config: CaptureConfig) -> str:
+    """Fix exposure, gain and white balance of a capture of OpenCV; return the first one refused.
+
+    Video4Linux counts exposure in 100 us, and has 1 for a manual one.
+    """
+    cv2 = _quiet_cv2()
+    for name, value in config.controls.items():
+        settings = {
+            "exposure_s": [
+                (cv2.CAP_PROP_AUTO_EXPOSURE, 1.0),
+                (cv2.CAP_PROP_EXPOSURE, max(1.0, round(1e4 * value))),
+            ],
+            "gain": [(cv2.CAP_PROP_GAIN, value)],
+            "white_balance_k": [
+                (cv2.CAP_PROP_AUTO_WB, 0.0),
+                (cv2.CAP_PROP_WB_TEMPERATURE, value),
+            ],
+        }[name]
+        if not all(capture.set(*each) for each in settings):
+            return f"{name} of {value:g}"
+    return ""
 
 
 def device_path(device: str) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from serl.cli.camera import camera, camera_options
 from serl.errors import BadInput
 from serl.system import cameras as usb_camera
 from serl.system.cameras import (
@@ -19,6 +21,7 @@ from serl.system.cameras import (
     VideoEnded,
     VideoFileCamera,
     device_path,
+    fix_controls,
     rgb_of,
 )
 from serl.types import Image
@@ -157,6 +160,25 @@ def test_a_device_that_is_no_camera_gives_no_frame(
     (tmp_path / "video97").touch()
     with pytest.raises(BadInput, match="delivers no frame; does another program use it"):
         UsbCamera("97", CaptureConfig())
+
+
+@pytest.mark.parametrize("name", ["exposure_s", "gain", "white_balance_k"])
+def test_a_control_that_a_camera_does_not_take_is_named(tmp_path: Path, name: str) -> None:
+    film = write_film(tmp_path / "film.avi", 2)
+    capture = cv2.VideoCapture(str(film))  # OpenCV's own, which has no controls
+    assert fix_controls(capture, CaptureConfig()) == ""
+    value = {"exposure_s": 0.01, "gain": 4.0, "white_balance_k": 4500.0}[name]
+    config = CaptureConfig.model_validate({name: value})
+    assert fix_controls(capture, config) == f"{name} of {value:g}"
+
+
+@pytest.mark.parametrize("source", [("--file", "film.avi"), ("--realsense",)])
+def test_controls_are_for_usb_cameras(source: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    camera_options(parser)
+    options = parser.parse_args(["front", *source, "--gain", "3"])
+    with pytest.raises(BadInput, match="--gain is for a USB camera"):
+        camera(options)
 
 
 def test_a_realsense_needs_its_package() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from serl.arm_profile import ArmProfile
+from serl.errors import Silent
 from serl.motion import Pose
 from serl.ros.arm.camera import cell_camera
 from serl.ros.arm.topics import EXACT, NEWEST, SENSOR, topic_of, tracked_pose
@@ -18,13 +20,14 @@ from serl.ros.conversions import (
     twist_of,
     wrench_of,
 )
-from serl.ros.feed import Feed
+from serl.ros.feed import Feed, Sample
 from serl.ros.node import RosNode
 from serl.task import TaskConfig
 from serl.types import Image
 
 _STATE_AGE_S = 0.1
 _IMAGE_AGE_S = 0.2
+_ZERO_S = 0.2
 _KEEP = 512
 """Samples kept of each feed: the age limit of an image plus 100 ms to average, at 1 kHz."""
 
@@ -68,6 +71,7 @@ class Measurements:
         age_s = None if lockstep else _STATE_AGE_S
         self._profile, self._lockstep = profile, lockstep
         self._period_s = 1.0 / config.rate_hz
+        self._zeroes, self._bias = config.zero_wrench and not lockstep, [0.0] * 6
 
         def feed(channel: Any, decode: Any) -> Feed[Any]:
             return Feed(node, topic_of(channel, robot, qos), decode, age_s, _KEEP)
@@ -121,6 +125,15 @@ class Measurements:
         cameras = (camera.feed for camera in self._cameras)
         return (self.pose, self._joints, *found, *self._tracked.values(), *cameras)
 
+    def begin(self) -> None:
+        """Begin an episode: the bias of the wrench is its mean over the last 0.2 s, if configured.
+
+        The bias is subtracted in the frame of the sensor. Without a fresh wrench it stays.
+        """
+        if self._wrench is not None and self._zeroes:
+            with suppress(Silent):
+                self._bias = _mean(self._wrench.recent(_ZERO_S))
+
     def opening(self) -> float:
         """Return the gripper's opening, 0 to 1; 1 without a gripper. Raises `Silent`."""
         return self._opening(None)
@@ -167,8 +180,8 @@ class Measurements:
     def _mean_wrench(self, pose: Pose, then_s: float | None) -> list[float]:
         if self._wrench is None:
             return [0.0] * 6
-        rows = [sample.value for sample in self._wrench.recent(self._period_s, then_s)]
-        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        mean = _mean(self._wrench.recent(self._period_s, then_s))
+        mean = [value - bias for value, bias in zip(mean, self._bias, strict=True)]
         return turned(mean, pose) if self._profile.wrench_frame == "tool" else mean
 
     def _images(self) -> tuple[dict[str, Image], dict[str, float]]:
@@ -179,6 +192,12 @@ class Measurements:
             found |= images
             stamps |= dict.fromkeys(images, taken_s)
         return {name: found[name] for name in self._views}, stamps
+
+
+def _mean(samples: Sequence[Sample[list[float]]]) -> list[float]:
+    """Return the mean of the samples, number by number."""
+    columns = zip(*(sample.value for sample in samples), strict=True)
+    return [sum(column) / len(samples) for column in columns]
 
 
 def numbers_of(pose: Pose) -> list[float]:

@@ -280,6 +280,7 @@ class RosArm:
     def begin(self, start: Pose, closed: bool) -> None:
         """Begin an episode with the target at `start`, the pose of the tool."""
         self.aim.begin(start, closed)
+        self._measured.begin()
         self._begun, self._fault, self._acted_s = True, "", -math.inf
         self._gripper_monitor.begin(closed)
 

@@ -88,6 +88,7 @@ def _make_pair(
             motion=arm.own_motion,
             observe="pixels" if views else "state",
             views=views,
+            zero_wrench=config.zero_wrench,
         )
         tracked = () if is_right else bodies
         made = RosArm(

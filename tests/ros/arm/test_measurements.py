@@ -59,13 +59,19 @@ class GuardBench:
     """An arm and its cameras; every number that it tells says when it was measured, in seconds."""
 
     def __init__(
-        self, patch: pytest.MonkeyPatch, *cameras: str, lockstep: bool = False, **profile: Any
+        self,
+        patch: pytest.MonkeyPatch,
+        *cameras: str,
+        lockstep: bool = False,
+        zero_wrench: bool = False,
+        **profile: Any,
     ) -> None:
         self._wire, self._random = Wire(), np.random.default_rng(0)
         patch.setattr("serl.ros.feed.time", SimpleNamespace(monotonic=lambda: self._wire.now_s))
         node, known = cast(RosNode, self._wire), PROFILE.model_copy(update=profile)
         views = {name: View(camera=name, width=SIDE_PX, height=SIDE_PX) for name in cameras}
-        config = ReachConfig(views=views, observe="pixels" if views else "state")
+        observe: Any = "pixels" if views else "state"
+        config = ReachConfig(views=views, observe=observe, zero_wrench=zero_wrench)
         self._spec = reading_spec(7, ["cube"], config.all_views)
         self._watch = CameraMonitor(self._spec.images)
         self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
@@ -85,6 +91,10 @@ class GuardBench:
                 picture = self._random.integers(9, 255, (SIDE_PX, SIDE_PX, 3), np.uint8)
                 pictures = {(camera, (SIDE_PX, SIDE_PX)): picture}
                 self._told.pictures(pictures, _stamp_ns(now_s - delay_s))
+
+    def begin(self) -> None:
+        """An episode begins."""
+        self._measured.begin()
 
     def read(self) -> Observation:
         """What passes the watch over cameras, as an actor's does."""
@@ -115,6 +125,25 @@ def test_the_state_is_that_of_the_instant_of_a_late_picture(
     assert reading.stamps["robot"] == pytest.approx(reading.stamps["front"]) == 0.44
     # The mean over 0.34 < t <= 0.44.
     assert reading.state["wrench"][0] == pytest.approx(0.395)
+
+
+@pytest.mark.parametrize("frame", ["base", "tool"])
+def test_the_bias_of_a_wrench_is_that_before_the_episode(
+    monkeypatch: pytest.MonkeyPatch, frame: str
+) -> None:
+    sensor: dict[str, Any] = {"wrench_frame": frame, "wrench_frames": ("base",)}
+    bench = GuardBench(monkeypatch, zero_wrench=True, **sensor)
+    bench.run(0.5)
+    before = bench.read().state["wrench"]
+    bench.begin()
+    bench.run(0.3)
+    # The means over 0.3 < t <= 0.5 and 0.7 < t <= 0.8; y and z of this tool point backwards.
+    signs = np.array([1, -1, -1, 1, -1, -1] if frame == "tool" else [1] * 6)
+    np.testing.assert_allclose(bench.read().state["wrench"], signs * (0.755 - 0.405), atol=1e-5)
+    plain = GuardBench(monkeypatch, **sensor)
+    plain.run(0.5)
+    plain.begin()
+    np.testing.assert_allclose(plain.read().state["wrench"], before, atol=1e-6)
 
 
 def test_between_two_samples_it_is_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
