@@ -86,6 +86,8 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     rows = read_metrics(run.metrics)
     episodes = _episodes(rows)
     cloned = examine_clone(run, display) if run.config.baseline == "clone" else None
+    finals = [row for row in rows if row.get("purpose") == "final"]
+    practised = bool(episodes and finals and finals[-1]["checkpoint"])
     summary = Summary(
         task=_title(run, stage),
         folder=run.path,
@@ -96,7 +98,7 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
         help=assistance(rows),
         report=write_report(run.path),
         clone=cloned,
-        practice_s=episodes[-1]["time_s"] if episodes else 0.0,
+        practice_s=episodes[-1]["time_s"] if practised else None,
     )
     print_summary(display.console, summary)
     return suffices(run.config, evaluation)

@@ -230,7 +230,8 @@ class Summary:
         report: path of the report; None when there is none.
         help: takeovers and requests for a person; None when unknown.
         clone: the same trials of the demonstrations cloned alone; None when there were none.
-        practice_s: time until the last step was taken.
+        practice_s: time until the last step was taken; None if the best policy is the one after the
+            warm-up, before any practice.
     """
 
     task: str
@@ -242,15 +243,18 @@ class Summary:
     report: Path | None = None
     help: Assistance | None = None
     clone: Evaluation | None = None
-    practice_s: float = 0.0
+    practice_s: float | None = None
 
     def comparison(self) -> str:
         """Return the successes before and after training as a sentence; "" without a clone."""
         if self.clone is None or self.evaluation is None:
             return ""
+        practice = "the warm-up alone, as practice added nothing"
+        if self.practice_s is not None:
+            practice = f"{_clock(self.practice_s)} of practice"
         return (
             f"cloned from the same demonstrations: {_successes(self.clone)}; "
-            f"after {_clock(self.practice_s)} of practice: {_successes(self.evaluation)}"
+            f"after {practice}: {_successes(self.evaluation)}"
         )
 
 

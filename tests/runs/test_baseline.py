@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,13 +67,16 @@ def test_a_clone_needs_demonstrations_and_a_simulation(more: dict[str, object]) 
 
 
 def test_training_is_compared_with_its_clone() -> None:
-    def text(clone: Evaluation | None) -> str:
-        summary = Summary("reach", Path("r"), of(50, 50), 600, 300.0, clone=clone, practice_s=245.0)
-        return summary.comparison()
+    def text(clone: Evaluation | None, practice_s: float | None = 245.0) -> str:
+        after: dict[str, Any] = {"clone": clone, "practice_s": practice_s}
+        return Summary("reach", Path("r"), of(50, 50), 600, 300.0, **after).comparison()
 
     assert text(None) == ""
     assert text(of(12, 50)) == (
         "cloned from the same demonstrations: 12 of 50; after 4:05 of practice: 50 of 50"
+    )
+    assert text(of(12, 50), None).endswith(
+        "; after the warm-up alone, as practice added nothing: 50 of 50"
     )
 
 
