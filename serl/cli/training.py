@@ -252,16 +252,18 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
 
 
 def examine_clone(run: RunFolder, display: Display) -> Evaluation:
-    """Clone the run's demonstrations alone, and run the final trials with the clone."""
+    """Clone the run's demonstrations alone, and run the final trials with the best clone."""
     display.print_line("cloning the demonstrations alone, to compare with")
-    config, weights = clone(run)
+    config, clones = clone(run)
+    planned = len(clones) * config.selection_trials + config.trials
     with (
         run.lock_learner(),
         MetricsWriter(run.path) as metrics,
-        display.counting("trials", config.trials) as on_trial,
+        display.counting("trials", planned) as on_trial,
     ):
         examiner = Examiner(config, on_trial=on_trial)
-        evaluation = examiner.evaluate(weights, Purpose.FINAL, config.trials)
+        chosen = choose(config, examiner, clones)
+        evaluation = examiner.evaluate(dict(clones)[chosen], Purpose.FINAL, config.trials)
         metrics.write(trained_steps(run), _row(0, evaluation, "clone"))
     return evaluation
 

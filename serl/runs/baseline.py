@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from serl.agent import State
 from serl.agents.config import SACConfig
@@ -17,6 +18,9 @@ from serl.system.settings_file import merge
 from serl.transport import Snapshot
 from serl.types import Arrival, Record
 
+LENGTHS = (100, 500, 2000)
+"""Updates of four steps each: a clone of few demonstrations gets worse with too many."""
+
 
 def clone_settings(config: TrainConfig) -> TrainConfig:
     """Return the settings of the row "bc" of the hard set, for the task and data of a run."""
@@ -26,11 +30,11 @@ def clone_settings(config: TrainConfig) -> TrainConfig:
     return resolve(shared | {"agent": observing}, merge(row.usual, row.fixed), {"baseline": "none"})
 
 
-def clone(run: RunFolder) -> tuple[TrainConfig, State]:
-    """Clone the demonstrations of a run.
+def clone(run: RunFolder) -> tuple[TrainConfig, list[tuple[int, State]]]:
+    """Clone the demonstrations of a run, stopping at different lengths.
 
     Returns:
-        The settings of the clone, and its actor's weights.
+        The settings of the clone; and its updates and actor's weights at each length.
 
     Raises:
         BadInput: the run has no demonstrations.
@@ -40,8 +44,17 @@ def clone(run: RunFolder) -> tuple[TrainConfig, State]:
     end, kept = _NoEnd(), [*_successes(run)]
     if not kept:
         raise BadInput(f"{run.path}: baseline clone: no demonstration is a success")
-    learner = make_learner(config, end, end, lambda *saved: None, kept)
-    return config, learner.agent.actor_weights()
+    short = config.model_copy(
+        update={"learner": config.learner.model_copy(update={"warm_up": LENGTHS[0]})}
+    )
+    learner = make_learner(short, end, end, lambda *saved: None, kept)
+    clones = [(LENGTHS[0], learner.agent.actor_weights())]
+    rows = config.agent.batch_size * config.agent.utd
+    for before, updates in pairwise(LENGTHS):
+        for _ in range(updates - before):
+            learner.agent.update(learner.replay.sample(rows))
+        clones.append((updates, learner.agent.actor_weights()))
+    return config, clones
 
 
 def _successes(run: RunFolder) -> Iterator[Record]:

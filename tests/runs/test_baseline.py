@@ -23,6 +23,7 @@ SETTINGS = {
     "task": "reach",
     "demos": 2,
     "trials": 2,
+    "selection_trials": 1,
     "baseline": "clone",
     "agent": {"batch_size": 16, "threads": 1, "device": "cpu", "hidden": [8, 8]},
     "task_config": {"time_limit_s": 1.0},
@@ -44,9 +45,10 @@ def test_a_clone_learns_the_demonstrations_and_nothing_else(
     assert (cloned.seed, cloned.demos, cloned.baseline) == (0, 2, "none")
     display = Display(Console(file=io.StringIO()))
     training.demonstrate(run, display)
-    few = cloned.learner.model_copy(update={"warm_up": 100})
-    cheap = cloned.model_copy(update={"learner": few})
-    monkeypatch.setattr(baseline, "clone_settings", lambda config: cheap)
+    monkeypatch.setattr(baseline, "LENGTHS", (5, 10))
+    (short, begun), (long, ended) = baseline.clone(run)[1]
+    assert (short, long) == (5, 10)
+    assert any((begun[name] != ended[name]).any() for name in begun)
     evaluation = training.examine_clone(run, display)
     (row,) = read_metrics(run.metrics)
     assert (row["purpose"], row["checkpoint"], row["trials"]) == ("clone", 0, 2)
