@@ -12,7 +12,7 @@ SOURCED := import os; os.environ["ROS_DISTRO"]; import numpy, rclpy; print(f"num
 
 .ONESHELL:
 .SHELLFLAGS := -ec
-.PHONY: train test check docs bench soak lowest audit clean
+.PHONY: train test check docs bench soak lowest bridges audit clean
 
 train: .venv/ready
 	.venv/bin/serl train $(TASK) --seed $(SEED)
@@ -52,6 +52,20 @@ lowest:
 	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console,data]' pytest hypothesis
 	.venv-lowest/bin/serl list > /dev/null
 	.venv-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
+
+# Exports read by the programs that they are for, in an environment of their own: LeRobot asks for
+# other versions than serl, and with all that it names it has many gigabytes.
+bridges: .venv/ready .venv-bridges/ready
+	.venv/bin/pytest -m bridges tests/datasets/test_readers.py
+
+.venv-bridges/ready: Makefile
+	@echo "installing LeRobot and robomimic into .venv-bridges"
+	.venv/bin/python -m venv .venv-bridges
+	pip=".venv-bridges/bin/python -m pip install -qq --disable-pip-version-check"
+	$$pip torch==2.13.0
+	$$pip accelerate datasets draccus einops h5py huggingface_hub jsonlines safetensors six termcolor tqdm "av<16" "psutil>=6"
+	$$pip --no-deps lerobot==0.4.4 robomimic==0.3.0 torchvision==0.22.1 deepdiff
+	touch $@
 
 audit: .venv/ready-audit
 	.venv/bin/python .ci/audit.py

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from serl.cli.export import format_module
 from serl.errors import BadInput
-from serl.report.display import Display
+from serl.log.episode_log import LogConfig
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
 
@@ -17,11 +20,15 @@ DONE = 0
 def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl demos import`."""
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="pickled list of transitions (.pkl)"
+        "file",
+        type=Path,
+        metavar="PATH",
+        help=".pkl file of SERL or HIL-SERL, .hdf5 file of robomimic, or folder of a "
+        "LeRobotDataset or a Minari data set",
     )
     parser.add_argument("--task", required=True, help="name of a task, or path of a .py file")
     parser.add_argument(
-        "--map", type=Path, metavar="FILE", help="YAML file: names in the .pkl to names in the task"
+        "--map", type=Path, metavar="FILE", help="YAML file: names in the data to names in the task"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder to write, else runs/TASK/imported_..."
@@ -29,8 +36,8 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
 
 
 def import_file(options: argparse.Namespace) -> int:
-    """Convert demonstrations of SERL to a recording."""
-    from serl.datasets.serl_import import ImportMap, import_runs, read_transitions, runs
+    """Convert demonstrations of another program to a recording."""
+    from serl.datasets.serl_import import ImportMap
     from serl.runs.task_setup import make_spec, make_task
 
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
@@ -40,19 +47,57 @@ def import_file(options: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: holds something already; give another --out")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
-    origin = f"imported from {options.file.name}"
-    with Display().working(f"converting {options.file}"):
-        found = list(runs(read_transitions(options.file)))
-        made = import_runs(found, make_spec(task), mapping, folder, origin, config.log)
+    origin = f"imported from {options.file.resolve().name}"
+    name = _format_of(options.file)
+    convert = _import_pickle if name == "pickle" else partial(_import_data, name)
+    made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
     print(
         f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
         f"{made.failures} episodes without success"
     )
-    if made.time_limits:
-        print(f"{made.time_limits} ends without a reward were imported as time limits")
+    if limits := getattr(made, "time_limits", 0):
+        print(f"{limits} ends without a reward were imported as time limits")
     print("actions were imported unchanged; check that scale and frame are those of the task:")
     print(f"  {task.config.motion.meaning}, axes {task.config.action_spec.unit}")
     return DONE
+
+
+def _format_of(path: Path) -> str:
+    """Return the format of a file or folder, by its name and content."""
+    if path.suffix == ".pkl":
+        return "pickle"
+    if path.suffix == ".hdf5":
+        return "robomimic"
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise BadInput(f"{path}: expected a .pkl or .hdf5 file or a folder, found {found}")
+    if (path / "meta/info.json").exists():
+        return "lerobot"
+    if (path / "metadata.json").exists() or next(path.rglob("data/metadata.json"), None):
+        return "minari"
+    if any(path.glob("*.hdf5")):
+        return "robomimic"
+    raise BadInput(f"{path}: expected a LeRobotDataset, a Minari data set or a file of robomimic")
+
+
+def _import_pickle(
+    path: Path, spec: Any, mapping: Any, folder: Path, origin: str, log: LogConfig
+) -> Any:
+    """Import a pickled list of transitions."""
+    from serl.datasets.serl_import import import_runs, read_transitions, runs
+
+    return import_runs(list(runs(read_transitions(path))), spec, mapping, folder, origin, log)
+
+
+def _import_data(
+    name: str, path: Path, spec: Any, mapping: Any, folder: Path, origin: str, log: LogConfig
+) -> Any:
+    """Import a data set in a format of `serl export`."""
+    from serl.datasets.exchange import write_recording
+
+    data = format_module(name).read(path)
+    data.origin.check(spec, mapping, path)
+    return write_recording(data, spec, mapping, folder, origin, log)
 
 
 def undo_options(parser: argparse.ArgumentParser) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import shutil
 from pathlib import Path
+from typing import Any
 
 from serl.cli.arguments import add_checkpoint
 from serl.errors import BadInput
 from serl.system.files import check_destination, write_atomic
 
 DONE = 0
+DATA_FORMATS = ("lerobot", "minari", "robomimic")
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +22,33 @@ def export_options(parser: argparse.ArgumentParser) -> None:
         "source", type=Path, metavar="RUN", help="folder of a run, or of recorded episodes"
     )
     parser.add_argument(
-        "--to", required=True, choices=("onnx",), help="the policy as a file for ONNX Runtime"
+        "--to",
+        required=True,
+        choices=("onnx", *DATA_FORMATS),
+        help="onnx for the policy, the others for the episodes",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="PATH", help="file to write, else RUN/policy.onnx"
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="folder to write; with onnx a file, else RUN/policy.onnx",
+    )
+    parser.add_argument(
+        "--successes", action="store_true", help="export only episodes that solved the task"
+    )
+    parser.add_argument(
+        "--push-to-hub",
+        metavar="OWNER/NAME",
+        help="upload a LeRobotDataset to this repository of the Hugging Face Hub",
     )
     add_checkpoint(parser)
 
 
 def export(options: argparse.Namespace) -> int:
-    """Export the policy or the data of a run."""
-    return _export_policy(options)
+    """Export the policy or the episodes of a run."""
+    if options.push_to_hub and options.to != "lerobot":
+        raise BadInput(f"export: --push-to-hub: expected --to lerobot, got {options.to}")
+    return _export_policy(options) if options.to == "onnx" else _export_episodes(options)
 
 
 def _export_policy(options: argparse.Namespace) -> int:
@@ -46,6 +66,43 @@ def _export_policy(options: argparse.Namespace) -> int:
     write_atomic(out, data)
     print(f"{out}: policy after {loaded.step:,} steps, {len(data) / 1024:.0f} KiB")
     return DONE
+
+
+def _export_episodes(options: argparse.Namespace) -> int:
+    """Write the episodes of a run or a recording in a format of others."""
+    from serl.datasets.exchange import check_token, push, recorded
+
+    out = options.out
+    if out is None:
+        raise BadInput(f"export: expected --out FOLDER with --to {options.to}")
+    module = format_module(options.to)
+    if options.push_to_hub:
+        try:
+            check_token()
+        except ImportError as error:
+            raise _missing(error) from error
+    data = recorded(options.source, options.successes)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out}: holds something already; give another --out")
+    try:
+        count = module.write(data, out)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    print(f"{out}: {count} episodes of {data.spec.task} for {options.to}")
+    if options.to == "minari":
+        print(module.describe(out))
+    if options.push_to_hub:
+        print(f"uploaded: {push(out, options.push_to_hub, module.VERSION)}")
+    return DONE
+
+
+def format_module(name: str) -> Any:
+    """Return the module of a format; raise `BadInput` if a package that it needs is missing."""
+    try:
+        return importlib.import_module(f"serl.datasets.{name}_format")
+    except ImportError as error:
+        raise _missing(error) from error
 
 
 def _missing(error: ImportError) -> BadInput:

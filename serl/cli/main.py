@@ -97,7 +97,10 @@ COMMANDS = {
         "record:record", "record demonstrations of an expert or a person", _EPISODES, "run"
     ),
     "demos import": Command(
-        "demos:import_file", "convert a .pkl file of SERL or HIL-SERL", _EPISODES, "run"
+        "demos:import_file",
+        "convert demonstrations of SERL, LeRobot, Minari or robomimic",
+        _EPISODES,
+        "run",
     ),
     "demos undo": Command("demos:undo", "remove the newest demonstration of a recording"),
     "eval": Command(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -196,12 +196,14 @@ class ImportMap(BaseModel):
     Attributes:
         state: pieces that are concatenated, in order, for each state array of the task.
         images: path of the image for each camera of the task.
+        action: index in the file's action of each entry of the task's; empty if the order is equal.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     state: dict[str, tuple[Piece, ...]] = {}
     images: dict[str, str] = {}
+    action: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class ImportCounts(NamedTuple):
@@ -303,6 +305,7 @@ def import_runs(
     Raises:
         SpecMismatch: the file does not fit the task; nothing was written.
     """
+    found = [_reordered(run, mapping) for run in found]
     mapper = Mapper(spec.observation, found[0].transitions[0].observation, mapping)
     for number, run in enumerate(found):
         _check_run(run, spec, mapper, f"episode {number}")
@@ -318,6 +321,17 @@ def import_runs(
     steps = sum(len(run.transitions) for run in found)
     limits = sum(run.reason is EndReason.TIME_LIMIT for run in found)
     return ImportCounts(counts[0], counts[1], steps, limits)
+
+
+def _reordered(run: Run, mapping: ImportMap) -> Run:
+    """Return the run with the entries of its actions in the order of the task."""
+    places = list(mapping.action)
+    if not places:
+        return run
+    if max(places) >= (size := len(run.transitions[0].action)):
+        raise SpecMismatch(f"map: action {max(places)}: the file's actions have {size} entries")
+    items = [item._replace(action=item.action[places]) for item in run.transitions]
+    return run._replace(transitions=items)
 
 
 def _check_run(run: Run, spec: Spec, mapper: Mapper, where: str) -> None:

@@ -59,7 +59,12 @@ class Caption:
     success: bool = False
 
 
-def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
+def write_video(
+    path: Path,
+    frames: Iterable[Image],
+    fps: float,
+    options: Mapping[str, str] | None = None,
+) -> int:
     """Write a video that browsers play and return its number of frames.
 
     The file `path` appears only when the video is complete.
@@ -68,6 +73,7 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
         path: video file, ending in ".mp4" or ".webm"; its folder is made if absent.
         frames: images of one size; an odd width or height loses its last column or row.
         fps: frames per second.
+        options: options of the encoder that replace the usual ones.
 
     Raises:
         BadInput: there is no frame, the sizes differ, or the name has another ending.
@@ -77,7 +83,7 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
     part = path.absolute().with_suffix(f".part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        count = _encode(part, path.name, frames, fps)
+        count = _encode(part, path.name, frames, fps, options or {})
         part.replace(path)
     except (OSError, av.FFmpegError) as error:
         raise SerlError(f"{path}: cannot be written: {error.strerror}") from error
@@ -87,15 +93,17 @@ def write_video(path: Path, frames: Iterable[Image], fps: float) -> int:
     return count
 
 
-def _encode(path: Path, name: str, frames: Iterable[Image], fps: float) -> int:
-    codec, options = _CODECS[path.suffix]
+def _encode(
+    path: Path, name: str, frames: Iterable[Image], fps: float, given: Mapping[str, str]
+) -> int:
+    codec, usual = _CODECS[path.suffix]
     layout = {"movflags": "faststart"} if path.suffix == ".mp4" else {}  # plays while it loads
     shape: tuple[int, ...] = ()
     count = 0
     with av.open(path, "w", container_options=layout) as container:
         rate = Fraction(fps).limit_denominator(1000)
         try:
-            stream: Any = container.add_stream(codec, rate, options)
+            stream: Any = container.add_stream(codec, rate, {**usual, **given})
         except ValueError as error:  # this PyAV was built without the encoder
             raise SerlError(f"{name}: cannot be written: {error}") from error
         stream.pix_fmt = "yuv420p"  # the one pixel format that all browsers play

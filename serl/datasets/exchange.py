@@ -1,0 +1,365 @@
+"""Recorded episodes as arrays, the common form between serl's log and the data formats of others.
+
+`recorded` reads episodes of a run or a recording in this form, and `write_recording` writes a
+recording of episodes in this form, whose origin may be another program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serl.datasets.recording_session import FAILURES
+from serl.datasets.serl_import import ACTOR, ImportMap, Mapper, Values
+from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
+from serl.runs.folder import CONFIG, RunFolder
+from serl.specs import Spec, check_reward
+from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
+
+_SLACK = 1e-4  # actions that were clipped in float64 and stored in float32
+_PROVENANCES = 1000  # characters
+
+
+@dataclass(frozen=True)
+class EpisodeArrays:
+    """An episode of N steps and its final observation.
+
+    Attributes:
+        observations: state arrays and images (uint8 RGB) by name; the last row is of the final
+            observation. An array named "state" may hold a whole state vector.  # (N + 1, ...)
+        action: executed actions.  # (N, A)
+        reward: rewards.  # (N,)
+        terminated: whether the task ended with the last step; otherwise the episode was truncated.
+        success: the task was solved.
+        reason: reason of the end, as it is recorded.
+        requested: actions of the policy; None where they are not known.  # (N, A)
+        source: source of each action; None for a human.  # (N,)
+        provenance: provenance of each reward; None where it is not known.  # (N,)
+        policy_version: version of the weights; None for 0.  # (N,)
+        wall_s: time of each action, s since 1970; None for now.  # (N,)
+    """
+
+    observations: Mapping[str, Values]
+    action: Values
+    reward: Values
+    terminated: bool
+    success: bool
+    reason: str
+    requested: Values | None = None
+    source: Sequence[str] | None = None
+    provenance: Sequence[str] | None = None
+    policy_version: Values | None = None
+    wall_s: Values | None = None
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    @property
+    def ends(self) -> tuple[Values, Values]:
+        """Whether the task ended, and whether the episode was cut, with each step."""
+        last = np.arange(len(self)) + 1 == len(self)
+        return last & self.terminated, last & (not self.terminated)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The robot that a data set of another program was recorded with, as far as it is known.
+
+    Attributes:
+        robot: name of the robot.
+        rate_hz: control rate.
+        actions: names of an action's entries.
+        spec: spec of data that serl exported.
+    """
+
+    robot: str = ""
+    rate_hz: float | None = None
+    actions: Sequence[str] = field(default_factory=tuple)
+    spec: Spec | None = None
+
+    def check(self, spec: Spec, mapping: ImportMap, where: Path) -> None:
+        """Raise `SpecMismatch` with all differences unless the robot is that of a task's spec.
+
+        A mapping of the state replaces the comparison of its names.
+        """
+        lines = []
+        if self.rate_hz is not None and abs(self.rate_hz - spec.rate_hz) > 1e-3:
+            lines.append(f"rate {self.rate_hz:g} Hz != {spec.rate_hz:g} Hz")
+        names = [name.lower() for name in self.actions]
+        if names and not mapping.action and names != [n.lower() for n in spec.action_names]:
+            lines.append(f"action {' '.join(self.actions)} != {' '.join(spec.action_names)}")
+        if self.spec is not None and not lines and not mapping.state:
+            own = self.spec.limited_to(
+                name for name in self.spec.observation.images if name in spec.observation.images
+            )
+            own = own.model_copy(update={"task": spec.task})
+            if difference := own.difference(spec):
+                lines.append(difference)
+        if lines:
+            robot = f" ({self.robot})" if self.robot else ""
+            raise SpecMismatch(f"{where}: another embodiment{robot}: {'; '.join(lines)}")
+
+
+class Dataset(NamedTuple):
+    """A data set of another format.
+
+    Attributes:
+        origin: robot that it was recorded with.
+        episodes: its episodes; each is read when it is needed.
+    """
+
+    origin: Origin
+    episodes: Iterator[EpisodeArrays]
+
+
+class Recorded(NamedTuple):
+    """Episodes of a run or a recording, for export.
+
+    Attributes:
+        spec: spec of their observations and actions.
+        robot: name of the robot.
+        episodes: the complete episodes; each is read when it is needed.
+    """
+
+    spec: Spec
+    robot: str
+    episodes: Iterator[EpisodeArrays]
+
+
+def recorded(path: Path, successes_only: bool = False) -> Recorded:
+    """Return the episodes of a run, a recording or a folder of episode files.
+
+    Episodes without a step, and those that a crash cut, are left out.
+
+    Raises:
+        BadInput: the folder is none of these, or holds no sealed episode.
+    """
+    robot, folders = "", [path]
+    if (path / CONFIG).exists() or not episode_paths(path):
+        run = RunFolder.open(path, data_only=True)
+        if run.config.stages:
+            raise BadInput(f"{path}: has stages, each a run: expected one of them")
+        robot = Path(str(run.config.robot or "")).stem
+        folders = [run.episodes(actor) for actor in run.actors()]
+    paths = [
+        file for each in folders for file in episode_paths(each) if not file.name.endswith(PART)
+    ]
+    spec = next(filter(None, map(read_spec, paths)), None)
+    if spec is None:
+        raise BadInput(f"{path}: expected sealed episodes, found none")
+
+    def episodes() -> Iterator[EpisodeArrays]:
+        for file in paths:
+            episode = read_episode(file, spec)
+            whole = episode.end is not None and bool(episode.steps)
+            if whole and (episode.success or not successes_only):
+                yield as_arrays(episode)
+
+    return Recorded(spec, robot, episodes())
+
+
+def as_arrays(episode: Episode) -> EpisodeArrays:
+    """Return a complete episode as arrays."""
+    steps, end = episode.steps, episode.end
+    assert end is not None
+    seen = [*(step.observation for step in steps), end.observation]
+    observations: dict[str, Values] = {
+        **{name: np.stack([each.state[name] for each in seen]) for name in seen[0].state},
+        **{name: np.stack([each.images[name] for each in seen]) for name in seen[0].images},
+    }
+    return EpisodeArrays(
+        observations=observations,
+        action=np.stack([step.action for step in steps]),
+        reward=np.array([step.reward for step in steps], np.float64),
+        terminated=steps[-1].terminated,
+        success=end.success,
+        reason=end.text,
+        requested=np.stack([step.requested for step in steps]),
+        source=[step.source.value for step in steps],
+        provenance=[step.reward_provenance for step in steps],
+        policy_version=np.array([step.policy_version for step in steps], np.int64),
+        wall_s=np.array([step.wall_s for step in steps], np.float64),
+    )
+
+
+def state_vectors(episode: EpisodeArrays, spec: Spec) -> Values:
+    """Return the state arrays, in declared order, as vectors.  # (N + 1, D)."""
+    rows = len(episode) + 1
+    parts = [episode.observations[name].reshape(rows, -1) for name in spec.observation.state]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+class Written(NamedTuple):
+    """Numbers of written episodes and steps."""
+
+    successes: int
+    failures: int
+    steps: int
+
+
+def write_recording(
+    data: Dataset,
+    spec: Spec,
+    mapping: ImportMap,
+    folder: Path,
+    origin: str,
+    log_config: LogConfig | None = None,
+) -> Written:
+    """Write successes into a new folder, and failures into its subfolder.
+
+    Args:
+        data: the data set.
+        spec: spec of the task.
+        mapping: see `Mapper`; equal names need none.
+        folder: folder to create; must hold no episodes.
+        origin: provenance of rewards whose provenance is not known.
+        log_config: settings of the episode log; the defaults if None.
+
+    Raises:
+        SpecMismatch: an episode does not fit the task; if it is the first, nothing was written.
+    """
+    name, epoch = folder.resolve().name, time.time_ns()
+    counts = {True: 0, False: 0}
+    steps = 0
+    with ExitStack() as stack:
+        logs: dict[bool, EpisodeLog] = {}
+        for number, episode in enumerate(data.episodes):
+            key = Key(name, ACTOR, epoch, counts[episode.success], 0)
+            records = _records(episode, key, spec, mapping, origin, f"episode {number}")
+            if episode.success not in logs:
+                target = folder if episode.success else folder / FAILURES
+                log = EpisodeLog(target, spec, name, ACTOR, epoch, log_config)
+                logs[episode.success] = stack.enter_context(log)
+            for record in records:
+                logs[episode.success].append(record)
+            counts[episode.success] += 1
+            steps += len(episode)
+    if not steps:
+        raise CorruptData("expected episodes with steps, found none")
+    return Written(counts[True], counts[False], steps)
+
+
+def _records(
+    episode: EpisodeArrays, key: Key, spec: Spec, mapping: ImportMap, origin: str, where: str
+) -> list[Step | End]:
+    """Return the records of an episode, each checked."""
+    action = _actions(episode.action, spec, mapping, where)
+    requested = action
+    if episode.requested is not None:
+        requested = _actions(episode.requested, spec, mapping, where)
+    first = {name: rows[0] for name, rows in episode.observations.items()}
+    mapper = Mapper(spec.observation, first, mapping)
+    ends, cuts = episode.ends
+    now_s, records = time.time(), list[Step | End]()
+
+    def observed(row: int) -> Observation:
+        raw = {name: rows[row] for name, rows in episode.observations.items()}
+        seen = mapper(raw, row / spec.rate_hz)
+        spec.observation.validate_observation(seen)
+        return seen
+
+    for index in range(len(episode)):
+        check_reward(float(episode.reward[index]))
+        source = episode.source[index] if episode.source is not None else ActionSource.HUMAN
+        given = episode.provenance[index] if episode.provenance is not None else origin
+        version = 0 if episode.policy_version is None else int(episode.policy_version[index])
+        records.append(
+            Step(
+                key=Key(key.run, key.actor, key.epoch, key.episode, index),
+                observation=observed(index),
+                requested=requested[index],
+                action=action[index],
+                reward=float(episode.reward[index]),
+                reward_provenance=given[:_PROVENANCES],
+                terminated=bool(ends[index]),
+                truncated=bool(cuts[index]),
+                source=_source(source, where),
+                policy_version=version,
+                monotonic_s=index / spec.rate_hz,
+                wall_s=now_s if episode.wall_s is None else float(episode.wall_s[index]),
+            )
+        )
+    reason, fault = parse_reason(episode.reason)
+    count = len(episode)
+    place = Key(key.run, key.actor, key.epoch, key.episode, count)
+    final, end_s = observed(count), count / spec.rate_hz
+    wall_s = records[-1].wall_s if records else now_s
+    return [*records, End(place, final, episode.success, reason, end_s, wall_s, fault)]
+
+
+def _actions(rows: Values, spec: Spec, mapping: ImportMap, where: str) -> Any:
+    """Return actions in the order of the task, as float32; raise `SpecMismatch` if they misfit."""
+    rows = np.asarray(rows)
+    rows = rows.reshape(len(rows), -1)
+    if mapping.action:
+        if max(mapping.action) >= rows.shape[1]:
+            last = max(mapping.action)
+            raise SpecMismatch(f"map: action {last}: actions have {rows.shape[1]} entries")
+        rows = rows[:, list(mapping.action)]
+    (size,) = spec.action.shape
+    if rows.shape[1] != size:
+        names = " ".join(spec.action_names)
+        raise SpecMismatch(f"{where}: actions: {rows.shape[1]} entries != {size} ({names})")
+    if not np.isfinite(rows).all() or np.abs(rows).max(initial=0.0) > 1.0 + _SLACK:
+        raise SpecMismatch(f"{where}: an action of {np.abs(rows).max():g}, allowed 1")
+    return np.clip(rows, -1.0, 1.0).astype(np.float32)
+
+
+def _source(text: str, where: str) -> ActionSource:
+    try:
+        return ActionSource(text)
+    except ValueError as error:
+        raise CorruptData(f"{where}: source {text!r}, known are {[*ActionSource]}") from error
+
+
+def success_reason(success: bool, terminated: bool) -> str:
+    """Return the reason of an end that a foreign data set does not name."""
+    if success:
+        return EndReason.SUCCESS.value
+    return (EndReason.FAILURE if terminated else EndReason.TIME_LIMIT).value
+
+
+def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -> str:
+    """Upload a written data set to the Hugging Face Hub; return its address.
+
+    The repository is private unless it exists. LeRobot finds the version by the tag.
+
+    Args:
+        folder: the data set.
+        repository: name of the repository, OWNER/NAME.
+        tag: version of the data set's format.
+        endpoint: address of the Hub; None for the usual one, or that in `HF_ENDPOINT`.
+
+    Raises:
+        BadInput: there is no token.
+        SerlError: the Hub refused the upload, or cannot be reached.
+    """
+    check_token()
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint=endpoint, library_name="serl")
+    given = {"repo_id": repository, "repo_type": "dataset"}
+    try:
+        address = api.create_repo(**given, private=True, exist_ok=True)
+        api.upload_folder(**given, folder_path=folder, commit_message="Upload episodes of serl")
+        api.create_tag(**given, tag=tag, exist_ok=True)
+    except Exception as error:  # of any HTTP library that huggingface_hub uses
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise SerlError(f"{repository}: not uploaded: {reason[0]}; kept in {folder}") from error
+    return str(address)
+
+
+def check_token() -> None:
+    """Raise `BadInput` unless there is a token of the Hugging Face Hub."""
+    import huggingface_hub
+
+    if not huggingface_hub.get_token():
+        raise BadInput("--push-to-hub: found no token; set HF_TOKEN, or run `hf auth login`")

@@ -1,0 +1,424 @@
+"""LeRobotDataset v3: Parquet tables, an MP4 file for each camera and episode, JSON metadata.
+
+The video of an episode has one frame more than the table has rows: the final observation, which
+LeRobot does not read. `meta/serl.json` holds what the format has no place for.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image as Picture
+from pydantic import ValidationError
+
+from serl.datasets.exchange import (
+    Dataset,
+    EpisodeArrays,
+    Origin,
+    Recorded,
+    state_vectors,
+    success_reason,
+)
+from serl.datasets.serl_import import Values
+from serl.errors import BadInput, CorruptData
+from serl.specs import Spec
+from serl.system.files import read_bounded, write_atomic
+from serl.system.json_fields import parse_object
+from serl.system.video import read_video, write_video
+
+VERSION = "v3.0"
+_FILE = "chunk-{chunk:03d}/file-{file:03d}"
+_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_OWN = "meta/serl.json"
+_IMAGES = "observation.images."
+_FILES_PER_CHUNK = 1000
+_CRF = {"crf": "14", "g": "2"}  # PSNR above 40 dB; frames are read in random order
+_MAX_JSON_BYTES = 64 << 20
+_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+_SAMPLES = 50  # images of an episode and camera that enter the statistics
+
+
+def write(data: Recorded, out: Path) -> int:
+    """Write episodes to a new folder; return their number.
+
+    Raises:
+        BadInput: a camera's images have an odd width or height, which MP4 files do not store.
+    """
+    spec, writer, stats = data.spec, None, _Statistics()
+    for name, image in spec.observation.images.items():
+        if any(size % 2 for size in image.shape[:2]):
+            raise BadInput(f"lerobot: camera {name}: an odd size {list(image.shape)}; MP4 has none")
+    rows: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    total = 0
+    try:
+        for number, episode in enumerate(data.episodes):
+            columns = _columns(episode, spec, number, total)
+            table = pa.table({name: _arrow(values) for name, values in columns.items()})
+            if writer is None:
+                path = out / "data" / f"{_FILE.format(chunk=0, file=0)}.parquet"
+                path.parent.mkdir(parents=True)
+                writer = pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+            numbers = {n: v for n, v in columns.items() if v.dtype.kind in "fib"}
+            stats.begin(numbers, _pictures(episode, spec))
+            rows.append(_row(episode, spec, number, total) | stats.latest())
+            results.append({"success": episode.success, "reason": episode.reason})
+            _write_videos(out, episode, spec, number)
+            total += len(episode)
+    finally:
+        if writer is not None:
+            writer.close()
+    if not rows:
+        raise BadInput("expected complete episodes, found none")
+    path = out / "meta/episodes" / f"{_FILE.format(chunk=0, file=0)}.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    _write_tasks(out, spec)
+    _write_json(out / "meta/info.json", _info(data, len(rows), total))
+    _write_json(out / "meta/stats.json", stats.total())
+    own = {"spec": spec.model_dump(mode="json"), "episodes": results}
+    _write_json(out / _OWN, own)
+    return len(rows)
+
+
+def _columns(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> dict[str, Values]:
+    """Return the columns of an episode's rows, without images."""
+    count = len(episode)
+    vectors = state_vectors(episode, spec)
+    terminated, truncated = episode.ends
+    index = np.arange(count, dtype=np.int64)
+    return {
+        "observation.state": vectors[:-1],
+        "action": np.asarray(episode.action, np.float32),
+        "requested_action": np.asarray(episode.requested, np.float32),
+        "next.observation_state": vectors[1:],
+        "next.reward": np.asarray(episode.reward, np.float64),
+        "next.done": terminated | truncated,
+        "next.terminated": terminated,
+        "next.truncated": truncated,
+        "next.success": (terminated | truncated) & episode.success,
+        "source": np.array(episode.source, np.str_),
+        "reward_provenance": np.array(episode.provenance, np.str_),
+        "policy_version": np.asarray(episode.policy_version, np.int64),
+        "wall_s": np.asarray(episode.wall_s, np.float64),
+        "timestamp": (index / spec.rate_hz).astype(np.float32),
+        "frame_index": index,
+        "episode_index": np.full(count, number, np.int64),
+        "index": index + before,
+        "task_index": np.zeros(count, np.int64),
+    }
+
+
+def _arrow(values: Values) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def _row(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> dict[str, Any]:
+    """Return the row of an episode in the table of episodes, without statistics."""
+    chunk, file = divmod(number, _FILES_PER_CHUNK)
+    row: dict[str, Any] = {
+        "episode_index": number,
+        "tasks": [_sentence(spec)],
+        "length": len(episode),
+        "data/chunk_index": 0,
+        "data/file_index": 0,
+        "dataset_from_index": before,
+        "dataset_to_index": before + len(episode),
+        "meta/episodes/chunk_index": 0,
+        "meta/episodes/file_index": 0,
+    }
+    for name in spec.observation.images:
+        video = f"videos/{_IMAGES}{name}"
+        row |= {f"{video}/chunk_index": chunk, f"{video}/file_index": file}
+        row |= {f"{video}/from_timestamp": 0.0}
+        row |= {f"{video}/to_timestamp": len(episode) / spec.rate_hz}
+    return row
+
+
+def _sentence(spec: Spec) -> str:
+    return spec.task.replace("_", " ")
+
+
+def _pictures(episode: EpisodeArrays, spec: Spec) -> dict[str, Values]:
+    """Return some images of each camera, for statistics."""
+    stride = -(-len(episode) // _SAMPLES)
+    return {n: episode.observations[n][:-1:stride] for n in spec.observation.images}
+
+
+def _write_videos(out: Path, episode: EpisodeArrays, spec: Spec, number: int) -> None:
+    chunk, file = divmod(number, _FILES_PER_CHUNK)
+    for name in spec.observation.images:
+        place = _VIDEO.format(video_key=_IMAGES + name, chunk_index=chunk, file_index=file)
+        write_video(out / place, episode.observations[name], spec.rate_hz, _CRF)
+
+
+def _write_tasks(out: Path, spec: Spec) -> None:
+    """Write the table of tasks, whose index pandas reads from the file's metadata."""
+    import pandas as pd
+
+    pd.DataFrame({"task_index": [0]}, index=[_sentence(spec)]).to_parquet(
+        out / "meta/tasks.parquet"
+    )
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_atomic(path, json.dumps(value, indent=1).encode())
+
+
+def _info(data: Recorded, episodes: int, frames: int) -> dict[str, Any]:
+    """Return the content of `meta/info.json`."""
+    rate_hz = data.spec.rate_hz
+    images = data.spec.observation.images
+    return {
+        "codebase_version": VERSION,
+        "robot_type": data.robot or "serl",
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": 1,
+        "chunks_size": _FILES_PER_CHUNK,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 200,
+        "fps": int(rate_hz) if rate_hz == int(rate_hz) else rate_hz,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": _DATA,
+        "video_path": _VIDEO if images else None,
+        "features": _features(data.spec),
+    }
+
+
+def _features(spec: Spec) -> dict[str, Any]:
+    """Return the description of each column and camera."""
+
+    def feature(dtype: str, names: Sequence[str] | None = None) -> dict[str, Any]:
+        return {"dtype": dtype, "shape": [len(names) if names else 1], "names": names}
+
+    states = [
+        f"{name}[{place}]"
+        for name, array in spec.observation.state.items()
+        for place in range(int(np.prod(array.shape)))
+    ]
+    features = {
+        "observation.state": feature("float32", states),
+        "action": feature("float32", spec.action_names),
+        "requested_action": feature("float32", spec.action_names),
+        "next.observation_state": feature("float32", states),
+        "next.reward": feature("float64"),
+        **{f"next.{n}": feature("bool") for n in ("done", "terminated", "truncated", "success")},
+        **{name: feature("string") for name in ("source", "reward_provenance")},
+        "policy_version": feature("int64"),
+        "wall_s": feature("float64"),
+        "timestamp": feature("float32"),
+        **{name: feature("int64") for name in ("frame_index", "episode_index", "index")},
+        "task_index": feature("int64"),
+    }
+    for name, image in spec.observation.images.items():
+        height, width, channels = image.shape
+        about: dict[str, Any] = {
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "fps": spec.rate_hz,
+        }
+        about |= {"codec": "h264", "pix_fmt": "yuv420p", "is_depth_map": False}
+        features[_IMAGES + name] = {
+            "dtype": "video",
+            "shape": list(image.shape),
+            "names": ["height", "width", "channels"],
+            "info": {**{f"video.{key}": value for key, value in about.items()}, "has_audio": False},
+        }
+    return features
+
+
+class _Statistics:
+    """Statistics of each column and camera, of the latest episode and of all."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Values]] = {}
+
+    def begin(self, numbers: Mapping[str, Values], pictures: Mapping[str, Values]) -> None:
+        """Add an episode: its columns, and some of its images by camera."""
+        for name, values in numbers.items():
+            self._columns.setdefault(name, []).append(values.reshape(len(values), -1))
+        for name, images in pictures.items():
+            pixels = images[:, ::4, ::4].reshape(-1, 3) / np.float32(255)
+            self._columns.setdefault(_IMAGES + name, []).append(pixels)
+
+    def latest(self) -> dict[str, Any]:
+        """Return the statistics of the latest episode as columns of the table of episodes."""
+        return {
+            f"stats/{name}/{key}": value
+            for name, parts in self._columns.items()
+            for key, value in _statistics(name, parts[-1]).items()
+        }
+
+    def total(self) -> dict[str, Any]:
+        """Return the statistics of all episodes."""
+        return {
+            name: _statistics(name, np.concatenate(parts)) for name, parts in self._columns.items()
+        }
+
+
+def _statistics(name: str, rows: Values) -> dict[str, Any]:
+    """Return statistics of rows, (N, C); those of images have the shape (3, 1, 1)."""
+    numbers = rows.astype(np.float64)
+    found = {
+        "min": numbers.min(0),
+        "max": numbers.max(0),
+        "mean": numbers.mean(0),
+        "std": numbers.std(0),
+        **{f"q{round(q * 100):02d}": np.quantile(numbers, q, axis=0) for q in _QUANTILES},
+    }
+    shape = (3, 1, 1) if name.startswith(_IMAGES) else (-1,)
+    listed = {key: value.reshape(shape).tolist() for key, value in found.items()}
+    return {**listed, "count": [len(rows)]}
+
+
+def read(folder: Path) -> Dataset:
+    """Open a data set of LeRobot, of serl or of others.
+
+    Without a final observation, the last frame of an episode is its final observation, and the
+    action of this frame is left out. Without rewards, each episode counts as a success.
+
+    Raises:
+        BadInput: the folder is not a data set of version 3.
+        CorruptData: its metadata are damaged.
+    """
+    info = _read_json(folder / "meta/info.json", f"{folder}: expected a LeRobotDataset")
+    version = str(info.get("codebase_version"))
+    if not version.startswith("v3."):
+        raise BadInput(f"{folder}: expected a LeRobotDataset v3, found {version}")
+    own = _read_json(folder / _OWN, "") if (folder / _OWN).exists() else {}
+    try:
+        spec = Spec.model_validate(own["spec"]) if own else None
+        features = info["features"]
+        actions = _names(features["action"].get("names"))
+        origin = Origin(str(info.get("robot_type") or ""), float(info["fps"]), actions, spec)
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise CorruptData(f"{folder}: meta: {str(error).splitlines()[0]}") from error
+    return Dataset(origin, _episodes(folder, info, own.get("episodes")))
+
+
+def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        return parse_object(read_bounded(path, _MAX_JSON_BYTES), str(path))
+    except FileNotFoundError as error:
+        raise BadInput(f"{otherwise}, found no {path.name}") from error
+
+
+def _names(names: Any) -> list[str]:
+    """Return the names of a vector, which LeRobot writes as a list or by group."""
+    if isinstance(names, dict):
+        groups = [each if isinstance(each, list) else [key] for key, each in names.items()]
+        return [str(name) for group in groups for name in group]
+    return [str(name) for name in names or []]
+
+
+def _episodes(
+    folder: Path, info: Mapping[str, Any], results: Sequence[Mapping[str, Any]] | None
+) -> Iterator[EpisodeArrays]:
+    try:
+        rows = [
+            row
+            for path in sorted((folder / "meta/episodes").glob("*/*.parquet"))
+            for row in pq.read_table(path).to_pylist()
+        ]
+        for number, row in enumerate(rows):
+            result = results[number] if results else None
+            yield _episode(folder, info, row, result)
+    except (OSError, pa.ArrowException, KeyError, IndexError, TypeError) as error:
+        raise CorruptData(f"{folder}: {type(error).__name__}: {error}") from error
+
+
+def _episode(
+    folder: Path, info: Mapping[str, Any], row: Mapping[str, Any], own: Mapping[str, Any] | None
+) -> EpisodeArrays:
+    """Read an episode; `own` is its result in data that serl exported."""
+    place = {n: int(row[f"data/{n}"]) for n in ("chunk_index", "file_index")}
+    path = _inside(folder, str(info["data_path"]).format(**place))
+    table = pq.read_table(path, filters=[("episode_index", "=", row["episode_index"])])
+    columns = {name: np.array(table.column(name).to_pylist()) for name in table.column_names
+               if not pa.types.is_struct(table.column(name).type)}  # fmt: skip
+    count = table.num_rows - (own is None)
+    if count < 1:
+        raise CorruptData(f"{folder}: episode {row['episode_index']}: too few frames")
+    seen: dict[str, Values] = {}
+    for name, feature in info["features"].items():
+        if not name.startswith("observation."):
+            continue
+        if feature["dtype"] == "video":
+            seen[name] = _frames(folder, info, row, name, count + 1)
+        elif feature["dtype"] == "image":
+            seen[name] = np.stack(
+                [np.asarray(Picture.open(io.BytesIO(each["bytes"])).convert("RGB"))
+                 for each in table.column(name).to_pylist()]
+            )  # fmt: skip
+        else:
+            seen[name] = columns[name]
+    if own is not None:
+        final = columns["next.observation_state"][-1:]
+        seen["observation.state"] = np.concatenate([seen["observation.state"], final])
+    named = {name.rpartition(".")[2]: values for name, values in seen.items()}
+    return _assembled(columns, named, count, own)
+
+
+def _assembled(
+    columns: Mapping[str, Values],
+    observations: Mapping[str, Values],
+    count: int,
+    own: Mapping[str, Any] | None,
+) -> EpisodeArrays:
+    action = columns["action"][:count]
+    if own is not None:
+        return EpisodeArrays(
+            observations,
+            action,
+            columns["next.reward"],
+            bool(columns["next.terminated"][-1]),
+            bool(own["success"]),
+            str(own["reason"]),
+            columns["requested_action"],
+            columns["source"].tolist(),
+            columns["reward_provenance"].tolist(),
+            columns["policy_version"],
+            columns["wall_s"],
+        )
+    last = (np.arange(count) + 1 == count).astype(np.float64)
+    reward = columns.get("next.reward", last).reshape(-1)[:count].astype(np.float64)
+    judged = columns.get("next.success")
+    success = bool(reward[-1] > 0) if judged is None else bool(judged.any())
+    reason = success_reason(success, terminated=False)
+    return EpisodeArrays(observations, action, reward, success, success, reason)
+
+
+def _frames(
+    folder: Path, info: Mapping[str, Any], row: Mapping[str, Any], name: str, count: int
+) -> Values:
+    """Return the frames of an episode of a camera.  # (N + 1, H, W, 3)."""
+    video = f"videos/{name}"
+    place = {n: int(row[f"{video}/{n}"]) for n in ("chunk_index", "file_index")}
+    path = _inside(folder, str(info["video_path"]).format(video_key=name, **place))
+    start = round(float(row[f"{video}/from_timestamp"]) * float(info["fps"]))
+    frames = list(islice(read_video(path), start, start + count))
+    if len(frames) < count:
+        raise CorruptData(f"{path}: {len(frames)} frames from {start}, expected {count}")
+    return np.stack(frames)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of a file of the data set; raise `CorruptData` for one elsewhere."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CorruptData(f"{folder}: names a file elsewhere: {name[:200]!r}")
+    return path

@@ -1,0 +1,174 @@
+"""Minari data sets, written and read through the package minari, as HDF5 with exact images."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+from minari.data_collector import EpisodeBuffer
+from pydantic import ValidationError
+
+from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, Recorded, success_reason
+from serl.datasets.serl_import import Values
+from serl.errors import BadInput, CorruptData
+from serl.specs import ArraySpec, Spec
+
+_ROOT = "MINARI_DATASETS_PATH"
+_SPEC, _ROBOT = "serl_spec", "serl_robot"
+_TEXTS = ("source", "provenance")
+_NUMBERS = ("requested", "policy_version", "wall_s")
+
+
+def write(data: Recorded, out: Path) -> int:
+    """Write episodes as the data set `serl/TASK-v0` below a folder; return their number."""
+    spec, count = data.spec, 0
+    spaces = {**spec.observation.state, **spec.observation.images}
+    with _datasets_in(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about authors and environments that there are not
+        first = next(data.episodes, None)
+        if first is None:
+            raise BadInput("expected complete episodes, found none")
+        made = minari.create_dataset_from_buffers(
+            f"serl/{spec.task.replace('_', '-')}-v0",
+            [_buffer(first, spec)],
+            observation_space=gymnasium.spaces.Dict({n: _box(each) for n, each in spaces.items()}),
+            action_space=_box(spec.action),
+            algorithm_name="serl",
+            description=f"{spec.task} by serl, {spec.rate_hz:g} Hz, {spec.motion}",
+            data_format="hdf5",
+            jpeg_encoding=False,
+        )
+        made.storage.update_metadata({_SPEC: spec.model_dump_json(), _ROBOT: data.robot})
+        made.storage.update_episode_metadata([_result(first)], [0])
+        for count, episode in enumerate(data.episodes, 1):
+            made.storage.update_episodes([_buffer(episode, spec)])
+            made.storage.update_episode_metadata([_result(episode)], [count])
+    return count + 1
+
+
+@contextmanager
+def _datasets_in(folder: Path) -> Iterator[None]:
+    """Let minari keep its data sets in a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = os.environ.get(_ROOT)
+    os.environ[_ROOT] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        del os.environ[_ROOT]
+        if before is not None:
+            os.environ[_ROOT] = before
+
+
+def _box(array: ArraySpec) -> gymnasium.spaces.Box:
+    if array.dtype == "uint8":
+        return gymnasium.spaces.Box(0, 255, array.shape, np.uint8)
+    low = -np.inf if array.low is None else array.low
+    high = np.inf if array.high is None else array.high
+    return gymnasium.spaces.Box(low, high, array.shape, np.float32)
+
+
+def _result(episode: EpisodeArrays) -> dict[str, Any]:
+    return {"success": episode.success, "reason": episode.reason}
+
+
+def _buffer(episode: EpisodeArrays, spec: Spec) -> EpisodeBuffer:
+    """Return an episode in minari's form; the infos begin with an empty one, of the reset."""
+    terminated, truncated = episode.ends
+    names = (*spec.observation.state, *spec.observation.images)
+    infos: dict[str, Any] = {}
+    for name in _NUMBERS:
+        rows = np.asarray(getattr(episode, name))
+        infos[name] = np.concatenate([np.zeros_like(rows[:1]), rows])
+    infos |= {name: ["", *getattr(episode, name)] for name in _TEXTS}
+    return EpisodeBuffer(
+        observations={name: np.ascontiguousarray(episode.observations[name]) for name in names},
+        actions=np.asarray(episode.action, np.float32),
+        rewards=np.asarray(episode.reward, np.float64),
+        terminations=terminated,
+        truncations=truncated,
+        infos=infos,
+    )
+
+
+def read(folder: Path) -> Dataset:
+    """Open a data set of minari, of serl or of others: the folder itself or one above it.
+
+    A foreign episode counts as a success if it terminated with a positive reward, or if an entry of
+    its info "success" is true.
+
+    Raises:
+        BadInput: the folder holds no data set, or several.
+        CorruptData: the data set is damaged.
+    """
+    found = sorted({path.parent for path in folder.rglob("data/metadata.json")})
+    if (folder / "metadata.json").exists():
+        found = [folder]
+    if len(found) != 1:
+        raise BadInput(f"{folder}: expected one Minari data set, found {len(found)}")
+    try:
+        dataset = minari.MinariDataset(found[0])
+        metadata = dataset.storage.metadata
+        spec = Spec.model_validate_json(metadata[_SPEC]) if _SPEC in metadata else None
+    except (OSError, ValueError, KeyError, AssertionError, ValidationError) as error:
+        raise CorruptData(f"{folder}: {str(error).splitlines()[0]}") from error
+    robot = str(metadata.get(_ROBOT) or metadata.get("dataset_id", ""))
+    return Dataset(Origin(robot, spec=spec), _episodes(dataset, spec is not None))
+
+
+def _episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
+    results = dataset.storage.get_episode_metadata(range(dataset.total_episodes))
+    for episode, result in zip(dataset.iterate_episodes(), results, strict=True):
+        terminated = bool(episode.terminations[-1])
+        seen = {name.rpartition("/")[2]: rows for name, rows in _flat(episode.observations).items()}
+        infos = episode.infos or {}
+        if own:
+            success, reason = bool(result["success"]), str(result["reason"])
+        else:
+            judged = np.asarray(infos.get("success", False)).any()
+            success = bool(judged or (terminated and episode.rewards[-1] > 0))
+            reason = success_reason(success, terminated)
+        yield EpisodeArrays(
+            seen,
+            np.asarray(episode.actions),
+            np.asarray(episode.rewards, np.float64),
+            terminated,
+            success,
+            reason,
+            **_more(infos) if own else {},
+        )
+
+
+def _flat(tree: Any, prefix: str = "") -> Mapping[str, Values]:
+    """Return the arrays of an observation by path; a bare array is the state."""
+    if not isinstance(tree, dict):
+        return {prefix or "state": np.asarray(tree)}
+    return {
+        path: leaf
+        for name, value in tree.items()
+        for path, leaf in _flat(value, f"{prefix}/{name}" if prefix else name).items()
+    }
+
+
+def _more(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of serl's own data, which minari keeps as infos."""
+    texts = {
+        name: [each.decode() if isinstance(each, bytes) else str(each) for each in infos[name][1:]]
+        for name in _TEXTS
+    }
+    return {name: np.asarray(infos[name])[1:] for name in _NUMBERS} | texts
+
+
+def describe(out: Path) -> str:
+    """Return how the written data set is loaded."""
+    (metadata,) = out.rglob("data/metadata.json")
+    name = json.loads(metadata.read_text())["dataset_id"]
+    return f"{_ROOT}={out.resolve()} python -c 'import minari; minari.load_dataset(\"{name}\")'"

@@ -1,0 +1,324 @@
+"""Recorded episodes to the formats of others, and back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import minari
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from serl.cli.main import main
+from serl.datasets.exchange import push
+from serl.errors import SerlError
+from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.episode_reader import episode_paths, read_episode, read_spec
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import Spec
+from serl.testing.samples import random_observation, random_step
+from serl.types import (
+    ActionSource,
+    End,
+    EndReason,
+    Episode,
+    Key,
+    Observation,
+    Record,
+)
+
+FORMATS = ("lerobot", "minari", "robomimic")
+SOURCES = (ActionSource.POLICY, ActionSource.HUMAN, ActionSource.SCRIPT)
+Recording = tuple[Path, list[Episode]]
+
+
+def record(folder: Path, spec: Spec) -> list[Episode]:
+    """Record a success, a time limit and a failure; images change slowly, as films do."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    ends = (EndReason.SUCCESS, EndReason.TIME_LIMIT, EndReason.FAILURE)
+    with EpisodeLog(folder, spec, "run", "actor0", 7, LogConfig(min_free_bytes=0)) as log:
+        for number, reason in enumerate(ends):
+            count = 3 + number
+            seen = [random_observation(spec.observation, rng) for _ in range(count + 1)]
+            for row, each in enumerate(seen):
+                films = {name: smooth(image.shape, row) for name, image in each.images.items()}
+                seen[row] = replace(each, images=films)
+            steps = [
+                replace(
+                    random_step(Key("run", "actor0", 7, number, index), spec, rng),
+                    observation=seen[index],
+                    reward=index / 3 - 0.1,
+                    terminated=index + 1 == count and reason is not EndReason.TIME_LIMIT,
+                    truncated=index + 1 == count and reason is EndReason.TIME_LIMIT,
+                    source=SOURCES[(index + number) % 3],
+                    policy_version=index,
+                    wall_s=1763715240.5 + index,
+                )
+                for index in range(count)
+            ]
+            key = Key("run", "actor0", 7, number, count)
+            end = End(key, seen[count], number == 0, reason, count * 0.1, 1763715250.0)
+            records: list[Record] = [*steps, end]
+            for item in records:
+                log.append(item)
+            episodes.append(Episode(tuple(steps), end))
+    return episodes
+
+
+def smooth(shape: tuple[int, ...], row: int) -> np.ndarray:
+    """An image with gradients and a bright square that moves."""
+    height, width, _ = shape
+    image = np.zeros(shape, np.uint8)
+    image[..., 0] = np.linspace(0, 200, height)[:, None]
+    image[..., 1] = np.linspace(0, 200, width)
+    image[8 : 8 + height // 4, 4 + 6 * row : 4 + 6 * row + width // 4] = 230
+    return image
+
+
+def pixel_spec() -> Spec:
+    return make_spec(make_task(resolve({"task": "pick_cube", "observe": "pixels"})))
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    folder = tmp_path_factory.mktemp("recording")
+    return folder, record(folder, pixel_spec())
+
+
+@pytest.fixture(scope="module")
+def exported(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording in each format."""
+    home = tmp_path_factory.mktemp("exported")
+    for name in FORMATS:
+        assert main(["export", str(recording[0]), "--to", name, "--out", str(home / name)]) == 0
+    return home
+
+
+def assert_near(image: np.ndarray, expected: np.ndarray) -> None:
+    """Within the loss of the codec: a PSNR of 35 dB."""
+    error = np.square(image.astype(float) - expected).mean()
+    assert 10 * np.log10(255**2 / max(error, 1e-9)) > 35
+
+
+def seen_in(episode: Episode) -> list[Observation]:
+    """All observations of an episode, the final one included."""
+    assert episode.end is not None
+    return [*(step.observation for step in episode.steps), episode.end.observation]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_export_is_imported_without_loss(
+    recording: Recording, exported: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "imported"
+    words = ["demos", "import", str(exported / name), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out)]) == 0
+    paths = [*episode_paths(out), *episode_paths(out / "failures")]
+    spec = read_spec(paths[0])
+    assert spec == pixel_spec()
+    back = [read_episode(path, spec) for path in paths]
+    for before, after in zip(recording[1], back, strict=True):
+        assert before.end is not None
+        assert after.end is not None
+        assert (before.success, before.end.text) == (after.success, after.end.text)
+        fields = ("reward", "reward_provenance", "terminated", "truncated", "source")
+        for mine, other in zip(before.steps, after.steps, strict=True):
+            for field in (*fields, "policy_version", "wall_s"):
+                assert getattr(mine, field) == getattr(other, field), field
+            np.testing.assert_array_equal(mine.action, other.action)
+            np.testing.assert_array_equal(mine.requested, other.requested)
+        for mine_seen, other_seen in zip(seen_in(before), seen_in(after), strict=True):
+            for key, array in mine_seen.state.items():
+                np.testing.assert_array_equal(array, other_seen.state[key])
+            for key, image in mine_seen.images.items():
+                if name == "lerobot":
+                    assert_near(other_seen.images[key], image)
+                else:
+                    np.testing.assert_array_equal(other_seen.images[key], image)
+
+
+def test_a_lerobot_dataset_has_its_tables(recording: Recording, exported: Path) -> None:
+    folder = exported / "lerobot"
+    info = json.loads((folder / "meta/info.json").read_text())
+    assert (info["codebase_version"], info["fps"]) == ("v3.0", 10)
+    assert (info["total_episodes"], info["total_frames"]) == (3, 12)
+    table = pq.read_table(folder / "data/chunk-000/file-000.parquet")
+    assert set(table.column_names) == {
+        name for name, each in info["features"].items() if each["dtype"] != "video"
+    }
+    steps = [step for episode in recording[1] for step in episode.steps]
+    assert table.column("source").to_pylist() == [step.source for step in steps]
+    assert table.column("next.success").to_pylist() == [row == 2 for row in range(12)]
+    assert table.column("index").to_pylist() == list(range(12))
+    np.testing.assert_array_equal(
+        np.array(table.column("action").to_pylist(), np.float32), [step.action for step in steps]
+    )
+    stats = json.loads((folder / "meta/stats.json").read_text())
+    actions = np.stack([step.action for step in steps])
+    np.testing.assert_allclose(stats["action"]["mean"], actions.mean(0), atol=1e-6)
+    assert np.shape(stats["observation.images.front"]["std"]) == (3, 1, 1)
+    assert json.loads((folder / "meta/info.json").read_text())["features"]["action"]["names"]
+
+
+def test_minari_reads_its_data_set(
+    recording: Recording, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(exported / "minari"))
+    dataset = minari.load_dataset("serl/pick-cube-v0")
+    assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
+    for before, after in zip(recording[1], dataset.iterate_episodes(), strict=True):
+        seen = seen_in(before)
+        states = np.stack([each.state["tcp_from_start"] for each in seen])
+        np.testing.assert_array_equal(after.observations["tcp_from_start"], states)
+        images = np.stack([each.images["front"] for each in seen])
+        np.testing.assert_array_equal(after.observations["front"], images)
+        np.testing.assert_array_equal(after.actions, [step.action for step in before.steps])
+        assert after.terminations.tolist() == [step.terminated for step in before.steps]
+        assert after.truncations.tolist() == [step.truncated for step in before.steps]
+        assert after.rewards.tolist() == [step.reward for step in before.steps]
+    assert dataset.action_space.shape == (5,)
+
+
+def test_a_robomimic_file_has_its_groups(recording: Recording, exported: Path) -> None:
+    with h5py.File(exported / "robomimic/demo.hdf5") as file:
+        assert file["data"].attrs["total"] == 12
+        assert [name.decode() for name in file["mask/success"]] == ["demo_0"]
+        demo = file["data/demo_1"]
+        assert demo.attrs["num_samples"] == 4
+        assert demo["dones"][:].tolist() == [0, 0, 0, 1]
+        np.testing.assert_array_equal(
+            demo["obs/front_image"][1:], demo["next_obs/front_image"][:-1]
+        )
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"fps": 30}, "rate 30 Hz != 10 Hz"),
+        ({"names": ["shoulder", "elbow"]}, "action shoulder elbow != x y z yaw gripper"),
+    ],
+)  # fmt: skip
+def test_a_dataset_of_another_embodiment_is_refused_with_what_differs(
+    exported: Path,
+    tmp_path: Path,
+    changed: dict[str, object],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "so100"
+    copy_without_own(exported / "lerobot", folder, changed)
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
+    assert main(words) == 2
+    assert f"another embodiment (so100): {line}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def copy_without_own(origin: Path, folder: Path, changed: dict[str, object]) -> None:
+    """Copy a data set as another program would have written it."""
+    shutil.copytree(origin, folder)
+    (folder / "meta/serl.json").unlink()
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text()) | {"robot_type": "so100"}
+    if names := changed.get("names"):
+        info["features"]["action"]["names"] = names
+    info |= {key: value for key, value in changed.items() if key != "names"}
+    for name in [name for name in info["features"] if name.startswith("next.")]:
+        del info["features"][name]
+    path.write_text(json.dumps(info))
+
+
+def test_frames_of_others_end_at_their_last_observation(
+    recording: Recording, exported: Path, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "other", tmp_path / "new"
+    copy_without_own(exported / "lerobot", folder, {})
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out)]) == 0
+    episode = read_episode(episode_paths(out)[0], pixel_spec())
+    before = recording[1][0]
+    assert episode.end is not None
+    assert len(episode.steps) == len(before.steps) - 1
+    last = before.steps[-1].observation.state
+    np.testing.assert_array_equal(
+        episode.end.observation.state["tcp_from_start"], last["tcp_from_start"]
+    )
+
+
+def test_a_map_says_which_entry_of_an_action_is_which(
+    recording: Recording, exported: Path, tmp_path: Path
+) -> None:
+    folder, out, mapping = tmp_path / "other", tmp_path / "new", tmp_path / "map.yaml"
+    copy_without_own(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
+    mapping.write_text("action: [1, 0, 3, 4, 2]\n")
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out), "--map", str(mapping)]) == 0
+    step = read_episode(episode_paths(out)[0], pixel_spec()).steps[0]
+    before = recording[1][0].steps[0].action
+    np.testing.assert_array_equal(step.action, before[[1, 0, 3, 4, 2]])
+
+
+def test_an_export_to_another_task_names_the_difference(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in FORMATS:
+        words = ["demos", "import", str(exported / name), "--task", "reach"]
+        assert main([*words, "--out", str(tmp_path / "new")]) == 2
+        assert "another embodiment" in capsys.readouterr().err
+
+
+def test_a_file_name_outside_the_dataset_is_refused(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "hostile"
+    copy_without_own(exported / "lerobot", folder, {"data_path": "../../{chunk_index}.parquet"})
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
+    assert main([*words, "--observe", "pixels"]) == 2
+    assert "names a file elsewhere" in capsys.readouterr().err
+
+
+def test_an_upload_needs_a_token(
+    recording: Recording,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    out = ["--out", str(tmp_path / "new"), "--push-to-hub", "lab/cubes"]
+    assert main(["export", str(recording[0]), "--to", "lerobot", *out]) == 2
+    assert capsys.readouterr().err.startswith("serl: --push-to-hub: found no token; set HF_TOKEN")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_upload_that_fails_is_one_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_none")
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    with pytest.raises(SerlError, match=r"^lab/cubes: not uploaded: ") as caught:
+        push(exported / "lerobot", "lab/cubes", "v3.0", "http://127.0.0.1:9")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [("pyarrow", "lerobot"), ("minari", "minari"), ("h5py", "robomimic")]
+)
+def test_a_package_that_is_not_installed_is_named(
+    recording: Recording,
+    tmp_path: Path,
+    package: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"serl.datasets.{name}_format", raising=False)
+    words = ["export", str(recording[0]), "--to", name, "--out", str(tmp_path / "new")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
