@@ -63,7 +63,7 @@ bridges: .venv/ready .venv-bridges/ready
 	.venv/bin/python -m venv .venv-bridges
 	pip=".venv-bridges/bin/python -m pip install -qq --disable-pip-version-check"
 	$$pip torch==2.13.0
-	$$pip accelerate datasets draccus einops h5py huggingface_hub jsonlines safetensors six termcolor tqdm "av<16" "psutil>=6"
+	$$pip accelerate datasets draccus einops h5py huggingface_hub jsonlines matplotlib safetensors six termcolor tqdm "av<16" "psutil>=6"
 	$$pip --no-deps lerobot==0.4.4 robomimic==0.3.0 torchvision==0.22.1 deepdiff
 	touch $@
 

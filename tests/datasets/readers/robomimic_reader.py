@@ -8,10 +8,15 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import robomimic.utils.file_utils as files
-import robomimic.utils.obs_utils as observations
 import torch
-from robomimic.utils.dataset import SequenceDataset
+
+# Robomimic imports torchvision, whose wheel declares this operator only beside a torch with CUDA.
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+import robomimic.utils.file_utils as files  # noqa: E402
+import robomimic.utils.obs_utils as observations  # noqa: E402
+from robomimic.utils.dataset import SequenceDataset  # noqa: E402
 
 path, out = sys.argv[1:]
 low, rgb = ["tcp_from_start"], ["front_image"]
