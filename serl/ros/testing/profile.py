@@ -353,7 +353,8 @@ class ProfileSuite:
         bench.misbehave()
         bench.take()
         eventually(lambda: gains[-1:] == [stiff], found=lambda: f"{name} was set to {gains}")
-        assert gains == sorted(gains)
+        last = len(gains) - gains[::-1].index(min(gains))  # a busy machine may stop it once more
+        assert gains[last:] == sorted(gains[last:])
         bench.make_ready()
 
     def test_an_error_that_the_arm_reports_stops_it(self, bench: ProfileBench) -> None:
