@@ -1,4 +1,4 @@
-"""The code of docs/howto/python.md runs, in its order."""
+"""The code of docs/howto/python.md and of docs/tutorials/python.md runs, in its order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,16 @@ from serl.runs.task_setup import make_spec, make_task
 
 from .test_api import trained
 
-PAGE = (Path(__file__).parents[1] / "docs/howto/python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[1] / "docs"
+RUN = "runs/pick_cube/2026-11-24_09-00-00"
+
+
+def code_of(page: str) -> str:
+    """The Python of a page."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    assert RUN in code
+    return code
 
 
 @pytest.fixture
@@ -44,8 +52,6 @@ def a_run(tmp_path: Path) -> RunFolder:
 def test_the_code_of_the_page_runs(
     a_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "\n".join(BLOCKS)
-    assert "runs/pick_cube/2026-11-24_09-00-00" in code
     trainings: list[RunFolder] = []
 
     def train_run(run: RunFolder, display: object) -> None:
@@ -55,9 +61,19 @@ def test_the_code_of_the_page_runs(
     monkeypatch.setattr("serl.ros.processes.require_ros", lambda: None)
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "page.py"
-    script.write_text(code.replace("runs/pick_cube/2026-11-24_09-00-00", str(a_run.path)))
+    script.write_text(code_of("howto/python.md").replace(RUN, str(a_run.path)))
     names = runpy.run_path(str(script))
     assert (trainings[0].config.steps, trainings[0].config.agent.utd) == (3000, 2)
     assert names["done"]
     assert names["state"].shape == (10, 16)
     assert names["env"].task.config.time_limit_s == 5.0
+
+
+def test_the_ten_lines_of_the_tutorial_run(a_run: RunFolder, tmp_path: Path) -> None:
+    code = code_of("tutorials/python.md").replace(RUN, str(a_run.path))
+    assert len([line for line in code.splitlines() if line and line[0] not in "iR"]) <= 10
+    script = tmp_path / "page.py"
+    script.write_text(code)
+    names = runpy.run_path(str(script))
+    assert names["done"]
+    assert "reward" in names

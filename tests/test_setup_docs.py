@@ -93,6 +93,6 @@ def test_the_page_names_every_step() -> None:
 
 def test_there_are_commands() -> None:
     assert {words[0] for words in COMMANDS} == {
-        *("sim", "setup", "guard", "camera", "train"),
+        *("setup", "guard", "camera", "train"),
         *("doctor", "record", "run", "verify"),
     }

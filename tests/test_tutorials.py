@@ -27,7 +27,19 @@ from .support.command import LIMIT_S, Program
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *TUTORIALS)}
+ELSEWHERE = {
+    "first-day.md": "tests/ros/test_rehearsal.py",
+    "python.md": "tests/test_howto_python.py",
+    "record.md": "tests/ros/test_record.py",
+    "two-arms.md": "tests/ros/test_up.py",
+}
+"""Tutorials that are run by the tests of what they show."""
+
+PAGES = {
+    page.name: page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *TUTORIALS)
+    if page.name not in ELSEWHERE
+}
 EXAMPLE = "docs/examples/push_block.py"
 
 SHORT = (
@@ -158,6 +170,11 @@ def recorded(shell: Shell) -> Path:
 
 def test_every_command_is_known() -> None:
     assert set(commands()) == KNOWN
+
+
+@pytest.mark.parametrize(("page", "file"), ELSEWHERE.items())
+def test_the_other_tutorials_are_run_by_another_test(page: str, file: str) -> None:
+    assert f"docs/tutorials/{page}" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_make_train_trains_what_it_says() -> None:

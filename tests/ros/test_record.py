@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,20 @@ SETTINGS = {
 }
 
 
+PAGE = (Path(__file__).parents[2] / "docs/tutorials/record.md").read_text(encoding="utf-8")
+
+
+def commands(start: str) -> list[list[str]]:
+    """The words of the page's commands that begin so, without "serl"."""
+    lines = re.findall(rf"^serl ({start}.*)$", PAGE, re.MULTILINE)
+    assert lines, start
+    return [line.split() for line in lines]
+
+
 def recording(folder: Path, demos: int) -> tuple[Command, ConsoleAddress]:
-    words = ("record", "reach", "--console", "--demos", demos, "--out", "demos")
+    first, again = commands("record")
+    assert first == again, "the same command continues"
+    words = [str(demos) if word == "5" else word for word in first]
     command = Command(folder, *words, **SETTINGS)
     command.until(lambda: read_address(folder / "demos"))
     door = read_address(folder / "demos")
@@ -105,6 +118,20 @@ async def second_session(folder: Path, door: ConsoleAddress) -> None:
         await page.hit("Enter")
 
 
+SHORT = {
+    "steps": 20,
+    "task_config.time_limit_s": 0.5,
+    "trials": 1,
+    "selection_trials": 1,
+    "selection_checkpoints": 1,
+    "required_success_rate": "null",
+    "agent.hidden": "[16, 16]",
+    "agent.batch_size": 16,
+    "agent.bc_warm_start": 0,
+    "learner.warm_up": 0,
+}
+
+
 def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None:
     command, door = recording(tmp_path, 2)
     with command:
@@ -129,3 +156,10 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     lost = failures[1].steps[-3:]
     assert not any(step.action.any() for step in lost), "a page that sleeps holds the robot"
     assert sorted(read_labels(folder).values()) == [0, 1, 1, 1], "who said what is kept"
+    for words in (*commands("replay"), *commands("demos undo")):
+        with Command(tmp_path, *words) as look:
+            look.succeed()
+    assert len(episode_paths(folder)) == 1, "the newest demonstration is undone"
+    (train,) = commands("train")
+    with Command(tmp_path, *train, **SHORT) as training:
+        training.succeed()

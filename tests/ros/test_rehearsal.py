@@ -1,4 +1,4 @@
-"""The rehearsal of docs/setup.md: a first day with the simulated arm, by its commands alone."""
+"""The tutorial docs/tutorials/first-day.md: its commands alone, on the simulated arm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support.command import Command
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
-PAGE = (Path(__file__).parents[2] / "docs/setup.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/tutorials/first-day.md").read_text(encoding="utf-8")
 REASONS: dict[str, str] = dict(re.findall(r"\n\| (\w+) \| `(s [a-z ]+)`", PAGE))
 CORNERS: list[str] = re.findall(r"`(0\.\d+,-?0\.\d+,0\.\d+)`", PAGE)
 FASTER = " --agent.hidden '[16, 16]' --agent.batch_size 16 --agent.threads 1"

@@ -46,6 +46,7 @@ from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_until, frankas_beside
 
 pytestmark = pytest.mark.ros
 
+DOCS = Path(__file__).parents[2] / "docs"
 ROBOTS = [{"name": "left"}, {"name": "right"}]
 SETTINGS = {
     "steps": 60,
@@ -188,10 +189,18 @@ def test_what_a_file_may_not_say_is_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["up.yaml"]
 
 
+def test_the_tutorial_names_the_file_of_two_arms() -> None:
+    page = (DOCS / "tutorials/two-arms.md").read_text(encoding="utf-8")
+    assert "\nserl up docs/examples/two_arms.yaml\n" in page
+
+
 @pytest.mark.slow
 def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path, start: Start) -> None:
+    """The file of docs/tutorials/two-arms.md, made short."""
     file = tmp_path / "up.yaml"
-    file.write_text(yaml.safe_dump({"task": "reach", "settings": SETTINGS, "robots": ROBOTS}))
+    graph = yaml.safe_load((DOCS / "examples/two_arms.yaml").read_text(encoding="utf-8"))
+    del graph["console"]  # tests/ros/test_console.py
+    file.write_text(yaml.safe_dump({**graph, "settings": graph["settings"] | SETTINGS}))
     command = start("up", file)
     command.until(lambda: _nodes(command) >= 9)
     command.succeed()
