@@ -55,7 +55,7 @@ def answer(command: Command, answers: list[str]) -> None:
     def done() -> bool:
         nonlocal heard
         said = command.output
-        if len(said) > heard and re.search(r"(:|in m|hand|\]) $", said) and left:
+        if len(said) > heard and re.search(r"(:|in m|corners|\]) $", said) and left:
             heard = len(said)
             command.say(left.pop(0))
         return not command.is_running
