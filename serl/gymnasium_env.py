@@ -5,6 +5,7 @@ Importing this module registers the tasks: `gymnasium.make("serl/PickCube-v0")` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -12,11 +13,17 @@ import numpy as np
 from gymnasium import spaces
 
 from serl import plugins
+from serl.errors import BadInput
+from serl.intervention import arbitrate
+from serl.runs.assembly import make_human
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.specs import ObservationSpec
 from serl.task import SimulatedTask
-from serl.types import Action, Array, Image, Observation
+from serl.teleop.scripted import Onlooker
+from serl.types import Action, ActionSource, Array, Image, Observation
+
+_LARGEST = 1e6  # of any state in SI units; Gymnasium warns of unbounded spaces
 
 FlatObservation = Array | dict[str, Array | Image]
 
@@ -28,7 +35,20 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
     of each view, uint8 (H, W, 3), by its name.
 
     The task's time limit truncates. `info["is_success"]` is the ground truth at this instant,
-    `info["success"]` the outcome reported by the task.
+    `info["success"]` the outcome reported by the task, `info["executed_action"]` the action after
+    its limits. While a simulated person drives, `info["intervene_action"]` is that action.
+
+    Args:
+        task: name of a task, path of its file, or a task.
+        render_mode: "rgb_array" or None.
+        image_size: width and height of rendered images, pixels.
+        observe: "state" or "pixels"; that of a given task is its own.
+        task_config: overrides of the configuration of a task that is given by its name.
+        intervention: simulated person who takes over: "scripted", "novice", a plug-in, or "none".
+        planned_steps: steps over which the person's help falls to its final share.
+
+    Raises:
+        BadInput: no such task or person, or a wrong setting.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -39,11 +59,19 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         render_mode: str | None = None,
         image_size: int = 256,
         observe: str = "state",
+        task_config: Mapping[str, Any] | None = None,
+        intervention: str = "none",
+        planned_steps: int = 15_000,
     ) -> None:
+        layer: dict[str, Any] = {"intervention": intervention, "steps": planned_steps}
         if isinstance(task, str):
-            task = make_task(resolve({"task": task, "observe": observe}))
+            given = {"task": task, "observe": observe, "task_config": dict(task_config or {})}
+            task = make_task(resolve(layer, given))
+        elif task_config:
+            raise BadInput("task_config: expected the name of a task to configure, got a task")
         self.task: SimulatedTask = task
         self.robot = plugins.make_simulation(self.task)
+        self._human = make_human(resolve(layer), task, Onlooker(self.robot), "gymnasium")
         self.render_mode = render_mode
         self._renderer: Any = None
         self._image_size = image_size
@@ -59,17 +87,26 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         super().reset(seed=seed)
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
         self.task.begin(reading)
+        if self._human is not None:
+            self._human.begin()
         self._index = 0
         return self._flat_observation(reading), self._info(success=False)
 
     def step(self, action: Action) -> tuple[FlatObservation, float, bool, bool, dict[str, Any]]:
         """Act for one control period; raises `BadInput` for a wrong or non-finite action."""
-        executed = self.robot.act(np.asarray(action, np.float32))
+        chosen, source = arbitrate(
+            np.asarray(action, np.float32),
+            ActionSource.POLICY,
+            self._human() if self._human is not None else None,
+        )
+        executed = self.robot.act(chosen)
         self.robot.advance(self._dt_s)
         reading = self.robot.observe()
         outcome = self.task.outcome(reading, self._index)
         self._index += 1
         info = {**self._info(outcome.success), "executed_action": executed}
+        if source is ActionSource.HUMAN:
+            info["intervene_action"] = executed
         seen = self._flat_observation(reading)
         return seen, outcome.reward, outcome.terminated, outcome.truncated, info
 
@@ -97,7 +134,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
 
 
 def _space(spec: ObservationSpec) -> spaces.Space[Any]:
-    state = spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+    state = spaces.Box(-_LARGEST, _LARGEST, (spec.state_size,), np.float32)
     if not spec.images:
         return state
     images = {n: spaces.Box(0, 255, image.shape, np.uint8) for n, image in spec.images.items()}

@@ -1,3 +1,6 @@
+import warnings
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ from serl.gymnasium_env import TaskEnv
 @pytest.mark.parametrize(
     "name", ["serl/ObjectFlip-v0", "serl/PickCube-v0", "serl/RacingCar-v0", "serl/Reach-v0"]
 )
-def test_gymnasium_accepts_the_tasks(name: str) -> None:
+def test_gymnasium_accepts_the_tasks_without_a_warning(name: str) -> None:
     env = gymnasium.make(name).unwrapped
-    check_env(env, skip_render_check=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env, skip_render_check=True)
     env.close()
 
 
@@ -81,3 +86,46 @@ def test_from_pixels_an_observation_is_a_dict_of_state_and_images() -> None:
 def test_a_task_without_cameras_cannot_be_seen_in_pixels() -> None:
     with pytest.raises(BadInput, match="observe pixels: expected a renderer and at least one"):
         TaskEnv("reach", observe="pixels")
+
+
+def test_a_task_is_configured_where_it_is_made() -> None:
+    env: Any = gymnasium.make("serl/Reach-v0", task_config={"time_limit_s": 1.0}).unwrapped
+    assert env.task.config.max_steps == 10
+    with pytest.raises(BadInput, match="task_config"):
+        TaskEnv(env.task, task_config={"time_limit_s": 1.0})
+    with pytest.raises(BadInput, match="time_limit"):
+        gymnasium.make("serl/Reach-v0", task_config={"time_limit": 1.0})
+
+
+def test_several_environments_step_together() -> None:
+    envs = gymnasium.make_vec("serl/Reach-v0", num_envs=3, vectorization_mode="sync")
+    observations, _ = envs.reset(seed=1)
+    assert observations.shape[0] == 3
+    assert not np.array_equal(observations[0], observations[1])
+    _, rewards, *_ = envs.step(envs.action_space.sample())
+    assert rewards.shape == (3,)
+    envs.close()
+
+
+def test_an_intervention_is_in_info() -> None:
+    env = TaskEnv("reach", intervention="scripted", planned_steps=100)
+    env.reset(seed=0)
+    away, human = np.full(3, -1.0, np.float32), 0
+    for _ in range(40):
+        *_, terminated, truncated, info = env.step(away)
+        if "intervene_action" in info:
+            human += 1
+            assert np.array_equal(info["intervene_action"], info["executed_action"])
+        if terminated or truncated:
+            env.reset()
+    assert 0 < human < 40
+    assert "intervene_action" not in TaskEnv("reach").reset()[1]
+
+
+@pytest.mark.slow
+def test_stable_baselines_learns_from_the_environment() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="pip install 'serl[bench]'")
+    env = gymnasium.make("serl/Reach-v0")
+    model = sb3.SAC("MlpPolicy", env, learning_starts=100, seed=0, device="cpu")
+    model.learn(300)
+    assert model.num_timesteps == 300

@@ -44,7 +44,7 @@ HOME = {
     "segno": "console",
     "onnx": "agents",
     **{"jinja2": "report", "matplotlib": "report", "av": "system", "psutil": "system"},
-    **{"mcap": "log", "msgspec": "log", "pyarrow": "datasets"},
+    **{"mcap": "log", "msgspec": "log", "wandb": "log", "pyarrow": "datasets"},
     **dict.fromkeys(("h5py", "huggingface_hub", "minari", "pandas"), "datasets"),
 }
 """The one room of each foreign library."""

@@ -222,7 +222,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     planned = len(compared) * config.selection_trials + config.trials
     with (
         run.lock_learner(),
-        MetricsWriter(run.path) as metrics,
+        MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics,
         display.counting("trials", planned) as on_trial,
     ):
         examiner = Examiner(config, on_trial=on_trial)
@@ -258,7 +258,7 @@ def examine_clone(run: RunFolder, display: Display) -> Evaluation:
     planned = len(clones) * config.selection_trials + config.trials
     with (
         run.lock_learner(),
-        MetricsWriter(run.path) as metrics,
+        MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics,
         display.counting("trials", planned) as on_trial,
     ):
         examiner = Examiner(config, on_trial=on_trial)
@@ -291,7 +291,7 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
     results = read_trial_results(deployed.path)
     evaluation = unassisted(results)
-    with run.lock_learner(), MetricsWriter(run.path) as metrics:
+    with run.lock_learner(), MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics:
         for path in (*candidates, checkpoint) if candidates else ():
             tried = unassisted(results, "selection", int(path.name))
             if tried is not None:

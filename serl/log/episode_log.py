@@ -26,6 +26,7 @@ from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import PART
 from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.ros_messages import Encoding
+from serl.log.wandb_run import WandbMode
 from serl.log.wire import Parts, record_parts
 from serl.loop import Observer
 from serl.specs import Spec
@@ -52,6 +53,8 @@ class LogConfig(BaseModel):
         private_views: whether to keep the views that only a classifier sees (`private_views` of the
             task), so that labels can be corrected and the classifier be trained again; they are not
             sent to learners.
+        wandb: true logs the run's metrics to Weights & Biases, "offline" into files in the run's
+            folder for `wandb sync`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -62,6 +65,7 @@ class LogConfig(BaseModel):
     images: Encoding = "png"
     jpeg_quality: int = Field(95, ge=0, le=100)
     private_views: bool = True
+    wandb: WandbMode = False
 
 
 class EpisodeLog(Observer):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from serl.errors import CorruptData, SerlError
+from serl.log.wandb_run import WandbMode, WandbRun
 from serl.system.files import open_regular, write_all
 from serl.system.json_fields import MAX_JSON_BYTES
 
@@ -184,6 +185,7 @@ class MetricsWriter:
     Args:
         folder: the run folder; made if absent.
         monotonic_s: returns monotonic seconds.
+        wandb: log the numbers to Weights & Biases too; see `LogConfig.wandb`.
 
     Attributes:
         rows: number of rows in the file.
@@ -192,8 +194,12 @@ class MetricsWriter:
         OSError: the disk refused.
     """
 
-    def __init__(self, folder: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-
+    def __init__(
+        self,
+        folder: Path,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wandb: WandbMode = False,
+    ) -> None:
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
         rows, end = read_rows(path)
@@ -204,6 +210,7 @@ class MetricsWriter:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.ftruncate(self._file, end)
         self._events = EventFiles(folder / "tensorboard")
+        self._wandb = WandbRun(folder.resolve(), wandb) if wandb else None
 
     @property
     def time_s(self) -> float:
@@ -233,11 +240,15 @@ class MetricsWriter:
         }
         if scalars:
             self._events.add(steps, scalars)
+            if self._wandb is not None:
+                self._wandb.add(steps, scalars)
 
     def close(self) -> None:
         """Close the file and the event files, and write buffered events."""
         os.close(self._file)
         self._events.close()
+        if self._wandb is not None:
+            self._wandb.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from serl.agents.trunk_weights import with_trunk
 from serl.arm_pair import read_pair
 from serl.arm_profile import is_real, load_robot
 from serl.errors import BadInput
+from serl.log.wandb_run import check_wandb
 from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
@@ -84,6 +85,7 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
 
 def _checked(config: TrainConfig) -> list[Spec]:
     """Return the spec of the run, or of each of its stages; raise `BadInput` if it cannot run."""
+    check_wandb(config.log.wandb)
     for each in (config, *stage_configs(config).values()):
         if not is_real(each.robot) and not make_task(each).scene.simulated:
             name = make_task(each).name

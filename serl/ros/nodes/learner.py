@@ -69,7 +69,7 @@ class LearnerNode:
                 return
             node.wait(_LOOK_S)
         with (
-            MetricsWriter(folder.path) as metrics,
+            MetricsWriter(folder.path, wandb=folder.config.log.wandb) as metrics,
             closing(Continuation(folder, metrics)) as continuation,
             ExitStack() as stack,
         ):

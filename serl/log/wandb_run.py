@@ -1,0 +1,74 @@
+"""The metrics of a run for Weights & Biases (`--log.wandb`), online or into files for later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from serl.errors import BadInput, SerlError
+
+WandbMode = bool | Literal["offline"]
+PROJECT = "serl"
+
+logger = logging.getLogger(__name__)
+
+
+def check_wandb(mode: WandbMode) -> None:
+    """Raise `BadInput` if metrics are wanted and the package `wandb` is not installed."""
+    if mode and find_spec("wandb") is None:
+        raise BadInput("log.wandb: wandb is not installed: pip install 'serl[wandb]'")
+
+
+class WandbRun:
+    """A run of Weights & Biases, with the name of our run; opened again, it goes on.
+
+    Numbers are plotted over `steps`, the online environment steps. A training goes on without them
+    once they cannot be logged.
+
+    Args:
+        folder: folder of our run; files of W&B are stored in `wandb` there.
+        mode: True to send to the server of the user's settings, "offline" for `wandb sync`.
+
+    Raises:
+        BadInput: the package is not installed.
+        SerlError: it cannot begin, for example without an account.
+    """
+
+    def __init__(self, folder: Path, mode: WandbMode) -> None:
+        check_wandb(mode)
+        import wandb  # takes a second
+
+        name = f"{folder.parent.name}-{folder.name}"
+        try:
+            self._run = wandb.init(
+                project=PROJECT,
+                id=name,
+                name=name,
+                dir=str(folder),
+                resume="allow",
+                mode="offline" if mode == "offline" else "online",
+                settings=wandb.Settings(console="off", silent=True, disable_git=True),
+            )
+            self._run.define_metric("steps")
+            self._run.define_metric("*", step_metric="steps")
+        except Exception as error:  # it fails in many ways
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise SerlError(f"log.wandb: {line}; `wandb login`, or --log.wandb offline") from error
+        self._failed = False
+
+    def add(self, steps: int, scalars: Mapping[str, float]) -> None:
+        """Log numbers by name at `steps` environment steps."""
+        if self._failed:
+            return
+        try:
+            self._run.log({**scalars, "steps": steps})
+        except Exception as error:  # no training ends for its plots
+            self._failed = True
+            logger.warning("log.wandb: no more metrics: %s", error)
+
+    def close(self) -> None:
+        """Write or send what is buffered."""
+        self._run.finish()

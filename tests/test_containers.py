@@ -1,0 +1,62 @@
+"""The files for containers, editors and CI: their syntax, and the commands and paths in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serl.cli import main as cli
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+@pytest.mark.parametrize("path", ["docker/simulation.yaml", "docker/robot.yaml"])
+def test_compose_files_start_a_training(path: str) -> None:
+    services = read(path)["services"]
+    trained = [each for each in services.values() if each.get("image") == "serl"]
+    assert trained
+    for service in trained:
+        words = [re.sub(r"\$\{\w+:[-?]([^}]*)\}", "pick_cube", word) for word in service["command"]]
+        assert cli.parse(words).command == "train"
+        build = service["build"]
+        assert (ROOT / "docker" / build["context"] / build["dockerfile"]).is_file()
+        assert service.get("shm_size") or service.get("ipc") == "host"
+
+
+def test_the_image_installs_extras_of_the_project() -> None:
+    steps = [line.split()[0] for line in DOCKERFILE.splitlines() if re.match(r"[A-Z]+ ", line)]
+    assert steps[0] == "FROM"
+    assert steps[-2:] == ["ENTRYPOINT", "CMD"]
+    assert "USER serl" in DOCKERFILE, "no container of serl runs as root"
+    found = re.search(r'"\.\[(.*)\]"', DOCKERFILE)
+    assert found
+    assert set(found[1].split(",")) <= EXTRAS.keys()
+
+
+def test_the_editor_uses_the_same_image() -> None:
+    made = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert (ROOT / ".devcontainer" / made["build"]["dockerfile"]).samefile(
+        ROOT / "docker/Dockerfile"
+    )
+
+
+def test_the_workflow_runs_the_gates() -> None:
+    workflow = read(".github/workflows/ci.yml")
+    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    assert ".ci/run" in steps
+    assert (ROOT / ".ci/run").is_file()
+    assert any("docker build -f docker/Dockerfile" in step for step in steps)
+    line = next(step for step in steps if "bin/serl train" in step)
+    assert cli.parse(line.partition("bin/serl ")[2].split()).command == "train"
