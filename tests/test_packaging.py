@@ -179,9 +179,9 @@ def test_the_lowest_versions_are_those_of_the_project() -> None:
     """`make lowest` installs what `>=` allows: each pin is the bound, filled up with zeros."""
     pins = (line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().split("\n"))
     lowest = {pin[0]: pin[1] for pin in pins if len(pin) == 2}
-    wanted = PROJECT["project"]["dependencies"]
-    wanted += PROJECT["project"]["optional-dependencies"]["console"]
-    bounds = {requirement_name(text): text.split(">=")[1].split(",")[0] for text in wanted}
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["console"], *extras["data"]]
+    bounds = {requirement_name(text): re.split("[,;]", text.split(">=")[1])[0] for text in wanted}
     assert lowest.keys() == bounds.keys()
     for name, bound in bounds.items():
         assert re.fullmatch(rf"{re.escape(bound)}(\.0)*", lowest[name]), name
