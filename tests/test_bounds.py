@@ -44,7 +44,7 @@ _ANYWHERE = {
     *("box_low_m", "box_high_m", "checkpoints", "middle_m", "fixed_m"),
     *("field_low_m", "field_high_m", "home_m", "body_low_m", "body_high_m"),
 }
-_SIGNED = {*_ANYWHERE, "axes", "pushes"}
+_SIGNED = {*_ANYWHERE, "axes", "pushes", "gripper_open", "gripper_closed"}
 _AT_LEAST_ONE = (
     *("agent.hidden", "agent.encoder_channels", "vice.channels", "agent.critics", "agent.subset"),
     *("agent.batch_size", "agent.utd", "agent.latent", "agent.state_latent", "agent.frames"),

@@ -46,8 +46,8 @@ class LeaderJointsConfig(BaseModel):
     base: str = Field(min_length=1)
     tip: str = Field(min_length=1)
     gripper: str = ""
-    gripper_open: float = 1.0
-    gripper_closed: float = 0.0
+    gripper_open: float = Field(1.0, ge=-10, le=10)
+    gripper_closed: float = Field(0.0, ge=-10, le=10)
     limit_m: float | None = Field(0.05, gt=0, le=1)
     limit_rad: float = Field(0.35, gt=0, le=math.pi)
     follow: bool = False
