@@ -211,7 +211,7 @@ def test_no_driver_is_said_with_how_one_is_seen(
     assert cli.main(["doctor", "--robot", "franka"]) == cli.FAILED
     last = capfd.readouterr().out.splitlines()[-1]
     assert last.startswith("BAD  driver")
-    assert "the transports that ROS 2 has by default" in last
+    assert "the default transports of ROS 2" in last
 
 
 def _other_domain() -> str:

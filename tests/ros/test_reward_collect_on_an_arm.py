@@ -87,8 +87,11 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
         (["--robot", "sim"], "--robot sim: expected a real arm"),
         (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
         (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
-        (["--robot", "franka", "--positives", "0"], "--positives and --negatives: expected at"),
-        (["--robot", "franka", "--path", "/dev/x"], "give its kind by --device"),
+        (["--robot", "franka", "--positives", "0"], "--positives: expected at least 1, got 0"),
+        (
+            ["--robot", "franka", "--path", "/dev/x"],
+            "expected the kind of this device as well, by --device",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(
