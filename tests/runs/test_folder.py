@@ -159,7 +159,7 @@ def test_checkpoints_are_kept_for_the_choice_of_the_best(tmp_path: Path) -> None
     for step in range(CONFIG.selection_checkpoints + 3):
         run.save_checkpoint(step, {"agent": {"w": np.zeros(2)}}, {})
     kept = sorted(int(path.name) for path in run.checkpoints.glob("0*"))
-    assert kept == list(range(3, CONFIG.selection_checkpoints + 3))
+    assert kept == [0, *range(3, CONFIG.selection_checkpoints + 3)]
 
 
 def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
