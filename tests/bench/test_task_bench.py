@@ -41,7 +41,7 @@ def test_a_task_is_measured_and_photographed() -> None:
     assert (record.expert_successes, record.expert_trials) == (3, 3)
     assert 5 < record.expert_steps < 30
     assert record.steps_per_s > 50
-    assert picture.shape == (240, 360, 3)
+    assert picture.shape == (360, 480, 3)
     assert picture.std() > 10
 
 
@@ -198,7 +198,8 @@ def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
         for training in record.trainings:
             assert not training.curve or (ROOT / "docs/images/tasks" / training.curve).exists()
         if record.expert_trials:
-            assert (ROOT / f"docs/images/tasks/{task.name}.webp").stat().st_size < 40_000
+            film = ROOT / f"docs/images/tasks/{task.name}.webp"
+            assert film.stat().st_size < 250_000, "the page shows all of them"
 
 
 def test_the_command_keeps_what_random_steps_have_broken(
