@@ -25,6 +25,7 @@ good (`SharedMemManager::Listener::regenerate_port` and `close`; see `hold_ports
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ from serl.errors import CorruptData
 from serl.system.files import open_regular
 
 _PORT = "/dev/shm/fastrtps_port"
+_LOCK = re.compile(rf"{_PORT}(\d+)_[es]l")
 _PORTS_OF_DOMAIN = 250
 _HOLD_MS, _PLAUSIBLE_MS = 2_000, 3_600_000
 _MOVE_S, _POLL_S = 2.0, 0.02  # a reader waits at most 1 s for a mutex, then 0.33 s
@@ -53,11 +55,14 @@ _RING = struct.Struct("<3I")
 
 
 def read_ports() -> dict[int, str]:
-    """List the ports that this process reads: lock file by descriptor."""
+    """List the ports that this process reads: lock file by descriptor.
+
+    The port's own file is open for a moment as well, while it is mapped; it does not count.
+    """
     ports = {}
     for entry in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed since it was listed
-            if (path := os.readlink(f"/proc/self/fd/{entry}")).startswith(_PORT):
+            if _LOCK.match(path := os.readlink(f"/proc/self/fd/{entry}")):
                 ports[int(entry)] = path
     return ports
 
@@ -120,7 +125,7 @@ def hold_ports(domain_id: int, locks: Iterable[str]) -> None:
         domain_id: domain of the node.
         locks: lock files of the ports that the node reads.
     """
-    ports = {int(lock.rpartition("_")[0].removeprefix(_PORT)) for lock in locks}
+    ports = {int(lock[1]) for lock in map(_LOCK.match, locks) if lock}
     deadline_s = time.monotonic() + _MOVE_S
     while not all([_hold(port) for port in ports]) or removed_ports(domain_id, locks):
         if time.monotonic() > deadline_s:

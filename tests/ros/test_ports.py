@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -111,6 +111,15 @@ def test_a_node_leaves_after_the_death_of_a_process_that_was_sending_to_it(
 ) -> None:
     script = Path(__file__).with_name("support") / "leaving_process.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60.0, check=True)
+
+
+def test_a_port_that_is_open_without_its_lock_is_not_read() -> None:
+    paths = [Path(f"/dev/shm/fastrtps_port99999{kind}") for kind in ("", "_el")]
+    with ExitStack() as opened:
+        for path in paths:
+            opened.callback(path.unlink)
+            opened.enter_context(path.open("w"))
+        assert set(map(str, paths)) & set(read_ports().values()) == {str(paths[1])}
 
 
 def test_no_port_that_a_node_closes_is_replaced_meanwhile(domain: Domain, tmp_path: Path) -> None:
