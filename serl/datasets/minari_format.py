@@ -125,6 +125,13 @@ def read(folder: Path) -> Dataset:
 
 
 def _episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
+    try:
+        yield from _read_episodes(dataset, own)
+    except (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise CorruptData(f"{dataset.storage.data_path}: {str(error).splitlines()[0]}") from error
+
+
+def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
     results = dataset.storage.get_episode_metadata(range(dataset.total_episodes))
     for episode, result in zip(dataset.iterate_episodes(), results, strict=True):
         terminated = bool(episode.terminations[-1])

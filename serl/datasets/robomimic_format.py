@@ -100,17 +100,35 @@ def read(path: Path) -> Dataset:
     return Dataset(Origin(str(robot), rate_hz, spec=spec), _episodes(found[0]))
 
 
+_MAX_BYTES = 4_000_000_000
+"""Largest array of an episode: some 80,000 pictures of 128 px."""
+
+_DAMAGES = (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError, MemoryError)
+
+
 def _episodes(path: Path) -> Iterator[EpisodeArrays]:
     try:
         with h5py.File(path, "r") as file:
             names = sorted(file["data"], key=lambda name: int(name.rpartition("_")[2]))
             for name in names:
                 yield _episode(file["data"][name])
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise CorruptData(f"{path}: {str(error).splitlines()[0]}") from error
+    except _DAMAGES as error:
+        raise CorruptData(f"{path}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _check_arrays(group: Any) -> None:
+    """Raise `ValueError` for an array that is too large or lies in another file."""
+    for rows in (*group.values(), *group["obs"].values(), *group.get("next_obs", {}).values()):
+        if isinstance(rows, h5py.Group):
+            continue
+        if rows.nbytes > _MAX_BYTES:
+            raise ValueError(f"{rows.name}: {rows.nbytes} bytes, allowed {_MAX_BYTES}")
+        if rows.external or rows.file.filename != group.file.filename:
+            raise ValueError(f"{rows.name}: expected an array of the file itself")
 
 
 def _episode(group: Any) -> EpisodeArrays:
+    _check_arrays(group)
     follows = group.get("next_obs")
     seen: dict[str, Values] = {}
     for key, rows in group["obs"].items():

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from serl.cli.main import main
+from serl.datasets import robomimic_format
 from serl.datasets.exchange import push
-from serl.errors import SerlError
+from serl.errors import CorruptData, SerlError
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
 from serl.runs.config import resolve
@@ -322,3 +323,25 @@ def test_a_package_that_is_not_installed_is_named(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
+
+
+@pytest.mark.parametrize("kind", ["large", "foreign", "group"])
+def test_a_hostile_file_of_robomimic_is_one_line(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "demo.hdf5", tmp_path / "other.hdf5"
+    with h5py.File(other, "w") as file:
+        file["x"] = np.zeros((6, 2))
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data/demo_0")
+        group["actions"], group["rewards"], group["dones"] = np.zeros((5, 2)), [0.0] * 5, [0] * 5
+        seen = group.create_group("obs")
+        if kind == "large":
+            seen.create_dataset(
+                "x", (10**12, 2), np.float32, chunks=(1024, 2)
+            )  # of no size on disk
+        elif kind == "foreign":
+            seen["x"] = h5py.ExternalLink(other.name, "/x")
+        else:
+            seen.create_group("x")
+    with pytest.raises(CorruptData, match=r"demo\.hdf5: ") as refused:
+        list(robomimic_format.read(path).episodes)
+    assert str(refused.value).count("\n") == 0
