@@ -8,7 +8,7 @@ from pathlib import Path
 
 FOUND = Path(".pytest_cache/v/cache/lastfailed")
 
-_GROUP = re.compile(r"@\w+$")  # appended by pytest-xdist
+_GROUP = re.compile(r"@[^\]]*$")  # appended by pytest-xdist; a parameter's "@" precedes a "]"
 
 
 def main() -> None:

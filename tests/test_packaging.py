@@ -235,3 +235,18 @@ def test_colcon_builds_a_workspace_with_a_clone(tmp_path: Path, how: list[str]) 
     shared = tmp_path / "install/serl/share"
     assert (shared / "ament_index/resource_index/packages/serl").exists()
     assert (shared / "serl/launch/train.launch.py").exists()
+
+
+def test_failed_tests_of_a_group_are_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        '@pytest.mark.xdist_group("a/test_it.py::TestIt")\n'
+        '@pytest.mark.parametrize("where", ["me@home", "b"])\n'
+        "def test_it(where): assert where == 'b'\n"
+    )
+    run = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path]
+    subprocess.run([*run, "-n", "1", "--dist", "loadgroup"], cwd=tmp_path, capture_output=True)
+    failed = [sys.executable, ROOT / ".ci/failed.py"]
+    (tmp_path / "failed.txt").write_bytes(subprocess.check_output(failed, cwd=tmp_path))
+    again = subprocess.run([*run, "@failed.txt"], cwd=tmp_path, capture_output=True, text=True)
+    assert "1 failed in" in again.stdout

@@ -205,8 +205,9 @@ class ProfileSuite:
 
         def is_refused() -> bool:
             accepted, answer = bench.call("arm")
-            assert not accepted, "armed with a controller that does not receive its force sensor"
-            return "does not listen to" in answer
+            if accepted:  # the guard discovers the end of a subscription some time later
+                bench.call("disarm")
+            return not accepted and "does not listen to" in answer
 
         eventually(is_refused)
         bench.misbehave()
