@@ -30,6 +30,7 @@ joint names and limits.
 from __future__ import annotations
 
 from serl.arm_profile import (
+    AXES,
     JOINTS,
     NUMBERS,
     WRENCH,
@@ -67,6 +68,9 @@ _CLIPS = {
     for prefix, clip in (("", _CLIP_M), ("r", _CLIP_RAD))
     for axis in "xyz"
 }
+_AXES = dict(
+    zip(AXES, (f"{kind}_{axis}" for kind in ("pos", "rot") for axis in "xyz"), strict=True)
+)
 _EITHER_WAY_M, _EITHER_WAY_RAD = (-_CLIP_M, _CLIP_M), (-_CLIP_RAD, _CLIP_RAD)
 
 robot = ArmProfile(
@@ -101,6 +105,11 @@ robot = ArmProfile(
             "filter.target_pose": 0.1,
         },
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(2000.0, 150.0)},
+        table_parameters={  # one clip for both directions
+            "stiffness": {axis: f"task.k_{name}" for axis, name in _AXES.items()},
+            "damping": {axis: f"task.d_{name}" for axis, name in _AXES.items()},
+            "clip": {axis: f"task.error_clip.{axis}" for axis in _AXES},
+        },
         stiffness_n_m=_STIFFNESS_N_M,
         error_clip=ErrorClip(
             x=_EITHER_WAY_M,

@@ -31,6 +31,7 @@ them. Not tried on an arm.
 from __future__ import annotations
 
 from serl.arm_profile import (
+    AXES,
     GRIP,
     JOINTS,
     POSE,
@@ -98,6 +99,9 @@ robot = ArmProfile(
         node=_CONTROLLER,
         parameters={**_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters},
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(1000.0, 100.0)},
+        table_parameters={
+            "stiffness": dict(zip(AXES, _gains(1.0, 1.0).parameters, strict=True))  # in this order
+        },
         stiffness_n_m=_STIFFNESS_N_M,
         hears_wrench=True,
     ),

@@ -5,9 +5,7 @@ Names are relative to the robot's namespace unless they begin with a slash.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,6 +13,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl import plugins
+from serl.compliance import AXES as AXES
+from serl.compliance import SOFT_N_M, TaskCompliance
+from serl.compliance import ControllerProfile as ControllerProfile
+from serl.compliance import ErrorClip as ErrorClip
+from serl.compliance import Gains as Gains
 from serl.errors import BadInput
 from serl.geometry import Vector
 from serl.motion import FARTHEST_RAD
@@ -22,9 +25,6 @@ from serl.reset import ResetConfig
 from serl.system.files import make_folder, write_atomic
 from serl.system.settings_file import checked, read_yaml
 from serl.workspace import CameraName, CellCamera, SetupResult, Workspace
-
-Signed = tuple[float, float]
-"""A negative lower bound and a positive upper bound."""
 
 POSE = "geometry_msgs/msg/PoseStamped"
 TWIST = "geometry_msgs/msg/TwistStamped"
@@ -39,12 +39,6 @@ FRANKA_STATE = "franka_msgs/msg/FrankaRobotState"
 XARM_STATE = "xarm_msgs/msg/RobotMsg"
 FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE)
 """Types of fault topics: a latched flag that the arm's program runs, or the full robot state."""
-
-Value = bool | float | str
-"""Value of a controller's parameter."""
-
-SOFT_N_M = 200.0
-"""Highest stiffness at which an arm stopped by a contact can be pushed away by hand."""
 
 SIM = "sim"
 """Robot name of the simulated arm behind ROS 2."""
@@ -113,141 +107,6 @@ class GripperProfile(BaseModel):
     def position(self, opening: float) -> float:
         """Return the driver position at an opening (0 closed, 1 open)."""
         return self.closed + opening * (self.open - self.closed)
-
-
-class ErrorClip(BaseModel):
-    """The controller's limits on the pose error, per axis: they bound the force of its spring.
-
-    Translations in metres, rotations in radians.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    x: Signed
-    y: Signed
-    z: Signed
-    rx: Signed
-    ry: Signed
-    rz: Signed
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for axis, (low, high) in self:
-            if not low < 0.0 < high:
-                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
-        return self
-
-
-class Gains(BaseModel):
-    """Controller parameters that can be changed at run time, and the resulting stiffness.
-
-    Attributes:
-        parameters: values by parameter name.
-        stiffness_n_m: stiffness of the controller's spring with these values; None for a
-            controller that is not a spring.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    parameters: Annotated[dict[str, float], Field(min_length=1)]
-    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
-
-
-class ControllerProfile(BaseModel):
-    """The controller's parameters: set at the start, read back, and refused if they differ.
-
-    Attributes:
-        node: ROS node that has the parameters.
-        parameters: values by name, including gains and clips.
-        expected: values set elsewhere and never changed by serl; they are only compared, before
-            the guard takes the arm and while it controls the arm.
-        modes: gains to switch to at run time, by name ("compliance", "precision"); each mode
-            sets all of the same parameters.
-        stiffness_n_m: stiffness of the controller's spring, to compute forces from a lead; None
-            for a position controller, whose force is not bounded.
-        error_clip: limits on the pose error set by the parameters; None for no clipping.
-        hears_wrench: the stiffness bounds the force only while the controller subscribes to the
-            profile's `wrench`; the guard refuses to take the arm unless it does.
-        fastest_m_s: the controller scales faster commands down to this speed; None for no scaling.
-        fastest_rad_s: the same limit for rotations.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    node: str
-    parameters: dict[str, Value] = {}
-    expected: dict[str, Value] = {}
-    modes: dict[str, Gains] = {}
-    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
-    error_clip: ErrorClip | None = None
-    hears_wrench: bool = False
-    fastest_m_s: float | None = Field(None, gt=0)
-    fastest_rad_s: float | None = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if both := sorted(self.parameters.keys() & self.expected.keys()):
-            raise ValueError(f"expected: {', '.join(both)}: is set by `parameters`")
-        changed = {name: sorted(mode.parameters) for name, mode in self.modes.items()}
-        if len({tuple(names) for names in changed.values()}) > 1:
-            raise ValueError(f"modes: expected each to change the same parameters, got {changed}")
-        return self
-
-    @property
-    def compliance(self) -> Gains | None:
-        """The softest mode of 200 N/m or less, for an arm that was stopped by a contact."""
-        soft = [
-            each for each in self.modes.values() if (each.stiffness_n_m or math.inf) <= SOFT_N_M
-        ]
-        return min(soft, key=lambda each: each.stiffness_n_m or math.inf, default=None)
-
-    def wrong(self, found: Mapping[str, object]) -> str:
-        """Return the differences of the controller's parameters `found` from the profile, or "".
-
-        The gains must be those of the start or all those of one mode.
-        """
-        complaints = [differences(found, expected) for expected in self._settings]
-        return "" if "" in complaints else complaints[0]
-
-    def is_between(self, found: Mapping[str, object]) -> bool:
-        """Return whether `found` may be changing between modes: each gain within their range."""
-        settings = self._settings
-        gains = {name for mode in self.modes.values() for name in mode.parameters}
-        fixed = {name: value for name, value in settings[0].items() if name not in gains}
-        return not differences(found, fixed) and all(
-            _is_among(found.get(name), [each[name] for each in settings if name in each])
-            for name in gains
-        )
-
-    @property
-    def _settings(self) -> list[dict[str, Value]]:
-        """All complete parameter sets: the one at the start, then one per mode."""
-        fixed = {**self.parameters, **self.expected}
-        return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
-
-
-def differences(found: Mapping[str, object], expected: Mapping[str, Value]) -> str:
-    """Return a description of the controller parameters that differ from `expected`, or ""."""
-    return "; ".join(
-        f"{name} is {found.get(name)}, expected {value}"
-        for name, value in expected.items()
-        if not is_value(found.get(name), value)
-    )
-
-
-def is_value(found: object, expected: Value) -> bool:
-    """Return whether a controller's parameter has the expected value, to its storage precision."""
-    if isinstance(expected, (bool, str)) or isinstance(found, bool):
-        return type(found) is type(expected) and found == expected
-    return isinstance(found, (int, float)) and math.isclose(found, expected, rel_tol=1e-9)
-
-
-def _is_among(found: object, ends: Sequence[object]) -> bool:
-    """Return whether a gain is a number between the smallest and the largest of `ends`."""
-    numbers = [end for end in ends if isinstance(end, (int, float))]
-    if not isinstance(found, (int, float)) or isinstance(found, bool):
-        return False
-    return min(numbers) <= found <= max(numbers)
 
 
 class Payload(BaseModel):
@@ -376,6 +235,14 @@ class ArmProfile(BaseModel):
         if soft is None:
             return f"as stiff as before: its controller takes no gains of {SOFT_N_M:g} N/m or less"
         return f"{soft.stiffness_n_m:g} N/m"
+
+    def with_compliance(self, compliance: TaskCompliance) -> Self:
+        """Return the profile whose controller has a task's compliance; see `ControllerProfile`."""
+        try:
+            controller = self.controller.with_compliance(compliance)
+        except BadInput as error:
+            raise BadInput(f"arm {self.name}: {error}") from None
+        return self.model_copy(update={"controller": controller})
 
     def within(self, namespace: str) -> Self:
         """Return the profile with absolute names, for a driver that runs in a namespace."""

@@ -55,7 +55,8 @@ class ResetConfig(BaseModel):
             leaves the gripper as it is, and asks for a person when it holds nothing.
         held: opening of the gripper, 0 to 1, below which it holds nothing.
         gains: mode of the arm's controller for the reset, after which the previous gains return;
-            None for "precision" where the arm's profile has it, else for no change.
+            None for "reset", the task's own table, or where the arm returns by itself "precision",
+            if there is one.
         tolerance_m: largest distance of the tool from the drawn start.
         path: the taught path of the kind "path", which `serl setup` writes into the arm's file.
         check: condition for the next episode: "none"; "pose", the body named `body` is in a box;

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View
+from serl.compliance import TaskCompliance
 from serl.geometry import Vector
 from serl.motion import Motion
 from serl.perception import PerceptionConfig
@@ -64,6 +65,8 @@ class TaskConfig(BaseModel):
         zero_wrench: an arm over ROS 2 subtracts the mean wrench before each episode from the
             wrenches of its readings, as a simulation does at each reset: for sensors that drift. An
             episode must then begin without contact. Guards keep the measured wrench.
+        compliance: gains and clips of the controller in episodes, and in resets. A simulation has
+            those of episodes throughout.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
             no textures; "gl" has different lighting and is faster on a GPU and for large images;
             "auto" takes the faster one here, so that policies and reward models of one machine may
@@ -83,6 +86,7 @@ class TaskConfig(BaseModel):
     perception: PerceptionConfig = PerceptionConfig()
     auto_reset: bool = False
     zero_wrench: bool = False
+    compliance: TaskCompliance = TaskCompliance()
     can_reset: ClassVar[bool] = False
     hard: ClassVar[Mapping[str, Any]] = {}
     """Settings of this task that the preset "hard" adds: its tolerances in a lab."""

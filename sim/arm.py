@@ -10,12 +10,14 @@ import mujoco
 import numpy as np
 
 from serl.bimanual import PairConfig
+from serl.compliance import parameters_of
 from serl.errors import BadInput
 from serl.geometry import Quaternion
 from serl.motion import Pose, check_action, pose_from
 from serl.robot import reading_parts, reading_spec
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
+from serl.sim.physics.controller import TABLE_PARAMETERS
 from serl.sim.physics.kinematics import body_frame, to_wxyz
 from serl.sim.scene import PHYSICS_DT_S, build_model, scene_mjcf
 from serl.sim.world import STEPS_PER_TICK, World
@@ -56,6 +58,9 @@ class ArmWorld(World):
             FrankaArm(model, data, motion, prefix)
             for prefix, motion in zip(scene.bases, self._motions, strict=True)
         ]
+        table = parameters_of(TABLE_PARAMETERS, config.compliance.task, "compliance.task")
+        for arm in self.arms:
+            arm.impedance.set(table)
         gains = {arm.prefix: arm.impedance for arm in self.arms}
         super().__init__(model, data, scene, config, gains)
         for arm in self.arms:

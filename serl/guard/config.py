@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.arm_profile import ArmProfile
+from serl.compliance import TaskCompliance
 from serl.errors import BadInput
 from serl.geometry import UnitQuaternion
 from serl.motion import FARTHEST_RAD, Box, Limits, Motion
@@ -46,6 +47,8 @@ class GuardConfig(BaseModel):
         joint_names: names of the arm's joints in a message; empty for all, in the message's order.
         keep_out: boxes that the tool must not enter.
         wrench: whether the arm measures forces; if so, it holds while they are missing.
+        compliance: the task's gains and clips, which the arm's controller must have in place of
+            those of its profile.
         slow_speed_m_s: top speed while the arm is in contact, near a joint's limit, while holding,
             and on the way back after a stop.
         slow_angular_speed_rad_s: top angular speed in the same situations.
@@ -76,6 +79,7 @@ class GuardConfig(BaseModel):
     joint_names: tuple[str, ...] = ()
     keep_out: tuple[Box, ...] = Field((), max_length=64)
     wrench: bool = True
+    compliance: TaskCompliance = TaskCompliance()
     slow_speed_m_s: float = Field(0.05, gt=0, le=0.05)
     slow_angular_speed_rad_s: float = Field(0.25, gt=0, le=0.25)
     heartbeat_s: float = Field(0.1, gt=0, le=0.1)

@@ -44,9 +44,10 @@ def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfi
     """
     profile, task = load_robot(robot), make_task(config)
     check_topics(task)  # before a person is asked to teach the arm its workspace
-    if is_real(robot):
-        check_place(config, profile)
-    return profile, make_guard_config(task, profile)
+    if not is_real(robot):  # its controller is the task's own
+        return profile, make_guard_config(task, profile)
+    check_place(config, profile)
+    return profile, _with_compliance(make_guard_config(task, profile), task, profile)
 
 
 class GuardSetup(NamedTuple):
@@ -108,7 +109,14 @@ def _pair_guard(
     assert place is not None  # checked by `mounted_arms`
     widest = min(place.max_rotation_rad, arm.motion.max_rotation_rad + 1.1 * spread)
     motion = arm.own_motion.model_copy(update={"max_rotation_rad": widest})
-    return _of_arm(arm.profile, motion, place.reference, command_s)
+    own = _of_arm(arm.profile, motion, place.reference, command_s)
+    return _with_compliance(own, task, arm.profile)
+
+
+def _with_compliance(config: GuardConfig, task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
+    """Return a guard's configuration with the task's compliance, which the arm must offer."""
+    profile.with_compliance(task.config.compliance)
+    return config.model_copy(update={"compliance": task.config.compliance})
 
 
 def _command_s(task: SimulatedTask) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from serl import plugins
 from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
+from serl.compliance import RESET
 from serl.errors import BadInput
 from serl.geometry import Quaternion
 from serl.motion import Pose
@@ -75,7 +76,7 @@ def check_reset(config: TrainConfig) -> None:
                 f"reset.home_m: the kind {kind!r} needs a mean start of the tool: give one, or "
                 "teach the arm its workspace (serl setup)"
             )
-    modes = _profile(config).controller.modes if is_real(config.robot) else ()
+    modes = _profile(config).controller.modes if is_real(config.robot) else {}
     if reset.gains is not None and reset.gains not in modes:
         known = ", ".join(modes) or "none"
         raise BadInput(f"reset.gains: {reset.gains!r}: expected a mode of the arm: {known}")
@@ -100,7 +101,8 @@ def make_scene_reset(
     """
     check = make_check(config, task)
     if reset_kind(config) not in ("home", "path"):
-        return SceneReset(task, check)
+        gains = config.reset.gains
+        return SceneReset(task, check, robot, (RESET,) if gains is None else (gains,))
     rng = np.random.default_rng(start_seed(Purpose.TRAINING, config.seed, f"{actor}/reset", first))
     if (pair := read_pair(config.robot)) is not None:
         return _make_pair_reset(config, task, pair, robot, rng, check)
@@ -180,7 +182,7 @@ def make_check(config: TrainConfig, task: SimulatedTask) -> SceneCheck:
 
 def _profile(config: TrainConfig) -> ArmProfile:
     assert config.robot is not None
-    return load_robot(config.robot)
+    return load_robot(config.robot).with_compliance(make_task(config).config.compliance)
 
 
 def _immovable(task: SimulatedTask) -> str:

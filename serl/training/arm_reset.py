@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from serl.errors import NeedsPerson, SerlError, Silent
+from serl.compliance import RESET
+from serl.errors import NeedsPerson
 from serl.geometry import (
     Quaternion,
     Vector,
@@ -25,13 +26,13 @@ from serl.geometry import (
 from serl.motion import Box, Motion, Pose
 from serl.policy import Policy
 from serl.reset import ResetConfig, SceneCheck, no_check
-from serl.robot import AdjustableRobot, TurningRobot
+from serl.robot import TurningRobot
 from serl.task import Task
 from serl.training.resets import SceneReset
 from serl.types import Action, Observation
 
 PRECISION = "precision"
-"""Mode of a controller for resets, if the settings name none."""
+"""Mode of a controller for resets, if the settings name none and the task has no table."""
 
 _ARRIVED_M, _PASSED_M, _REST_M_S = 0.001, 0.01, 0.01
 _CORRECTED_M, _CORRECTION = 0.015, 0.5
@@ -75,12 +76,12 @@ class ArmReset(SceneReset):
         check: SceneCheck = no_check,
         keep_out: Sequence[Box] = (),
     ) -> None:
-        super().__init__(task, check)
-        self._robot, self._config, self._motion, self._home = robot, config, motion, home
+        own = (RESET, PRECISION) if config.gains is None else (config.gains,)
+        super().__init__(task, check, robot, own)
+        self._config, self._motion, self._home = config, motion, home
         self._rng, self._keep_out = rng, keep_out
         self._path = config.path if config.kind == "path" else ()
         self._opens = config.gripper == "open" and motion.gripper and not self._path
-        self._before: tuple[str | None] | None = None  # gains to return to
         self._is_laid = self._slipped = self._tried = self._underway = False
         self.start = home
 
@@ -123,25 +124,14 @@ class ArmReset(SceneReset):
 
         A second attempt has the gains of episodes, with which the tool may rest elsewhere.
         """
-        robot, mode = self._robot, self._config.gains or PRECISION
-        if isinstance(robot, AdjustableRobot) and mode in robot.modes and not self._tried:
-            before = robot.gains
-            self._switch(mode)
-            self._before = self._before or (before,)
+        if not self._tried:
+            super().prepare()
         self._tried = self._underway = True
 
     def end(self, soften: bool = True) -> None:
-        """Switch back to the gains before the reset, unless `soften` is False."""
+        """End an attempt, as `SceneReset.end`."""
         self._underway = False
-        if soften and self._before is not None:
-            self._switch(*self._before)
-            self._before = None
-
-    def _switch(self, mode: str | None) -> None:
-        try:
-            self._robot.switch(mode)
-        except SerlError as error:
-            raise Silent(f"gains: {error}") from error
+        super().end(soften)
 
     def _draw_position(self) -> Vector:
         reach, home = self._config.range_m, self._home.position

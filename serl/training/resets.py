@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
-from serl.errors import NeedsPerson
+from serl.compliance import RESET
+from serl.errors import NeedsPerson, SerlError, Silent
 from serl.policy import Policy
 from serl.reset import SceneCheck, no_check
-from serl.robot import SimulatedRobot
+from serl.robot import AdjustableRobot, SimulatedRobot
 from serl.task import Task
 from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
@@ -68,13 +70,24 @@ class SceneReset:
     Args:
         task: the task, whose `reset` restores the scene.
         check: condition for the next episode.
+        robot: the robot, which has other gains in a reset if it is an `AdjustableRobot`.
+        gains: names of modes, of which the first that the robot has is set in resets.
 
     Attributes:
         missing: reason, as text for people, why the last call returned a policy; may be empty.
     """
 
-    def __init__(self, task: Task, check: SceneCheck = no_check) -> None:
-        self._task, self._check = task, check
+    def __init__(
+        self,
+        task: Task,
+        check: SceneCheck = no_check,
+        robot: Any = None,
+        gains: Sequence[str] = (RESET,),
+    ) -> None:
+        self._task, self._check, self._robot = task, check, robot
+        modes = robot.modes if isinstance(robot, AdjustableRobot) else ()
+        self._gains = next((mode for mode in gains if mode in modes), None)
+        self._before: tuple[str | None] | None = None  # gains to return to
         self.missing = ""
 
     def begin(self) -> None:
@@ -97,14 +110,31 @@ class SceneReset:
         """Note that a person has restored the scene; it is checked again as far as possible."""
 
     def prepare(self) -> None:
-        """Prepare the robot for an attempt; raises `Silent` if that fails."""
-
-    def end(self, soften: bool = True) -> None:
-        """End an attempt; unless `soften` is False, undo the effect of `prepare` on the robot.
+        """Begin an attempt: switch to the gains of resets, if the robot has them.
 
         Raises:
-            Silent: this fails.
+            Silent: the gains cannot be set.
         """
+        if self._gains is not None:
+            before = self._robot.gains
+            self._switch(self._gains)
+            self._before = self._before or (before,)
+
+    def end(self, soften: bool = True) -> None:
+        """End an attempt: switch back to the gains before it, unless `soften` is False.
+
+        Raises:
+            Silent: the gains cannot be set.
+        """
+        if soften and self._before is not None:
+            self._switch(*self._before)
+            self._before = None
+
+    def _switch(self, mode: str | None) -> None:
+        try:
+            self._robot.switch(mode)
+        except SerlError as error:
+            raise Silent(f"gains: {error}") from error
 
 
 class ResetTask(ScriptedTask):

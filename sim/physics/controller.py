@@ -10,12 +10,25 @@ from collections.abc import Mapping
 
 import mujoco
 
+from serl.compliance import AXES, ParameterNames
 from serl.errors import BadInput
 
 _KINDS = ("translational", "rotational")
 _AXES = "xyz"
+_ROWS = (
+    *((_KINDS[0], axis) for axis in AXES[:3]),
+    *((_KINDS[1], axis) for axis in AXES[3:]),
+)
 _HIGHEST = {"stiffness": (4000.0, 400.0), "damping": (400.0, 40.0), "clip": (0.02, 0.1)}
 """Upper bounds for translations (N/m, N s/m, m) and rotations (Nm/rad, Nm s/rad, rad)."""
+
+TABLE_PARAMETERS: ParameterNames = {
+    "stiffness": {axis: f"{kind}_stiffness" for kind, axis in _ROWS},
+    "damping": {axis: f"{kind}_damping" for kind, axis in _ROWS},
+    "clip": {axis: f"{kind}_clip_{axis[-1]}" for kind, axis in _ROWS},
+    "clip_neg": {axis: f"{kind}_clip_neg_{axis[-1]}" for kind, axis in _ROWS},
+}
+"""Names of the parameters that a task's compliance tables set."""
 
 
 class Impedance:

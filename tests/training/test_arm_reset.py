@@ -36,7 +36,7 @@ class Arm:
         switched: modes of gains that were set.
     """
 
-    modes = ("compliance", "precision")
+    modes: tuple[str, ...] = ("compliance", "precision")
 
     def __init__(self, start: Pose = HOME, sag_m: float = 0.0, part: float = 0.0) -> None:
         self.aim, self.tool, self.speed = Target(MOTION), start, np.zeros(3)
@@ -260,6 +260,11 @@ def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
     assert arm.gains == "precision", "nothing changes gains while the arm is stopped"
     reset.end()
     assert arm.gains == "compliance"
+    arm.modes, arm.gains = (*Arm.modes, "reset"), None  # the task has a table of its own
+    own = arm_reset(arm)
+    own.begin()
+    own.prepare()
+    assert arm.gains == "reset"
     unknown = arm_reset(Arm(), gains="butter")
     unknown.begin()
     unknown.prepare()

@@ -12,7 +12,8 @@ from typing import Any
 from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
 
-from serl.arm_profile import ArmProfile, Value, differences, is_value
+from serl.arm_profile import ArmProfile
+from serl.compliance import Value, differences, is_value
 from serl.errors import BadInput, SerlError
 from serl.ros.arm.topics import name_of
 from serl.ros.node import RosNode

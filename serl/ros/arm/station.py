@@ -57,6 +57,7 @@ def make_arm(
         assert simulated.guard is not None
         simulated.guard.key = key_path(simulated_latch(run.path / GUARD_FOLDER, name))
         return simulated
+    profile = profile.with_compliance(task.config.compliance)
     motion = within_workspace(task.config.motion, profile)
     own = task.config.model_copy(update={"motion": motion})
     where = config.namespace.rstrip("/")
@@ -91,9 +92,8 @@ def _make_pair(
             zero_wrench=config.zero_wrench,
         )
         tracked = () if is_right else bodies
-        made = RosArm(
-            node, arm.namespace.rstrip("/"), arm.profile, own, tracked, lease, guarded=True
-        )
+        profile = arm.profile.with_compliance(config.compliance)
+        made = RosArm(node, arm.namespace.rstrip("/"), profile, own, tracked, lease, guarded=True)
         GainServices(node, made, arm.side)
         mounted.append(MountedRosArm(made, arm.mount))
     return RosPair(mounted[0], mounted[1], bodies, config.all_views)

@@ -342,6 +342,7 @@ def run(folder: Path, robot: str, arm: str, settings: Path, latch: Path) -> None
     """Guard an arm until asked to stop."""
     profile = load_robot(arm)
     config = checked(GuardConfig, read_yaml(settings))
+    profile = profile.with_compliance(config.compliance)
     make_folder(latch.parent)
     own = robot.startswith("/")  # a namespace from the root, "/" for the root itself
     prefix = robot.rstrip("/") if own else "/".join(filter(None, (namespace(folder), robot)))

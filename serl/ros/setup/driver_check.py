@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from serl.arm_profile import ArmProfile, Channel, is_value
+from serl.arm_profile import ArmProfile, Channel
+from serl.compliance import is_value
 from serl.errors import BadInput, SerlError
 from serl.ros.arm.controller import unfelt
 from serl.ros.arm.faults import fault_topic, fault_words

@@ -12,6 +12,7 @@ import numpy as np
 from rcl_interfaces.msg import ParameterEvent
 
 from serl.arm_profile import ArmProfile, load_robot, write_robot
+from serl.compliance import TaskCompliance
 from serl.errors import Silent
 from serl.guard.config import GuardConfig
 from serl.motion import Limits, Motion
@@ -23,6 +24,7 @@ from serl.ros.testing.fake_driver import DOWN
 from serl.ros.testing.processes import LIMIT_S, ROBOT, GuardProcesses, eventually
 from serl.ros.topics import Topic
 from serl.runs.real_arm import within_workspace
+from serl.system.settings_file import checked
 from serl.task import TaskConfig
 
 MOTION = Motion(
@@ -56,7 +58,8 @@ class ProfileBench(GuardProcesses):
     """A fake driver, a guard and an actor of one arm, as a context.
 
     The profile's workspace and cameras belong to a cell, so they are left out. A gripper or fault
-    topic whose message package is not installed is left out as well, see `missing`.
+    topic whose message package is not installed is left out as well, see `missing`. The task has
+    compliance tables of its own where the profile's controller takes them, see `tables_of`.
 
     Args:
         folder: folder of the run.
@@ -83,12 +86,15 @@ class ProfileBench(GuardProcesses):
         whole = load_robot(profile) if isinstance(profile, str) else profile
         self.missing = missing_types(whole)
         left_out: dict[str, Any] = {"workspace": None, "cameras": {}, **dict.fromkeys(self.missing)}
-        self.profile = whole.model_copy(update=left_out)
-        self.motion = within_workspace(motion, self.profile)
+        own = whole.model_copy(update=left_out)
+        compliance = tables_of(own)
+        self.profile = own.with_compliance(compliance)
+        self.motion = within_workspace(motion, own)
         self._driver = driver
-        super().__init__(folder, guard_config(self.profile, self.motion))
+        config = guard_config(own, self.motion)
+        super().__init__(folder, config.model_copy(update={"compliance": compliance}))
         self._file = folder / "arm.yaml"
-        values = self.profile.model_dump() | changes
+        values = own.model_dump() | changes
         write_robot(self._file, ArmProfile.model_validate(values))
         self.node = RosNode("actor", folder, local=True)
 
@@ -245,6 +251,29 @@ class ProfileBench(GuardProcesses):
         """Return whether a report of the guard began with `state`, after its first `since`."""
         self.pass_time(0.02)
         return any(text.startswith(state) for _, text in self.states[since:])
+
+
+def tables_of(profile: ArmProfile) -> TaskCompliance:
+    """Return a task's tables of all that a controller takes, softer than its profile."""
+    controller = profile.controller
+    values = {
+        quantity: {axis: controller.parameters[name] for axis, name in names.items()}
+        for quantity, names in controller.table_parameters.items()
+    }
+
+    def table(share: float) -> dict[str, Any]:
+        rows: dict[str, Any] = {
+            quantity: {
+                axis: share * float(value) for axis, value in values.get(quantity, {}).items()
+            }
+            for quantity in ("stiffness", "damping")
+        }
+        high = values.get("clip", {})
+        low = values.get("clip_neg", high)
+        clip = {axis: (-share * float(low[axis]), share * float(high[axis])) for axis in high}
+        return {**rows, "clip": clip}
+
+    return checked(TaskCompliance, {"task": table(0.8), "reset": table(0.9)})
 
 
 def guard_config(profile: ArmProfile, motion: Motion) -> GuardConfig:

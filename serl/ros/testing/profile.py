@@ -6,7 +6,7 @@ import inspect
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.topics import topic_of
 from serl.ros.conversions import nanoseconds_of
 from serl.ros.environment import clean_shared_memory, free_domain
-from serl.ros.testing.bench import ProfileBench
+from serl.ros.testing.bench import ProfileBench, tables_of
 from serl.ros.testing.driver import Driver
 from serl.ros.testing.laws import LawRunner
 from serl.ros.testing.processes import ROBOT, eventually
@@ -89,10 +89,14 @@ class ProfileSuite:
 
     def test_stiffness_is_the_controllers(self) -> None:
         """Check the stiffness at the start and in each mode against the controller's law."""
-        controller = self.load_profile().controller
-        start: tuple[dict[str, float], float | None] = ({}, controller.stiffness_n_m)
-        settings = {"at the start": start}
-        for name, mode in controller.modes.items():
+        profile = self.load_profile()
+        controller = profile.controller
+        task = controller.with_compliance(tables_of(profile))
+        settings: dict[str, tuple[Mapping[str, Any], float | None]] = {
+            "at the start": ({}, controller.stiffness_n_m),
+            "with a task's tables": (task.parameters, task.stiffness_n_m),
+        }
+        for name, mode in (controller.modes | task.modes).items():
             settings[f"in the mode {name}"] = (mode.parameters, mode.stiffness_n_m)
         for name, (parameters, promised) in settings.items():
             found = self._law(**parameters).law.stiffness_n_m
@@ -151,7 +155,7 @@ class ProfileSuite:
     # Settings
 
     def test_settings_are_read_back(self, bench: ProfileBench) -> None:
-        """Check that the controller has all parameters of the profile after the start."""
+        """Check that the controller has the profile's and the task's parameters after the start."""
         controller = bench.profile.controller
         target = {**controller.parameters, **controller.expected}
         if not target:

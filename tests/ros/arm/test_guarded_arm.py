@@ -270,7 +270,8 @@ def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: ProfileBe
         settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
 
     _undisturbed(crisp, settle)
-    eventually(lambda: gains[-1:] == [2000.0], found=lambda: str(gains))
+    start = crisp.profile.controller.parameters[GAIN]
+    eventually(lambda: gains[-1:] == [start], found=lambda: str(gains))
     assert gains == sorted(gains)
     assert max(b - a for a, b in pairwise([200.0, *gains])) < 200.0
 

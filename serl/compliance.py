@@ -1,0 +1,323 @@
+"""Compliance of an arm: gains and clips of its controller, and a task's own tables of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from serl.errors import BadInput
+
+Signed = tuple[float, float]
+"""A negative lower bound and a positive upper bound."""
+
+Value = bool | float | str
+"""Value of a controller's parameter."""
+
+SOFT_N_M = 200.0
+"""Highest stiffness at which an arm stopped by a contact can be pushed away by hand."""
+
+RESET = "reset"
+"""Name of the mode with a task's gains for its resets."""
+
+Axis = Literal["x", "y", "z", "rx", "ry", "rz"]
+AXES: tuple[Axis, ...] = ("x", "y", "z", "rx", "ry", "rz")
+Quantity = Literal["stiffness", "damping", "clip", "clip_neg"]
+_GROUPS = {"translation": AXES[:3], "rotation": AXES[3:]}
+
+
+class ComplianceTable(BaseModel):
+    """Gains and clips per axis of the controller, as HIL-SERL's COMPLIANCE_PARAM.
+
+    The keys "translation" and "rotation" stand for three axes each; a later key of one axis
+    precedes. What a table leaves out stays as in the arm's profile.
+
+    Attributes:
+        stiffness: stiffness of the springs by axis, N/m and Nm/rad.
+        damping: damping by axis, N s/m and Nm s/rad.
+        clip: limits on the pose error by axis, below and above 0, metres and radians.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    stiffness: dict[Axis, Annotated[float, Field(gt=0, le=4000)]] = {}
+    damping: dict[Axis, Annotated[float, Field(gt=0, le=1000)]] = {}
+    clip: dict[Axis, Signed] = {}
+
+    @field_validator("stiffness", "damping", "clip", mode="before")
+    @classmethod
+    def _by_axis(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {axis: to for name, to in values.items() for axis in _GROUPS.get(name, (name,))}
+
+    @field_validator("clip")
+    @classmethod
+    def _check_clip(cls, clip: dict[Axis, Signed]) -> dict[Axis, Signed]:
+        for axis, (low, high) in clip.items():
+            if not low < 0.0 < high:
+                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
+        return clip
+
+    def rows(self) -> Iterator[tuple[Quantity, Axis, float]]:
+        """Yield each number with its quantity and axis; clips are distances from 0."""
+        for axis, value in self.stiffness.items():
+            yield "stiffness", axis, value
+        for axis, value in self.damping.items():
+            yield "damping", axis, value
+        for axis, (low, high) in self.clip.items():
+            yield "clip", axis, high
+            yield "clip_neg", axis, -low
+
+
+class TaskCompliance(BaseModel):
+    """A task's tables for the controller of the arm.
+
+    Attributes:
+        task: table of episodes.
+        reset: table of resets, which becomes the mode "reset" of the controller; see
+            `ResetConfig.gains` for resets without one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    task: ComplianceTable = ComplianceTable()
+    reset: ComplianceTable = ComplianceTable()
+
+
+ParameterNames = dict[Quantity, dict[Axis, str]]
+"""Names of a controller's parameters by quantity and axis.
+
+`clip` is the limit of an error on both sides where `clip_neg` has no name for the side below 0.
+Axes may share a parameter.
+"""
+
+
+def parameters_of(names: ParameterNames, table: ComplianceTable, where: str) -> dict[str, float]:
+    """Return the parameters of a controller that a table sets.
+
+    Args:
+        names: names of the parameters.
+        table: the table.
+        where: setting of the table, for messages.
+
+    Raises:
+        BadInput: the controller has no such parameter, or one for two different numbers.
+    """
+    found: dict[str, float] = {}
+    for quantity, axis, value in table.rows():
+        own = names.get(quantity, {}).get(axis)
+        if own is None and quantity == "clip_neg":
+            own = names.get("clip", {}).get(axis)
+        if own is None:
+            offered = ", ".join(f"{each} {' '.join(names[each])}" for each in names) or "none"
+            raise BadInput(
+                f"{where}.{quantity.removesuffix('_neg')}.{axis}: its controller has no such "
+                f"parameter: expected one of {offered}"
+            )
+        if found.setdefault(own, value) != value:
+            raise BadInput(
+                f"{where}.{quantity.removesuffix('_neg')}.{axis}: {value:g}: its controller has "
+                f"one parameter, {own}, for this and for {found[own]:g}: expected equal numbers"
+            )
+    return found
+
+
+class ErrorClip(BaseModel):
+    """The controller's limits on the pose error, per axis: they bound the force of its spring.
+
+    Translations in metres, rotations in radians.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    x: Signed
+    y: Signed
+    z: Signed
+    rx: Signed
+    ry: Signed
+    rz: Signed
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for axis, (low, high) in self:
+            if not low < 0.0 < high:
+                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
+        return self
+
+
+class Gains(BaseModel):
+    """Controller parameters that can be changed at run time, and the resulting stiffness.
+
+    Attributes:
+        parameters: values by parameter name.
+        stiffness_n_m: stiffness of the controller's spring with these values; None for a
+            controller that is not a spring.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    parameters: Annotated[dict[str, float], Field(min_length=1)]
+    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
+
+
+class ControllerProfile(BaseModel):
+    """The controller's parameters: set at the start, read back, and refused if they differ.
+
+    Attributes:
+        node: ROS node that has the parameters.
+        parameters: values by name, including gains and clips.
+        expected: values set elsewhere and never changed by serl; they are only compared, before
+            the guard takes the arm and while it controls the arm.
+        modes: gains to switch to at run time, by name ("compliance", "precision"); each mode
+            sets all of the same parameters.
+        table_parameters: names of those `parameters` that a task's compliance tables may set, by
+            quantity and axis; empty for a controller without such parameters.
+        stiffness_n_m: stiffness of the controller's spring, to compute forces from a lead; None
+            for a position controller, whose force is not bounded.
+        error_clip: limits on the pose error set by the parameters; None for no clipping.
+        hears_wrench: the stiffness bounds the force only while the controller subscribes to the
+            profile's `wrench`; the guard refuses to take the arm unless it does.
+        fastest_m_s: the controller scales faster commands down to this speed; None for no scaling.
+        fastest_rad_s: the same limit for rotations.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    node: str
+    parameters: dict[str, Value] = {}
+    expected: dict[str, Value] = {}
+    modes: dict[str, Gains] = {}
+    table_parameters: ParameterNames = {}
+    stiffness_n_m: float | None = Field(None, gt=0, le=2000)
+    error_clip: ErrorClip | None = None
+    hears_wrench: bool = False
+    fastest_m_s: float | None = Field(None, gt=0)
+    fastest_rad_s: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if both := sorted(self.parameters.keys() & self.expected.keys()):
+            raise ValueError(f"expected: {', '.join(both)}: is set by `parameters`")
+        changed = {name: sorted(mode.parameters) for name, mode in self.modes.items()}
+        if len({tuple(names) for names in changed.values()}) > 1:
+            raise ValueError(f"modes: expected each to change the same parameters, got {changed}")
+        named = {name for row in self.table_parameters.values() for name in row.values()}
+        used = named.union(*changed.values()) if named else named
+        if unset := sorted(each for each in used if not self._is_number(each)):
+            raise ValueError(
+                f"table_parameters: {', '.join(unset)}: expected numbers among `parameters`, so "
+                "that the next start restores them"
+            )
+        return self
+
+    def _is_number(self, name: str) -> bool:
+        value = self.parameters.get(name)
+        return isinstance(value, float) and not isinstance(value, bool)
+
+    def with_compliance(self, compliance: TaskCompliance) -> Self:
+        """Return the controller with a task's table from the start, and that of resets as a mode.
+
+        A table may be softer than the profile, but no stiffer than the stiffest of its modes, and
+        clip errors earlier, but not later. Modes have the profile's values, not those of episodes,
+        where they set none.
+
+        Raises:
+            BadInput: the controller lacks a parameter of a table, or a number is above its bound.
+        """
+        if compliance == TaskCompliance():
+            return self
+        own = self._from_table(compliance.task, "compliance.task")
+        resets = self._from_table(compliance.reset, "compliance.reset")
+        modes = {name: mode.parameters for name, mode in self.modes.items()}
+        if resets:
+            modes[RESET] = resets
+        changed = sorted(own.keys() | {name for values in modes.values() for name in values})
+        whole: dict[str, Gains] = {}
+        for name, values in modes.items():
+            every = {each: float(values.get(each, self.parameters[each])) for each in changed}
+            stiffness = self._stiffness_n_m(self.parameters | every)
+            whole[name] = Gains(parameters=every, stiffness_n_m=stiffness)
+        start = self.parameters | own
+        update = {"parameters": start, "modes": whole}
+        return self.model_copy(update={**update, "stiffness_n_m": self._stiffness_n_m(start)})
+
+    def _from_table(self, table: ComplianceTable, where: str) -> dict[str, float]:
+        """Return the parameters that a table sets; raise `BadInput` if one is out of its bounds."""
+        found = parameters_of(self.table_parameters, table, where)
+        for quantity, names in self.table_parameters.items():
+            bounded = found.keys() & names.values() if quantity != "damping" else ()
+            for name in sorted(bounded):
+                known: list[Mapping[str, Value]] = [self.parameters]
+                known += [mode.parameters for mode in self.modes.values()]
+                most = max(float(each[name]) for each in known if name in each)
+                if found[name] > most:
+                    raise BadInput(
+                        f"{where}.{quantity.removesuffix('_neg')}: {name} {found[name]:g}: "
+                        f"expected at most {most:g}, the largest of the arm's profile"
+                    )
+        return found
+
+    def _stiffness_n_m(self, values: Mapping[str, Value]) -> float | None:
+        """Return the largest stiffness of translations with these parameters."""
+        names = self.table_parameters.get("stiffness", {})
+        along = [float(values[names[axis]]) for axis in AXES[:3] if axis in names]
+        return max(along, default=self.stiffness_n_m)
+
+    @property
+    def compliance(self) -> Gains | None:
+        """The softest mode of 200 N/m or less, for an arm that was stopped by a contact."""
+        soft = [
+            each for each in self.modes.values() if (each.stiffness_n_m or math.inf) <= SOFT_N_M
+        ]
+        return min(soft, key=lambda each: each.stiffness_n_m or math.inf, default=None)
+
+    def wrong(self, found: Mapping[str, object]) -> str:
+        """Return the differences of the controller's parameters `found` from the profile, or "".
+
+        The gains must be those of the start or all those of one mode.
+        """
+        complaints = [differences(found, expected) for expected in self._settings]
+        return "" if "" in complaints else complaints[0]
+
+    def is_between(self, found: Mapping[str, object]) -> bool:
+        """Return whether `found` may be changing between modes: each gain within their range."""
+        settings = self._settings
+        gains = {name for mode in self.modes.values() for name in mode.parameters}
+        fixed = {name: value for name, value in settings[0].items() if name not in gains}
+        return not differences(found, fixed) and all(
+            _is_among(found.get(name), [each[name] for each in settings if name in each])
+            for name in gains
+        )
+
+    @property
+    def _settings(self) -> list[dict[str, Value]]:
+        """All complete parameter sets: the one at the start, then one per mode."""
+        fixed = {**self.parameters, **self.expected}
+        return [fixed, *({**fixed, **mode.parameters} for mode in self.modes.values())]
+
+
+def differences(found: Mapping[str, object], expected: Mapping[str, Value]) -> str:
+    """Return a description of the controller parameters that differ from `expected`, or ""."""
+    return "; ".join(
+        f"{name} is {found.get(name)}, expected {value}"
+        for name, value in expected.items()
+        if not is_value(found.get(name), value)
+    )
+
+
+def is_value(found: object, expected: Value) -> bool:
+    """Return whether a controller's parameter has the expected value, to its storage precision."""
+    if isinstance(expected, (bool, str)) or isinstance(found, bool):
+        return type(found) is type(expected) and found == expected
+    return isinstance(found, (int, float)) and math.isclose(found, expected, rel_tol=1e-9)
+
+
+def _is_among(found: object, ends: Sequence[object]) -> bool:
+    """Return whether a gain is a number between the smallest and the largest of `ends`."""
+    numbers = [end for end in ends if isinstance(end, (int, float))]
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return False
+    return min(numbers) <= found <= max(numbers)

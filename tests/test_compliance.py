@@ -1,0 +1,194 @@
+"""Compliance tables of tasks: what they set on a controller, and what is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.arm_profile import ArmProfile, load_robot, write_robot
+from serl.compliance import AXES, RESET, TaskCompliance
+from serl.errors import BadInput
+from serl.guard.config import GuardConfig
+from serl.ros.testing.laws import LawRunner
+from serl.runs.guard_setup import guarded_arm
+from serl.runs.scene_reset import check_reset
+from serl.runs.settings import run_settings
+from serl.system.settings_file import checked
+from serl.task import SimulatedTask
+from serl.training.resets import SceneReset
+from serl.types import Observation
+
+from .support.upstream import driver_of
+
+REHEARSAL = Path(__file__).parents[1] / "docs/examples/rehearsal.yaml"
+TABLES = {
+    "task": {
+        "stiffness": {"translation": 1000, "rotation": 100},
+        "clip": {"x": [-0.002, 0.0075], "rz": [-0.01, 0.01]},
+    },
+    "reset": {"stiffness": {"translation": 1800}},
+}
+
+
+def tables(**changes: Any) -> TaskCompliance:
+    return checked(TaskCompliance, {**TABLES, **changes})
+
+
+def test_a_table_sets_what_it_names_and_a_reset_returns_the_rest_to_the_profile() -> None:
+    before = load_robot(str(REHEARSAL)).controller
+    after = load_robot(str(REHEARSAL)).with_compliance(tables()).controller
+    changed = {name for name, value in after.parameters.items() if value != before.parameters[name]}
+    assert changed == {
+        *("translational_stiffness", "rotational_stiffness"),
+        *("translational_clip_x", "translational_clip_neg_x"),
+        *("rotational_clip_z", "rotational_clip_neg_z"),
+    }
+    assert after.parameters["translational_clip_neg_x"] == 0.002
+    assert after.stiffness_n_m == 1000.0
+    reset = after.modes[RESET]
+    assert (reset.stiffness_n_m, reset.parameters["translational_clip_x"]) == (1800.0, 0.01)
+    assert {mode: gains.stiffness_n_m for mode, gains in after.modes.items() if mode != RESET} == {
+        "compliance": 200.0,
+        "precision": 2000.0,
+    }
+    assert not after.wrong({**after.parameters, **reset.parameters})
+    assert "expected 1000.0" in after.wrong(before.parameters)
+    assert before.with_compliance(TaskCompliance()) is before
+
+
+def test_the_last_key_of_an_axis_counts() -> None:
+    table = tables(task={"stiffness": {"translation": 900, "z": 300}}).task
+    assert table.stiffness == {"x": 900.0, "y": 900.0, "z": 300.0}
+    franka = load_robot("franka").with_compliance(tables(task=table, reset={})).controller
+    assert franka.parameters["task.k_pos_z"] == 300.0
+    driver = driver_of("franka")
+    law = LawRunner(
+        driver.law_kind, {**driver.parameters.values, **franka.parameters}, driver.frame.name
+    )
+    assert law.law.stiffness_n_m == 900.0 == franka.stiffness_n_m
+
+
+@pytest.mark.parametrize(
+    ("robot", "task", "line"),
+    [
+        ("ur5e", {"clip": {"x": [-0.01, 0.01]}}, "clip.x: its controller has no such parameter: "),
+        ("xarm7", {"damping": {"rz": 5}}, "damping.rz: its controller has no such.*one of none"),
+        ("franka", {"clip": {"x": [-0.002, 0.0075]}}, "one parameter, task.error_clip.x, for this"),
+        ("franka", {"clip": {"y": [-0.02, 0.02]}}, "task.error_clip.y 0.02: expected at most 0.01"),
+        (str(REHEARSAL), {"stiffness": {"x": 900, "y": 800}}, "translational_stiffness, for this"),
+        (str(REHEARSAL), {"stiffness": {"rx": 200}}, "at most 150, the largest of the arm's"),
+    ],
+)
+def test_what_a_controller_does_not_offer_is_refused_in_one_line(
+    robot: str, task: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"^arm \w+: compliance\.task\..*{line}") as caught:
+        load_robot(robot).with_compliance(tables(task=task, reset={}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tables_given", "where"),
+    [
+        ({"task": {"clip": {"x": [0.002, 0.01]}}}, "task.clip.*number below 0 and one above"),
+        ({"task": {"stiffness": {"w": 1.0}}}, "task.stiffness"),
+        ({"reset": {"damping": {"x": 0.0}}}, "reset.damping.x"),
+        ({"task": {"clips": {}}}, "task.clips"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(tables_given: dict[str, Any], where: str) -> None:
+    with pytest.raises(BadInput, match=where):
+        checked(TaskCompliance, tables_given)
+
+
+def test_a_profile_offers_only_parameters_that_its_next_start_restores() -> None:
+    controller = load_robot("franka").controller
+    names = {"stiffness": {axis: f"k.{axis}" for axis in AXES}}
+    with pytest.raises(BadInput, match=r"k\.x.*among `parameters`"):
+        checked(ArmProfile, load_robot("franka").model_dump() | {
+            "controller": controller.model_dump() | {"table_parameters": names}
+        })  # fmt: skip
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> str:
+    write_robot(tmp_path / "rehearsal.yaml", load_robot(str(REHEARSAL)))
+    return str(tmp_path / "rehearsal.yaml")
+
+
+def on_arm(robot: str, compliance: Any, **settings: Any) -> Any:
+    own = {"robot": robot, "demos": 0, "trials": 0, "task_config": {"compliance": compliance}}
+    return run_settings("pick_cube", {**own, **settings}, {})
+
+
+def test_a_run_gives_its_guard_the_tables_of_the_task(robot: str) -> None:
+    _, config = guarded_arm(on_arm(robot, TABLES), robot)
+    again = GuardConfig.model_validate(config.model_dump(mode="json"))  # the guard's file
+    assert again.compliance == tables()
+    assert config.digest != guarded_arm(on_arm(robot, {}), robot)[1].digest
+    check_reset(on_arm(robot, TABLES, reset={"gains": RESET}))
+    with pytest.raises(BadInput, match=r"reset.gains: 'reset': expected a mode"):
+        on_arm(robot, {}, reset={"gains": RESET})
+    with pytest.raises(BadInput, match=r"arm rehearsal: compliance\.task\.stiffness"):
+        on_arm(robot, {"task": {"stiffness": {"x": 100, "y": 200}}})
+
+
+class Adjustable:
+    """A robot that notes the gains that it is given."""
+
+    modes = ("precision", RESET)
+
+    def __init__(self) -> None:
+        self.gains: str | None = None
+        self.switched: list[str | None] = []
+
+    def switch(self, gains: str | None) -> None:
+        self.gains = gains
+        self.switched.append(gains)
+
+
+def test_the_tasks_own_reset_has_the_table_of_resets() -> None:
+    task: Any = SimpleNamespace(reset=lambda reading: None)
+    arm, other = Adjustable(), Adjustable()
+    reset = SceneReset(task, robot=arm)
+    reset.prepare()
+    reset.end(soften=False)
+    assert arm.switched == [RESET], "a stopped arm keeps its gains"
+    reset.end()
+    assert arm.switched == [RESET, None]
+    plain = SceneReset(task, robot=other, gains=("soft",))
+    plain.prepare()
+    plain.end()
+    assert not other.switched
+    assert plain(Observation({})) is None
+
+
+def lead_when_pushed(compliance: dict[str, Any]) -> tuple[Any, float]:
+    """The impedance of a simulated arm, and how far its tool lags behind a target above it."""
+    reach: type[SimulatedTask] = plugins.load("task", "reach")
+    task: Any = reach()
+    config = task.config.model_copy(update={"compliance": checked(TaskCompliance, compliance)})
+    with plugins.load("sim", "arm")(task.scene, config) as arm:
+        arm.reset(0)
+        up = np.zeros(arm.action_spec.shape, np.float32)
+        up[2] = 1.0
+        for _ in range(3):
+            arm.act(up)
+            arm.advance(0.1)
+        state = arm.observe().state
+        return arm.impedance, float((state["target_pose"] - state["tcp_pose"])[2])
+
+
+def test_a_simulated_arm_has_the_tasks_table() -> None:
+    impedance, stiff_m = lead_when_pushed({})
+    assert impedance.parameters()["translational_stiffness"] == 2000.0
+    soft = {"task": {"stiffness": {"translation": 300}, "clip": {"translation": [-0.004, 0.004]}}}
+    impedance, soft_m = lead_when_pushed(soft)
+    assert impedance.parameters()["translational_stiffness"] == 300.0
+    assert impedance.parameters()["translational_clip_neg_y"] == pytest.approx(0.004)
+    assert soft_m > 1.3 * stiff_m
