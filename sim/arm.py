@@ -19,6 +19,7 @@ from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
 from serl.sim.physics.controller import TABLE_PARAMETERS
 from serl.sim.physics.kinematics import body_frame, to_wxyz
+from serl.sim.physics.urdf import arm_urdf
 from serl.sim.scene import PHYSICS_DT_S, build_model, scene_mjcf
 from serl.sim.world import STEPS_PER_TICK, World
 from serl.specs import ObservationSpec
@@ -126,6 +127,10 @@ class ArmWorld(World):
                 truth[f"{arm.prefix}{name}_grasped"] = np.array([pads == 2], np.float32)
                 truth[f"{arm.prefix}{name}_touched"] = np.array([pads > 0], np.float32)
         return truth
+
+    def urdf(self, prefix: str = "") -> str:
+        """Return the URDF of an arm, by the prefix of its names, in the frame of its poses."""
+        return arm_urdf(self.model, prefix)
 
     def pass_tick(self) -> None:
         """Advance by 10 ms with the controllers at the setpoints that the arms were given.

@@ -15,7 +15,7 @@ from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.deployment import trials_command
 from serl.runs.folder import CONFIG, RunFolder
-from serl.system.settings_file import read_yaml
+from serl.system.settings_file import merge, read_yaml
 
 DONE, FAILED = 0, 1
 
@@ -52,6 +52,8 @@ def settings(options: argparse.Namespace) -> TrainConfig:
         BadInput: the task or file does not exist, or a setting is invalid.
     """
     file = read_yaml(options.config) if options.config else {}
+    if getattr(options, "console", False):
+        file = merge({"ros": {"publish_state": True}}, file)
     overrides = parse_overrides(options.overrides)
     if not (options.task or "task" in file or "task" in overrides):
         options.error(f"expected TASK, {task_names()}; or --config FILE, or --resume RUN")

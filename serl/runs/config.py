@@ -31,7 +31,7 @@ from serl.plugins import PluginName
 from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.graph_file import Namespace
-from serl.runs.network import NetworkConfig
+from serl.runs.network import NetworkConfig, RosConfig
 from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import checked, merge, parse_yaml
 from serl.teleop.config import TeleopConfig
@@ -186,6 +186,7 @@ class TrainConfig(BaseModel):
     transport: SerializeAsAny[TransportConfig] = TransportConfig()
     teleop: TeleopConfig = TeleopConfig()
     network: NetworkConfig = NetworkConfig()
+    ros: RosConfig = RosConfig()
     log: LogConfig = LogConfig()
 
     @field_validator("agent", "reward", "human", "transport", mode="before")

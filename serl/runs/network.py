@@ -1,4 +1,4 @@
-"""The hosts of a run."""
+"""The hosts of a run, and what it publishes for other programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from serl.errors import BadInput
 from serl.system.sockets import is_own
+
+
+class RosConfig(BaseModel):
+    """Settings of what a run publishes for other programs of ROS 2.
+
+    Attributes:
+        publish_state: publish the state and the views of simulations in the actors' processes as an
+            arm's driver does, ten times a second, with their URDF; `--console` sets it. Arms behind
+            ROS 2 always do.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    publish_state: bool = False
 
 
 class NetworkConfig(BaseModel):

@@ -445,6 +445,22 @@ def test_settings_keep_paths_that_work_from_anywhere(
     assert train_command.settings(options).demo_paths == (Path("demos").resolve(),)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), False),
+        (("--console",), True),
+        (("--console", "--ros.publish_state", "false"), False),
+        (("--ros.publish_state", "true"), True),
+    ],
+)
+def test_the_console_turns_the_topics_of_the_simulated_arm_on(
+    words: tuple[str, ...], expected: bool
+) -> None:
+    options = cli.parse(["train", "reach", *words])
+    assert train_command.settings(options).ros.publish_state is expected
+
+
 LONG = "a" * 300
 
 

@@ -8,15 +8,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
+from sensor_msgs.msg import JointState
 
 from serl.console.access import ConsoleAddress, read_address
 from serl.log.annotations import LABELS_FILE, read_labels
 from serl.log.episode_reader import read_records
+from serl.ros.arm.topics import SENSOR
+from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
+from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.teleop.human_input import TWICE_S
@@ -158,6 +163,15 @@ async def _strangers(training: Training) -> None:
         }:
             pass
         assert page.close_code == 1009
+
+
+def test_other_programs_of_ros_see_the_arm_of_the_training(training: Training) -> None:
+    received: list[Any] = []
+    assert training.run.config.ros.publish_state, "on with the console"
+    with RosNode("viewer", training.run.path) as node:
+        node.subscribe(Topic("actor0/joint_states", JointState, SENSOR), received.append)
+        eventually(lambda: received)
+    assert received[0].name == [f"joint{number}" for number in range(1, 8)]
 
 
 def test_a_run_folder_says_nothing_of_the_token_but_in_its_own_file(training: Training) -> None:

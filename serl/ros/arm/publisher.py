@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from std_msgs.msg import String
+
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
 from serl.ros.arm.camera import info_topic, picture_topic
-from serl.ros.arm.topics import topic_of, tracked_pose, truth
+from serl.ros.arm.topics import robot_description, topic_of, tracked_pose, truth
 from serl.ros.conversions import (
     camera_info_message,
     image_message,
@@ -54,13 +56,7 @@ class ArmPublisher:
         self._gripper = of(profile.gripper.state if profile.gripper else None)
         self._truth = node.publisher(truth(robot, qos)) if with_truth else None
         self._tracked = {name: node.publisher(tracked_pose(robot, name, qos)) for name in tracked}
-        self._cameras = {
-            name: (
-                node.publisher(picture_topic(robot, name, qos)),
-                node.publisher(info_topic(robot, name, qos)),
-            )
-            for name in cameras
-        }
+        self._pictures = PicturePublisher(node, robot, cameras, qos)
 
     def state(self, numbers: Mapping[str, Sequence[float]], stamp_ns: int) -> None:
         """Publish the numbers of a reading, see `serl.robot`, all of one instant."""
@@ -88,11 +84,48 @@ class ArmPublisher:
         self, pictures: Mapping[tuple[str, tuple[int, int]], Image], stamp_ns: int
     ) -> None:
         """Publish the cameras' pictures, and a `CameraInfo` with each."""
-        for (name, _), picture in pictures.items():
+        self._pictures.publish({name: one for (name, _), one in pictures.items()}, stamp_ns)
+
+
+class PicturePublisher:
+    """Publisher of pictures, with a `CameraInfo` each, in the namespace of a robot.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        cameras: names of the cameras or views.
+        qos: quality of service of all topics.
+    """
+
+    def __init__(self, node: RosNode, robot: str, cameras: Iterable[str], qos: Any) -> None:
+        self._cameras = {
+            name: (
+                node.publisher(picture_topic(robot, name, qos)),
+                node.publisher(info_topic(robot, name, qos)),
+            )
+            for name in cameras
+        }
+
+    def publish(self, pictures: Mapping[str, Image], stamp_ns: int) -> None:
+        """Publish pictures by camera, all of one instant."""
+        for name, picture in pictures.items():
             image = image_message(picture, name, stamp_ns)
             images, infos = self._cameras[name]
             images.publish(image)
             infos.publish(camera_info_message(image))
+
+
+def publish_description(node: RosNode, robot: str, arm: Any, prefix: str = "") -> None:
+    """Publish the URDF of a simulated arm once, for all who subscribe later; nothing without one.
+
+    Args:
+        node: the process's node.
+        robot: the arm's namespace.
+        arm: the simulation, with the method `urdf` if its URDF is known.
+        prefix: prefix of the arm's names in the simulation.
+    """
+    if (urdf := getattr(arm, "urdf", None)) is not None:
+        node.publisher(robot_description(robot)).publish(String(data=urdf(prefix)))
 
 
 def cameras_of(sources: Iterable[tuple[str, tuple[int, int]]]) -> list[str]:

@@ -21,7 +21,7 @@ from serl.errors import BadInput, SerlError, Silent
 from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
-from serl.ros.arm.publisher import ArmPublisher, cameras_of
+from serl.ros.arm.publisher import ArmPublisher, cameras_of, publish_description
 from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
 from serl.ros.conversions import gripper_of, number_of, pose_of
@@ -123,6 +123,7 @@ class SimulationDriver:
         self.on_publish: Callable[[int], None] = lambda stamp_ns: None
         cameras = cameras_of(arm.pictures())
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos, self.reveals)
+        publish_description(node, robot, arm)
         if self.reveals:
             self._scene = ScenePublisher(node, robot, arm)
             serve(node, "reset", self.reset)

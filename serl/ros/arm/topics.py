@@ -10,8 +10,8 @@ from typing import Any
 
 from geometry_msgs.msg import PoseStamped
 from rclpy.duration import Duration
-from rclpy.qos import QoSProfile, ReliabilityPolicy
-from std_msgs.msg import Float32MultiArray
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from std_msgs.msg import Float32MultiArray, String
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
@@ -33,6 +33,10 @@ older than 150 ms are not delivered: a slow subscriber delays no publisher and g
 
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 """QoS of lock-step, where no message may be lost and time waits."""
+
+
+KEPT: Any = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""QoS of what is published once, also for those who subscribe later."""
 
 
 def message_type(channel: Channel) -> Any:
@@ -105,6 +109,11 @@ def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
 def truth(robot: str, qos: Any = SENSOR) -> Topic:
     """Return the topic of a simulation's privileged state: arrays in a row, named by the layout."""
     return Topic(f"{robot}/truth", Float32MultiArray, qos)
+
+
+def robot_description(robot: str, qos: Any = KEPT) -> Topic:
+    """Return the topic of a simulated arm's URDF."""
+    return Topic(f"{robot}/robot_description", String, qos)
 
 
 def tracked_pose(robot: str, body: str, qos: Any = SENSOR) -> Topic:

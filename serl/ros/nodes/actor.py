@@ -19,6 +19,7 @@ from serl.log.episode_reader import next_epoch
 from serl.log.recovery import read_logged, recover, survey
 from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
+from serl.ros.arm.state_publisher import StatePublisher
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
@@ -176,6 +177,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         arm = _driven_arm(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = None if arm.simulated else Station(arm.robot, people.hold, is_ending)
+        seen = _published(node, name, config, arm)
         attended = is_attended(config)
         if attended:  # also after a crash: the scene has not been restored
             people.hold.pause(RESTORE)
@@ -184,7 +186,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             arm = arm._replace(placements=placements)
             site = _NodeSite(people, station, is_ending, part.episodes(name))
             settings = part.config.model_copy(update=own)
-            watching = [delays, people, site]
+            watching = [delays, people, site, *seen]
             actors[stage] = _make_actor(part, settings, name, arm, site, watching, logs)
         serve(node, "stop", lambda: _end(node))
         numbers = _publish_statistics(node, name, people)
@@ -200,6 +202,15 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                     write_status(folder.link(name), status)
                 if attended:
                     people.hold.pause(RESTORE)
+
+
+def _published(
+    node: RosNode, name: str, config: TrainConfig, arm: DrivenArm
+) -> list[StatePublisher]:
+    """Return the publisher of a simulation in this process, if there is to be one."""
+    if config.robot is None and config.ros.publish_state:
+        return [StatePublisher(node, name, arm.robot)]
+    return []
 
 
 def _publish_statistics(node: RosNode, name: str, people: People) -> dict[str, float]:

@@ -1,0 +1,147 @@
+"""A simulation in the actor's process, as other programs of ROS 2 see it, over real DDS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serl import plugins
+from serl.ros.arm.camera import info_topic, picture_of, picture_topic
+from serl.ros.arm.state_publisher import StatePublisher
+from serl.ros.arm.topics import SENSOR, robot_description, topic_of, tracked_pose
+from serl.ros.node import RosNode
+from serl.ros.testing.processes import eventually
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_task
+from serl.teleop.leader_joints import read_chain
+
+pytestmark = pytest.mark.ros
+
+PROFILE = plugins.load("robot", "sim")
+LAYOUT = Path(__file__).parents[3] / "docs/examples/foxglove.json"
+
+
+class Watched:
+    """A simulation with its publisher, and the newest message of each topic at another node."""
+
+    def __init__(self, folder: Path, task: str, observe: str, stack: ExitStack) -> None:
+        self.task: Any = make_task(resolve({"task": task, "observe": observe}))
+        self.robot: Any = stack.enter_context(plugins.make_simulation(self.task))
+        self.folder, self._stack = folder, stack
+        self.node = stack.enter_context(RosNode("watcher", folder, local=True))
+        self.found: dict[str, Any] = {}
+        self.own = stack.enter_context(RosNode("actor0", folder, local=True))
+        self.publisher = StatePublisher(self.own, "actor0", self.robot)
+
+    def subscribe(self, *topics: Any) -> None:
+        """Late, as a program that is started beside a training."""
+        for topic in topics:
+            self.node.subscribe(topic, lambda m, name=topic.name: self.found.__setitem__(name, m))
+
+    def until_found(self, reading: Any, *names: str) -> None:
+        def is_found() -> bool:
+            self.publisher.on_reading(reading)
+            return set(names) <= self.found.keys()
+
+        eventually(is_found, found=lambda: str(self.found.keys()))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_an_arm_in_process_is_on_the_topics_of_an_arm_with_its_kinematics(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    seen = Watched(tmp_path / "run", "pick_cube", "pixels", stack)
+    view = next(iter(seen.robot.observation_spec.images))
+    channels = (PROFILE.pose, PROFILE.wrench, PROFILE.joint_states, PROFILE.gripper.state)
+    topics = [topic_of(channel, "actor0", SENSOR) for channel in channels]
+    pictures = [picture_topic("actor0", view), info_topic("actor0", view)]
+    cube, kept = tracked_pose("actor0", "cube"), robot_description("actor0")
+    seen.subscribe(*topics, *pictures, cube, kept)
+    seen.robot.reset(3)
+    reading = seen.robot.observe()
+    seen.until_found(reading, *(each.name for each in (*topics, *pictures, cube, kept)))
+    pose, wrench, joints, gripper = (seen.found[topic.name] for topic in topics)
+    place = pose.pose.position
+    assert pose.header.frame_id == "base"
+    assert np.allclose([place.x, place.y, place.z], reading.state["tcp_pose"][:3])
+    assert wrench.wrench.force.z == pytest.approx(float(reading.state["wrench"][2]))
+    assert tuple(joints.name) == PROFILE.joints
+    assert np.allclose(joints.position, reading.state["q"])
+    assert gripper.position[0] == pytest.approx(0.08 * float(reading.state["gripper"][0]))
+    assert np.array_equal(picture_of(seen.found[pictures[0].name]), reading.images[view])
+    assert seen.found[pictures[1].name].width == reading.images[view].shape[1]
+    (tmp_path / "arm.urdf").write_text(seen.found[kept.name].data)
+    chain = read_chain(tmp_path / "arm.urdf", PROFILE.base_frame, PROFILE.tool_frame)
+    assert chain.names == PROFILE.joints
+    tip = chain.tip_pose(dict(zip(joints.name, joints.position, strict=True)))
+    assert tip is not None
+    assert np.allclose(tip[0], reading.state["tcp_pose"][:3], atol=1e-4)
+    assert abs(np.dot(tip[1], reading.state["tcp_pose"][3:])) == pytest.approx(1.0, abs=1e-5)
+    assert seen.found[kept.name].data.count("<visual>") > 15
+
+
+def test_readings_between_two_periods_are_dropped(stack: ExitStack, tmp_path: Path) -> None:
+    seen = Watched(tmp_path / "run", "pick_cube", "state", stack)
+    topic = topic_of(PROFILE.joint_states, "actor0", SENSOR)
+    received: list[Any] = []
+    seen.node.subscribe(topic, received.append)
+    seen.robot.reset(0)
+    reading = seen.robot.observe()
+    eventually(lambda: seen.publisher.on_reading(reading) or received)
+    received.clear()
+    for _ in range(100_000):
+        seen.publisher.on_reading(reading)
+    assert len(received) < 1000
+
+
+def test_both_arms_of_a_pair_have_a_namespace_each(stack: ExitStack, tmp_path: Path) -> None:
+    seen = Watched(tmp_path / "run", "handover", "state", stack)
+    topics = [topic_of(PROFILE.pose, f"actor0/{side}", SENSOR) for side in ("left", "right")]
+    seen.subscribe(*topics, tracked_pose("actor0/left", "bar"), robot_description("actor0/right"))
+    seen.robot.reset(0)
+    reading = seen.robot.observe()
+    names = [*(topic.name for topic in topics), "actor0/left/bar_pose"]
+    seen.until_found(reading, *names, "actor0/right/robot_description")
+    for topic, side in zip(topics, ("left", "right"), strict=True):
+        place = seen.found[topic.name].pose.position
+        assert np.allclose([place.x, place.y, place.z], reading.state[f"{side}_tcp_pose"][:3])
+
+
+def test_the_layout_for_foxglove_shows_topics_that_the_simulated_arm_has() -> None:
+    layout = json.loads(LAYOUT.read_text())
+    shown = set(layout["configById"])
+    text = json.dumps(layout["layout"])
+    assert all(f'"{panel}"' in text for panel in shown)
+    published = {
+        *(topic_of(each, "/sim/arm", SENSOR).name for each in PROFILE.channels),
+        *(picture_topic("/sim/arm", camera).name for camera in ("front", "wrist")),
+        *(info_topic("/sim/arm", camera).name for camera in ("front", "wrist")),
+        *(robot_description("/sim/arm").name, "/diagnostics", "/rosout"),
+    }
+    strings = [word for word in _strings(layout) if word.startswith("/")]
+    topics = {word.partition(".")[0] for word in strings}
+    assert len(topics) > 8
+    assert topics <= published
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, str):
+        yield value
