@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.srv import AddDiagnostics
-from rcl_interfaces.srv import GetParameters, SetParameters
+from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
 from std_srvs.srv import Trigger
 
@@ -170,6 +170,13 @@ class Remote:
         request = GetParameters.Request(names=names)
         answer = self._call(f"{node}/get_parameters", GetParameters, lambda: request, limit_s)
         return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
+
+    def list_parameters(self, node: str, limit_s: float = 30.0) -> list[str]:
+        """Return the names of a node's parameters."""
+        answer = self._call(
+            f"{node}/list_parameters", ListParameters, ListParameters.Request, limit_s
+        )
+        return [str(name) for name in answer.result.names]
 
     def wait(self, condition: Callable[[], object], limit_s: float) -> bool:
         """Call `beat` until the condition holds; False after the time limit, or when stopping."""

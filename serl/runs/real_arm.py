@@ -11,13 +11,15 @@ import numpy as np
 from serl.agents.encoder_weights import is_pretrained_on
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.camera import Crop
-from serl.errors import BadInput
+from serl.errors import BadInput, CorruptData
 from serl.guard.config import limits_of
 from serl.motion import Motion
 from serl.reward import ToolPlace
 from serl.robot import reading_spec
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.system.files import read_bounded, write_atomic
+from serl.system.json_fields import MAX_JSON_BYTES, dump_object, parse_object
 from serl.system.settings_file import merge
 from serl.task import FeatureTunedTask, SimulatedTask
 from serl.types import Observation
@@ -198,6 +200,44 @@ class _SceneReading:
                 values[6] = 1.0
         images = {name: np.zeros(each.shape, np.uint8) for name, each in spec.images.items()}
         self.reading = Observation(self.state, images, {"robot": 0.0})
+
+
+CameraSettings = dict[str, dict[str, str]]
+"""Settings of pictures by camera and name, as text."""
+
+CAMERAS = "cameras.json"
+"""Name of the file of these settings, in the folder of a run or a recording."""
+
+
+def keep_camera_settings(folder: Path, found: CameraSettings) -> None:
+    """Write the settings of the cameras into the folder of a run or a recording."""
+    write_atomic(folder / CAMERAS, dump_object(found))
+
+
+def camera_differences(found: CameraSettings, folder: Path) -> list[str]:
+    """Return how cameras differ from those of a recording, one line each; empty if it has none.
+
+    Only settings that are known on both sides are compared.
+    """
+    path = folder / CAMERAS
+    if not path.is_file():
+        return []
+    try:
+        before = parse_object(read_bounded(path, MAX_JSON_BYTES), CAMERAS)
+    except (OSError, CorruptData) as error:
+        return [f"{folder}: the settings of its cameras cannot be read: {error}"]
+    lines = []
+    for name, settings in found.items():
+        old = before.get(name)
+        known = old if isinstance(old, dict) else {}
+        differ = [
+            f"{key} {value}, not {known[key]!s:.80}"
+            for key, value in settings.items()
+            if key in known and known[key] != value
+        ]
+        if differ:
+            lines.append(f"camera {name} differs from {folder}: {'; '.join(differ)}")
+    return lines
 
 
 def crops_of(robot: str) -> dict[str, Crop]:

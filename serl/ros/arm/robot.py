@@ -32,6 +32,7 @@ from serl.ros.services import Remote, serve
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, ActionSource, Observation
+from serl.workspace import CellCamera
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class RosArm:
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
         self._action_spec = config.motion.action_spec
         self._spec = reading_spec(len(profile.joints), tracked, config.all_views)
+        self._cameras = dict.fromkeys(view.camera for view in config.all_views.values())
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
         self._lockstep, self._begun = lockstep, False
@@ -133,6 +135,11 @@ class RosArm:
     def action_spec(self) -> ArraySpec:
         """Shape and bounds of an action, from the task's motion."""
         return self._action_spec
+
+    @property
+    def cameras(self) -> dict[str, CellCamera | None]:
+        """The profile's entries of the cameras that the task sees; None for one without."""
+        return {name: self.profile.cameras.get(name) for name in self._cameras}
 
     @property
     def feeds(self) -> Iterable[Feed[Any]]:

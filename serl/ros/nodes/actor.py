@@ -19,6 +19,7 @@ from serl.log.episode_reader import next_epoch
 from serl.log.recovery import read_logged, recover, survey
 from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
+from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import StatePublisher
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -191,6 +192,8 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         serve(node, "stop", lambda: _end(node))
         numbers = _publish_statistics(node, name, people)
         with next(iter(actors.values())).robot:
+            if station is not None:
+                note_cameras(node, arm.robot, folder)
             for stage, result in take_turns(actors, folder.config.stages or {}):
                 numbers["episodes"] += 1.0
                 numbers["successes"] += float(result.success)

@@ -12,6 +12,7 @@ from serl.datasets.person import ACTOR, RecordingStation
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.loop import Observer
 from serl.robot import SimulatedRobot
+from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control, action_frame
@@ -96,6 +97,7 @@ def at_the_arm(
             return bool(desk.hold.reason or not station.has_arm) and station.standby(ending)
 
         with arm:
+            note_cameras(node, arm, run)
             clock = WallClock(task.config.rate_hz, arm.beat)
             yield RecordingStation(
                 arm, desk, clock, stopping, [monitor, *observers], place, standby, desk.hold.pause
