@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
     assert {view.camera for view in views.values()} == set(CAMERAS)
     assert samples.images["wrist"].std() > 10, "a picture with a sensor's noise"
     assert episode_paths(folder)
+    assert json.loads((folder / "cameras.json").read_text()).keys() == set(CAMERAS)
 
 
 @pytest.mark.parametrize(
