@@ -36,7 +36,9 @@ def import_file(options: argparse.Namespace) -> int:
     from serl.agents import trunk_weights
 
     out = options.out or trunk_weights.default_path()
-    print(f"trunk: {out}\n{trunk_weights.import_trunk(options.file, out).summary()}")
+    with Display().working(f"converting {options.file}"):
+        summary = trunk_weights.import_trunk(options.file, out).summary()
+    print(f"trunk: {out}\n{summary}")
     return DONE
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,11 +249,16 @@ def test_bad_configurations_are_one_line() -> None:
         make(device="nowhere")
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch is built for CUDA")
-def test_a_build_for_the_cpu_names_the_line_that_installs_the_one_for_cuda() -> None:
-    version = re.escape(torch.__version__.partition("+")[0])
-    with pytest.raises(BadInput, match=rf"^agent\.device: 'cuda' .*pip install .*=={version}$"):
-        make(device="cuda")
+def test_a_build_for_the_cpu_names_the_line_that_installs_the_one_for_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    page = Path(__file__).parents[2] / "docs/install.md"
+    (line,) = re.findall(r"^\S+/(pip install .*) torch==", page.read_text(), re.MULTILINE)
+    version = torch.__version__.partition("+")[0]
+    remedy = f"{line.replace(' -c constraints.txt', '')} torch=={version}"
+    with pytest.raises(BadInput, match=rf"^agent\.device: 'cuda:99' .*: {re.escape(remedy)}$"):
+        make(device="cuda:99")
 
 
 @pytest.mark.parametrize("network", ["actor", "encoder"])

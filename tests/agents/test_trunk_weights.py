@@ -20,6 +20,7 @@ from serl.agents.trunk_weights import (
     read_serl_trunk,
     with_trunk,
 )
+from serl.cli import main as cli
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.runs.settings import run_settings
 from serl.system.files import digest_of
@@ -159,6 +160,20 @@ def test_the_same_trunk_is_imported_twice_and_another_one_is_not(
     with pytest.raises(BadInput, match=r"trunk\.safetensors: holds another trunk"):
         import_trunk(other, out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == (data, changed_ns)
+
+
+def test_the_command_shows_that_it_works_and_then_where_the_trunk_is(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    out = tmp_path / "trunk.safetensors"
+    assert cli.main(["encoder", "import", str(source), "--out", str(out)]) == 0
+    printed = "".join(capsys.readouterr())
+    assert printed.index("converting") < printed.index(f"trunk: {out}")
 
 
 def test_a_file_that_is_no_trunk_is_not_overwritten(source: Path, tmp_path: Path) -> None:

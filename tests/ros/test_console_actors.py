@@ -1,0 +1,161 @@
+"""One page for two actors over ROS 2: a card selects the one that is driven, STOP ALL stops all."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from serl import plugins
+from serl.clock import WallClock
+from serl.console.access import ConsoleAddress, read_address
+from serl.loop import EpisodeKey, Observer, run
+from serl.policy import ZeroPolicy
+from serl.ros.node import RosNode
+from serl.ros.people.control import People, action_frame
+from serl.ros.testing.processes import ROBOT, eventually
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_task
+from serl.types import ActionSource, Step
+
+from ..console.browser import CHROMIUM, Page, browser
+from .support.guard_bench import GuardBench
+from .test_console import says, take
+
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
+]
+
+LEFT = "left"
+SETTINGS = {
+    "task": "reach",
+    "reward": {"kind": "human"},
+    "teleop": {"operator": {"stale_s": 0.5, "lost_s": 8.0}},  # machines of tests are busy
+}
+
+
+class Acting(ExitStack, Observer):
+    """An actor of a simulated arm in a thread: its loop and its operators, a policy that rests."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        super().__init__()
+        self.name, self._folder = name, folder
+        self.forward: list[bool] = []  # of each step of a person, whether it moved forward
+        self._ending = threading.Event()
+
+    def __enter__(self) -> Self:
+        config, name = self._folder.config, self.name
+        node = self.enter_context(RosNode(name, self._folder.path, local=True))
+        frame, link = action_frame(config), self._folder.link(name)
+        self.people = People(node, name, config.teleop, frame, link)
+        thread = threading.Thread(target=self._act, daemon=True)
+        thread.start()
+        self.callback(thread.join)
+        self.callback(self._ending.set)
+        return self
+
+    def _act(self) -> None:
+        task, hold = make_task(self._folder.config), self.people.hold
+        robot = plugins.make_simulation(task)
+        desk = self.people.desk(robot, None, self._folder.episodes(self.name))
+        clock, rests = WallClock(task.config.rate_hz), ZeroPolicy(robot.action_spec)
+        for episode in count():
+            hold.wait(self._ending.is_set)
+            if self._ending.is_set():
+                return
+            robot.reset(episode)
+            run(
+                *(robot, task, rests, clock, EpisodeKey("run", self.name, 1, episode)),
+                [desk, self.people, self],
+                teleop=desk,
+                interrupted=lambda: hold.wait_paused(self._ending.is_set),
+            )
+
+    def on_step(self, step: Step) -> None:
+        """Note what a person does."""
+        if step.source is ActionSource.HUMAN:
+            self.forward.append(bool(step.action[0] > 0))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[GuardBench]:
+    config = resolve(SETTINGS | {"actors": 2, "demos": 0})
+    folder = RunFolder.create(tmp_path, config, datetime.now())
+    with GuardBench(folder.path) as made:
+        yield made
+
+
+def open_console(bench: GuardBench) -> ConsoleAddress:
+    """The page of two actors: the left one without a guard, the other beside one."""
+    bench.start(
+        *("console", "-m", "serl.ros.nodes.console", "--run", str(bench.folder)),
+        *("--port", "8950", "--actor", LEFT),
+        *("--beside", ROBOT, ROBOT, str(bench.latch), "-"),
+    )
+    eventually(lambda: read_address(bench.folder))
+    door = read_address(bench.folder)
+    assert door is not None
+    return door
+
+
+def test_a_card_selects_who_is_driven_and_stop_all_stops_every_actor_and_guard(
+    bench: GuardBench, tmp_path: Path
+) -> None:
+    bench.start_arm()
+    bench.start_guard()
+    door, folder = open_console(bench), RunFolder.open(bench.folder)
+    with Acting(folder, LEFT) as left, Acting(folder, ROBOT) as right:
+        bench.until("disarmed")
+        asyncio.run(_at_the_page(door, bench, left, right, tmp_path / "chromium"))
+    for name in (LEFT, ROBOT):
+        assert "stopped by the operator" in (folder.link(name) / "stopped").read_text()
+
+
+async def _at_the_page(
+    door: ConsoleAddress, bench: GuardBench, left: Acting, right: Acting, profile: Path
+) -> None:
+    async with browser(profile) as page:
+        await page.open(f"{door.url}#{door.token}")
+        await page.until("!document.getElementById('desk').hidden")
+        await page.until("document.querySelectorAll('#actors [data-actor]').length === 2")
+        await says(page, "The policy drives")
+        await take(page)
+        await _drive(page, left, right)
+        await page.click_on(f"#actors [data-actor={ROBOT}]")
+        await page.until(f"document.querySelector('#actors .here').dataset.actor === '{ROBOT}'")
+        await _drive(page, right, left)
+        await page.click("estop")
+        await says(page, "Stopped")
+        await page.until("document.querySelectorAll('#actors [data-mood=stop]').length === 2")
+        await asyncio.to_thread(bench.until, "estop")
+        assert left.people.hold.stopped
+        assert right.people.hold.stopped
+        assert await page.text("alarm") == ""
+
+        await page.click_on(f"#actors [data-actor={LEFT}]")
+        bench.signal("guard", signal.SIGKILL)
+        await page.click("estop")
+        await page.until("document.getElementById('alarm').textContent.startsWith('NOT STOPPED')")
+        unheard = f"{ROBOT}: guard: the guard "  # the page itself waits no longer than this
+        await page.until(f"document.getElementById('alarm').textContent.includes('{unheard}')")
+
+
+async def _drive(page: Page, driven: Acting, other: Acting) -> None:
+    """Hold W until the driven actor moves forward; the other one gets no input."""
+    before = sum(other.forward)
+    await says(page, "The policy drives")
+    await page.key("KeyW")
+    await asyncio.to_thread(eventually, lambda: any(driven.forward))
+    await page.key("KeyW", "keyUp")
+    await says(page, "The policy drives")
+    assert sum(other.forward) == before
