@@ -256,7 +256,9 @@ def topic_rows() -> Iterator[TopicRow]:
             module = importlib.import_module(".".join(place.parts))
             for topic in _made(getattr(module, found[0])):
                 kind = f"{topic.kind.__module__.split('.')[0]}/{topic.kind.__name__}"
-                yield TopicRow(topic.name, kind, _qos(topic.qos), found[1])
+                meaning = re.sub(r"^Return the (topic of )?", "", found[1])
+                meaning = meaning[:1].upper() + meaning[1:]
+                yield TopicRow(topic.name, kind, _qos(topic.qos), meaning)
 
 
 def _topics_of(node: ast.stmt, after: ast.stmt | None) -> tuple[str, str] | None:

@@ -51,7 +51,7 @@ _RUN = {
     "settings": ("", "of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
     "config": ("", "YAML file of settings of a new run"),
     "runs": ("runs", "where runs are kept"),
-    "run": ("", "folder of a run to go on with, instead of a task"),
+    "run": ("", "folder of a run to continue, instead of a task"),
 }
 _ACTOR = {
     "run": ("", "folder of the run to join"),

@@ -34,7 +34,7 @@ def simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearsal",
         action="store_true",
-        help="behave as a real arm: reveal nothing, and have faults (--rehearsal.*)",
+        help="behave like a real arm: publish no ground truth, and have faults (--rehearsal.*)",
     )
 
 

@@ -102,8 +102,9 @@ class TrainConfig(BaseModel):
     Attributes:
         task: name of a task, or path of a .py or .yaml file that defines one.
         task_config: overrides of the task's own configuration.
-        preset: a set of settings (see `PRESETS`): others, given beside it, win. "hard" trains under
-            a lab's conditions: a person's demonstrations and help, and a camera's errors.
+        preset: a named set of settings (see `PRESETS`); settings given explicitly override it.
+            "hard" trains under a lab's conditions: a person's demonstrations and help, and a
+            camera's errors.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
         recipe: settings of a published agent that replace the task's tuned ones; see
@@ -140,8 +141,8 @@ class TrainConfig(BaseModel):
             no requirement.
         trial_actions: actions of all trials: the mode of the policy, or samples as in training.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
-        selection_checkpoints: number of last checkpoints that are compared, with that after the
-            warm-up.
+        selection_checkpoints: number of last checkpoints that are compared, besides the one after
+            the warm-up.
         arm_selection_trials: largest number of trials per checkpoint when a real arm compares the
             last ones; fewer where one is clearly worse. 0 for the newest, without a comparison.
         baseline: policy that the final trials are repeated with, to compare training with it:

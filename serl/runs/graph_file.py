@@ -82,7 +82,7 @@ class GraphConfig(BaseModel):
         settings: settings of a new run that differ from the defaults; `actors`, `robot` and
             `namespace` follow from `robots`.
         runs: folder in which new runs are made.
-        run: a run to go on with, instead of a task.
+        run: folder of a run to continue, instead of a task.
         learner: whether a learner is started; without one the robots join a run already started.
         robots: the robots, each in a namespace of its own.
         console: the web page, for one of the robots.

@@ -64,7 +64,7 @@ class TeleopConfig(BaseModel):
             orientation as the robot's base frame.
         leader_joints: a leader arm that publishes its joints on `<actor>/leader_joints`.
         leader_m: translation of the leader arm (m) that is an action of 1.
-        leader_rad: rotation of the leader arm (rad) that is an action of 1; best the value in the
+        leader_rad: rotation of the leader arm (rad) that is an action of 1; use the value in the
             task's `motion`.
     """
 

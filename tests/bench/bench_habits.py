@@ -26,18 +26,18 @@ LAST = 20  # episodes, and reports of the learner, at the end of a training
 HABITS: dict[str, tuple[str, tuple[str, ...]]] = {
     "early": ("early and brief: after 1.5 s without progress, for at most 1.5 s", ()),
     "late": (
-        "late and long: after 4 s, and then all the way to the end",
+        "late and long: after 4 s without progress, until the episode ends",
         (
             *("--human.patience_steps=40", "--human.regress=0.5", "--human.gain=1.0"),
             *("--human.hold_steps=30", "--human.max_hold_steps=80", "--human.bucket_steps=160"),
         ),
     ),
     "careless": (
-        "careless: as early, with a shaky hand and after a second",
+        "careless: as 'early', but with noisy actions and a reaction time of 1 s",
         ("--human.noise=0.6", "--human.reaction_steps=10"),
     ),
     "clinging": (
-        "never lets go: as early, half of all steps to the end of the training",
+        "never lets go: takes over early, in half of all steps until the training ends",
         ("--human.share=0.9", "--human.final_share=0.5", "--human.patience_steps=5"),
     ),
     "nobody": ("nobody", ("--intervention=none",)),

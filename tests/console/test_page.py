@@ -83,7 +83,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
         "by the operator. Release the actor when nothing can be hurt.",
     ),
     ({"last": "device lost"}, "Between two episodes", "the last one: device lost"),
-    ({"fresh": False}, "Nobody drives", "no word from the actor"),
+    ({"fresh": False}, "Nobody drives", "no message from the actor"),
     ({"fresh": False, "over": True}, "Nobody drives", "the training is over"),
 ]
 

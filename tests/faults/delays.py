@@ -54,10 +54,10 @@ def _steps(policy_s: list[float], act_s: list[float]) -> tuple[list[Step], Delay
 @REGISTRY.fault(
     47,
     "Actions are late",
-    injected="a policy that takes 50, 100, 140, 160 and 200 ms, and jitters; actions that are as "
-    "long on their way; a control period of 100 ms",
-    required="how late each is stands in the log; those of more than 1.5 periods are counted for "
-    "whoever watches the actor, and no others",
+    injected="a policy that takes 50, 100, 140, 160 and 200 ms, and jitters; actions that are "
+    "delayed as much; a control period of 100 ms",
+    required="the log has the delay of each; the actor's statistics count those of more than 1.5 "
+    "periods, and no others",
     level=Level.COMPONENT,
 )
 def late_actions(folder: Path) -> None:

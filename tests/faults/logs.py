@@ -169,7 +169,7 @@ def _fill_with_an_index(folder: Path) -> None:
     21,
     "Short write, EIO, fsync EIO",
     injected="system calls wrapped: every write short; the N-th write or fsync fails, every N",
-    required="what was appended is recovered: lost 0; after the error nothing more is taken, no "
+    required="what was appended is recovered: lost 0; after the error no record is accepted, no "
     "file is synced again",
     level=Level.UNIT,
 )

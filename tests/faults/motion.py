@@ -144,7 +144,7 @@ def second_commander(bench: GuardBench) -> None:
     6,
     "Another node sends targets",
     injected="another node that sends an actor's targets, but no heartbeats, while the arm moves",
-    required="held within a second, and the cause names both; goes on when it is gone",
+    required="held within a second, the cause names both nodes; the arm continues when one is gone",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -301,7 +301,7 @@ def _goes_on(bench: GuardBench) -> bool:
     34,
     "Contact, and an error of the arm",
     injected="60 N; then the arm reports a reflex",
-    required=f"{HELD}; neither can be acknowledged away while it lasts, and nothing clears the "
+    required=f"{HELD}; neither can be acknowledged while it lasts, and nothing clears the "
     "arm's error",
     level=Level.PROCESSES,
     scene=moving,

@@ -142,8 +142,8 @@ def _slip_when(robot: Any, lifted: Callable[[], bool]) -> list[float]:
     61,
     "The gripper slips while a scripted reset carries a part",
     injected="pads without friction once the part is 6 cm high, until the hand opens again",
-    required="the part is fetched again in the same or the next attempt, nobody is asked, and the "
-    "next episode begins with the part in its bin",
+    required="the part is fetched again in the same or the next attempt, no person is asked, and "
+    "the next episode begins with the part in its bin",
     level=Level.COMPONENT,
 )
 def slip_while_carrying(folder: Path) -> None:

@@ -9,7 +9,7 @@ const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
 const YES = { ack: "I have seen to it", reset: "End the guard's stop", arm: "Arm the guard" };
 const STOP_ANSWER_MS = 4000;  // the console itself waits 3 s for the guard's
-const STOPPING = ["stop", "Stopping ...", "it is not sure yet: a hand at the arm's own stop"];
+const STOPPING = ["stop", "Stopping ...", "not confirmed yet: keep a hand on the arm's own stop"];
 const MARK_MS = 100;  // while a button of marks is held
 const $ = (id) => document.getElementById(id);
 let socket = null;
@@ -82,7 +82,7 @@ function open(first = { token }) {
       $("desk").hidden = true;
       $("door").hidden = false;
       $("refused").textContent = first.pair
-        ? "This code is wrong, used or too old. The console's page shows a new one under Phone."
+        ? "This code is wrong, was used before, or has expired. The console's page shows a new one under Phone."
         : "This is not the token of this console. It changes at every start.";
       return;
     }
@@ -155,15 +155,15 @@ function showState(now) {
   const episode = session ? "" : `episode ${now.episode}, `;
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
   if (stopping) show(...STOPPING);
-  else if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no word from the actor");
-  else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not said that it has");
+  else if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no message from the actor");
+  else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not confirmed a stop");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
   else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
   else if (now.driver === "human" && now.owner === "a simulated human") show("human", "A simulated human corrects", where);
   else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "Hands are off", where);
-  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or say how it went.");
+  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or label the episode.");
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
@@ -231,7 +231,7 @@ function moodOf(actor) {
 }
 
 function wordOf(actor) {
-  if (!actor.fresh) return "no word from it";
+  if (!actor.fresh) return "no message from it";
   if (actor.question) return "the guard asks you";
   if (actor.stopped) return "stopped";
   if (actor.paused || actor.silent) return `holds: ${actor.paused || actor.silent}`;
