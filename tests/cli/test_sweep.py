@@ -100,7 +100,7 @@ def test_an_interrupted_sweep_goes_on(
     slept = tmp_path / "out/steps-60/reach-0/slept"
 
     def interrupt() -> None:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 240
         while not slept.exists() and time.monotonic() < deadline_s:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)  # unlike SIGINT, never ignored
@@ -142,7 +142,7 @@ def test_a_task_of_an_array_ends_before_its_time_is_up(
     assert task.stdout is not None
     assert task.stdout.readline() == "trains\n"
     task.terminate()
-    assert task.communicate(timeout=30)[0] == "saved\n"
+    assert task.communicate(timeout=120)[0] == "saved\n"
 
 
 def test_a_mistake_ends_the_sweep_before_the_first_run(

@@ -17,6 +17,7 @@ from serl.console.pictures import SLOWEST_S, DrawnScene, Pictures, Placement
 from serl.console.status import TrainingStatus
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
+from serl.ros.testing.processes import eventually
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
@@ -138,14 +139,16 @@ class Slow:
 def test_a_driver_sees_5_pictures_a_second_however_long_they_take() -> None:
     source = Slow(0.15)
     pictures = Pictures(source, lambda: True)
-    pictures.newest()
-    assert source.looked.wait(5.0)
-    began_s, before = time.monotonic(), source.looks
-    while source.looks < before + 5:
-        pictures.newest()
-        time.sleep(0.005)
-    slowest_s = max(SLOWEST_S, max(source.took_s))
-    assert time.monotonic() - began_s < 5 * slowest_s + 0.2
+    eventually(pictures.newest)
+    for _ in range(5):  # a busy machine delays; a defect shows at every try
+        began_s, before = time.monotonic(), source.looks
+        while source.looks < before + 5:
+            pictures.newest()
+            time.sleep(0.005)
+        passed_s, allowed_s = time.monotonic() - began_s, 5 * max(SLOWEST_S, *source.took_s) + 0.2
+        if passed_s < allowed_s:
+            break
+    assert passed_s < allowed_s
     pictures.close()
 
 
@@ -177,15 +180,16 @@ def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() 
     pictures = Pictures(source)
     assert not source.looked.wait(0.3)
     assert pictures.newest() == []
-    assert source.looked.wait(5.0)
+    eventually(pictures.newest)  # who looks once may have left before a busy machine draws
     began_s, before = time.monotonic(), source.looks
     while time.monotonic() - began_s < 1.0:
         pictures.newest()
         time.sleep(0.01)
-    assert source.looks - before <= 1.0 / (4 * source.cost_s) + 1
+    looks = source.looks - before
+    assert looks <= (time.monotonic() - began_s) / (4 * source.cost_s) + 1
     assert pictures.newest()[0].jpeg.startswith(b"\xff\xd8")
     pictures.close()
-    assert source.closed
+    eventually(lambda: source.closed)
 
 
 def row(success: bool, assisted: bool) -> EpisodeRow:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
-from serl.types import ActionSource, Observation
+from serl.types import ActionSource, Image, Observation
 from serl.workspace import CellCamera
 
 from ..system.test_cameras import RED, write_film
@@ -65,19 +66,32 @@ def seen(camera: RosCamera) -> bool:
     return camera.feed.is_fresh
 
 
+def newest(camera: RosCamera) -> tuple[Mapping[str, Image], float]:
+    """Return the images, once a busy machine is not late, and the time when they were taken."""
+    found: list[tuple[Mapping[str, Image], float]] = []
+
+    def is_seen() -> bool:
+        with suppress(Silent):
+            found.append(camera.images())
+        return bool(found)
+
+    eventually(is_seen)
+    return found[0]
+
+
 def test_pictures_arrive_in_size_colour_and_time_and_its_end_is_noticed(bench: Bench) -> None:
     infos: list[CameraInfo] = []
     bench.node.subscribe(info_topic("arm", "front"), infos.append)
     camera = bench.camera("front")
     options = ("--crop", "0.5,0,1,1", "--resize", "48x64", "--frame-id", "front_optical", "--loop")
     process = bench.start("front", *options)
-    eventually(lambda: seen(camera))
-    images, taken_s = camera.images()
+    images, taken_s = newest(camera)
+    assert 0.0 <= time.monotonic() - taken_s < AGE_S + 0.1
     assert images["front"].shape == (24, 32, 3)
     assert np.abs(images["front"][5, 20].astype(int) - RED).max() < 15
-    assert 0.0 <= time.monotonic() - taken_s < AGE_S + 0.1
-    whole = camera.feed.newest().value
+    whole = camera.feed._samples[-1].value
     assert whole.shape == (64, 48, 3), "cut and resized before it was sent"
+    eventually(lambda: infos)
     info = infos[-1]
     assert (info.width, info.height, info.header.frame_id) == (48, 64, "front_optical")
     first_ns = camera.feed.stamp_ns
@@ -93,9 +107,8 @@ def test_pictures_arrive_in_size_colour_and_time_and_its_end_is_noticed(bench: B
 def test_a_compressed_one_is_known_by_the_profile_of_the_cell(bench: Bench) -> None:
     left = bench.camera("wrist", compressed=True, crop=(0.0, 0.0, 0.1, 1.0))
     bench.start("wrist", "--jpeg", "90", "--loop")
-    eventually(lambda: seen(left))
-    eventually(lambda: left.images()[0]["wrist"][12, 3, 2] > 150)  # the bar, which has come
-    assert left.images()[0]["wrist"].shape == (24, 32, 3)
+    eventually(lambda: newest(left)[0]["wrist"][12, 3, 2] > 150)  # the bar, which has come
+    assert newest(left)[0]["wrist"].shape == (24, 32, 3)
 
 
 def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(

@@ -117,7 +117,7 @@ async def take(page: Page) -> None:
 
 async def ended(training: Training, reasons: list[str]) -> None:
     """The log has these endings, and no others."""
-    await asyncio.to_thread(eventually, lambda: training.endings == reasons, 6 * LIMIT_S)
+    await asyncio.to_thread(eventually, lambda: training.endings == reasons, 2 * LIMIT_S)
 
 
 def human_segments(log: list[Record]) -> list[list[Step]]:

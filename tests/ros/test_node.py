@@ -62,6 +62,7 @@ def interruptible() -> Iterator[None]:
 def test_the_first_signal_asks_and_a_later_one_interrupts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(node_module, "_ECHO_S", 60.0)
     with RosNode("a", tmp_path) as node:
         assert not node.stopping
         for _ in range(2):  # as a terminal and `ros2 launch` send one Ctrl-C
@@ -126,9 +127,10 @@ def test_what_rclpy_trips_over_as_it_is_shut_down_is_no_defect(
 
 
 def test_a_run_opens_no_network_socket(tmp_path: Path) -> None:
+    before = set(psutil.Process().net_connections("inet"))  # another test may have left some
     with RosNode("a", tmp_path) as node:
         node.publisher(ACTORS)
-        assert psutil.Process().net_connections("inet") == []
+        assert set(psutil.Process().net_connections("inet")) <= before
 
 
 def test_stats_of_every_source_are_kept_with_their_age(tmp_path: Path) -> None:

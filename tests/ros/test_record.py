@@ -90,7 +90,7 @@ async def sleep_while_pushing(page: Page, command: Command) -> None:
     await page.key("KeyD")
     await page.until("document.getElementById('who').textContent === 'You drive'")
     asleep = asyncio.create_task(page.run(f"(() => {{ {ASLEEP} }})()"))
-    await asyncio.to_thread(eventually, lambda: "device lost, " in command.output, 3 * LIMIT_S)
+    await asyncio.to_thread(eventually, lambda: "device lost, " in command.output, LIMIT_S)
     await asleep
 
 

@@ -110,6 +110,7 @@ def test_without_a_clock_an_actor_ends_with_one_line_and_nothing_moves(tmp_path:
     with Rig(tmp_path, *BY_THE_CLOCK, tells=()) as rig:
         with pytest.raises(SerlError, match="use_sim_time is true, and /clock has no publisher"):
             rig.arm().reset(0)
+        eventually(lambda: rig.said)
         assert rig.said == "disarmed"
 
 

@@ -22,6 +22,12 @@ FORGING = str(Path(__file__).parent / "support/forging_process.py")
 HALF = 25
 
 
+def counted(folder: Path) -> dict[str, float]:
+    """Return what the learner has counted so far."""
+    found: dict[str, float] = json.loads((folder / "counts.json").read_text())
+    return found
+
+
 def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
     """Frames, actors, acknowledgements, refusals and weights; see `forging_process.py`."""
     name, link_folder = run.folder.name, run.link_folder("a")
@@ -43,10 +49,11 @@ def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
         eventually(lambda: len(run.received()) == everything, found=run.tell)
     assert run.received() == expected("a", 1, 1)
     assert link.poll() is None  # no forged refusal
-    weights = decode_snapshot((link_folder / "weights.safetensors").read_bytes(), SPEC.digest)
+    path = link_folder / "weights.safetensors"
+    eventually(path.exists)
+    weights = decode_snapshot(path.read_bytes(), SPEC.digest)
     assert weights.weights["folder"].tobytes() == str(run.folder).encode()
-    counts = json.loads((run.folder / "counts.json").read_text())
-    assert counts["unauthenticated"] >= 20  # frames and hellos
+    eventually(lambda: counted(run.folder)["unauthenticated"] >= 20)  # frames and hellos
     said = "".join(run.end())
     for topic in ("transitions", "actors", "transitions/ack", "policy/weights", "refused"):
         assert f"{topic}: dropped a message without this run's tag" in said

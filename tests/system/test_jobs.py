@@ -29,7 +29,7 @@ def is_up(each: Job) -> bool:
     return each.log.exists() and "up" in each.log.read_text()
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s

@@ -118,9 +118,9 @@ def test_one_that_is_done_is_left_alone_and_one_that_never_is_is_started_again(
 def test_stopping_asks_first_and_kills_what_hangs(stage: Stage) -> None:
     supervisor = stage.start(child("a", "polite"), child("b", "deaf"))
     pids = supervisor.pids()
-    supervisor.stop(grace_s=0.5)
+    supervisor.stop(grace_s=2.0)
     assert supervisor.states() == {"a": "finished", "b": "was killed by SIGKILL"}
-    assert supervisor.events == ["b did not stop in 0.5 s: killed"]
+    assert supervisor.events == ["b did not stop in 2 s: killed"]
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
     supervisor.stop()  # once more does nothing
 
@@ -151,7 +151,14 @@ def test_an_orphan_notices(stage: Stage) -> None:
     eventually(lambda: "ready" in stage.log("a"))
     parent.kill()
     parent.communicate()
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+    def is_gone() -> bool:
+        try:
+            return psutil.Process(pid).status() == "zombie"
+        except psutil.NoSuchProcess:
+            return True
+
+    eventually(is_gone)
 
 
 def test_a_process_without_a_supervisor_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:

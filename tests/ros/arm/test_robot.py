@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -108,8 +109,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def arm(bench: Bench) -> RosArm:
     """Well, and ready to be driven."""
     bench.misbehave("")
-    bench.arm.observe_when_fresh(30.0)
-    bench.arm.recover()
+    bench.arm.observe_when_fresh(120.0)
+    eventually(lambda: recovers(bench.arm))
     return bench.arm
 
 
@@ -126,8 +127,10 @@ def pass_time(arm: RosArm) -> None:
 
 class TestRosArmOnAFakeFranka(RobotSuite):
     @pytest.fixture(autouse=True)
-    def _ready(self, arm: RosArm) -> None:
+    def _ready(self, arm: RosArm, monkeypatch: pytest.MonkeyPatch) -> None:
         self.arm = arm
+        for feed in arm.feeds:
+            monkeypatch.setattr(feed, "_oldest_s", 10.0)  # late messages of a busy machine
 
     def make(self) -> RosArm:
         self.arm.mode = "policy"
@@ -225,10 +228,9 @@ def test_what_cannot_be_believed_is_one_clear_line(
     bench.misbehave(fault)
     eventually(lambda: not pose_feed(arm).is_fresh)
     assert not arm.act(ONES).any(), "it acts on what it cannot see"
-    with pytest.raises(Silent) as caught:
-        arm.observe()
-    assert "\n" not in str(caught.value)
-    arm.stop(str(caught.value))  # as the control loop does
+    eventually(lambda: re.search(complaint, silence(arm)), found=lambda: silence(arm))
+    assert "\n" not in silence(arm)
+    arm.stop("no pose")  # as the control loop does
     bench.misbehave("")
     eventually(lambda: recovers(arm))
     assert arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
@@ -239,10 +241,18 @@ def test_a_wrench_of_another_frame_is_refused_by_its_topic(arm: RosArm, bench: B
     bench.misbehave("misframed")
     eventually(lambda: not wrench.is_fresh)
     told = r"in_base_frame: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
-    with pytest.raises(Silent, match=told):
-        arm.observe()
+    eventually(lambda: re.search(told, silence(arm)), found=lambda: silence(arm))
     bench.misbehave("")
     arm.observe_when_fresh(30.0)
+
+
+def silence(arm: RosArm) -> str:
+    """Return why there is no reading; empty if there is one."""
+    try:
+        arm.observe()
+    except Silent as error:
+        return str(error)
+    return ""
 
 
 def recovers(arm: RosArm) -> bool:
@@ -285,7 +295,7 @@ def test_beats_say_in_whose_name_and_hold_when_stopped(arm: RosArm, bench: Bench
     arm.stop("test")
     eventually(lambda: "hold" in bench.modes)
     assert arm.stop_reason == "test"
-    arm.recover()
+    eventually(lambda: recovers(arm))
     arm.drive_as(ActionSource.POLICY)
     eventually(lambda: beats("policy"))
 
