@@ -154,7 +154,7 @@ class ArmProfile(BaseModel):
         workspace: allowed positions of the tool; None until a person taught them (`serl setup`).
         cameras: cameras of the cell, by name.
         setup: results of the steps of `serl setup`, by step.
-        reset: settings of resets on this arm, which precede those of a task; None for none.
+        reset: settings of resets on this arm, which override those of a task; None for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)

@@ -32,7 +32,7 @@ class ComplianceTable(BaseModel):
     """Gains and clips per axis of the controller, as HIL-SERL's COMPLIANCE_PARAM.
 
     The keys "translation" and "rotation" stand for three axes each; a later key of one axis
-    precedes. What a table leaves out stays as in the arm's profile.
+    overrides it. What a table leaves out stays as in the arm's profile.
 
     Attributes:
         stiffness: stiffness of the springs by axis, N/m and Nm/rad.
