@@ -15,20 +15,25 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float64MultiArray
 
 from serl import plugins
+from serl.arm_profile import read_robot
+from serl.compliance import RESET, TaskCompliance
 from serl.console.pictures import DrawnScene
 from serl.errors import BadInput, SerlError
 from serl.motion import Pose
 from serl.policy import Random
+from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.conversions import pose_message
 from serl.ros.node import RosNode
+from serl.ros.services import Remote
 from serl.ros.telemetry import scene_topic
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
+from serl.system.settings_file import checked
 from serl.testing import SimulatedRobotSuite
 from serl.types import Array, Observation
 
@@ -319,3 +324,26 @@ def test_views_that_want_one_camera_in_two_sizes_are_refused() -> None:
     assert cameras_of([("a", (8, 8)), ("b", (8, 8))]) == ["a", "b"]
     with pytest.raises(BadInput, match="camera a: views ask for different sizes"):
         cameras_of([("a", (8, 8)), ("a", (16, 16))])
+
+
+def test_the_simulated_controller_takes_the_tables_of_a_task(realtime: Rig) -> None:
+    example = Path(__file__).parents[3] / "docs/examples/rehearsal.yaml"
+    own = read_robot(example).controller.model_copy(update={"node": "arm"})
+    tables = {
+        "task": {"stiffness": {"translation": 900}, "clip": {"x": [-0.002, 0.0075]}},
+        "reset": {"damping": {"translation": 80}},
+    }
+    compliance = checked(TaskCompliance, tables)
+    profile = PROFILE.model_copy(update={"controller": own}).with_compliance(compliance)
+    remote, controller = Remote(realtime.node, lambda: None), profile.controller
+    try:
+        settle_controller(remote, ROBOT, profile)
+        found = remote.get_parameters(f"{ROBOT}/arm", list(controller.parameters))
+        assert found == controller.parameters
+        assert (found["translational_stiffness"], found["translational_clip_neg_x"]) == (900, 0.002)
+        switch_gains(remote, ROBOT, profile, RESET)
+        gains = controller.modes[RESET].parameters
+        assert remote.get_parameters(f"{ROBOT}/arm", list(gains)) == gains
+        assert gains["translational_clip_neg_x"] == 0.01, "that of the profile"
+    finally:
+        switch_gains(remote, ROBOT, profile, "precision")  # as the simulation began
