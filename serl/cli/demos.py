@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,11 @@ def import_file(options: argparse.Namespace) -> int:
     origin = f"imported from {options.file.resolve().name}"
     name = _format_of(options.file)
     convert = _import_pickle if name == "pickle" else partial(_import_data, name)
-    made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
+    try:
+        made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     print(
         f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
         f"{made.failures} episodes without success"

@@ -99,9 +99,16 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
         report=write_report(run.path),
         clone=cloned,
         practice_s=episodes[-1]["time_s"] if practised else None,
+        inherited=begins_inherited(run.config),
     )
     print_summary(display.console, summary)
     return suffices(run.config, evaluation)
+
+
+def begins_inherited(config: TrainConfig) -> bool:
+    """Return whether the policy at the first step is that of another run, without a warm-up."""
+    given = config.init_from
+    return given.run is not None and (not config.learner.warm_up or "critics" in (given.load or ()))
 
 
 def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:

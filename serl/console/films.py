@@ -53,7 +53,7 @@ class EpisodeFilms:
             step: number of the step in it.
         """
         now_ns = self._now_ns()
-        if runs and (not self._runs or step < self._step):
+        if runs and (not (self._runs and self._films) or step < self._step):
             self._films = [*self._films[-1:], (now_ns, [])]
         self._runs, self._step = runs, step
         if not (runs and pictures) or len(self._films[-1][1]) >= MAX_PICTURES:

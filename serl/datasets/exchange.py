@@ -6,9 +6,10 @@ recording of episodes in this form, whose origin may be another program.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +23,13 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec, check_reward
+from serl.system.json_fields import short
 from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
 
 _SLACK = 1e-4  # actions that were clipped in float64 and stored in float32
 _PROVENANCES = 1000  # characters
+_TEXTS = ("source", "provenance")
+_PER_STEP = ("action", "reward", "requested", "policy_version", "wall_s", *_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -75,24 +79,30 @@ class Origin:
 
     Attributes:
         robot: name of the robot.
-        rate_hz: control rate.
+        rate_hz: control rate, as the data set gives it; None for unknown.
         actions: names of an action's entries.
         spec: spec of data that serl exported.
     """
 
     robot: str = ""
-    rate_hz: float | None = None
+    rate_hz: Any = None
     actions: Sequence[str] = field(default_factory=tuple)
     spec: Spec | None = None
 
     def check(self, spec: Spec, mapping: ImportMap, where: Path) -> None:
         """Raise `SpecMismatch` with all differences unless the robot is that of a task's spec.
 
-        A mapping of the state replaces the comparison of its names.
+        A mapping of the state replaces the comparison of its names. A rate that is no positive
+        number raises `CorruptData`.
         """
-        lines = []
-        if self.rate_hz is not None and abs(self.rate_hz - spec.rate_hz) > 1e-3:
-            lines.append(f"rate {self.rate_hz:g} Hz != {spec.rate_hz:g} Hz")
+        lines, rate_hz = [], self.rate_hz
+        if rate_hz is not None:
+            number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
+            if not number or not 0 < rate_hz < math.inf:
+                found = short(rate_hz)
+                raise CorruptData(f"{where}: rate: expected a positive number, found {found}")
+            if abs(rate_hz - spec.rate_hz) > 1e-3:
+                lines.append(f"rate {rate_hz:g} Hz != {spec.rate_hz:g} Hz")
         names = [name.lower() for name in self.actions]
         if names and not mapping.action and names != [n.lower() for n in spec.action_names]:
             lines.append(f"action {' '.join(self.actions)} != {' '.join(spec.action_names)}")
@@ -251,6 +261,7 @@ def _records(
     episode: EpisodeArrays, key: Key, spec: Spec, mapping: ImportMap, origin: str, where: str
 ) -> list[Step | End]:
     """Return the records of an episode, each checked."""
+    _check_arrays(episode, where)
     action = _actions(episode.action, spec, mapping, where)
     requested = action
     if episode.requested is not None:
@@ -295,6 +306,17 @@ def _records(
     return [*records, End(place, final, episode.success, reason, end_s, wall_s, fault)]
 
 
+def _check_arrays(episode: EpisodeArrays, where: str) -> None:
+    """Raise `CorruptData` unless all arrays have the length of the episode, and hold numbers."""
+    steps = {name: getattr(episode, name) for name in _PER_STEP}
+    for name, rows in {**episode.observations, **steps}.items():
+        expected = len(episode) + (name in episode.observations)
+        if rows is not None and len(rows) != expected:
+            raise CorruptData(f"{where}: {name}: {len(rows)} rows, expected {expected}")
+        if rows is not None and name not in _TEXTS and np.asarray(rows).dtype.kind not in "fiub":
+            raise CorruptData(f"{where}: {name}: expected numbers")
+
+
 def _actions(rows: Values, spec: Spec, mapping: ImportMap, where: str) -> Any:
     """Return actions in the order of the task, as float32; raise `SpecMismatch` if they misfit."""
     rows = np.asarray(rows)
@@ -330,7 +352,8 @@ def success_reason(success: bool, terminated: bool) -> str:
 def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -> str:
     """Upload a written data set to the Hugging Face Hub; return its address.
 
-    The repository is private unless it exists. LeRobot finds the version by the tag.
+    The repository is private unless it exists. LeRobot finds the version by the tag, which is
+    moved to this upload if the repository has it.
 
     Args:
         folder: the data set.
@@ -344,13 +367,16 @@ def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -
     """
     check_token()
     import huggingface_hub
+    from huggingface_hub.errors import RevisionNotFoundError
 
     api = huggingface_hub.HfApi(endpoint=endpoint, library_name="serl")
     given = {"repo_id": repository, "repo_type": "dataset"}
     try:
         address = api.create_repo(**given, private=True, exist_ok=True)
         api.upload_folder(**given, folder_path=folder, commit_message="Upload episodes of serl")
-        api.create_tag(**given, tag=tag, exist_ok=True)
+        with suppress(RevisionNotFoundError):
+            api.delete_tag(**given, tag=tag)
+        api.create_tag(**given, tag=tag)
     except Exception as error:  # of any HTTP library that huggingface_hub uses
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise SerlError(f"{repository}: not uploaded: {reason[0]}; kept in {folder}") from error

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from PIL import Image as Picture
 from pydantic import ValidationError
@@ -30,7 +32,7 @@ from serl.datasets.exchange import (
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import Spec
-from serl.system.files import read_bounded, write_atomic
+from serl.system.files import open_regular, read_bounded, write_atomic
 from serl.system.json_fields import parse_object
 from serl.system.video import read_video, write_video
 
@@ -43,6 +45,11 @@ _IMAGES = "observation.images."
 _FILES_PER_CHUNK = 1000
 _CRF = {"crf": "14", "g": "2"}  # PSNR above 40 dB; frames are read in random order
 _MAX_JSON_BYTES = 64 << 20
+_MAX_TABLE_BYTES = 1 << 30  # of an episode, or of the table of episodes
+_MAX_FRAME_BYTES = 4_000_000_000  # decoded, of an episode and camera
+_FIELD = re.compile(r"\{(\w+)(?::0(\d)d)?\}")
+_DAMAGES = (OSError, pa.ArrowException, LookupError, TypeError, ValueError, AttributeError,
+            ArithmeticError, MemoryError, Picture.DecompressionBombError)  # fmt: skip
 _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 _SAMPLES = 50  # images of an episode and camera that enter the statistics
 
@@ -53,7 +60,8 @@ def write(data: Recorded, out: Path) -> int:
     Raises:
         BadInput: a camera's images have an odd width or height, which MP4 files do not store.
     """
-    spec, writer, stats = data.spec, None, _Statistics()
+    spec, writer = data.spec, None
+    stats: list[dict[str, Statistics]] = []
     for name, image in spec.observation.images.items():
         if any(size % 2 for size in image.shape[:2]):
             raise BadInput(f"lerobot: camera {name}: an odd size {list(image.shape)}; MP4 has none")
@@ -70,8 +78,13 @@ def write(data: Recorded, out: Path) -> int:
                 writer = pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
             numbers = {n: v for n, v in columns.items() if v.dtype.kind in "fib"}
-            stats.begin(numbers, _pictures(episode, spec))
-            rows.append(_row(episode, spec, number, total) | stats.latest())
+            stats.append(_statistics(numbers, _pictures(episode, spec)))
+            own_stats = {
+                f"stats/{name}/{key}": value.tolist()
+                for name, each in stats[-1].items()
+                for key, value in each.items()
+            }
+            rows.append(_row(episode, spec, number, total) | own_stats)
             results.append({"success": episode.success, "reason": episode.reason})
             _write_videos(out, episode, spec, number)
             total += len(episode)
@@ -85,7 +98,7 @@ def write(data: Recorded, out: Path) -> int:
     pq.write_table(pa.Table.from_pylist(rows), path)
     _write_tasks(out, spec)
     _write_json(out / "meta/info.json", _info(data, len(rows), total))
-    _write_json(out / "meta/stats.json", stats.total())
+    _write_json(out / "meta/stats.json", _of_all(stats))
     own = {"spec": spec.model_dump(mode="json"), "episodes": results}
     _write_json(out / _OWN, own)
     return len(rows)
@@ -241,48 +254,48 @@ def _features(spec: Spec) -> dict[str, Any]:
     return features
 
 
-class _Statistics:
-    """Statistics of each column and camera, of the latest episode and of all."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, list[Values]] = {}
-
-    def begin(self, numbers: Mapping[str, Values], pictures: Mapping[str, Values]) -> None:
-        """Add an episode: its columns, and some of its images by camera."""
-        for name, values in numbers.items():
-            self._columns.setdefault(name, []).append(values.reshape(len(values), -1))
-        for name, images in pictures.items():
-            pixels = images[:, ::4, ::4].reshape(-1, 3) / np.float32(255)
-            self._columns.setdefault(_IMAGES + name, []).append(pixels)
-
-    def latest(self) -> dict[str, Any]:
-        """Return the statistics of the latest episode as columns of the table of episodes."""
-        return {
-            f"stats/{name}/{key}": value
-            for name, parts in self._columns.items()
-            for key, value in _statistics(name, parts[-1]).items()
-        }
-
-    def total(self) -> dict[str, Any]:
-        """Return the statistics of all episodes."""
-        return {
-            name: _statistics(name, np.concatenate(parts)) for name, parts in self._columns.items()
-        }
+Statistics = dict[str, Values]
+"""Minimum, maximum, mean, standard deviation, quantiles and count of a column or camera."""
 
 
-def _statistics(name: str, rows: Values) -> dict[str, Any]:
-    """Return statistics of rows, (N, C); those of images have the shape (3, 1, 1)."""
-    numbers = rows.astype(np.float64)
-    found = {
-        "min": numbers.min(0),
-        "max": numbers.max(0),
-        "mean": numbers.mean(0),
-        "std": numbers.std(0),
-        **{f"q{round(q * 100):02d}": np.quantile(numbers, q, axis=0) for q in _QUANTILES},
+def _statistics(
+    numbers: Mapping[str, Values], pictures: Mapping[str, Values]
+) -> dict[str, Statistics]:
+    """Return the statistics of an episode: of its columns, and of some images of its cameras."""
+    pixels = {
+        _IMAGES + name: images[:, ::4, ::4].reshape(-1, 3) / np.float32(255)
+        for name, images in pictures.items()
     }
-    shape = (3, 1, 1) if name.startswith(_IMAGES) else (-1,)
-    listed = {key: value.reshape(shape).tolist() for key, value in found.items()}
-    return {**listed, "count": [len(rows)]}
+    found = {}
+    for name, values in {**numbers, **pixels}.items():
+        rows = values.reshape(len(values), -1).astype(np.float64)
+        each = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
+        each |= {f"q{round(q * 100):02d}": np.quantile(rows, q, axis=0) for q in _QUANTILES}
+        shape = (3, 1, 1) if name in pixels else (-1,)
+        found[name] = {key: value.reshape(shape) for key, value in each.items()}
+        found[name]["count"] = np.array([len(rows)])
+    return found
+
+
+def _of_all(stats: Sequence[Mapping[str, Statistics]]) -> dict[str, Any]:
+    """Return the statistics of all episodes from those of each, quantiles as their mean.
+
+    LeRobot aggregates statistics of data sets in the same way.
+    """
+    total: dict[str, Any] = {}
+    for name in stats[0]:
+        parts = {key: np.stack([each[name][key] for each in stats]) for key in stats[0][name]}
+        weights = parts["count"].ravel() / parts["count"].sum()
+        found = {
+            key: np.tensordot(weights, values, 1)
+            for key, values in parts.items()
+            if key not in ("min", "max", "std", "count")
+        }
+        spread = np.square(parts["std"]) + np.square(parts["mean"] - found["mean"])
+        found |= {"min": parts["min"].min(0), "max": parts["max"].max(0)}
+        found |= {"std": np.sqrt(np.tensordot(weights, spread, 1)), "count": parts["count"].sum(0)}
+        total[name] = {key: value.tolist() for key, value in found.items()}
+    return total
 
 
 def read(folder: Path) -> Dataset:
@@ -304,7 +317,7 @@ def read(folder: Path) -> Dataset:
         spec = Spec.model_validate(own["spec"]) if own else None
         features = info["features"]
         actions = _names(features["action"].get("names"))
-        origin = Origin(str(info.get("robot_type") or ""), float(info["fps"]), actions, spec)
+        origin = Origin(str(info.get("robot_type") or ""), info["fps"], actions, spec)
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptData(f"{folder}: meta: {str(error).splitlines()[0]}") from error
     return Dataset(origin, _episodes(folder, info, own.get("episodes")))
@@ -329,16 +342,35 @@ def _episodes(
     folder: Path, info: Mapping[str, Any], results: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[EpisodeArrays]:
     try:
-        rows = [
-            row
-            for path in sorted((folder / "meta/episodes").glob("*/*.parquet"))
-            for row in pq.read_table(path).to_pylist()
-        ]
+        paths = sorted((folder / "meta/episodes").glob("*/*.parquet"))
+        rows = [row for path in paths for row in _read_table(path).to_pylist()]
         for number, row in enumerate(rows):
             result = results[number] if results else None
             yield _episode(folder, info, row, result)
-    except (OSError, pa.ArrowException, KeyError, IndexError, TypeError) as error:
-        raise CorruptData(f"{folder}: {type(error).__name__}: {error}") from error
+    except _DAMAGES as error:
+        line = str(error).partition("\n")[0]
+        raise CorruptData(f"{folder}: {type(error).__name__}: {line}") from error
+
+
+def _read_table(path: Path, episode: int | None = None) -> pa.Table:
+    """Return the rows of a Parquet file, or those of an episode, without columns of statistics.
+
+    Raises:
+        CorruptData: the rows are larger than `_MAX_TABLE_BYTES`.
+    """
+    with open_regular(path):
+        file = ds.dataset(path, format="parquet")
+    chosen = None if episode is None else ds.field("episode_index") == episode
+    names = [name for name in file.schema.names if not name.startswith("stats/")]
+    kept, size = list[pa.RecordBatch](), 0
+    for batch in file.to_batches(
+        columns=names, filter=chosen, batch_size=1000, batch_readahead=1, fragment_readahead=1
+    ):
+        size += batch.nbytes
+        if size > _MAX_TABLE_BYTES:
+            raise CorruptData(f"{path}: more than {_MAX_TABLE_BYTES} bytes of rows")
+        kept.append(batch)
+    return pa.Table.from_batches(kept, pa.schema([file.schema.field(name) for name in names]))
 
 
 def _episode(
@@ -346,8 +378,8 @@ def _episode(
 ) -> EpisodeArrays:
     """Read an episode; `own` is its result in data that serl exported."""
     place = {n: int(row[f"data/{n}"]) for n in ("chunk_index", "file_index")}
-    path = _inside(folder, str(info["data_path"]).format(**place))
-    table = pq.read_table(path, filters=[("episode_index", "=", row["episode_index"])])
+    path = _inside(folder, info["data_path"], place)
+    table = _read_table(path, row["episode_index"])
     columns = {name: np.array(table.column(name).to_pylist()) for name in table.column_names
                if not pa.types.is_struct(table.column(name).type)}  # fmt: skip
     count = table.num_rows - (own is None)
@@ -360,10 +392,10 @@ def _episode(
         if feature["dtype"] == "video":
             seen[name] = _frames(folder, info, row, name, count + 1)
         elif feature["dtype"] == "image":
-            seen[name] = np.stack(
-                [np.asarray(Picture.open(io.BytesIO(each["bytes"])).convert("RGB"))
-                 for each in table.column(name).to_pylist()]
-            )  # fmt: skip
+            pictures = (each["bytes"] for each in table.column(name).to_pylist())
+            seen[name] = _stacked(
+                np.asarray(Picture.open(io.BytesIO(each)).convert("RGB")) for each in pictures
+            )
         else:
             seen[name] = columns[name]
     if own is not None:
@@ -408,16 +440,30 @@ def _frames(
     """Return the frames of an episode of a camera.  # (N + 1, H, W, 3)."""
     video = f"videos/{name}"
     place = {n: int(row[f"{video}/{n}"]) for n in ("chunk_index", "file_index")}
-    path = _inside(folder, str(info["video_path"]).format(video_key=name, **place))
+    path = _inside(folder, info["video_path"], {"video_key": name, **place})
     start = round(float(row[f"{video}/from_timestamp"]) * float(info["fps"]))
-    frames = list(islice(read_video(path), start, start + count))
+    frames = _stacked(islice(read_video(path), start, start + count))
     if len(frames) < count:
         raise CorruptData(f"{path}: {len(frames)} frames from {start}, expected {count}")
-    return np.stack(frames)
+    return frames
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _stacked(images: Iterable[Values]) -> Values:
+    """Return images of one size as an array; raise `CorruptData` for too many bytes."""
+    kept, size = list[Values](), 0
+    for image in images:
+        size += image.nbytes
+        if size > _MAX_FRAME_BYTES:
+            raise CorruptData(f"more than {_MAX_FRAME_BYTES} bytes of images in an episode")
+        kept.append(image)
+    return np.stack(kept)
+
+
+def _inside(folder: Path, template: Any, fields: Mapping[str, Any]) -> Path:
     """Return the path of a file of the data set; raise `CorruptData` for one elsewhere."""
+    name = _FIELD.sub(
+        lambda found: format(fields[found[1]], f"0{found[2]}d" if found[2] else ""), str(template)
+    )
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise CorruptData(f"{folder}: names a file elsewhere: {name[:200]!r}")

@@ -55,6 +55,8 @@ def _write_episode(group: Any, episode: EpisodeArrays, spec: Spec) -> None:
     for name in (*spec.observation.state, *spec.observation.images):
         array = episode.observations[name]
         key = name + _IMAGE if name in spec.observation.images else name
+        if key != name and key in spec.observation.state:
+            raise BadInput(f"robomimic: the state {key} has the name of the camera {name}'s images")
         packed = {"compression": "gzip", "compression_opts": 1} if array.ndim == 4 else {}
         group.create_dataset(f"obs/{key}", data=array[:-1], **packed)
         group.create_dataset(f"next_obs/{key}", data=array[1:], **packed)
@@ -133,7 +135,8 @@ def _episode(group: Any) -> EpisodeArrays:
     seen: dict[str, Values] = {}
     for key, rows in group["obs"].items():
         final = [] if follows is None else [follows[key][-1:]]
-        seen[key.removesuffix(_IMAGE)] = np.concatenate([rows[()], *final])
+        name = key.removesuffix(_IMAGE) if rows.ndim == 4 else key
+        seen[key if name in group["obs"] else name] = np.concatenate([rows[()], *final])
     count = len(group["actions"]) - (follows is None)
     reward = group["rewards"][:count].astype(np.float64)
     own = "reason" in group.attrs

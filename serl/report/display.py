@@ -230,8 +230,9 @@ class Summary:
         report: path of the report; None when there is none.
         help: takeovers and requests for a person; None when unknown.
         clone: the same trials of the demonstrations cloned alone; None when there were none.
-        practice_s: time until the last step was taken; None if the best policy is the one after the
-            warm-up, before any practice.
+        practice_s: time until the last step was taken; None if the best policy is the one before
+            any practice.
+        inherited: the policy before any practice is another run's, without a warm-up.
     """
 
     task: str
@@ -244,17 +245,20 @@ class Summary:
     help: Assistance | None = None
     clone: Evaluation | None = None
     practice_s: float | None = None
+    inherited: bool = False
 
     def comparison(self) -> str:
         """Return the successes before and after training as a sentence; "" without a clone."""
         if self.clone is None or self.evaluation is None:
             return ""
-        practice = "the warm-up alone, as practice added nothing"
+        policy = "after the warm-up alone, as practice added nothing"
+        if self.inherited:
+            policy = "inherited, as practice added nothing"
         if self.practice_s is not None:
-            practice = f"{_clock(self.practice_s)} of practice"
+            policy = f"after {_clock(self.practice_s)} of practice"
         return (
             f"cloned from the same demonstrations: {_successes(self.clone)}; "
-            f"after {practice}: {_successes(self.evaluation)}"
+            f"{policy}: {_successes(self.evaluation)}"
         )
 
 

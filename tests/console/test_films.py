@@ -53,6 +53,17 @@ def test_each_episode_has_its_own_film_of_10_pictures_a_second(tmp_path: Path) -
     ]
 
 
+def test_a_film_goes_on_after_episodes_that_began_before_it(tmp_path: Path) -> None:
+    clock = Clock()
+    films = EpisodeFilms(tmp_path, clock)
+    films.assign([])
+    films.watch([Picture("front", 1, b"a")], True, 0)
+    films.assign([RecordedEpisode(f"{clock.now_ns + S}-000000", KEPT)])  # of a later clock
+    films.watch([Picture("front", 2, b"b")], True, 1)
+    clock.now_ns += S
+    films.watch([Picture("front", 3, b"c")], True, 2)
+
+
 def test_a_film_has_no_other_place_and_a_full_disk_ends_nothing(tmp_path: Path) -> None:
     clock = Clock()
     (tmp_path / "films").write_text("a file, not a folder")

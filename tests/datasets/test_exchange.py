@@ -6,7 +6,10 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import h5py
 import minari
@@ -15,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from serl.cli.main import main
-from serl.datasets import robomimic_format
+from serl.datasets import lerobot_format, robomimic_format
 from serl.datasets.exchange import push
 from serl.errors import CorruptData, SerlError
 from serl.log.episode_log import EpisodeLog, LogConfig
@@ -164,7 +167,17 @@ def test_a_lerobot_dataset_has_its_tables(recording: Recording, exported: Path) 
     stats = json.loads((folder / "meta/stats.json").read_text())
     actions = np.stack([step.action for step in steps])
     np.testing.assert_allclose(stats["action"]["mean"], actions.mean(0), atol=1e-6)
-    assert np.shape(stats["observation.images.front"]["std"]) == (3, 1, 1)
+    np.testing.assert_allclose(stats["action"]["std"], actions.std(0), atol=1e-6)
+    assert stats["action"]["min"] == actions.min(0).tolist()
+    assert stats["action"]["count"] == [12]
+    pixels = stats["observation.images.front"]
+    images = [
+        (np.stack([step.observation.images["front"] for step in each.steps]) / 255)[:, ::4, ::4]
+        for each in recording[1]
+    ]
+    whole = np.concatenate([each.reshape(-1, 3) for each in images])
+    np.testing.assert_allclose(np.ravel(pixels["std"]), whole.std(0), atol=1e-6)
+    assert np.shape(pixels["q50"]) == (3, 1, 1)
     assert json.loads((folder / "meta/info.json").read_text())["features"]["action"]["names"]
 
 
@@ -202,8 +215,12 @@ def test_a_robomimic_file_has_its_groups(recording: Recording, exported: Path) -
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"fps": 30}, "rate 30 Hz != 10 Hz"),
-        ({"names": ["shoulder", "elbow"]}, "action shoulder elbow != x y z yaw gripper"),
+        ({"fps": 30}, "another embodiment (so100): rate 30 Hz != 10 Hz"),
+        ({"fps": "nan"}, "so100: rate: expected a positive number, found 'nan'"),
+        (
+            {"names": ["shoulder", "elbow"]},
+            "another embodiment (so100): action shoulder elbow != x y z yaw gripper",
+        ),
     ],
 )  # fmt: skip
 def test_a_dataset_of_another_embodiment_is_refused_with_what_differs(
@@ -217,7 +234,7 @@ def test_a_dataset_of_another_embodiment_is_refused_with_what_differs(
     copy_without_own(exported / "lerobot", folder, changed)
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
     assert main(words) == 2
-    assert f"another embodiment (so100): {line}" in capsys.readouterr().err
+    assert line in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
@@ -274,14 +291,79 @@ def test_an_export_to_another_task_names_the_difference(
         assert "another embodiment" in capsys.readouterr().err
 
 
-def test_a_file_name_outside_the_dataset_is_refused(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("../../{chunk_index}.parquet", "names a file elsewhere"),
+        ("{chunk_index.__class__}/{x!r}", "FileNotFoundError"),
+        ("{chunk_index:09999999999d}", "FileNotFoundError"),
+        ("{episode}", "KeyError: 'episode'"),
+        ("a\0", "ValueError: "),
+        (None, "FileNotFoundError"),
+    ],
+)
+def test_a_hostile_template_of_paths_is_one_line(
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    template: str | None,
+    line: str,
 ) -> None:
     folder = tmp_path / "hostile"
-    copy_without_own(exported / "lerobot", folder, {"data_path": "../../{chunk_index}.parquet"})
+    copy_without_own(exported / "lerobot", folder, {"data_path": template})
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
     assert main([*words, "--observe", "pixels"]) == 2
-    assert "names a file elsewhere" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("bound", "what"), [("TABLE", "rows"), ("FRAME", "images")])
+def test_large_tables_and_videos_of_others_are_refused(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, bound: str, what: str
+) -> None:
+    monkeypatch.setattr(lerobot_format, f"_MAX_{bound}_BYTES", 100)
+    with pytest.raises(CorruptData, match=f"more than 100 bytes of {what}"):
+        next(lerobot_format.read(exported / "lerobot").episodes)
+
+
+def test_an_import_that_fails_halfway_leaves_nothing(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "broken", tmp_path / "new"
+    shutil.copytree(exported / "robomimic", folder)
+    with h5py.File(folder / "demo.hdf5", "r+") as file:
+        short = file["data/demo_2/rewards"][:-1]
+        del file["data/demo_2/rewards"]
+        file["data/demo_2/rewards"] = short
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out)]) == 2
+    assert "episode 2: reward: 4 rows, expected 5" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("rate_hz", ["10", True, -1, [10]])
+def test_a_rate_that_is_no_number_is_one_line(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rate_hz: object
+) -> None:
+    path = tmp_path / "demo.hdf5"
+    shutil.copy(exported / "robomimic/demo.hdf5", path)
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["env_args"] = json.dumps({"env_kwargs": {"rate_hz": rate_hz}})
+    words = ["demos", "import", str(path), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(tmp_path / "new")]) == 2
+    assert "rate: expected a positive number, found" in capsys.readouterr().err
+
+
+def test_a_state_keeps_the_name_of_a_camera(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        group = file.create_group("data/demo_0")
+        group["actions"], group["rewards"], group["dones"] = np.zeros((3, 2)), [0.0] * 3, [0] * 3
+        group["obs/front"], group["obs/front_image"] = np.zeros((3, 4)), np.ones((3, 2, 2, 3))
+        group["obs/in_image"], group["obs/side_image"] = np.zeros((3, 2)), np.ones((3, 2, 2, 3))
+    (episode,) = robomimic_format.read(tmp_path / "demo.hdf5").episodes
+    shapes = {name: rows.ndim for name, rows in episode.observations.items()}
+    assert shapes == {"front": 2, "front_image": 4, "in_image": 2, "side": 4}
 
 
 def test_an_upload_needs_a_token(
@@ -296,6 +378,70 @@ def test_an_upload_needs_a_token(
     assert main(["export", str(recording[0]), "--to", "lerobot", *out]) == 2
     assert capsys.readouterr().err.startswith("serl: --push-to-hub: found no token; set HF_TOKEN")
     assert not (tmp_path / "new").exists()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The addresses of the Hugging Face Hub that an upload uses, with tags like the Hub's."""
+
+    tags: ClassVar[list[str]] = []
+    commits = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.endswith("/preupload/main"):
+            files = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+                     for each in json.loads(body)["files"]]  # fmt: skip
+            return self.answer(200, {"files": files})
+        if "/commit/" in self.path:
+            type(self).commits += 1
+        if "/tag/" in self.path:
+            tag = f"{json.loads(body)['tag']} at {self.commits}"
+            known = [each for each in self.tags if each.split()[0] == tag.split()[0]]
+            if not known:
+                self.tags.append(tag)
+            return self.answer(409 if known else 200, {"error": "exists"})
+        home = f"http://127.0.0.1:{self.server.server_address[1]}"
+        url = f"{home}/datasets/lab/cubes"
+        return self.answer(200, {"url": url, "commitUrl": f"{url}/commit/1", "commitOid": "1"})
+
+    def do_DELETE(self) -> None:
+        tag = self.path.rpartition("/")[2]
+        known = [each for each in self.tags if each.split()[0] == tag]
+        self.tags[:] = [each for each in self.tags if each not in known]
+        self.answer(200 if known else 404, {})
+
+    def do_GET(self) -> None:
+        self.answer(200, {"id": "lab/cubes", "sha": "1", "siblings": []})
+
+    def answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        if status == 404:
+            self.send_header("X-Error-Code", "RevisionNotFound")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        """Print nothing."""
+
+
+def test_a_second_upload_moves_the_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_none")
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    (tmp_path / "info.json").write_text("{}")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    home = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        for commit in (1, 2):
+            (tmp_path / "info.json").write_text(f"{commit}")
+            assert push(tmp_path, "lab/cubes", "v3.0", home).endswith("/datasets/lab/cubes")
+            assert Hub.tags == [f"v3.0 at {commit}"]
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_an_upload_that_fails_is_one_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:

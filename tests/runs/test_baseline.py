@@ -69,8 +69,10 @@ def test_a_clone_needs_demonstrations_and_a_simulation(more: dict[str, object]) 
 
 
 def test_training_is_compared_with_its_clone() -> None:
-    def text(clone: Evaluation | None, practice_s: float | None = 245.0) -> str:
-        after: dict[str, Any] = {"clone": clone, "practice_s": practice_s}
+    def text(
+        clone: Evaluation | None, practice_s: float | None = 245.0, inherited: bool = False
+    ) -> str:
+        after: dict[str, Any] = {"clone": clone, "practice_s": practice_s, "inherited": inherited}
         return Summary("reach", Path("r"), of(50, 50), 600, 300.0, **after).comparison()
 
     assert text(None) == ""
@@ -80,6 +82,18 @@ def test_training_is_compared_with_its_clone() -> None:
     assert text(of(12, 50), None).endswith(
         "; after the warm-up alone, as practice added nothing: 50 of 50"
     )
+    assert text(of(12, 50), None, True).endswith("; inherited, as practice added nothing: 50 of 50")
+
+
+def test_an_inherited_policy_has_a_warm_up_unless_its_critics_come_too() -> None:
+    def inherited(warm_up: int, *load: str) -> bool:
+        origin = {"run": "other", "load": load} if load else {}
+        config = resolve(SETTINGS, {"init_from": origin, "learner": {"warm_up": warm_up}})
+        return training.begins_inherited(config)
+
+    assert [inherited(0), inherited(5), inherited(5, "actor")] == [False, False, False]
+    assert inherited(0, "actor")
+    assert inherited(5, "actor", "critics")
 
 
 def test_no_baseline_is_the_default() -> None:
