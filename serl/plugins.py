@@ -55,7 +55,7 @@ GROUPS: dict[Kind, str] = {
 
 _WITHOUT_MODULE: dict[Kind, tuple[str, ...]] = {
     "person": ("none",),
-    "reward": ("human", "pose", "task"),
+    "reward": ("human", "pose", "task", "topic"),
     "transport": ("dds",),
 }
 """Plug-in names implemented in the core, without a module."""

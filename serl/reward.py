@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -60,12 +60,14 @@ class RewardConfig(BaseModel):
     Attributes:
         kind: "task", the task's own outcome; "classifier" of images; "pose" of the tool; "human",
             the operator's success and failure keys only; "vice", a reward that the learner learns
-            during training (`serl.agents.vice`), with episodes that last until the time limit; the
-            name of a reward from an installed package; or the path of a .py file.
+            during training (`serl.agents.vice`), with episodes that last until the time limit;
+            "topic", the number that a ROS node publishes; the name of a reward from an installed
+            package; or the path of a .py file.
         model: file of the classifier, written by `serl reward train`.
         sha256: hash of that file when the run was created; None to skip the check.
         transfer: accept a classifier trained for another task with the same cameras.
-        threshold: minimum probability of a classifier's detection; None for the model's own value.
+        threshold: minimum probability of a classifier's detection, from 0 to 1; None for the
+            model's own value. For the kind "topic" the least number of a success; None for 0.5.
         hold: k and n; a classifier's success needs a detection in k of the last n steps.
         tool_low_m: lowest corner of the box that the tool must be in for a classifier's detection,
             base frame; None for unbounded.
@@ -73,6 +75,10 @@ class RewardConfig(BaseModel):
         pose: base_T_tcp at success for the kind "pose": x y z, quaternion xyzw.
         tolerance_m: largest distance from `pose` along x, y and z, base frame.
         tolerance_rad: largest angle from `pose`.
+        topic: topic of the kind "topic"; relative to the namespace of the run, or absolute.
+        message: its type; a PointStamped has the number as x and counts from its stamp, a message
+            without a stamp counts from its arrival.
+        max_age_s: age of the newest message above which a step is a fault: its episode is void.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -81,19 +87,26 @@ class RewardConfig(BaseModel):
     model: Path | None = None
     sha256: str | None = None
     transfer: bool = False
-    threshold: float | None = Field(None, gt=0, lt=1)
+    threshold: float | None = None
     hold: tuple[Held, Held] = (4, 5)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
     pose: tuple[float, float, float, float, float, float, float] | None = None
     tolerance_m: Vector = (0.01, 0.01, 0.01)
     tolerance_rad: float = Field(0.1, gt=0, le=math.pi)
+    topic: str | None = Field(None, pattern=r"^/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*$", max_length=200)
+    message: Literal["Float32", "Float64", "Bool", "PointStamped"] = "Float32"
+    max_age_s: float = Field(0.3, gt=0, le=60)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         k, n = self.hold
         if not 1 <= k <= n:
             raise ValueError(f"hold {self.hold}: expected k of n with 1 <= k <= n")
+        if self.kind == "topic" and self.topic is None:
+            raise ValueError("topic: expected the name of a ROS topic, such as /cell/done")
+        if self.kind != "topic" and self.threshold is not None and not 0 < self.threshold < 1:
+            raise ValueError(f"threshold {self.threshold:g}: expected a number between 0 and 1")
         if self.kind == "classifier" and self.model is None:
             raise ValueError("model: a classifier needs the file that `serl reward train` wrote")
         if self.kind == "pose":
@@ -213,6 +226,35 @@ class PoseReward:
         return Judgement(float(success), success)
 
 
+class TopicReward:
+    """The number that another program publishes; a success from a threshold on.
+
+    Args:
+        config: `threshold` is used, and by the process that subscribes `topic`, `message` and
+            `max_age_s`.
+
+    Attributes:
+        newest: returns the newest number, or raises `Silent` if it is too old; set by the process
+            that subscribes to the topic.
+    """
+
+    provenance = "topic"
+
+    def __init__(self, config: RewardConfig) -> None:
+        self.config = config
+        self.newest: Callable[[], float] | None = None
+
+    def begin(self, reading: Observation) -> None:
+        """Do nothing: there is no state."""
+
+    def __call__(self, reading: Observation) -> Judgement:
+        """Return the newest number; raise `SerlError`, a fault of the step, without a fresh one."""
+        if self.newest is None:
+            raise SerlError("reward topic: this process subscribes to no topic")
+        number, threshold = self.newest(), self.config.threshold
+        return Judgement(number, number >= (0.5 if threshold is None else threshold))
+
+
 class StageReward:
     """A reward from an image classifier: repeated detections while the tool is in the given box.
 
@@ -285,6 +327,7 @@ class RewardedTask:
             its time limit is used, and a person resets the scene.
 
     Attributes:
+        reward: source of reward and success.
         solved: the task's own success at the newest reading, for audits only.
     """
 
@@ -295,7 +338,7 @@ class RewardedTask:
         witnesses: Mapping[str, View] | None = None,
         apart: bool = False,
     ) -> None:
-        self._task, self._reward, self._witnesses = task, reward, witnesses or {}
+        self._task, self.reward, self._witnesses = task, reward, witnesses or {}
         self._apart = apart
         self.name, self.solved = task.name, False
 
@@ -320,7 +363,7 @@ class RewardedTask:
         """Begin an episode at this reading."""
         self.solved = False
         self._task.begin(reading)
-        self._reward.begin(reading)
+        self.reward.begin(reading)
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the wrapped task, extended by the witness images."""
@@ -331,7 +374,7 @@ class RewardedTask:
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward and success by `reward`, failure and time limit by the task."""
         outcome = self._own(reading, index)
-        self.solved, rated = outcome.success, self._reward(reading)
+        self.solved, rated = outcome.success, self.reward(reading)
         failed = outcome.terminated and not outcome.success
         success = rated.success and not failed
         late = index + 1 >= self.config.max_steps or outcome.truncated
@@ -341,7 +384,7 @@ class RewardedTask:
             terminated=failed or success,
             truncated=late and not (failed or success),
             success=success,
-            provenance=self._reward.provenance,
+            provenance=self.reward.provenance,
         )
 
     def reset(self, reading: Observation) -> Policy | None:

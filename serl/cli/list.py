@@ -171,6 +171,7 @@ _WITHOUT_MODULE = {
     ("reward", "human"): "A person's keys for success and failure.",
     ("reward", "pose"): "The place and the orientation of the tool.",
     ("reward", "task"): "The task's own outcome.",
+    ("reward", "topic"): "The number that a ROS node publishes.",
     ("transport", "dds"): "Topics of ROS 2, acknowledged.",
 }
 

@@ -29,6 +29,12 @@ from serl.datasets.exchange import (
     state_vectors,
     success_reason,
 )
+from serl.datasets.lerobot_statistics import (
+    Statistics,
+    as_columns,
+    episode_statistics,
+    total_statistics,
+)
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import Spec
@@ -50,8 +56,6 @@ _MAX_FRAME_BYTES = 4_000_000_000  # decoded, of an episode and camera
 _FIELD = re.compile(r"\{(\w+)(?::0(\d)d)?\}")
 _DAMAGES = (OSError, pa.ArrowException, LookupError, TypeError, ValueError, AttributeError,
             ArithmeticError, MemoryError, Picture.DecompressionBombError)  # fmt: skip
-_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
-_SAMPLES = 50  # images of an episode and camera that enter the statistics
 
 
 def write(data: Recorded, out: Path) -> int:
@@ -61,7 +65,7 @@ def write(data: Recorded, out: Path) -> int:
         BadInput: a camera's images have an odd width or height, which MP4 files do not store.
     """
     spec, writer = data.spec, None
-    stats: list[dict[str, Statistics]] = []
+    stats: list[Statistics] = []
     for name, image in spec.observation.images.items():
         if any(size % 2 for size in image.shape[:2]):
             raise BadInput(f"lerobot: camera {name}: an odd size {list(image.shape)}; MP4 has none")
@@ -77,14 +81,9 @@ def write(data: Recorded, out: Path) -> int:
                 path.parent.mkdir(parents=True)
                 writer = pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
-            numbers = {n: v for n, v in columns.items() if v.dtype.kind in "fib"}
-            stats.append(_statistics(numbers, _pictures(episode, spec)))
-            own_stats = {
-                f"stats/{name}/{key}": value.tolist()
-                for name, each in stats[-1].items()
-                for key, value in each.items()
-            }
-            rows.append(_row(episode, spec, number, total) | own_stats)
+            films = {_IMAGES + n: episode.observations[n][:-1] for n in spec.observation.images}
+            stats.append(episode_statistics(columns, films))
+            rows.append(_row(episode, spec, number, total) | as_columns(stats[-1]))
             results.append({"success": episode.success, "reason": episode.reason})
             _write_videos(out, episode, spec, number)
             total += len(episode)
@@ -98,7 +97,7 @@ def write(data: Recorded, out: Path) -> int:
     pq.write_table(pa.Table.from_pylist(rows), path)
     _write_tasks(out, spec)
     _write_json(out / "meta/info.json", _info(data, len(rows), total))
-    _write_json(out / "meta/stats.json", _of_all(stats))
+    _write_json(out / "meta/stats.json", total_statistics(stats))
     own = {"spec": spec.model_dump(mode="json"), "episodes": results}
     _write_json(out / _OWN, own)
     return len(rows)
@@ -162,12 +161,6 @@ def _row(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> dict[s
 
 def _sentence(spec: Spec) -> str:
     return spec.task.replace("_", " ")
-
-
-def _pictures(episode: EpisodeArrays, spec: Spec) -> dict[str, Values]:
-    """Return some images of each camera, for statistics."""
-    stride = -(-len(episode) // _SAMPLES)
-    return {n: episode.observations[n][:-1:stride] for n in spec.observation.images}
 
 
 def _write_videos(out: Path, episode: EpisodeArrays, spec: Spec, number: int) -> None:
@@ -252,50 +245,6 @@ def _features(spec: Spec) -> dict[str, Any]:
             "info": {**{f"video.{key}": value for key, value in about.items()}, "has_audio": False},
         }
     return features
-
-
-Statistics = dict[str, Values]
-"""Minimum, maximum, mean, standard deviation, quantiles and count of a column or camera."""
-
-
-def _statistics(
-    numbers: Mapping[str, Values], pictures: Mapping[str, Values]
-) -> dict[str, Statistics]:
-    """Return the statistics of an episode: of its columns, and of some images of its cameras."""
-    pixels = {
-        _IMAGES + name: images[:, ::4, ::4].reshape(-1, 3) / np.float32(255)
-        for name, images in pictures.items()
-    }
-    found = {}
-    for name, values in {**numbers, **pixels}.items():
-        rows = values.reshape(len(values), -1).astype(np.float64)
-        each = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
-        each |= {f"q{round(q * 100):02d}": np.quantile(rows, q, axis=0) for q in _QUANTILES}
-        shape = (3, 1, 1) if name in pixels else (-1,)
-        found[name] = {key: value.reshape(shape) for key, value in each.items()}
-        found[name]["count"] = np.array([len(rows)])
-    return found
-
-
-def _of_all(stats: Sequence[Mapping[str, Statistics]]) -> dict[str, Any]:
-    """Return the statistics of all episodes from those of each, quantiles as their mean.
-
-    LeRobot aggregates statistics of data sets in the same way.
-    """
-    total: dict[str, Any] = {}
-    for name in stats[0]:
-        parts = {key: np.stack([each[name][key] for each in stats]) for key in stats[0][name]}
-        weights = parts["count"].ravel() / parts["count"].sum()
-        found = {
-            key: np.tensordot(weights, values, 1)
-            for key, values in parts.items()
-            if key not in ("min", "max", "std", "count")
-        }
-        spread = np.square(parts["std"]) + np.square(parts["mean"] - found["mean"])
-        found |= {"min": parts["min"].min(0), "max": parts["max"].max(0)}
-        found |= {"std": np.sqrt(np.tensordot(weights, spread, 1)), "count": parts["count"].sum(0)}
-        total[name] = {key: value.tolist() for key, value in found.items()}
-    return total
 
 
 def read(folder: Path) -> Dataset:

@@ -41,6 +41,7 @@ class RecordingStation:
             returns whether the robot was held.
         on_silence: called with the error message when the robot timed out, before the episode is
             restarted; if None, the session ends with `Silent`.
+        connect: called with the task before its first episode; connects a reward from a topic.
     """
 
     robot: SimulatedRobot
@@ -51,6 +52,7 @@ class RecordingStation:
     place: Callable[[int], object] | None = None
     standby: Callable[[Callable[[], bool]], bool] | None = None
     on_silence: Callable[[str], object] | None = None
+    connect: Callable[[SimulatedTask], object] = lambda task: None
 
     def begin(self, seed: int) -> None:
         """Bring the robot to the start of an episode; raises `Silent` when the robot times out."""
@@ -134,6 +136,7 @@ def record_person(
         Silent: the robot timed out, and the stand has no `on_silence`.
     """
     recorded.recover()
+    stand.connect(task)
     spec, run_name = make_spec(task), recorded.folder.resolve().name
     while not stand.stopping() and recorded.counts.kept < successes:
         number = recorded.counts.total

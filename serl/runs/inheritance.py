@@ -44,6 +44,7 @@ _TRUE = {"task", "human"}
 _JUDGE: dict[str, tuple[str, ...]] = {
     "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
     "pose": ("pose", "tolerance_m", "tolerance_rad"),
+    "topic": ("topic", "message", "threshold"),
 }
 _NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # fields of a spec; other parts need all fields
 

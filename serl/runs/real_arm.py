@@ -67,13 +67,13 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
     if not getattr(task, "judges_itself", True) and config.reward.kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} does not decide on success itself: expected "
-            "classifier, pose, human or vice"
+            "classifier, pose, human, vice or topic"
         )
     poses = ", ".join(f"{name}_pose" for name in task.scene.tracked)
     if needs_unmeasured_poses(task) and config.reward.kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} judges itself by {poses}, which nothing measures on "
-            "a real arm with this policy: expected classifier, pose, human or vice"
+            "a real arm with this policy: expected classifier, pose, human, vice or topic"
         )
     if needs_unmeasured_poses(task) and task.config.auto_reset:
         raise BadInput(

@@ -12,7 +12,7 @@ from serl.errors import BadInput
 from serl.motion import check_targets
 from serl.perception import PerceptionConfig
 from serl.real_task import completed
-from serl.reward import NoReward, PoseReward, RewardedTask
+from serl.reward import NoReward, PoseReward, RewardedTask, TopicReward
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import lacks_judge, needs_unmeasured_poses
 from serl.specs import Spec
@@ -123,6 +123,8 @@ def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     if kind == "pose":
         check_one_tool(task)
         return RewardedTask(task, PoseReward(config.reward), apart=apart)
+    if kind == "topic":
+        return RewardedTask(task, TopicReward(config.reward), apart=apart)
     if kind != "classifier":
         own = plugins.load("reward", kind).create(config.reward, task)
         return RewardedTask(task, own, apart=apart)

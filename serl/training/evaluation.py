@@ -73,14 +73,16 @@ _CONTACT = re.compile(r"(force|torque) \d|contact|not follow", re.IGNORECASE)
 def void_cause(reason: EndReason, fault: str = "") -> str:
     """Return why an episode is void as a trial, in a word; empty if it counts.
 
-    Void are episodes that a fault of the machine ended: late or frozen cameras, a silent arm or
-    guard, a lost device, or that the operator discarded. Not void, as the policy may have caused
-    them, are stops by contact and of an arm that does not follow.
+    Void are episodes that a fault of the machine ended: late or frozen cameras, a silent arm,
+    guard or source of rewards, a lost device, or that the operator discarded. Not void, as the
+    policy may have caused them, are stops by contact and of an arm that does not follow.
     """
     if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
         return reason.value
     if reason is EndReason.NEEDS_PERSON:
         return "scene"
+    if reason is EndReason.FAULT and fault.startswith("reward:"):
+        return "reward"
     if reason is not EndReason.FAULT or _CONTACT.search(fault):
         return ""
     if _CAMERA.search(fault):

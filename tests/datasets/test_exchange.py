@@ -400,7 +400,7 @@ class Hub(BaseHTTPRequestHandler):
             if not known:
                 self.tags.append(tag)
             return self.answer(409 if known else 200, {"error": "exists"})
-        home = f"http://127.0.0.1:{self.server.server_address[1]}"
+        home = f"http://{self.headers['Host']}"
         url = f"{home}/datasets/lab/cubes"
         return self.answer(200, {"url": url, "commitUrl": f"{url}/commit/1", "commitOid": "1"})
 

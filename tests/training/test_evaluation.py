@@ -115,6 +115,7 @@ def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message:
         (EndReason.FAULT, "the guard stopped the arm: protective stop: force 31 N", ""),
         (EndReason.FAULT, "the guard stopped the arm: the arm does not follow", ""),
         (EndReason.FAULT, "/force_torque/wrench: newest message is 0.3 s old", "arm"),
+        (EndReason.FAULT, "reward: /camera/done: no message", "reward"),
         (EndReason.STUCK, "stuck: 10 s without motion", ""),
         (EndReason.NEEDS_PERSON, "needs a person: the part is lost", "scene"),
         (EndReason.DISCARDED, "", "discarded"),

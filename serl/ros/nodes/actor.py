@@ -24,6 +24,7 @@ from serl.ros.arm.state_publisher import StatePublisher
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
+from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import ActorHistory, DrivenArm, RunSite, make_actor
@@ -188,7 +189,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             site = _NodeSite(people, station, is_ending, part.episodes(name))
             settings = part.config.model_copy(update=own)
             watching = [delays, people, site, *seen]
-            actors[stage] = _make_actor(part, settings, name, arm, site, watching, logs)
+            actors[stage] = _make_actor(node, part, settings, name, arm, site, watching, logs)
         serve(node, "stop", lambda: _end(node))
         numbers = _publish_statistics(node, name, people)
         with next(iter(actors.values())).robot:
@@ -228,6 +229,7 @@ def _publish_statistics(node: RosNode, name: str, people: People) -> dict[str, f
 
 
 def _make_actor(
+    node: RosNode,
     folder: RunFolder,
     config: TrainConfig,
     name: str,
@@ -251,6 +253,7 @@ def _make_actor(
     weights = WeightsFile(link / "weights.safetensors", spec.digest)
     key = EpisodeKey(folder.name, name, epoch, 0)
     actor = make_actor(config, key, weights, [log, *observers], arm, site, history, episodes)
+    connect_reward(node, actor.task)
     announce(link, folder.name, name, epoch, spec)
     return actor
 

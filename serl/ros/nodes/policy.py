@@ -28,6 +28,7 @@ from serl.loop import EpisodeKey, Result
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import People, action_frame, describe
+from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import make_acting_agent
@@ -140,6 +141,7 @@ class _DeploymentSite(Site):
         self._task: SimulatedTask = (
             make_task(config) if self.simulated else make_rewarded_task(config)
         )
+        connect_reward(node, self._task)
         rate_hz = self._task.config.rate_hz
         self.robot: Any
         self._clock: Clock

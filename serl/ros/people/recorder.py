@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from serl.clock import Clock, WallClock
@@ -17,6 +18,7 @@ from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control, action_frame
 from serl.ros.people.teleop import TopicDevices
+from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
@@ -52,7 +54,9 @@ def recording_station(
             check()
             return node.stopping
 
-        yield RecordingStation(robot, desk, clock, stopping, observers)
+        yield RecordingStation(
+            robot, desk, clock, stopping, observers, connect=partial(connect_reward, node)
+        )
 
 
 @contextmanager
@@ -99,8 +103,11 @@ def at_the_arm(
         with arm:
             note_cameras(node, arm, run)
             clock = WallClock(task.config.rate_hz, arm.beat)
+            connect = partial(connect_reward, node)
+            observers = [monitor, *observers]
+            pause = desk.hold.pause
             yield RecordingStation(
-                arm, desk, clock, stopping, [monitor, *observers], place, standby, desk.hold.pause
+                arm, desk, clock, stopping, observers, place, standby, pause, connect
             )
 
 

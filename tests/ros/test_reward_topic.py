@@ -1,0 +1,163 @@
+"""Rewards that another process publishes, over real DDS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from geometry_msgs.msg import PointStamped
+from rclpy.time import Time
+
+from serl import plugins
+from serl.clock import VirtualClock
+from serl.errors import BadInput, SerlError, Silent
+from serl.loop import EpisodeKey, Observer, Result, run
+from serl.policy import ZeroPolicy
+from serl.reward import RewardConfig, RewardedTask, TopicReward
+from serl.robot import SimulatedRobot
+from serl.ros.node import RosNode
+from serl.ros.reward_topic import connect_reward, reward_feed
+from serl.ros.testing.processes import eventually
+from serl.ros.topics import Topic
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_rewarded_task
+from serl.training.evaluation import void_cause
+from serl.types import EndReason, Step
+
+pytestmark = pytest.mark.ros
+
+PROCESS = Path(__file__).parent / "support/reward_process.py"
+STALE_S = 5.0  # of a busy machine
+
+
+@contextmanager
+def published(folder: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(PROCESS), str(folder), "/cell/done", kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def put(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+
+
+def rewarded(kind: str, max_age_s: float = STALE_S) -> RewardedTask:
+    reward = {"kind": "topic", "topic": "/cell/done", "message": kind, "max_age_s": max_age_s}
+    task = make_rewarded_task(resolve({"task": "reach", "reward": reward}))
+    assert isinstance(task, RewardedTask)
+    return task
+
+
+class Steps(Observer):
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def on_step(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+def episode(task: RewardedTask, robot: SimulatedRobot, seen: Steps) -> Result:
+    robot.reset(0)
+    clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 0, 0)
+    return run(robot, task, ZeroPolicy(robot.action_spec), clock, key, [seen])
+
+
+def newest(task: RewardedTask) -> float:
+    assert isinstance(task.reward, TopicReward)
+    assert task.reward.newest is not None
+    return task.reward.newest()
+
+
+def fresh(task: RewardedTask) -> bool:
+    try:
+        newest(task)
+    except Silent:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["Bool", "PointStamped"])
+def test_another_process_ends_an_episode_as_a_success(tmp_path: Path, kind: str) -> None:
+    task, seen = rewarded(kind), Steps()
+    with published(tmp_path, kind) as process, RosNode("actor0", tmp_path, local=True) as node:
+        connect_reward(node, task)
+        put(process, "0")
+        eventually(lambda: fresh(task))
+        with plugins.make_simulation(task) as robot:
+            cut = episode(task, robot, seen)
+            assert (cut.reason, cut.success, cut.reward) == (EndReason.TIME_LIMIT, False, 0.0)
+            assert {step.reward_provenance for step in seen.steps} == {"topic"}
+            put(process, "1")
+            eventually(lambda: newest(task) == 1.0)
+            won = episode(task, robot, seen)
+    assert (won.reason, won.success, won.steps) == (EndReason.SUCCESS, True, 1)
+    assert (seen.steps[-1].reward, seen.steps[-1].terminated) == (1.0, True)
+
+
+def test_a_reward_that_falls_silent_makes_the_episode_void(tmp_path: Path) -> None:
+    task, seen = rewarded("Float32", 0.2), Steps()
+    with published(tmp_path, "Float32") as process, RosNode("actor0", tmp_path, local=True) as node:
+        connect_reward(node, task)
+        put(process, "0.25")
+        eventually(lambda: fresh(task))
+        put(process, "-")
+        eventually(lambda: not fresh(task))
+        with plugins.make_simulation(task) as robot:
+            result = episode(task, robot, seen)
+    assert (result.steps, result.reason) == (1, EndReason.FAULT)
+    line = r"reward: /cell/done: its newest message is \d+\.\d+ s old, over 0\.2 s"
+    assert re.fullmatch(line, result.fault)
+    assert void_cause(result.reason, result.fault) == "reward"
+    assert (seen.steps[0].reward_provenance, seen.steps[0].truncated) == ("none", True)
+
+
+def test_a_number_counts_from_its_stamp_and_must_be_finite(tmp_path: Path) -> None:
+    config = RewardConfig(kind="topic", topic="/cell/done", message="PointStamped", max_age_s=2.0)
+    with RosNode("actor0", tmp_path, local=True) as node:
+        publisher = node.publisher(Topic("/cell/done", PointStamped, 10))
+        feed = reward_feed(node, config)
+        eventually(publisher.get_subscription_count)
+        with pytest.raises(Silent, match=r"^/cell/done: no message$"):
+            feed.newest()
+
+        def send(x: float, age_s: float) -> None:
+            message = PointStamped()
+            message.point.x = x
+            now_ns = node.handle.get_clock().now().nanoseconds - round(age_s * 1e9)
+            message.header.stamp = Time(nanoseconds=now_ns).to_msg()
+            publisher.publish(message)
+
+        send(0.5, 3.0)
+        eventually(lambda: feed.stamp_ns > 0)
+        with pytest.raises(Silent, match=r"newest message is 3\.\d+ s old, over 2 s"):
+            feed.newest()
+        send(np.nan, 0.0)
+        eventually(lambda: feed.refused)
+        with pytest.raises(Silent, match=r"\(its number is nan\)"):
+            feed.newest()
+
+
+def test_settings_of_a_topic_are_checked() -> None:
+    for reward, line in (
+        ({"kind": "topic"}, "topic: expected the name of a ROS topic"),
+        ({"kind": "topic", "topic": "a b"}, "topic"),
+        ({"kind": "topic", "topic": "/a", "message": "Int8"}, "message"),
+        ({"kind": "classifier", "threshold": 2.0, "model": "m"}, "expected a number between 0"),
+    ):
+        with pytest.raises(BadInput, match=line):
+            resolve({"task": "reach", "reward": reward})
+    task = rewarded("Bool")
+    with plugins.make_simulation(task) as robot:
+        robot.reset(0)
+        with pytest.raises(SerlError, match="no topic"):
+            task.outcome(robot.observe(), 0)
