@@ -17,7 +17,7 @@ from zlib import crc32
 from mcap.data_stream import ReadDataStream
 from mcap.exceptions import McapError
 from mcap.opcode import Opcode
-from mcap.records import Chunk, Footer, Metadata, Statistics
+from mcap.records import Footer, Metadata, Statistics
 from mcap.writer import MCAP0_MAGIC
 
 from serl.errors import CorruptData
@@ -26,15 +26,17 @@ from serl.system.files import Buffer, open_regular
 MAGIC: bytes = MCAP0_MAGIC
 HEAD = struct.Struct("<BQ")  # opcode and length of a record
 _MESSAGE = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
+_CHUNK = struct.Struct("<QQQIIQ")  # two times, size, checksum, length of a codec's name, length
 _CRC = struct.Struct("<I")
 _INDEX_BYTES = 22  # length of a message index of one entry, the only length in episode files
+_INDEX_HEAD = HEAD.pack(Opcode.MESSAGE_INDEX, _INDEX_BYTES)
 _FOOTER_BYTES = 20
 _AHEAD_BYTES = 1 << 20
 MAX_DECLARATIONS = 256
 """Largest number of declarations of a file before its chunks, and of those in its chunks."""
 _DECLARATIONS = {Opcode.HEADER, Opcode.METADATA, Opcode.SCHEMA, Opcode.CHANNEL}
 
-Parsed = TypeVar("Parsed", Chunk, Footer, Metadata, Statistics)
+Parsed = TypeVar("Parsed", Footer, Metadata, Statistics)
 
 
 class Block(NamedTuple):
@@ -101,6 +103,7 @@ class McapReader:
         """
         if self.offset == 0 and not self._read_magic():
             return None
+        self._skip_indexes()
         while not self.ended and (block := self._read_block()) is not None:
             if block.opcode in (Opcode.METADATA, Opcode.CHUNK):
                 return block
@@ -148,6 +151,16 @@ class McapReader:
             self.offset = len(magic)
             self._crc = crc32(magic)
         return magic == MAGIC
+
+    def _skip_indexes(self) -> None:
+        """Go on after the complete indexes at the offset, of which a step has several."""
+        size = len(_INDEX_HEAD) + _INDEX_BYTES
+        while self._chunks and (index := self._bytes(self.offset, size)) is not None:
+            if index[: len(_INDEX_HEAD)] != _INDEX_HEAD:
+                return
+            if self._checksum:
+                self._crc = crc32(index, self._crc)
+            self.offset += size
 
     def _read_block(self) -> Block | None:
         """Return the record at the offset, or None while it is incomplete."""
@@ -215,38 +228,43 @@ def read_messages(body: Buffer) -> Messages:
     Raises:
         CorruptData: the chunk is damaged or foreign.
     """
-    chunk = parse(Chunk, body)
-    if chunk.compression or chunk.uncompressed_size != len(chunk.data):
+    if len(body) < _CHUNK.size:
+        raise CorruptData("Chunk: a wrong length")
+    _, _, size, checksum, codec, length = _CHUNK.unpack_from(body)
+    if codec or size != length:
         raise CorruptData("a chunk that serl did not write")
-    if crc32(chunk.data) != chunk.uncompressed_crc:
+    records = memoryview(body)[_CHUNK.size :]
+    if length != len(records):
+        raise CorruptData("Chunk: a wrong length")
+    if crc32(records) != checksum:
         raise CorruptData("the checksum of the chunk does not match")
-    found = Messages([], [], 0, 0, 0)
-    for opcode, content in _split(chunk.data):
-        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL) and not found.channels:
-            found = found._replace(declarations=found.declarations + 1)
-            if found.declarations > MAX_DECLARATIONS:
+    channels, data = list[int](), list[memoryview]()
+    sequence = time_ns = declarations = 0
+    for opcode, content in _split(records):
+        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL) and not channels:
+            declarations += 1
+            if declarations > MAX_DECLARATIONS:
                 raise CorruptData(f"more than {MAX_DECLARATIONS} schemas and channels")
             continue
         if opcode != Opcode.MESSAGE or len(content) < _MESSAGE.size:
             raise CorruptData(f"unexpected record {opcode} in a chunk")
         channel, sequence, time_ns, _ = _MESSAGE.unpack_from(content)
-        if found.channels and channel <= found.channels[-1]:  # also bounds the memory for a chunk
-            raise CorruptData(f"a chunk with channel {channel} after {found.channels[-1]}")
-        found.channels.append(channel)
-        found.data.append(content[_MESSAGE.size :])
-        found = found._replace(sequence=sequence, time_ns=time_ns)
-    return found
+        if channels and channel <= channels[-1]:  # also bounds the memory for a chunk
+            raise CorruptData(f"a chunk with channel {channel} after {channels[-1]}")
+        channels.append(channel)
+        data.append(content[_MESSAGE.size :])
+    return Messages(channels, data, sequence, time_ns, declarations)
 
 
-def _split(data: bytes) -> Iterator[tuple[int, memoryview]]:
+def _split(data: Buffer) -> Iterator[tuple[int, memoryview]]:
     """Yield opcode and content of consecutive records; raise `CorruptData` if one is cut."""
-    place, view = 0, memoryview(data)
-    while place < len(view):
-        if len(view) - place < HEAD.size:
+    place, view, end = 0, memoryview(data), len(data)
+    while place < end:
+        if end - place < HEAD.size:
             raise CorruptData("a record is cut")
         opcode, length = HEAD.unpack_from(view, place)
         place += HEAD.size
-        if length > len(view) - place:
+        if length > end - place:
             raise CorruptData(f"a record of {length} bytes is cut")
         yield opcode, view[place : place + length]
         place += length

@@ -1,9 +1,10 @@
-"""How long the data of a run take to open: at first, from the cache, and after another episode.
+"""How long a run takes from Python: its data at first, from the cache, and its policy's actions.
 
     python tests/bench/bench_columns.py [--transitions N] [--length STEPS] [--folder PATH]
 
 The steps have a state of 27 numbers and no images. The parts are those of `serl.open_run`: the
-table of all steps, the matrices of all transitions, and a pandas table.
+table of all steps, the matrices of all transitions, and a pandas table. The policy is one for
+`pick_cube` from state, called as `serl.load_policy` returns it, with one observation at a time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import serl
+from serl.api import TrainedPolicy
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.runs.assembly import make_agent
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing.samples import random_step
 from serl.types import End, EndReason, Key
@@ -51,8 +57,25 @@ def main() -> None:
         timed("pandas, from the cache", lambda: serl.open_run(folder).steps.pandas())
         record(folder, 2, options.length, options.length)
         timed("after one more episode", lambda: serl.open_run(folder).steps)
+        time_policy()
     finally:
         shutil.rmtree(folder)
+
+
+def time_policy(calls: int = 1000) -> None:
+    """Print the time of an action of a policy, for a state."""
+    config = resolve({"task": "pick_cube"})
+    task = make_task(config)
+    spec = make_spec(task)
+    policy = TrainedPolicy(make_agent(config, spec, 0), task, spec, 0, 1)
+    state = np.zeros(spec.observation.state_size, np.float32)
+    torch.set_num_threads(1)  # as `serl.load_policy` does
+    walls_s = []
+    for _ in range(calls):
+        begun_s = time.perf_counter()
+        policy(state)
+        walls_s.append(time.perf_counter() - begun_s)
+    print(f"{'an action, ms: median':<34}{1e3 * np.median(walls_s):>8.3f}")
 
 
 def record(folder: Path, epoch: int, transitions: int, length: int) -> None:
