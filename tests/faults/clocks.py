@@ -74,8 +74,7 @@ def host_clock_set(folder: Path) -> None:
         with bench.second_publisher():
             bench.until("protective stop: others publish")
         eventually(lambda: bench.call("ack")[0])
-        bench.arm()
-        bench.until("policy")
+        bench.until_driven()
         press = bench.estop_button()
         stopped = "serl latch: estop\nthe topic estop\n"
         eventually(lambda: press() and bench.latch.read_text() == stopped)

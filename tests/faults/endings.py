@@ -10,6 +10,7 @@ from pathlib import Path
 
 from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.ros.processes import all_processes, run_processes
+from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.checkpoint import load_latest
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -23,7 +24,7 @@ from .system import FEW
 
 ACTOR = "actor0"
 ALLOWED_S = 5.0
-START_LIMIT_S = 60.0
+START_LIMIT_S = 240.0
 SETTINGS = {
     "task": "reach",
     "demos": 0,
@@ -70,9 +71,10 @@ def _until_accepted(run: RunFolder, supervisor: Supervisor, count: int) -> None:
 
 
 def _end(supervisor: Supervisor, name: str, number: signal.Signals) -> None:
-    os.kill(supervisor.pids()[name], number)
-    begin_s = time.monotonic()
-    while supervisor.states()[name] == "running":
-        assert time.monotonic() - begin_s < ALLOWED_S, f"{name} goes on after {number.name}"
-        time.sleep(0.01)
+    with Lateness() as machine:
+        os.kill(supervisor.pids()[name], number)
+        begin_s = time.monotonic()
+        eventually(lambda: supervisor.states()[name] != "running", found=lambda: name)
+        took_s = time.monotonic() - begin_s
+    assert took_s < ALLOWED_S + 10.0 * machine.worst_s, f"{name}: {took_s} s after {number.name}"
     assert supervisor.finished(name), supervisor.states()

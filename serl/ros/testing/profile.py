@@ -303,7 +303,7 @@ class ProfileSuite:
         try:
             self._check_stop(bench, before, begin_s)
         finally:
-            bench.signal("guard", signal.SIGCONT)
+            bench.wake_guard()
 
     @pytest.mark.parametrize(
         ("fault", "report"),

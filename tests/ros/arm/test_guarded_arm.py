@@ -176,8 +176,11 @@ def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
         return len(steps) > 20
 
     guarded.make_ready()
-    eventually(is_whole, 60.0, lambda: f"{guarded.state}; {len(steps)} steps")
-    moved = [float(step.action[1]) for step in steps]
+    for _ in range(TRIES):
+        eventually(is_whole, found=lambda: f"{guarded.state}; {len(steps)} steps")
+        moved = [float(step.action[1]) for step in steps]
+        if not _has_late_step([*steps]):
+            break
     assert abs(moved[0]) == 1.0, "a guard that waits for the first target moves the arm to it"
     assert moved[10:13] == [0.0] * 3, "it rests for half a second after a person"
     assert moved[0] * min(moved[15:], key=lambda value: moved[0] * value) < 0, "then it goes on"

