@@ -244,9 +244,9 @@ def test_failed_tests_of_a_group_are_tried_again(tmp_path: Path) -> None:
         '@pytest.mark.parametrize("where", ["me@home", "b"])\n'
         "def test_it(where): assert where == 'b'\n"
     )
-    run = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path]
+    run = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path)]
     subprocess.run([*run, "-n", "1", "--dist", "loadgroup"], cwd=tmp_path, capture_output=True)
-    failed = [sys.executable, ROOT / ".ci/failed.py"]
+    failed = [sys.executable, str(ROOT / ".ci/failed.py")]
     (tmp_path / "failed.txt").write_bytes(subprocess.check_output(failed, cwd=tmp_path))
     again = subprocess.run([*run, "@failed.txt"], cwd=tmp_path, capture_output=True, text=True)
     assert "1 failed in" in again.stdout

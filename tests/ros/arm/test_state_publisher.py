@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Watched:
     def subscribe(self, *topics: Any) -> None:
         """Late, as a program that is started beside a training."""
         for topic in topics:
-            self.node.subscribe(topic, lambda m, name=topic.name: self.found.__setitem__(name, m))
+            self.node.subscribe(topic, partial(self.found.__setitem__, topic.name))
 
     def until_found(self, reading: Any, *names: str) -> None:
         def is_found() -> bool:
@@ -98,7 +99,12 @@ def test_readings_between_two_periods_are_dropped(stack: ExitStack, tmp_path: Pa
     seen.node.subscribe(topic, received.append)
     seen.robot.reset(0)
     reading = seen.robot.observe()
-    eventually(lambda: seen.publisher.on_reading(reading) or received)
+
+    def is_received() -> bool:
+        seen.publisher.on_reading(reading)
+        return bool(received)
+
+    eventually(is_received)
     received.clear()
     for _ in range(100_000):
         seen.publisher.on_reading(reading)
