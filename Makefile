@@ -1,6 +1,6 @@
 # A fresh clone needs nothing first: every target builds .venv once and reuses it.
 
-TASK ?= pick_cube
+TASK ?= drawer --preset practice
 SEED ?= 1
 WORKERS ?= 4
 # Tried in this order; the first from 3.11 to 3.13 (what the ROS 2 wheels exist for) is used.

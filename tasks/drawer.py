@@ -28,7 +28,7 @@ from serl.tasks.parts.arm_task import (
     tool_state,
 )
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar
-from serl.tasks.parts.training_defaults import from_pixels, from_state
+from serl.tasks.parts.training_defaults import from_pixels, from_state_alone
 from serl.types import Action, Array, Observation
 
 _TRAVEL_M = 0.16
@@ -114,8 +114,8 @@ class Drawer(ArmTask):
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Return tuned settings: RL improves a policy cloned from 20 demonstrations."""
-        return from_pixels(10_000) if self.config.observe == "pixels" else from_state(5000)
+        """Return tuned settings: RL improves a policy cloned from 10 or 20 demonstrations."""
+        return from_pixels(10_000) if self.config.observe == "pixels" else from_state_alone(8000)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         spread = np.array(self.config.spread_m)

@@ -181,8 +181,10 @@ def test_make_train_trains_what_it_says() -> None:
     printed = subprocess.run(
         ["make", "--dry-run", "train", "SEED=2"], cwd=ROOT, capture_output=True, text=True
     )
-    assert f".venv/bin/{TRAIN}" in printed.stdout
-    assert plugins.load("task", "pick_cube")().training_defaults()["required_success_rate"] == 0.9
+    command = "serl train drawer --preset practice"
+    assert f".venv/bin/{command} --seed 2" in printed.stdout
+    assert f"`{command}`" in (ROOT / "docs/first-training.md").read_text(encoding="utf-8")
+    assert plugins.load("task", "drawer")().training_defaults()["required_success_rate"] == 0.9
 
 
 def test_list(shell: Shell) -> None:
@@ -202,7 +204,7 @@ def test_a_run_holds_the_files_of_the_reference(trained: RunFolder) -> None:
     listed = re.findall(r"^\| `([\w.]+/?)", page, re.MULTILINE)
     assert {"report.html", "episodes/", "checkpoints/"} <= set(listed)
     missing = {name for name in listed if not (trained.path / name).exists()}
-    of_other_runs = {"inherited/", "guard/", "stages/", "deployments/"}
+    of_other_runs = {"inherited/", "guard/", "stages/", "deployments/", "cameras.json"}
     of_running_ones = {"console.json", "learner.lock"}
     assert missing - of_other_runs - of_running_ones == {"demonstrations/"}, "left out, to be short"
 

@@ -1,11 +1,11 @@
 """Makes the films of the documentation.
 
     python docs/images/make.py takeover
-    python docs/images/make.py learning RUN --steps 0 500 1000 6000
+    python docs/images/make.py learning RUN --steps 0 2000 4000 8000
     python docs/images/make.py gallery [TASK ...] [--runs FOLDER]
 
 `takeover`: a simulated human takes over from a careless policy. `learning`: the policy of one run
-at some of its checkpoints, on the same starts (step 0: its network before any training).
+at some of its checkpoints, on the same starts (step 0: cloned from the demonstrations).
 `gallery`: an episode of each task, by the best policy that a run of it in the folder has trained,
 else by the scripted expert; updates docs/tasks.md.
 """
@@ -26,10 +26,9 @@ from serl.clock import VirtualClock
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.runs.assembly import make_acting_agent
 from serl.runs.checkpoint import load, pick
 from serl.runs.folder import RunFolder
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.task_setup import make_task
 from serl.runs.trials import Examiner
 from serl.system.video import INK, QUIET, Caption, draw_caption, font
 from serl.task import SimulatedTask
@@ -88,7 +87,7 @@ def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
 
     Args:
         path: folder of the run.
-        steps: steps of its checkpoints; 0 for the network before any training.
+        steps: steps of its checkpoints; 0 for the policy cloned from demonstrations.
         trials: trials of each policy, whose successes are written beside it.
         shown: number of these trials that are shown.
     """
@@ -97,14 +96,10 @@ def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
     seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, trials)
     panels = []
     for step in steps:
-        if step:
-            weights = load(pick(folder.checkpoints, step)).arrays["actor"]
-        else:
-            spec = make_spec(make_task(folder.config))
-            weights = make_acting_agent(folder.config, spec, 0).actor_weights()
+        weights = load(pick(folder.checkpoints, step)).arrays["actor"]
         won = examiner.evaluate(weights, Purpose.FINAL, trials).successes
         print(f"step {step:,}: {won} of {trials} trials succeed", flush=True)
-        lines = f"step {step:,}", f"{won} of {trials} trials succeed"
+        lines = f"step {step:,}" if step else "cloned", f"{won} of {trials} trials succeed"
         films = [examiner.film(weights, [seed], PANEL_PX) for seed in list(seeds)[:shown]]
         panels.append([[_titled(frame, lines) for frame in film] for film in films])
     frames: list[Image] = []
@@ -200,7 +195,7 @@ def main() -> None:
     kinds.add_parser("takeover")
     learned = kinds.add_parser("learning")
     learned.add_argument("run", type=Path)
-    learned.add_argument("--steps", type=int, nargs="+", default=[0, 1000, 3000, 6000])
+    learned.add_argument("--steps", type=int, nargs="+", default=[0, 2000, 4000, 8000])
     learned.add_argument("--trials", type=int, default=20)
     learned.add_argument("--shown", type=int, default=1)
     shown = kinds.add_parser("gallery")

@@ -29,7 +29,8 @@ class SACConfig(AgentConfig):
         tau: share of the critic that its target takes over per critic step.
         learning_rate: learning rate of Adam, for actor, critic and temperature.
         temperature: initial weight of the entropy.
-        temperature_learning_rate: learning rate of the temperature; None for `learning_rate`.
+        temperature_learning_rate: learning rate of the temperature; None for `learning_rate`; 0
+            keeps the temperature, whatever the entropy.
         target_entropy: target entropy in nats; None for `entropy_per_dimension`.
         entropy_per_dimension: target entropy for each entry of the action, in nats.
         initial_std: standard deviation before tanh that the policy begins with, which cloning by
@@ -76,7 +77,7 @@ class SACConfig(AgentConfig):
     tau: float = Field(0.005, gt=0.0, le=1.0)
     learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
     temperature: float = Field(0.01, gt=0.0, le=1000.0)
-    temperature_learning_rate: float | None = Field(None, gt=0.0, le=1.0)
+    temperature_learning_rate: float | None = Field(None, ge=0.0, le=1.0)
     target_entropy: float | None = None
     entropy_per_dimension: float = Field(-0.5, ge=-100.0, le=100.0)
     initial_std: Std | Literal["target"] | None = None

@@ -116,7 +116,8 @@ class SAC:
         if config.cached_features and not (self.trunk or state_size):
             self.encoder.flat.requires_grad_(False)  # no part of it has any input
         start = torch.tensor([math.log(config.temperature)], device=self.device)
-        self.temperature = Group(start, config.temperature_learning_rate or rate)
+        own = config.temperature_learning_rate
+        self.temperature = Group(start, rate if own is None else own)
         self.mean = torch.zeros(state_size, device=self.device)
         self.std = torch.ones(state_size, device=self.device)
         self.updates = 0

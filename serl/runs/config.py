@@ -89,8 +89,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
             "perception": {"bias_m": 0.0025, "bias_rad": 0.035, "delay_s": 0.1, "dropout": 0.05}
         },
     },
+    "practice": {
+        "demos": 10,
+        "demonstrator": "human",
+        "intervention": "none",
+        "baseline": "clone",
+    },
 }
-"""Settings by the name of a preset; "hard" is a lab's, with people and cameras as they are."""
+"""Settings by the name of a preset.
+
+"hard" is a lab's, with people and cameras as they are; "practice" shows what a policy learns alone
+from few demonstrations of a simulated person, beside a clone of these demonstrations.
+"""
 
 DATA_ONLY = "data only"
 """Validation context of a configuration that must not run plug-in code; see `RunFolder.open`."""
@@ -105,6 +115,8 @@ class TrainConfig(BaseModel):
         preset: a named set of settings (see `PRESETS`); settings given explicitly override it.
             "hard" trains under a lab's conditions: a person's demonstrations and help, and a
             camera's errors.
+            "practice" trains without a human from 10 demonstrations like a person's, and compares
+            the result with a clone of them.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
         recipe: settings of a published agent that replace the task's tuned ones; see
@@ -153,7 +165,7 @@ class TrainConfig(BaseModel):
 
     task: str = "pick_cube"
     task_config: dict[str, Any] = {}
-    preset: Literal["none", "hard"] = "none"
+    preset: Literal["none", "hard", "practice"] = "none"
     stages: dict[StageName, Stage] | None = None
     recipe: Literal["hil_serl"] | None = None
     observe: Literal["state", "pixels"] | None = None

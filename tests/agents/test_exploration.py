@@ -67,9 +67,9 @@ def test_cloning_leaves_the_first_standard_deviation_as_it_is() -> None:
 
 
 def test_the_temperature_can_learn_at_a_rate_of_its_own() -> None:
-    for rate in (3e-3, None):
+    for rate in (3e-3, 0.0, None):
         agent = make(temperature_learning_rate=rate, learning_rate=1e-4)
         before = agent.temperature.flat.item()
         agent.update(make_batch())
         moved = abs(agent.temperature.flat.item() - before)
-        assert moved == pytest.approx(rate or 1e-4, rel=0.02)
+        assert moved == pytest.approx(1e-4 if rate is None else rate, rel=0.02)

@@ -48,6 +48,12 @@ def test_presets_are_those_that_can_be_selected() -> None:
         resolve({"preset": "harder"})
 
 
+def test_practice_has_few_demonstrations_of_a_person_a_clone_and_no_help() -> None:
+    config = run_settings("drawer", {"preset": "practice"}, {"seed": 1})
+    assert (config.demonstrator, config.demos, config.intervention) == ("human", 10, "none")
+    assert config.baseline == "clone"
+
+
 @pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion", "timing_belt"])
 def test_the_hard_preset_suits_tasks_of_tools(task: str) -> None:
     config = run_settings(task, {"preset": "hard"}, {})
