@@ -231,10 +231,10 @@ def stop_in_a_reset(folder: Path) -> None:
     task = make_task(config)
     robot: Any = plugins.make_simulation(task)
     robot.reset(3)
-    reset = make_scene_reset(config, task, robot, "actor0", 0)
-    assert isinstance(reset, ArmReset)
     gains: list[str | None] = []
     robot.modes, robot.gains, robot.switch = ("precision",), None, gains.append
+    reset = make_scene_reset(config, task, robot, "actor0", 0)
+    assert isinstance(reset, ArmReset)
     actor, records = _actor(robot, task, reset=reset)
     site, seen = cast(FakeSite, actor.site), list[tuple[str, list[str | None]]]()
     site.teleop = _StopPresser(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -139,6 +140,7 @@ class FakeCameraArm(FakeRobot):
         update={"images": {"wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8")}}
     )
     silence_s: Callable[[], float]
+    arms: tuple[Any, ...] = ()  # no driver whose settings could be read
 
     def beat(self) -> None:
         pass
