@@ -220,9 +220,7 @@ def _reason(records: list[Record]) -> str:
 
 def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
     """Run an episode whose arm is stuck from its fifth step on; its records, and steps learned."""
-    bench.misbehave()
-    bench.take()
-    bench.recover()
+    bench.make_ready()  # ends also the hold of the try before
     aside = along_y(bench, 1.0)
     records: list[Record] = []
 
