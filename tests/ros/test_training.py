@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     tmp_path: Path, start: Start
 ) -> None:
     """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile."""
-    command = start("train", "reach", **TINY, steps=1200, actors=2)
+    command = start("train", "reach", **TINY, steps=3000, actors=2)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
@@ -186,6 +187,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     assert told.endswith(f"going on from {older.name}")
     assert any(told == row["text"] for row in rows(run, "event"))
     assert run.report.exists()
+    shutil.rmtree(newest, ignore_errors=True)  # kept if few steps were left to train
     assert_sound(run)
 
 
