@@ -6,11 +6,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from serl.errors import BadInput
 
-Signed = tuple[float, float]
+
+def _check_signs(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not low < 0.0 < high:
+        raise ValueError(f"{bounds}: expected a number below 0 and one above")
+    return bounds
+
+
+Signed = Annotated[tuple[float, float], AfterValidator(_check_signs)]
 """A negative lower bound and a positive upper bound."""
 
 Value = bool | float | str
@@ -52,14 +60,6 @@ class ComplianceTable(BaseModel):
         if not isinstance(values, Mapping):
             return values
         return {axis: to for name, to in values.items() for axis in _GROUPS.get(name, (name,))}
-
-    @field_validator("clip")
-    @classmethod
-    def _check_clip(cls, clip: dict[Axis, Signed]) -> dict[Axis, Signed]:
-        for axis, (low, high) in clip.items():
-            if not low < 0.0 < high:
-                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
-        return clip
 
     def rows(self) -> Iterator[tuple[Quantity, Axis, float]]:
         """Yield each number with its quantity and axis; clips are distances from 0."""
@@ -140,13 +140,6 @@ class ErrorClip(BaseModel):
     ry: Signed
     rz: Signed
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for axis, (low, high) in self:
-            if not low < 0.0 < high:
-                raise ValueError(f"{axis} {(low, high)}: expected a number below 0 and one above")
-        return self
-
 
 class Gains(BaseModel):
     """Controller parameters that can be changed at run time, and the resulting stiffness.
@@ -206,16 +199,12 @@ class ControllerProfile(BaseModel):
             raise ValueError(f"modes: expected each to change the same parameters, got {changed}")
         named = {name for row in self.table_parameters.values() for name in row.values()}
         used = named.union(*changed.values()) if named else named
-        if unset := sorted(each for each in used if not self._is_number(each)):
+        if unset := sorted(n for n in used if not isinstance(self.parameters.get(n), float)):
             raise ValueError(
                 f"table_parameters: {', '.join(unset)}: expected numbers among `parameters`, so "
                 "that the next start restores them"
             )
         return self
-
-    def _is_number(self, name: str) -> bool:
-        value = self.parameters.get(name)
-        return isinstance(value, float) and not isinstance(value, bool)
 
     def with_compliance(self, compliance: TaskCompliance) -> Self:
         """Return the controller with a task's table from the start, and that of resets as a mode.

@@ -108,7 +108,7 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
 def begins_inherited(config: TrainConfig) -> bool:
     """Return whether the policy at the first step is that of another run, without a warm-up."""
     given = config.init_from
-    return given.run is not None and (not config.learner.warm_up or "critics" in (given.load or ()))
+    return given.run is not None and (not config.learner.warm_up or given.loads("critics"))
 
 
 def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:

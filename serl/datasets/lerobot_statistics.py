@@ -1,7 +1,7 @@
 """Statistics of a LeRobotDataset: of each episode, and of all from those of the episodes.
 
-LeRobot merges the statistics of data sets in the same way: minimum, maximum, mean and standard
-deviation are exact, a quantile is the mean of the episodes' quantiles. No rows are kept.
+Minimum, maximum, mean and standard deviation of all are exact; a quantile is the mean of the
+episodes' quantiles. No rows are kept.
 """
 
 from __future__ import annotations

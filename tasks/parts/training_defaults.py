@@ -33,7 +33,7 @@ def from_state_alone(steps: int, required: float | None = 0.9, **agent: Any) -> 
 
     Sampled actions stay near the mode, or no episode with exploration succeeds; LayerNorm bounds
     what critics expect of actions that no data covers; cloning fades, as its pull towards slow
-    demonstrations costs success. Each of these was needed on `drawer`; see docs/benchmarks.md.
+    demonstrations costs success. docs/benchmarks.md has what each was worth on `drawer`.
 
     Args:
         steps: number of environment steps.

@@ -94,6 +94,8 @@ def test_an_inherited_policy_has_a_warm_up_unless_its_critics_come_too() -> None
     assert [inherited(0), inherited(5), inherited(5, "actor")] == [False, False, False]
     assert inherited(0, "actor")
     assert inherited(5, "actor", "critics")
+    whole = resolve(SETTINGS, {"init_from": "other", "learner": {"warm_up": 5}})
+    assert training.begins_inherited(whole), "without `load` the critics come too"
 
 
 def test_no_baseline_is_the_default() -> None:
