@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ FORMAT = 1
 FOLDER = ".columns"
 _TEXTS = {"reward_provenance", "source"}
 _SPEC = b"serl.spec"
+_TOGETHER = 1000  # episodes of which an Arrow table is made at once
 
 
 class Table:
@@ -179,65 +181,89 @@ def _mapped(folder: Path) -> _Tables | None:
 def _built(found: Mapping[str, Path], before: _Tables | None) -> _Tables:
     """Return the tables of episodes, with those of earlier tables taken from them."""
     known = dict(before.pieces()) if before else {}
-    pieces, spec = [], before.spec if before and not known.keys().isdisjoint(found) else b""
-    for name, path in found.items():
-        if name in known:
-            pieces.append(known[name])
-            continue
-        episode = read_columns(path)
-        own = episode.spec.limited_to(())
-        if spec and (other := Spec.model_validate_json(spec)) != own:
-            raise SpecMismatch(f"{path}: other than earlier episodes: {own.difference(other)}")
-        spec = spec or own.model_dump_json().encode()
-        pieces.append(_Tables(_steps(episode), _episode(episode, name)))
+    spec = None
+    if before and not known.keys().isdisjoint(found):
+        spec = Spec.model_validate_json(before.spec)
+    pieces = list[_Tables]()
+    together = groupby(enumerate(found), lambda each: (each[1] in known, each[0] // _TOGETHER))
+    for (in_cache, _), group in together:
+        names = [name for _, name in group]
+        if in_cache:
+            pieces += [known[name] for name in names]
+        else:
+            read = {name: read_columns(found[name]) for name in names}
+            spec = _common_spec(spec, {found[name]: each.spec for name, each in read.items()})
+            pieces.append(_Tables(_steps(list(read.values())), _episodes(read)))
+    assert spec is not None
+    episodes = pa.concat_tables([piece.episodes for piece in pieces]).combine_chunks()
     steps = pa.concat_tables([piece.steps for piece in pieces])
-    lengths = [piece.steps.num_rows for piece in pieces]
-    numbers = pa.array(np.repeat(np.arange(len(pieces), dtype=np.int32), lengths))
+    numbers = np.repeat(np.arange(len(found), dtype=np.int32), episodes.column("steps").to_numpy())
     place = steps.schema.get_field_index("episode")
-    steps = steps.set_column(place, "episode", numbers).unify_dictionaries()
-    episodes = pa.concat_tables([piece.episodes for piece in pieces])
-    return _Tables(
-        steps.combine_chunks().replace_schema_metadata({_SPEC: spec}), episodes.combine_chunks()
-    )
+    steps = steps.set_column(place, "episode", pa.array(numbers)).unify_dictionaries()
+    described = {_SPEC: spec.model_dump_json().encode()}
+    return _Tables(steps.combine_chunks().replace_schema_metadata(described), episodes)
 
 
-def _steps(episode: EpisodeColumns) -> pa.Table:
-    """Return the rows of an episode's steps; the number of the episode is not known yet."""
-    count = episode.key.index
-    columns: dict[str, Any] = {
-        "episode": pa.array(np.zeros(count, np.int32)),
-        "index": pa.array(np.arange(count, dtype=np.int32)),
-    }
-    columns |= {f"state.{name}": _lists(array) for name, array in episode.state.items()}
-    columns |= {"requested": _lists(episode.requested), "action": _lists(episode.action)}
-    for name, array in episode.scalars.items():
-        column = pa.array(array)
-        columns[name] = column.dictionary_encode() if name in _TEXTS else column
+def _common_spec(spec: Spec | None, specs: Mapping[Path, Spec]) -> Spec:
+    """Return the spec of files without images; raise `SpecMismatch` if one has another."""
+    last = None
+    for path, each in specs.items():
+        if each is not last:  # episodes of a run share theirs
+            last, own = each, each.limited_to(())
+            if spec is not None and own != spec:
+                raise SpecMismatch(f"{path}: other than earlier episodes: {own.difference(spec)}")
+            spec = own
+    assert spec is not None
+    return spec
+
+
+def _steps(episodes: Sequence[EpisodeColumns]) -> pa.Table:
+    """Return the rows of the steps of episodes; the numbers of the episodes are not known yet."""
+    index = np.concatenate([np.arange(each.key.index, dtype=np.int32) for each in episodes])
+    columns = {"episode": pa.array(np.zeros_like(index)), "index": pa.array(index)}
+    for part in episodes[0].state:
+        columns[f"state.{part}"] = _lists(np.concatenate([each.state[part] for each in episodes]))
+    columns["requested"] = _lists(np.concatenate([each.requested for each in episodes]))
+    columns["action"] = _lists(np.concatenate([each.action for each in episodes]))
+    for name in episodes[0].scalars:
+        arrays = [each.scalars[name] for each in episodes]
+        if name in _TEXTS:  # not as one array, which has the longest text's size in each row
+            texts = pa.chunked_array([pa.array(array, pa.string()) for array in arrays])
+            columns[name] = texts.combine_chunks().dictionary_encode()
+        else:
+            columns[name] = pa.array(np.concatenate(arrays))
     return pa.table(columns)
 
 
-def _episode(episode: EpisodeColumns, name: str) -> pa.Table:
-    """Return the row of an episode."""
+def _episodes(episodes: Mapping[str, EpisodeColumns]) -> pa.Table:
+    """Return the rows of episodes, by name."""
+    rows = [_episode(name, episode) for name, episode in episodes.items()]
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    for part, array in next(iter(episodes.values())).state.items():
+        unknown = {part: np.full(array.shape[1:], np.nan, np.float32)}
+        finals = [(each.final or unknown)[part] for each in episodes.values()]
+        columns[f"final.{part}"] = _lists(np.stack(finals))
+    return pa.table(columns)
+
+
+def _episode(name: str, episode: EpisodeColumns) -> dict[str, Any]:
+    """Return the row of an episode, without its final state."""
     key, scalars = episode.key, episode.scalars
-    columns: dict[str, Any] = {
-        "name": [name],
-        "run": [key.run],
-        "actor": [key.actor],
-        "epoch": [key.epoch],
-        "episode": [key.episode],
-        "steps": [key.index],
-        "success": [episode.success],
-        "reason": [episode.reason],
-        "ended": [episode.final is not None],
-        "return": [float(scalars["reward"].sum())],
-        "human_steps": [int((scalars["source"] == ActionSource.HUMAN).sum())],
-        "script_steps": [int((scalars["source"] == ActionSource.SCRIPT).sum())],
-        "wall_s": [float(scalars["wall_s"][0]) if key.index else math.nan],
+    return {
+        "name": name,
+        "run": key.run,
+        "actor": key.actor,
+        "epoch": key.epoch,
+        "episode": key.episode,
+        "steps": key.index,
+        "success": episode.success,
+        "reason": episode.reason,
+        "ended": episode.final is not None,
+        "return": float(scalars["reward"].sum()),
+        "human_steps": int((scalars["source"] == ActionSource.HUMAN).sum()),
+        "script_steps": int((scalars["source"] == ActionSource.SCRIPT).sum()),
+        "wall_s": float(scalars["wall_s"][0]) if key.index else math.nan,
     }
-    for part, array in episode.state.items():
-        unknown = np.full(array.shape[1:], np.nan, np.float32)
-        columns[f"final.{part}"] = _lists((episode.final or {}).get(part, unknown)[None])
-    return pa.table(columns)
 
 
 def _lists(array: np.ndarray[Any, Any]) -> pa.Array:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -79,13 +80,14 @@ class EpisodeFile:
     Attributes:
         metadata: run, actor, epoch, episode, images, spec, format; empty until they are written.
         spec: spec that the records fit; None until it is written.
+        messages: messages of its records; None until the spec is known, and in format 2.
     """
 
     def __init__(self, path: Path, checksum: bool = False) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
         self.spec: Spec | None = None
-        self._messages: StepMessages | None = None  # None in format 2
+        self.messages: StepMessages | None = None
         self._reader = McapReader(path, _MAX_BLOCK_BYTES, checksum)
         self._count = 0
         self._declarations = 0
@@ -181,6 +183,10 @@ class EpisodeFile:
         counts = self._reader.summary_counts()
         return counts.get(STEP, 0) + counts.get(END, 0)
 
+    def checked_data(self, max_bytes: int) -> bytes | None:
+        """Return all bytes of a sealed file before its summary, as `McapReader.checked_data`."""
+        return self._reader.checked_data(max_bytes)
+
     def _message(self, block: Block) -> Message:
         """Return the record in a chunk; raise `CorruptData` if one before it is missing."""
         if self.spec is None:
@@ -196,8 +202,8 @@ class EpisodeFile:
             raise CorruptData(f"expected record {self._count}, found {chunk.sequence}")
         self._count += 1
         kind, (first, *stored) = chunk.channels[0], chunk.data
-        if self._messages is not None:
-            first = self._messages.text(kind, first)
+        if self.messages is not None:
+            first = self.messages.text(kind, first)
             stored = stored[: len(self.spec.observation.images)]
         return Message(kind, bytes(first), tuple(stored), chunk.time_ns, block.start)
 
@@ -218,20 +224,23 @@ class EpisodeFile:
             raise CorruptData(f"holds episode {found}, named as another")
         if metadata["images"] not in ENCODINGS:
             raise CorruptData(f"images in an unknown encoding: {short(metadata['images'])}")
-        try:
-            spec = Spec.model_validate_json(metadata["spec"])
-        except ValidationError as error:
-            raise CorruptData("the spec cannot be read") from error
-        _check_sizes(spec)
-        self.spec = spec
-        if metadata["format"] == FORMAT:
-            self._messages = StepMessages(spec)
+        self.spec, messages = _spec(metadata["spec"])
+        self.messages = messages if metadata["format"] == FORMAT else None
         self.metadata = metadata
         self._encoding = ENCODINGS[metadata["images"]]
 
 
-def _check_sizes(spec: Spec) -> None:
-    """Raise `CorruptData` unless records of this spec fit their bounds."""
+@lru_cache(maxsize=8)
+def _spec(text: str) -> tuple[Spec, StepMessages]:
+    """Return the spec in a file, and the messages of its records; episodes of a run share both.
+
+    Raises:
+        CorruptData: it cannot be read, or its records do not fit their bounds.
+    """
+    try:
+        spec = Spec.model_validate_json(text)
+    except ValidationError as error:
+        raise CorruptData("the spec cannot be read") from error
     if len(spec.action.shape) != 1:
         raise CorruptData(f"an action of shape {list(spec.action.shape)}, expected one axis")
     shapes = [array.shape for array in (*spec.observation.state.values(), spec.action, spec.action)]
@@ -240,6 +249,7 @@ def _check_sizes(spec: Spec) -> None:
     size = sum(prod(image.shape) for image in spec.observation.images.values())
     if size > MAX_RECORD_BYTES:
         raise CorruptData(f"a spec with images of {size} bytes, allowed {MAX_RECORD_BYTES}")
+    return spec, StepMessages(spec)
 
 
 def episode_name(path: Path) -> EpisodeName:

@@ -28,8 +28,10 @@ HEAD = struct.Struct("<BQ")  # opcode and length of a record
 _MESSAGE = struct.Struct("<HIQQ")  # channel, sequence, log time, publish time
 _CHUNK = struct.Struct("<QQQIIQ")  # two times, size, checksum, length of a codec's name, length
 _CRC = struct.Struct("<I")
-_INDEX_BYTES = 22  # length of a message index of one entry, the only length in episode files
-_INDEX_HEAD = HEAD.pack(Opcode.MESSAGE_INDEX, _INDEX_BYTES)
+CHUNK_HEAD_BYTES = HEAD.size + _CHUNK.size
+_INDEX_HEAD = HEAD.pack(Opcode.MESSAGE_INDEX, 22)  # of one entry, as all in episode files
+INDEX_BYTES = len(_INDEX_HEAD) + 22
+_DATA_END = HEAD.pack(Opcode.DATA_END, _CRC.size)
 _FOOTER_BYTES = 20
 _AHEAD_BYTES = 1 << 20
 MAX_DECLARATIONS = 256
@@ -119,6 +121,33 @@ class McapReader:
         Raises:
             CorruptData: the file is truncated, or damaged after the data.
         """
+        start, summary = self._summary()
+        try:
+            for opcode, body in _split(summary[: -(HEAD.size + _FOOTER_BYTES - _CRC.size)]):
+                if opcode == Opcode.STATISTICS:
+                    return dict(parse(Statistics, body).channel_message_counts)
+        except CorruptData as cause:
+            raise self.corrupt(start, f"summary: {cause}") from cause
+        raise self.corrupt(start, "summary: it has no statistics")
+
+    def checked_data(self, max_bytes: int) -> bytes | None:
+        """Return all bytes of a sealed file before its summary; the offset stays where it is.
+
+        Returns:
+            None if they are more than `max_bytes`, or do not fit their checksum.
+
+        Raises:
+            CorruptData: the file is truncated, or damaged after the data.
+        """
+        size = self._summary()[0] - len(_DATA_END) - _CRC.size
+        if not 0 < size <= max_bytes:
+            return None
+        data = os.pread(self._file.fileno(), size, 0)
+        end = os.pread(self._file.fileno(), len(_DATA_END) + _CRC.size, size)
+        return data if end == _DATA_END + _CRC.pack(crc32(data)) else None
+
+    def _summary(self) -> tuple[int, bytes]:
+        """Return the position and the bytes of the checked summary, with a part of the footer."""
         descriptor = self._file.fileno()
         size = os.fstat(descriptor).st_size
         tail = os.pread(descriptor, _FOOTER_BYTES + len(MAGIC), max(0, size - _FOOTER_BYTES - 8))
@@ -131,13 +160,7 @@ class McapReader:
         summary = os.pread(descriptor, end - start, start)
         if crc32(summary) != footer.summary_crc:
             raise self.corrupt(start, "the checksum of the summary does not match")
-        try:
-            for opcode, body in _split(summary[: -(HEAD.size + _FOOTER_BYTES - _CRC.size)]):
-                if opcode == Opcode.STATISTICS:
-                    return dict(parse(Statistics, body).channel_message_counts)
-        except CorruptData as cause:
-            raise self.corrupt(start, f"summary: {cause}") from cause
-        raise self.corrupt(start, "summary: it has no statistics")
+        return start, summary
 
     def corrupt(self, offset: int, cause: str) -> CorruptData:
         """Return the error that names the file, the byte and the cause."""
@@ -154,13 +177,12 @@ class McapReader:
 
     def _skip_indexes(self) -> None:
         """Go on after the complete indexes at the offset, of which a step has several."""
-        size = len(_INDEX_HEAD) + _INDEX_BYTES
-        while self._chunks and (index := self._bytes(self.offset, size)) is not None:
+        while self._chunks and (index := self._bytes(self.offset, INDEX_BYTES)) is not None:
             if index[: len(_INDEX_HEAD)] != _INDEX_HEAD:
                 return
             if self._checksum:
                 self._crc = crc32(index, self._crc)
-            self.offset += size
+            self.offset += INDEX_BYTES
 
     def _read_block(self) -> Block | None:
         """Return the record at the offset, or None while it is incomplete."""
@@ -204,7 +226,7 @@ class McapReader:
             few = self._declarations < MAX_DECLARATIONS
             return few and not self._chunks and length <= self._max_block_bytes
         if opcode == Opcode.MESSAGE_INDEX:
-            return self._chunks > 0 and length == _INDEX_BYTES
+            return self._chunks > 0 and length == INDEX_BYTES - len(_INDEX_HEAD)
         if opcode == Opcode.DATA_END:
             return length == _CRC.size
         return opcode == Opcode.CHUNK and length <= self._max_block_bytes

@@ -119,6 +119,7 @@ class StepMessages:
     Attributes:
         records: type of the message of a record, by kind.
         standard: topics and types of the standard messages, in order.
+        numbers: count of float32 numbers in the message of a record, by kind.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -136,10 +137,8 @@ class StepMessages:
             STEP: _schema("serl/msg/Step", start + state + action + end),
             END: _schema("serl/msg/End", start + state + end),
         }
-        self._heads = {
-            STEP: struct.Struct(f"<4sII{count + 2 * actions + 1}fI"),
-            END: struct.Struct(f"<4sII{count}fI"),
-        }
+        self.numbers = {STEP: count + 2 * actions + 1, END: count}
+        self._heads = {kind: struct.Struct(f"<4sII{n}fI") for kind, n in self.numbers.items()}
         self._names = list(sizes)
         self._standard = [
             message for name in sizes if (message := _standard(name, places, sizes)) is not None
