@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from serl.training.frames import FrameStack
 
 from ..test_api import OUTSIDE, trained
 
-Policy = runpy.run_path(str(Path(__file__).parents[2] / "docs/examples/run_onnx.py"))["Policy"]
+RUNNER = Path(__file__).parents[2] / "docs/examples/run_onnx.py"
+Policy = runpy.run_path(str(RUNNER))["Policy"]
 SMALL = {"encoder_channels": [4, 4, 8], "latent": 8, "encoder_weights": "none", "hidden": [8]}
 PIXELS = {"task": "pick_cube", "observe": "pixels"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -44,11 +47,24 @@ def test_onnx_runtime_computes_the_same_actions(tmp_path: Path, kind: str) -> No
     stack = FrameStack(loaded.config.agent.frames)
     seen = [random_observation(spec.observation, rng) for _ in range(20)]
     expected = np.stack([loaded.agent.act(stack(each), explore=False) for each in seen])
-    actions = np.stack([policy(each.state, each.images) for each in seen])
+    actions = np.stack([policy({**each.state, **each.images}) for each in seen])
     assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "the observations matter"
     np.testing.assert_allclose(actions, expected, atol=1e-5)
     assert policy.about["action"] == spec.action_names
     assert (policy.about["task"], policy.about["step"]) == (spec.task, 100)
+
+
+def test_the_runner_has_thirty_lines_and_needs_no_serl(tmp_path: Path) -> None:
+    run, out = trained(tmp_path), tmp_path / "policy.onnx"
+    assert main(["export", str(run.path), "--to", "onnx", "--out", str(out)]) == 0
+    shutil.copy(RUNNER, tmp_path)
+    assert len(RUNNER.read_text().splitlines()) <= 30
+    program = (
+        "import runpy, sys; sys.modules['serl'] = None; sys.argv = ['', 'policy.onnx']; "
+        "runpy.run_path('run_onnx.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
+    assert done.stdout.startswith(b"{'task': 'reach', 'step': 100"), done.stderr
 
 
 def test_a_batch_gives_an_action_for_each_row(tmp_path: Path) -> None:
