@@ -13,7 +13,7 @@ from serl.errors import BadInput
 from serl.system.files import check_destination, write_atomic
 
 DONE = 0
-DATA_FORMATS = ("lerobot", "minari", "robomimic")
+DATA_FORMATS = ("lerobot", "minari", "robomimic", "rerun")
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
@@ -106,5 +106,6 @@ def format_module(name: str) -> Any:
 
 
 def _missing(error: ImportError) -> BadInput:
-    """Return the error for a package that is not installed."""
-    return BadInput(f"{error.name} is not installed: pip install 'serl[export]'")
+    """Return the error for a package that is not installed, with the extra that has it."""
+    extra = "rerun" if error.name == "rerun" else "export"
+    return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
