@@ -332,6 +332,9 @@ class Rate:
 class EventFiles:
     """A writer of TensorBoard event files; a resumed run gets another file.
 
+    The files are those of `torch.utils.tensorboard.SummaryWriter`, the documented writer, which
+    writes through the same class; torch is too large to import for numbers.
+
     Args:
         folder: folder of the files; made if absent.
     """

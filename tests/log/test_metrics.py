@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,34 @@ def test_tensorboard_drops_what_is_learned_again(tmp_path: Path) -> None:
 def _scalars(events: EventAccumulator, tag: str) -> Any:
     tags = events.Tags()
     return events.Tensors(tag) if tag in tags["tensors"] else events.Scalars(tag)
+
+
+def test_event_files_hold_what_the_writer_of_torch_writes(tmp_path: Path) -> None:
+    """The documented `SummaryWriter`, which this process may import and `serl.log` may not."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with MetricsWriter(tmp_path / "own") as writer:
+        writer.write(30, EvaluationRow(20, 10, 7, 1.25, "selection"))
+        writer.write(20, ResumeRow(0))
+        writer.write(30, EvaluationRow(20, 10, 9, 0.1, "selection"))
+    for successes, cycle_time_s, purge_step in ((7, 1.25, None), (9, 0.1, 21)):
+        scalars = {"checkpoint": 20, "trials": 10, "successes": successes}
+        with SummaryWriter(str(tmp_path / "torch"), purge_step=purge_step) as theirs:
+            for name, value in {**scalars, "cycle_time_s": cycle_time_s}.items():
+                theirs.add_scalar(f"evaluation/{name}", value, 30)
+    own = list(_events(tmp_path / "own/tensorboard"))
+    assert own == list(_events(tmp_path / "torch"))
+    assert len(own) == 9
+
+
+def _events(folder: Path) -> Iterator[Any]:
+    """Each number and each restart in the event files of a folder."""
+    for file in sorted(folder.iterdir()):
+        for event in EventFileLoader(str(file)).Load():
+            if event.HasField("session_log"):
+                yield event.step, event.session_log
+            for value in event.summary.value:
+                yield event.step, value
 
 
 def test_no_file_has_no_rows(tmp_path: Path) -> None:
