@@ -26,7 +26,7 @@ import psutil
 import pytest
 import torch
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcap.opcode import Opcode
 from mcap.records import Metadata
@@ -381,6 +381,7 @@ def test_what_reaches_new_branches_is_refused_as_declared_or_decodes(tmp_path: P
     print(done.stderr.splitlines()[-1])  # noqa: T201
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=300), place=st.integers(0, 100))
 def test_any_bytes_anywhere(decoders: dict[str, Decoder], data: bytes, place: int) -> None:
     for name, decoder in decoders.items():

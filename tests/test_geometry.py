@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import BadInput
@@ -30,6 +30,7 @@ def vectors(size: float) -> st.SearchStrategy[Vector]:
     return st.tuples(number, number, number)
 
 
+@settings(deadline=None)
 @given(a=vectors(1.7), b=vectors(1.7), v=vectors(2.0))
 def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
@@ -42,6 +43,7 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
     assert norm(to_rotation_vector(minus)) <= math.pi + 1e-9
 
 
+@settings(deadline=None)
 @given(a=vectors(1.7), b=vectors(1.7))
 def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
@@ -56,6 +58,7 @@ def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Ve
         assert norm(between(start, q)) == pytest.approx(length, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(a=vectors(1.7), b=vectors(1.7), radius=st.floats(1e-3, math.pi))
 def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
     a: Vector, b: Vector, radius: float
@@ -84,6 +87,7 @@ def test_quaternions_that_are_none_are_refused(quaternion: tuple[float, ...]) ->
         normalized(quaternion)
 
 
+@settings(deadline=None)
 @given(v=vectors(2.0), centre=vectors(2.0), radius=st.floats(1e-3, 5.0))
 def test_the_nearest_point_is_on_the_way_and_not_beyond(
     v: Vector, centre: Vector, radius: float

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -58,6 +58,7 @@ def test_bounds_belong_to_what_fits() -> None:
         GRIPPER.validate_array(np.array([value], np.float32), "gripper")
 
 
+@settings(deadline=None)
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     low=st.none() | st.floats(-5, 0, width=32),

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serl.errors import BadInput
@@ -108,6 +108,7 @@ def test_the_tag_is_aes_256_gmac_under_a_fresh_nonce() -> None:
     assert topic_key(KEY, "/run/acks") == hmac.new(KEY, b"/run/acks", hashlib.sha256).digest()
 
 
+@settings(deadline=None)
 @given(message=st.binary(max_size=300))
 def test_a_genuine_message_comes_back_padded(message: bytes) -> None:
     signed = sign(KEY, message)
@@ -115,6 +116,7 @@ def test_a_genuine_message_comes_back_padded(message: bytes) -> None:
     assert bytes(verify(KEY, signed) or b"") == message.ljust(len(signed) - TAG_BYTES, b"\0")
 
 
+@settings(deadline=None)
 @given(message=st.binary(max_size=300), at=st.integers(min_value=0), flip=st.integers(1, 255))
 def test_one_changed_byte_is_noticed(message: bytes, at: int, flip: int) -> None:
     signed = bytearray(sign(KEY, message))
@@ -122,6 +124,7 @@ def test_one_changed_byte_is_noticed(message: bytes, at: int, flip: int) -> None
     assert verify(KEY, bytes(signed)) is None
 
 
+@settings(deadline=None)
 @given(cut=st.binary(max_size=64))
 def test_what_is_too_short_or_bears_no_tag_is_strange(cut: bytes) -> None:
     assert verify(KEY, cut) is None
