@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -144,13 +146,53 @@ def test_without_opengl_rays_draw_the_same_arm(monkeypatch: pytest.MonkeyPatch) 
 class Bare:
     """A simulation of another maker, without an appearance of its own."""
 
-    def __init__(self, arm: SimArm) -> None:
-        self.model, self.data = arm.model, arm.data
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self.model, self.data = model, mujoco.MjData(model)
+        mujoco.mj_forward(self.model, self.data)
 
 
-def test_the_model_of_another_simulation_is_drawn_as_it_is() -> None:
-    arm = picking()
-    other: Any = Bare(arm)
-    image = plugins.make_renderer(other, shadows=False).frame("front", 64, 48)
-    own = gl.GLRenderer(arm.model, arm.data, shadows=False).frame("front", 64, 48)
-    assert np.array_equal(image, own)
+def wedge(path: Path) -> Path:
+    """Write a right-angled wedge of 0.4 m as a binary STL file."""
+    corners = 0.4 * np.array([(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)], np.float32)
+    faces = np.zeros(4, [("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("flags", "<u2")])
+    faces["corners"] = corners[[(0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3)]]
+    path.write_bytes(bytes(80) + np.uint32(4).tobytes() + faces.tobytes())
+    return path
+
+
+def from_urdf(folder: Path) -> mujoco.MjModel:
+    """Load a URDF whose only link looks like a mesh, and add the camera of the pictures."""
+    path = folder / "wedge.urdf"
+    path.write_text(
+        '<robot name="wedge"><mujoco><compiler discardvisual="false"/></mujoco><link name="base">'
+        f'<visual><geometry><mesh filename="{wedge(folder / "wedge.stl")}"/></geometry>'
+        '<material name="blue"><color rgba="0 0 1 1"/></material></visual></link></robot>'
+    )
+    spec = mujoco.MjSpec.from_file(str(path))
+    spec.worldbody.add_camera(name="front", pos=(0.1, -1.5, 0.1), xyaxes=(1, 0, 0, 0, 0, 1))
+    spec.worldbody.add_light(pos=(0, -2, 2), dir=(0, 1, -1))
+    return spec.compile()
+
+
+def test_the_model_of_another_simulation_is_drawn_as_it_is(tmp_path: Path) -> None:
+    for model in (picking().model, from_urdf(tmp_path)):
+        other: Any = Bare(model)
+        image = plugins.make_renderer(other, shadows=False).frame("front", 64, 48)
+        own = gl.GLRenderer(other.model, other.data, shadows=False).frame("front", 64, 48)
+        assert np.array_equal(image, own)
+    colours = image.reshape(-1, 3).astype(int)
+    blue = colours[:, 2] > colours[:, :2].max(axis=1) + 100
+    assert 0.01 < blue.mean() < 0.3, "the mesh of the URDF"
+
+
+def test_meshes_of_a_scene_are_drawn_beside_the_arm(tmp_path: Path) -> None:
+    asset = f'<asset><mesh name="wedge" file="{wedge(tmp_path / "wedge.stl")}"/></asset>'
+    scene = replace(PickCube().scene, extra=asset)
+    scene = replace(scene, bodies=scene.bodies + '<geom name="wedge" type="mesh" mesh="wedge"/>')
+    arm = SimArm(scene, PickCube().config)
+    shown, own = arm.appearance(), arm.model.geom("wedge")
+    drawn = shown.model.geom("wedge")
+    places = [model.mesh_vert[model.mesh_vertadr[int(geom.dataid[0])] :][:4]
+              for model, geom in ((shown.model, drawn), (arm.model, own))]  # fmt: skip
+    assert np.array_equal(*places)
+    assert np.array_equal(shown.data.geom("wedge").xpos, arm.data.geom("wedge").xpos)
