@@ -85,14 +85,14 @@ Network = Literal["actor", "encoder"]
 Channels = Annotated[int, Field(ge=1, le=1024)]
 
 
-Packaged = Literal["tabletop", "insertion", "side"]
+PackagedEncoder = Literal["tabletop", "insertion", "side"]
 """Encoders shipped with the package: for a front and a wrist camera ("tabletop"), for two cameras
 at the hand ("insertion"), and for a side and a wrist camera ("side"). They are privileged: trained
 on the simulator's truth, on images of the scenes of serl's own tasks."""
 
 
 EncoderWeights = Annotated[
-    Literal["auto"] | Packaged | Path | None,
+    Literal["auto"] | PackagedEncoder | Path | None,
     BeforeValidator(lambda value: None if value == "none" else value),
 ]
 

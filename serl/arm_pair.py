@@ -1,4 +1,4 @@
-"""Two arms that one policy drives: the file that names them, and the frame that both share.
+"""Two arms driven by one policy: the file that names them, and the frame that both share.
 
     left: left.yaml
     right: {profile: right.yaml, namespace: /right, base_m: [1.1, 0.0, 0.0], quarter_turns: 2}
@@ -35,10 +35,8 @@ SIDES = {"left": LEFT, "right": RIGHT}
 
 _NAMESPACE = r"^(/|(/[A-Za-z][A-Za-z0-9_]*)+)$"
 _COSINES, _SINES = (1, 0, -1, 0), (0, 1, 0, -1)
-_PLANE: dict[Axis, tuple[Axis, Axis]] = {
-    **{axis: ("x", "y") for axis in ("x", "y")},
-    **{axis: ("roll", "pitch") for axis in ("roll", "pitch")},
-}
+_PLANES: tuple[tuple[Axis, Axis], ...] = (("x", "y"), ("roll", "pitch"))
+"""Pairs of axes that a turn about z mixes."""
 
 
 class PairedArm(BaseModel):
@@ -111,14 +109,14 @@ def read_pair(robot: str | None) -> ArmPair | None:
         pair = checked(ArmPair, values)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-    arms = {side: _beside(path, getattr(pair, side)) for side in SIDES}
+    arms = {side: _resolve_profile(path.parent, getattr(pair, side)) for side in SIDES}
     return pair.model_copy(update=arms)
 
 
-def _beside(path: Path, arm: PairedArm) -> PairedArm:
+def _resolve_profile(folder: Path, arm: PairedArm) -> PairedArm:
     if not arm.profile.endswith((".yaml", ".py")):
         return arm
-    return arm.model_copy(update={"profile": str((path.parent / arm.profile).resolve())})
+    return arm.model_copy(update={"profile": str((folder / arm.profile).resolve())})
 
 
 class Mount(NamedTuple):
@@ -138,17 +136,17 @@ class Mount(NamedTuple):
         return from_rotation_vector((0.0, 0.0, 0.5 * math.pi * self.quarters))
 
     @property
-    def back(self) -> Quaternion:
-        """The orientation of the common frame in that of the base."""
+    def inverse_turn(self) -> Quaternion:
+        """The orientation of the common frame in the frame of the base."""
         return from_rotation_vector((0.0, 0.0, -0.5 * math.pi * self.quarters))
 
     def to_common(self, v: Vector) -> Vector:
         """Return a vector of the arm's own frame in the common frame; lengths stay exact."""
-        return _turned(v, self.quarters)
+        return _turn(v, self.quarters)
 
     def to_own(self, v: Vector) -> Vector:
         """Return a vector of the common frame in the arm's own frame."""
-        return _turned(v, -self.quarters)
+        return _turn(v, -self.quarters)
 
     def common_pose(self, pose: Pose) -> Pose:
         """Return a pose of the arm's own frame in the common frame."""
@@ -158,7 +156,7 @@ class Mount(NamedTuple):
     def own_pose(self, pose: Pose) -> Pose:
         """Return a pose of the common frame in the arm's own frame."""
         position = self.to_own(subtract(pose.position, self.position))
-        return Pose(position, multiply(self.back, pose.quaternion))
+        return Pose(position, multiply(self.inverse_turn, pose.quaternion))
 
     def common_motion(self, motion: Motion) -> Motion:
         """Return a motion with its box in the common frame."""
@@ -178,15 +176,15 @@ class Mount(NamedTuple):
 
     def own_action(self, motion: Motion, action: Sequence[float]) -> list[float]:
         """Return an action of the common frame in the arm's own frame."""
-        return _action(motion, action, -self.quarters)
+        return _turn_action(motion, action, -self.quarters)
 
     def common_action(self, motion: Motion, action: Sequence[float]) -> list[float]:
         """Return an action of the arm's own frame in the common frame."""
-        return _action(motion, action, self.quarters)
+        return _turn_action(motion, action, self.quarters)
 
 
-AT_HOME = Mount((0.0, 0.0, 0.0), 0)
-"""Place of a base whose frame is the common one."""
+UNMOVED_BASE = Mount((0.0, 0.0, 0.0), 0)
+"""The mount of an arm whose own frame is the common frame."""
 
 
 def mount_of(side: str, arm: PairedArm, base: tuple[float, float, float, float]) -> Mount:
@@ -209,8 +207,8 @@ def mount_of(side: str, arm: PairedArm, base: tuple[float, float, float, float])
     return Mount((x, y, z), quarters % 4)
 
 
-def apart(left: Motion, right: Motion, clearance_m: float) -> tuple[Motion, Motion]:
-    """Return both motions with boxes on either side of a plane, `clearance_m` from each other.
+def separate_boxes(left: Motion, right: Motion, clearance_m: float) -> tuple[Motion, Motion]:
+    """Return both motions with their boxes at least `clearance_m` apart, either side of a plane.
 
     The plane is halfway between the boxes, across the axis along which they are farthest apart.
 
@@ -245,18 +243,20 @@ def apart(left: Motion, right: Motion, clearance_m: float) -> tuple[Motion, Moti
 
 
 def check_turnable(name: str, motion: Motion, mount: Mount) -> None:
-    """Raise `BadInput` unless each axis of an action is one of the arm's own frame, too."""
+    """Raise `BadInput` if an action lacks an axis that the arm's own frame needs."""
     if motion.frame == "tool" or mount.quarters % 2 == 0:
         return
-    for axis in motion.axes:
-        if missing := [other for other in _PLANE.get(axis, ()) if other not in motion.axes]:
+    for plane in _PLANES:
+        used = [axis for axis in plane if axis in motion.axes]
+        if len(used) == 1:
+            (missing,) = set(plane) - set(used)
             raise BadInput(
                 f"{name}: its base is turned by 90 degrees, and its actions move the tool along "
-                f"{axis} without {missing[0]}"
+                f"{used[0]} without {missing}"
             )
 
 
-def _turned(v: Vector, quarters: int) -> Vector:
+def _turn(v: Vector, quarters: int) -> Vector:
     cosine, sine = _COSINES[quarters % 4], _SINES[quarters % 4]
     return cosine * v[0] - sine * v[1], sine * v[0] + cosine * v[1], v[2]
 
@@ -277,15 +277,15 @@ def _sorted(first: Vector, second: Vector) -> tuple[Vector, Vector]:
     return low, high
 
 
-def _action(motion: Motion, action: Sequence[float], quarters: int) -> list[float]:
-    """Return an action whose axes are turned about z; a gripper's entry stays."""
+def _turn_action(motion: Motion, action: Sequence[float], quarters: int) -> list[float]:
+    """Return an action turned about z; a gripper's entry stays."""
     values = [float(value) for value in action]
     if motion.frame == "tool" or quarters % 4 == 0:
         return values
     given: Mapping[Axis, float] = dict(zip(motion.axes, values, strict=False))
     turned: dict[Axis, float] = dict(given)
     cosine, sine = _COSINES[quarters % 4], _SINES[quarters % 4]
-    for first, second in {pair for pair in _PLANE.values()}:
+    for first, second in _PLANES:
         a, b = given.get(first, 0.0), given.get(second, 0.0)
         turned[first], turned[second] = cosine * a - sine * b, sine * a + cosine * b
     return [*(turned[axis] for axis in motion.axes), *values[len(motion.axes) :]]

@@ -16,15 +16,15 @@ REAL = "camera"
 """Value used in place of a renderer for images of real cameras."""
 
 
-def checked_crop(crop: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def check_crop(crop: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
     """Return a crop; raise `ValueError` unless it is within the picture and not empty."""
     left, top, right, bottom = crop
     if not (0.0 <= left < right <= 1.0 and 0.0 <= top < bottom <= 1.0):
-        raise ValueError(f"crop {crop}: expected 0 <= left < right <= 1, and so top, bottom")
+        raise ValueError(f"crop {crop}: expected 0 <= left < right <= 1 and 0 <= top < bottom <= 1")
     return crop
 
 
-Crop = Annotated[tuple[float, float, float, float], AfterValidator(checked_crop)]
+Crop = Annotated[tuple[float, float, float, float], AfterValidator(check_crop)]
 """Left, top, right and bottom edge of a crop, as fractions of the picture."""
 
 WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
@@ -79,7 +79,7 @@ class View(BaseModel):
                 f"camera {self.camera}: expected a picture of {[height, width, 3]}, "
                 f"got {list(picture.shape)}"
             )
-        part = cropped(picture, self.crop)
+        part = crop_picture(picture, self.crop)
         if part.shape[:2] == (self.height, self.width):
             return part.copy()
         import cv2  # takes half a second, needed only to resize
@@ -95,7 +95,7 @@ def image_specs(views: Mapping[str, View]) -> dict[str, ArraySpec]:
     return {name: view.spec for name, view in views.items()}
 
 
-def cropped(picture: Image, crop: Crop) -> Image:
+def crop_picture(picture: Image, crop: Crop) -> Image:
     """Return the crop of a picture, (H, W, 3); never empty."""
     height, width, _ = picture.shape
     left, top, right, bottom = crop

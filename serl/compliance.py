@@ -40,7 +40,7 @@ class ComplianceTable(BaseModel):
     """Gains and clips per axis of the controller, as HIL-SERL's COMPLIANCE_PARAM.
 
     The keys "translation" and "rotation" stand for three axes each; a later key of one axis
-    overrides it. What a table leaves out stays as in the arm's profile.
+    overrides it. Values absent from a table are those of the arm's profile.
 
     Attributes:
         stiffness: stiffness of the springs by axis, N/m and Nm/rad.
@@ -263,7 +263,7 @@ class ControllerProfile(BaseModel):
         ]
         return min(soft, key=lambda each: each.stiffness_n_m or math.inf, default=None)
 
-    def wrong(self, found: Mapping[str, object]) -> str:
+    def mismatch(self, found: Mapping[str, object]) -> str:
         """Return the differences of the controller's parameters `found` from the profile, or "".
 
         The gains must be those of the start or all those of one mode.
@@ -271,7 +271,7 @@ class ControllerProfile(BaseModel):
         complaints = [differences(found, expected) for expected in self._settings]
         return "" if "" in complaints else complaints[0]
 
-    def is_between(self, found: Mapping[str, object]) -> bool:
+    def is_switching(self, found: Mapping[str, object]) -> bool:
         """Return whether `found` may be changing between modes: each gain within their range."""
         settings = self._settings
         gains = {name for mode in self.modes.values() for name in mode.parameters}

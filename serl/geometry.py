@@ -34,19 +34,19 @@ def nearest_point(v: Vector, centre: Vector, radius: float) -> Vector:
     return x + part * dx, y + part * dy, z + part * dz
 
 
-def shortening(x: float, y: float, z: float, longest: float) -> float:
+def length_factor(x: float, y: float, z: float, longest: float) -> float:
     """Return the factor, at most 1, that limits a vector's length to `longest`."""
     square = x * x + y * y + z * z
     return 1.0 if square <= longest * longest else longest / math.sqrt(square)
 
 
-def shortened(v: Vector, longest: float) -> Vector:
+def limit_length(v: Vector, longest: float) -> Vector:
     """Return `v` scaled to length `longest`, or `v` itself if it is not longer."""
-    factor = shortening(*v, longest)
+    factor = length_factor(*v, longest)
     return v if factor == 1.0 else (factor * v[0], factor * v[1], factor * v[2])
 
 
-def is_between(point: Vector, low: Vector, high: Vector, reach: float = 0.0) -> bool:
+def is_in_box(point: Vector, low: Vector, high: Vector, reach: float = 0.0) -> bool:
     """Return whether a point is in a box, or nearer to it than `reach` on each axis.
 
     A point on a face of the box is not inside.
@@ -104,7 +104,7 @@ def to_rotation_vector(q: Quaternion) -> Vector:
     return x * scale, y * scale, z * scale
 
 
-def between(start: Quaternion, end: Quaternion) -> Vector:
+def rotation_between(start: Quaternion, end: Quaternion) -> Vector:
     """Return the shortest rotation vector that turns `start` into `end`, in the base frame."""
     ax, ay, az, aw = end
     bx, by, bz, bw = start
@@ -126,7 +126,7 @@ def yaw(q: Quaternion) -> float:
     return math.atan2(y, x)
 
 
-def wrapped(angle: float, period: float) -> float:
+def wrap_angle(angle: float, period: float) -> float:
     """Return `angle` modulo `period`, in [-period / 2, period / 2)."""
     return (angle + 0.5 * period) % period - 0.5 * period
 
@@ -154,7 +154,7 @@ def align_sign(q: Quaternion, reference: Quaternion) -> Quaternion:
     return q if dot >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
 
 
-def normalized(q: Sequence[float]) -> Quaternion:
+def normalize(q: Sequence[float]) -> Quaternion:
     """Return `q` with unit norm.
 
     Raises:
@@ -170,7 +170,7 @@ def normalized(q: Sequence[float]) -> Quaternion:
 
 def _unit(q: Quaternion) -> Quaternion:
     try:
-        return normalized(q)
+        return normalize(q)
     except BadInput as error:
         raise ValueError(str(error)) from None
 

@@ -20,7 +20,7 @@ from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.specs import ObservationSpec
 from serl.task import SimulatedTask
-from serl.teleop.scripted import Onlooker
+from serl.teleop.scripted import CachedView
 from serl.types import Action, ActionSource, Array, Image, Observation
 
 _LARGEST = 1e6  # of any state in SI units; Gymnasium warns of unbounded spaces
@@ -51,7 +51,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         BadInput: no such task or person, or a wrong setting.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -71,11 +71,12 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
             raise BadInput("task_config: expected the name of a task to configure, got a task")
         self.task: SimulatedTask = task
         self.robot = plugins.make_simulation(self.task)
-        self._human = make_human(resolve(layer), task, Onlooker(self.robot), "gymnasium")
+        self._human = make_human(resolve(layer), task, CachedView(self.robot), "gymnasium")
         self.render_mode = render_mode
         self._renderer: Any = None
         self._image_size = image_size
         self._dt_s = 1.0 / self.task.config.rate_hz
+        self.metadata = {**self.metadata, "render_fps": self.task.config.rate_hz}
         self._index = 0
         self.observation_space = _space(self.task.observation_spec)
         self.action_space = spaces.Box(-1.0, 1.0, self.robot.action_spec.shape, np.float32)

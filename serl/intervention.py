@@ -121,7 +121,7 @@ class Person(Protocol):
         ...
 
 
-class HandsOff:
+class NoOperator:
     """A teleoperation device that never gives input."""
 
     def begin(self) -> None:
@@ -148,11 +148,11 @@ def arbitrate(
 STUCK_S = 2.0
 """Time without motion, despite a leading setpoint, after which the guard reports a stuck arm."""
 
-_MORE_S = 0.5
-"""Margin for the build-up of the lead before this time and for the delay of the report."""
+_MARGIN_S = 0.5
+"""Time for the build-up of the lead before `STUCK_S`, and for the delay of the report."""
 
 
 def stuck_since_s(end: End) -> float:
     """Return when the arm got stuck, in the steps' monotonic time; inf for other ends."""
     is_stuck = end.reason is EndReason.STUCK
-    return end.monotonic_s - STUCK_S - _MORE_S if is_stuck else math.inf
+    return end.monotonic_s - STUCK_S - _MARGIN_S if is_stuck else math.inf

@@ -19,7 +19,7 @@ import numpy as np
 
 from serl.clock import Clock
 from serl.errors import SerlError
-from serl.intervention import ENDINGS, Event, HandsOff, Teleop, arbitrate
+from serl.intervention import ENDINGS, Event, NoOperator, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import GuardedRobot, Robot
 from serl.specs import check_reward
@@ -138,7 +138,7 @@ def run(
     Raises:
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
-    teleop = teleop or HandsOff()
+    teleop = teleop or NoOperator()
     drive_as = robot.drive_as if isinstance(robot, GuardedRobot) else lambda source: None
     for observer in observers:
         observer.on_begin(chosen_by)

@@ -14,15 +14,15 @@ from serl.geometry import (
     Quaternion,
     Vector,
     add,
-    between,
     conjugate,
     from_rotation_vector,
-    is_between,
+    is_in_box,
     multiply,
     nearest_point,
     nearest_rotation,
-    normalized,
+    normalize,
     rotate,
+    rotation_between,
     subtract,
 )
 from serl.specs import ArraySpec
@@ -87,7 +87,7 @@ class Limits(BaseModel):
         return self.yield_m / 0.2
 
 
-class Wrench(BaseModel):
+class WrenchLimits(BaseModel):
     """Scales and limits of actions that are wrenches.
 
     Separate from `Limits`: wrenches bypass the setpoint and its limits, and dynamic tasks need
@@ -141,7 +141,7 @@ class Motion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     action_mode: Literal["pose", "wrench"] = "pose"
-    wrench: Wrench = Wrench()
+    wrench: WrenchLimits = WrenchLimits()
     axes: tuple[Axis, ...]
     translation_m: float = Field(gt=0, le=1)
     rotation_rad: float = Field(0.1, gt=0, le=math.pi)
@@ -191,7 +191,7 @@ def pose_from(values: Iterable[float]) -> Pose:
     x, y, z, *quaternion = (float(value) for value in values)
     if not math.isfinite(x + y + z):
         raise BadInput(f"position {[x, y, z]}: expected three finite numbers")
-    return Pose((x, y, z), normalized(quaternion))
+    return Pose((x, y, z), normalize(quaternion))
 
 
 def check_targets(name: str, motion: Motion) -> None:
@@ -235,12 +235,12 @@ def next_target(
     for index, value in zip(indices, action, strict=False):
         command[index] = value * (motion.translation_m if index < 3 else motion.rotation_rad)
     shift, turn = _in_base(command, previous.quaternion, motion)
-    goal = Pose(add(previous.position, shift), _turned(previous.quaternion, turn))
-    target = _bounded(goal, measured, start, motion)
+    goal = Pose(add(previous.position, shift), _turn(previous.quaternion, turn))
+    target = _limit(goal, measured, start, motion)
     if target is goal:
         return target, tuple(action[: len(indices)])
     shift = subtract(target.position, previous.position)
-    turn = between(previous.quaternion, target.quaternion)
+    turn = rotation_between(previous.quaternion, target.quaternion)
     if motion.frame == "tool":
         back = conjugate(previous.quaternion)
         shift, turn = rotate(back, shift), rotate(back, turn)
@@ -286,19 +286,19 @@ def _in_base(command: list[float], tool: Quaternion, motion: Motion) -> tuple[Ve
     return shift, turn
 
 
-def _turned(q: Quaternion, turn: Vector) -> Quaternion:
+def _turn(q: Quaternion, turn: Vector) -> Quaternion:
     return multiply(from_rotation_vector(turn), q) if any(turn) else q
 
 
-def _bounded(target: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
+def _limit(target: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
     """Return `target`, limited by the box, the leads and the largest rotation.
 
     The box applies first, then the lead, then the box again for an arm outside of it.
     """
     low, high, limits = motion.box_low_m, motion.box_high_m, motion.limits
-    position = _clamped(target.position, low, high)
+    position = _clamp(target.position, low, high)
     position = nearest_point(position, measured.position, limits.lead_m + motion.translation_m)
-    position = _clamped(position, low, high)
+    position = _clamp(position, low, high)
     quaternion = nearest_rotation(target.quaternion, start.quaternion, motion.max_rotation_rad)
     lead_rad = limits.lead_rad + motion.rotation_rad
     quaternion = nearest_rotation(quaternion, measured.quaternion, lead_rad)
@@ -307,7 +307,7 @@ def _bounded(target: Pose, measured: Pose, start: Pose, motion: Motion) -> Pose:
     return Pose(position, quaternion)
 
 
-def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
+def _clamp(v: Vector, low: Vector, high: Vector) -> Vector:
     x, y, z = v
     if low[0] <= x <= high[0] and low[1] <= y <= high[1] and low[2] <= z <= high[2]:
         return v
@@ -378,13 +378,13 @@ class Target:
         Args:
             action: one entry per axis, and one for the gripper.
             measured: measured pose of the tool.
-            now_s: time in seconds, by any clock that stands still with the arm.
+            now_s: time in seconds; in simulation, simulated time.
         """
         motion, values = self.motion, action.tolist()
         if self._orientation is not None:
             self._turn(values, measured)
         target, executed = next_target(self.target, values, measured, self._start, motion)
-        if any(is_between(target.position, box.low_m, box.high_m) for box in self._keep_out):
+        if any(is_in_box(target.position, box.low_m, box.high_m) for box in self._keep_out):
             executed = (0.0,) * len(motion.axes)
         else:
             self.target = target

@@ -1,4 +1,4 @@
-"""Poses of a simulation's bodies as a camera would give them: late, wrong, and sometimes lost."""
+"""Simulated errors of an object tracker: delay, bias, noise and dropouts of bodies' poses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Errors = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class PerceptionConfig(BaseModel):
-    """Errors of the poses that cameras give, in a simulation; none by default.
+    """Errors of a simulated object tracker; none by default.
 
     Attributes:
         bias_m: length of the error of a body's position, which is constant in an episode.
@@ -44,7 +44,7 @@ class PerceptionConfig(BaseModel):
 
 
 class Perception:
-    """A camera's view of tracked bodies, in one episode after the other.
+    """A simulated object tracker, for one episode after the other.
 
     Bodies that are numbered, such as the links of a cable, share the constant errors.
 
@@ -79,12 +79,13 @@ class Perception:
         self._newest_s = -math.inf
 
     def __call__(self, reading: Observation) -> Observation:
-        """Return a reading as seen by the camera; equal stamps give equal poses."""
+        """Return the reading with the tracker's poses; equal stamps give equal poses."""
         if self._is_exact:
             return reading
         now_s = reading.stamps["robot"]
         if now_s < self._newest_s:  # the scene was placed anew
             self._frames.clear()
+            self._newest_s = -math.inf
         if now_s != self._newest_s and not (self._frames and self._is_lost()):
             self._frames.append((now_s, self._frame(reading.state, now_s - self._newest_s)))
         self._newest_s = now_s

@@ -138,11 +138,8 @@ def folders() -> list[str]:
 
 def absolute(name_or_path: str) -> str:
     """Return a known name unchanged, and a file as its absolute path."""
-    return (
-        str(Path(name_or_path).resolve())
-        if name_or_path.endswith((".py", ".yaml"))
-        else name_or_path
-    )
+    is_file = name_or_path.endswith((".py", ".yaml"))
+    return str(Path(name_or_path).resolve()) if is_file else name_or_path
 
 
 def stem(task: str) -> str:
@@ -205,11 +202,9 @@ def load_installed(kind: Kind, plugin: InstalledPlugin) -> Any:
         made = plugin.entry.load()
     except (Exception, SystemExit) as error:  # each package fails in its own way
         raise BadInput(f"{subject}: {_cause(error)}") from error
-    return (
-        _attribute(kind, made, subject)
-        if isinstance(made, ModuleType)
-        else _fit(kind, made, subject)
-    )
+    if isinstance(made, ModuleType):
+        return _attribute(kind, made, subject)
+    return _check_methods(kind, made, subject)
 
 
 def settings(
@@ -325,10 +320,10 @@ def _attribute(kind: Kind, module: ModuleType, subject: str) -> Any:
         others = [other for other in GROUPS if hasattr(module, other)]
         has = f", found {' and '.join(map(repr, others))}" if others else ""
         raise BadInput(f"{subject}: expected a module with the attribute {kind!r}{has}")
-    return _fit(kind, getattr(module, kind), subject)
+    return _check_methods(kind, getattr(module, kind), subject)
 
 
-def _fit(kind: Kind, made: Any, subject: str) -> Any:
+def _check_methods(kind: Kind, made: Any, subject: str) -> Any:
     """Return the plug-in if it has the methods of its kind; else raise `BadInput`."""
     if missing := [name for name in _METHODS.get(kind, ()) if not hasattr(made, name)]:
         raise BadInput(f"{subject}: expected {kind!r} with the method {missing[0]!r}")
@@ -337,12 +332,10 @@ def _fit(kind: Kind, made: Any, subject: str) -> Any:
 
 def _declares_config(kind: Kind, name: str) -> bool:
     """Return whether the source of one of serl's modules declares `Config` in a class."""
-    path = file_of(kind, name)
     if name in _WITHOUT_MODULE.get(kind, ()):
         return False
-    return bool(
-        re.search(r"^    (class )?Config\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-    )
+    source = file_of(kind, name).read_text(encoding="utf-8")
+    return bool(re.search(r"^    (class )?Config\b", source, re.MULTILINE))
 
 
 def _folder(kind: Kind) -> Path:

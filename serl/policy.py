@@ -29,8 +29,8 @@ class ZeroPolicy:
         return self._action
 
 
-class Random:
-    """A policy that returns uniformly random actions from a seed."""
+class RandomPolicy:
+    """A policy that returns uniformly random actions, determined by a seed."""
 
     def __init__(self, spec: ArraySpec, seed: int) -> None:
         self._shape = spec.shape

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.camera import image_specs
 from serl.errors import BadInput
-from serl.geometry import Quaternion, Vector, between, normalized
+from serl.geometry import Quaternion, Vector, normalize, rotation_between
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
@@ -92,7 +92,7 @@ class RealTask:
         """Begin an episode: remember the tool's pose and the wrench."""
         pose, origin = reading.state["tcp_pose"], self.config.origin_m
         self._start = pose[:3].copy() if origin is None else np.array(origin, np.float32)
-        self._turn = normalized(pose[3:].tolist())
+        self._turn = normalize(pose[3:].tolist())
         self._bias = reading.state["wrench"].copy()
 
     def observation(self, reading: Observation) -> Observation:
@@ -101,7 +101,7 @@ class RealTask:
         values: dict[str, Array] = {
             "tcp_from_start": tool[:3] - self._start,
             "turn_from_start": np.array(
-                between(self._turn, normalized(tool[3:].tolist())), np.float32
+                rotation_between(self._turn, normalize(tool[3:].tolist())), np.float32
             ),
             "tcp_velocity": state["tcp_twist"][:3],
             "gripper": state["gripper"],
@@ -120,7 +120,7 @@ class RealTask:
         return False
 
     @property
-    def judges_itself(self) -> bool:
+    def decides_success(self) -> bool:
         """Whether a subclass decides on success."""
         own = type(self)
         return (own.is_success, own.outcome) != (RealTask.is_success, RealTask.outcome)
@@ -143,7 +143,7 @@ class _TaskFile(BaseModel):
 
 def is_task_file(path: Path) -> bool:
     """Return whether a YAML file defines a task; raise `BadInput` if it cannot be read."""
-    return "task" in read_yaml(path) and "motion" in read_yaml(path)
+    return {"task", "motion"} <= read_yaml(path).keys()
 
 
 def read_task(path: Path) -> type[RealTask]:
@@ -162,7 +162,7 @@ def read_task(path: Path) -> type[RealTask]:
 def _read(path: Path, changed_ns: int) -> type[RealTask]:
     """Return the task of a file that was last changed at this time."""
     values = read_yaml(path)
-    if "task" not in values or "motion" not in values:
+    if not {"task", "motion"} <= values.keys():
         raise BadInput(f"{path}: expected a task, with the keys task (its name) and motion")
     own = {key: value for key, value in values.items() if key in _TaskFile.model_fields}
     rest = {key: value for key, value in values.items() if key not in own}
@@ -203,12 +203,12 @@ def _flow(value: Any) -> str:
 
 
 def has_simulation(task: Task) -> bool:
-    """Return whether a task, as `completed`, can be simulated."""
-    return completed(task).scene.simulated
+    """Return whether a task can be simulated."""
+    return as_simulated(task).scene.simulated
 
 
-def completed(task: Task) -> SimulatedTask:
-    """Return a task with all methods of `SimulatedTask`, which refuse if it has no simulation."""
+def as_simulated(task: Task) -> SimulatedTask:
+    """Return a task with all methods of `SimulatedTask`; they raise if it has no simulation."""
     return task if hasattr(task, "scene") else _ArmOnly(task)  # type: ignore[return-value]
 
 
@@ -219,7 +219,7 @@ class _ArmOnly:
         self._task, self.name = task, task.name
         self.begin, self.observation = task.begin, task.observation
         self.outcome, self.reset = task.outcome, task.reset
-        self.judges_itself = getattr(task, "judges_itself", True)
+        self.decides_success = getattr(task, "decides_success", True)
 
     @property
     def config(self) -> TaskConfig:
@@ -260,5 +260,5 @@ class _ArmOnly:
     def _place(self, rng: np.random.Generator) -> Placement:
         self._refuse("start of its scene")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise BadInput(f"{self.name}: has no simulation, and so no {what}: it is for a real arm")
+    def _refuse(self, missing: str) -> NoReturn:
+        raise BadInput(f"{self.name}: has no simulation, and so no {missing}: it is for a real arm")

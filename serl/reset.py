@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.geometry import UnitQuaternion, Vector, is_between
+from serl.geometry import UnitQuaternion, Vector, is_in_box
 from serl.types import Observation
 
 ResetKind = Literal["home", "path", "task", "person"]
@@ -122,7 +122,7 @@ def pose_check(config: ResetConfig) -> SceneCheck:
 
     def check(reading: Observation) -> str:
         x, y, z = reading.state[f"{name}_pose"][:3].tolist()
-        if is_between((x, y, z), low, high):
+        if is_in_box((x, y, z), low, high):
             return ""
         return f"{name} is at x {x:.3f} y {y:.3f} z {z:.3f} m, not in its place"
 

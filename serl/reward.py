@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, SerlError
-from serl.geometry import Vector, between, normalized
+from serl.geometry import Vector, normalize, rotation_between
 from serl.plugins import PluginName
 from serl.policy import Policy
 from serl.robot import Truth
@@ -113,7 +113,7 @@ class RewardConfig(BaseModel):
             if self.pose is None:
                 raise ValueError("pose: expected x y z and a quaternion xyzw")
             try:
-                normalized(self.pose[3:])
+                normalize(self.pose[3:])
             except BadInput as error:
                 raise ValueError(f"pose: {error}") from None
         return self
@@ -211,7 +211,7 @@ class PoseReward:
     def __init__(self, config: RewardConfig) -> None:
         assert config.pose is not None  # the configuration was checked
         self._position = np.array(config.pose[:3])
-        self._quaternion = normalized(config.pose[3:])
+        self._quaternion = normalize(config.pose[3:])
         self._config = config
 
     def begin(self, reading: Observation) -> None:
@@ -221,7 +221,7 @@ class PoseReward:
         """Return reward 1 and success if the pose is within the tolerances."""
         pose = reading.state["tcp_pose"]
         near = np.abs(pose[:3] - self._position) <= self._config.tolerance_m
-        turn = between(self._quaternion, normalized(pose[3:].tolist()))
+        turn = rotation_between(self._quaternion, normalize(pose[3:].tolist()))
         success = bool(near.all() and np.linalg.norm(turn) <= self._config.tolerance_rad)
         return Judgement(float(success), success)
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from serl.geometry import (
     Vector,
-    between,
     from_rotation_vector,
+    length_factor,
+    limit_length,
     multiply,
-    shortened,
-    shortening,
+    rotation_between,
     subtract,
 )
 from serl.motion import Limits, Pose
@@ -51,7 +51,7 @@ def advance_setpoint(state: Setpoint, target: Pose, limits: Limits, dt_s: float)
     angular_velocity, angular_acceleration = _REST
     if target.quaternion != quaternion or any(state.angular_velocity):
         angular_velocity, angular_acceleration = _track(
-            between(quaternion, target.quaternion),
+            rotation_between(quaternion, target.quaternion),
             state.angular_velocity,
             state.angular_acceleration,
             limits.angular_speed_rad_s,
@@ -98,7 +98,7 @@ def steer(
 
     Reaches that velocity exactly, within limits of speed, acceleration (`peak`) and jerk.
     """
-    target = shortened(target, speed)
+    target = limit_length(target, speed)
     dx, dy, dz = subtract(target, velocity)
     last, reach = (dx / dt_s, dy / dt_s, dz / dt_s), min(jerk * dt_s, peak)
     size = math.hypot(*last)
@@ -108,7 +108,7 @@ def steer(
     # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h, k = 0.5 * math.hypot(*acceleration) / jerk, 0.5 / dt_s
     ax, ay, az = acceleration
-    change = shortened((k * (dx - ax * h), k * (dy - ay * h), k * (dz - az * h)), peak)
+    change = limit_length((k * (dx - ax * h), k * (dy - ay * h), k * (dz - az * h)), peak)
     return _limited(velocity, acceleration, change, math.hypot(*velocity), speed, jerk, dt_s)
 
 
@@ -192,7 +192,7 @@ def _track(
     wx = of_p * px - of_v * vx - of_a * ax
     wy = of_p * py - of_v * vy - of_a * ay
     wz = of_p * pz - of_v * vz - of_a * az
-    f = shortening(wx, wy, wz, peak)
+    f = length_factor(wx, wy, wz, peak)
     target = f * wx, f * wy, f * wz
     return _limited(velocity, acceleration, target, now, speed, jerk, dt_s)
 
@@ -233,7 +233,7 @@ def _limited(
     vx, vy, vz = velocity
     ax, ay, az = acceleration
     dx, dy, dz = target[0] - ax, target[1] - ay, target[2] - az
-    f = shortening(dx, dy, dz, jerk * dt_s)
+    f = length_factor(dx, dy, dz, jerk * dt_s)
     nx, ny, nz = ax + f * dx, ay + f * dy, az + f * dz
     size = math.sqrt(nx * nx + ny * ny + nz * nz)
     reserve = dt_s + 0.5 * size / jerk
@@ -270,7 +270,7 @@ def _brake(
     # Per period, half of the difference that remains once the acceleration is ramped to zero.
     h = 0.5 * math.sqrt(ax * ax + ay * ay + az * az) / jerk
     k = 0.5 / dt_s
-    target = shortened((-k * (vx + ax * h), -k * (vy + ay * h), -k * (vz + az * h)), peak)
-    dx, dy, dz = shortened(subtract(target, acceleration), reach)
+    target = limit_length((-k * (vx + ax * h), -k * (vy + ay * h), -k * (vz + az * h)), peak)
+    dx, dy, dz = limit_length(subtract(target, acceleration), reach)
     nx, ny, nz = ax + dx, ay + dy, az + dz
     return (vx + nx * dt_s, vy + ny * dt_s, vz + nz * dt_s), (nx, ny, nz)

@@ -49,7 +49,7 @@ class ArraySpec(BaseModel):
         low, high = self.low, self.high
         if self.dtype == "uint8" and low is None and high is None:
             return
-        numbers = _telling(value)
+        numbers = _extremes(value)
         if not isfinite(sum(numbers)):
             raise SpecMismatch(f"{name}: not finite: {value.tolist()}")
         if low is not None and numbers and min(numbers) < low:
@@ -116,7 +116,7 @@ class Spec(BaseModel):
         """Sixteen hex digits that differ when any name, order, shape, type or unit differs."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
-    def limited_to(self, images: Iterable[str]) -> Spec:
+    def with_images(self, images: Iterable[str]) -> Spec:
         """Return this spec with only the named images."""
         kept = {name: self.observation.images[name] for name in images}
         return self.model_copy(
@@ -147,8 +147,8 @@ class Spec(BaseModel):
         return "; ".join(lines)
 
 
-def _telling(value: np.ndarray[Any, Any]) -> list[float]:
-    """Return numbers to check for finiteness and bounds: all of a small array, else two extremes.
+def _extremes(value: np.ndarray[Any, Any]) -> list[float]:
+    """Return the smallest and largest number of an array, or all numbers of a small one.
 
     For small arrays this takes a third of the time of any single numpy reduction.
     """

@@ -95,8 +95,8 @@ class TransportConfig(BaseModel):
     kind: PluginName = DDS
 
 
-class Meeting(NamedTuple):
-    """The identity of a run, by which its actors and its learner find each other.
+class RunIdentity(NamedTuple):
+    """The identity of a run, by which the transport connects its actors to its learner.
 
     Attributes:
         folder: folder of the run, on the host of the calling process.
@@ -122,10 +122,10 @@ class TransportKind(Protocol):
 
     Config: ClassVar[type[TransportConfig]]
 
-    def actor_end(self, config: TransportConfig, meeting: Meeting, actor: str) -> ActorEnd:
+    def actor_end(self, config: TransportConfig, meeting: RunIdentity, actor: str) -> ActorEnd:
         """Open the end of one actor; a class method if the factory is a class."""
         ...
 
-    def learner_end(self, config: TransportConfig, meeting: Meeting) -> LearnerEnd:
+    def learner_end(self, config: TransportConfig, meeting: RunIdentity) -> LearnerEnd:
         """Open the learner's end; a class method if the factory is a class."""
         ...

@@ -184,7 +184,7 @@ Record = Step | End
 """An element of an actor's stream: steps of an episode, then its `End`, then the next episode."""
 
 
-def limited(record: Record, images: Iterable[str]) -> Record:
+def with_images(record: Record, images: Iterable[str]) -> Record:
     """Return the record with only the named images."""
     kept = {name: record.observation.images[name] for name in images}
     return replace(record, observation=replace(record.observation, images=kept))

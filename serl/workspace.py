@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.camera import WHOLE, Crop
-from serl.geometry import UnitQuaternion, Vector, is_between
+from serl.geometry import UnitQuaternion, Vector, is_in_box
 from serl.motion import Box
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
@@ -58,7 +58,7 @@ class Workspace(BaseModel):
                     f"{high:.3f} m"
                 )
         for number, box in enumerate(self.keep_out):
-            if is_between(self.home_m, box.low_m, box.high_m):
+            if is_in_box(self.home_m, box.low_m, box.high_m):
                 raise ValueError(f"home is in keep_out.{number}: {self.home_m} m")
         return self
 

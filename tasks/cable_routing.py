@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View
-from serl.geometry import from_rotation_vector, rotate, wrapped
+from serl.geometry import from_rotation_vector, rotate, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -201,7 +201,7 @@ def grip_point(state: State) -> Array:
 
 def _turn(state: State) -> float:
     """Return the angle from the tool's yaw to that of the grasped link, rad, modulo pi."""
-    return wrapped(yaw(state[f"cable{_GRIP}_pose"]) - yaw(state["tcp_pose"]), math.pi)
+    return wrap_angle(yaw(state[f"cable{_GRIP}_pose"]) - yaw(state["tcp_pose"]), math.pi)
 
 
 class _Expert(ArmExpert):
@@ -228,7 +228,7 @@ class _Expert(ArmExpert):
     def _lay(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> Action:
         """Move up, over the slot, and down."""
         fixed = truth["clip_pose"][:3] - np.array((_CLIP_M, 0.0, -_RADIUS_M))
-        aside, turn = tcp[1] - fixed[1], wrapped(yaw(truth["tcp_pose"]), math.pi)
+        aside, turn = tcp[1] - fixed[1], wrap_angle(yaw(truth["tcp_pose"]), math.pi)
         # The lower the tool, the larger the tolerance: a descent that has begun is completed.
         room = 0.002 + 0.1 * max(0.0, self.TRAVEL_M - 0.01 - tcp[2])
         if abs(aside) < room and abs(turn) < 0.06:
@@ -243,7 +243,7 @@ class _Expert(ArmExpert):
         across = 0.0 if tcp[2] > 0.07 or height < tcp[2] else aside
         reach = math.sqrt(max(0.0, length**2 - (ahead - fixed[2]) ** 2 - across**2))
         goal = np.array((fixed[0] + reach, fixed[1] + across, ahead))
-        turned = -wrapped(yaw(truth["target_pose"]), math.pi)
+        turned = -wrap_angle(yaw(truth["target_pose"]), math.pi)
         return self._steer(truth, goal, CLOSE, turned)
 
     def _length(self, truth: Truth, tcp: np.ndarray[Any, Any]) -> float:
@@ -263,7 +263,7 @@ class _Expert(ArmExpert):
             return self._steer(truth, goal, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.005) / 0.010)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        turned = wrapped(yaw(truth[f"cable{_GRIP}_pose"]) - yaw(truth["target_pose"]), math.pi)
+        turned = wrap_angle(yaw(truth[f"cable{_GRIP}_pose"]) - yaw(truth["target_pose"]), math.pi)
         return self._steer(truth, goal, OPEN, turned)
 
     def _steer(

@@ -18,7 +18,7 @@ from serl.geometry import (
     multiply,
     rotate,
     to_rotation_vector,
-    wrapped,
+    wrap_angle,
 )
 from serl.motion import Motion
 from serl.policy import Policy
@@ -130,7 +130,7 @@ class Dashboard(ArmTask):
         self._start = reading.state["tcp_pose"].copy()
 
     def _arm_state(self, state: State) -> dict[str, Array]:
-        turned = wrapped(yaw(state["tcp_pose"]) - yaw(self._start), 2.0 * math.pi)
+        turned = wrap_angle(yaw(state["tcp_pose"]) - yaw(self._start), 2.0 * math.pi)
         return {
             "tcp_from_start": state["tcp_pose"][:3] - self._start[:3],
             "yaw_from_start": scalar(turned),
@@ -260,7 +260,7 @@ def away_m(state: State) -> float:
 
 def turn_to(state: State, name: str, tool: str = "tcp") -> float:
     """Return the angle from the tool's yaw, or its target's, to that of a body, rad."""
-    return wrapped(yaw(state[f"{name}_pose"]) - yaw(state[f"{tool}_pose"]), math.pi)
+    return wrap_angle(yaw(state[f"{name}_pose"]) - yaw(state[f"{tool}_pose"]), math.pi)
 
 
 class _Expert(ArmExpert):

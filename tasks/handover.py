@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.camera import View
-from serl.geometry import conjugate, from_rotation_vector, rotate, wrapped
+from serl.geometry import conjugate, from_rotation_vector, rotate, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -267,7 +267,7 @@ class _Expert:
             return self._let_go(truth)
         if truth["left_bar_grasped"][0] > 0.5:
             goal = np.array(_MEETING_M[LEFT])
-            straight = -wrapped(yaw(truth["left_target_pose"]), math.pi)
+            straight = -wrap_angle(yaw(truth["left_target_pose"]), math.pi)
             return _Goal(goal - target(truth, LEFT), straight, CLOSE)
         return self._grasp(truth, LEFT)
 
@@ -298,7 +298,7 @@ class _Expert:
         goal[2] = max(goal[2], self._motions[side].box_low_m[2])
         offset, turn = goal - tcp[:3], _turn(truth, side)
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)
-        turned = wrapped(yaw(truth["bar_pose"]) - yaw(truth[f"{side}target_pose"]), math.pi)
+        turned = wrap_angle(yaw(truth["bar_pose"]) - yaw(truth[f"{side}target_pose"]), math.pi)
         if off < 0.010 and abs(offset[2]) < 0.010 and opening > 0.4:
             return _Goal(goal - current, turned, CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
@@ -316,7 +316,7 @@ def _end(pose: Array, side: str) -> Vector64:
 
 def _turn(state: State, side: str) -> float:
     """Return the angle from the tool's yaw to that of the bar, rad."""
-    return wrapped(yaw(state["bar_pose"]) - yaw(state[f"{side}tcp_pose"]), math.pi)
+    return wrap_angle(yaw(state["bar_pose"]) - yaw(state[f"{side}tcp_pose"]), math.pi)
 
 
 def _away_m(state: State, side: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from serl.camera import View
-from serl.geometry import from_rotation_vector, wrapped
+from serl.geometry import from_rotation_vector, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -122,7 +122,7 @@ class PickCube(ArmTask):
         tcp = state["tcp_pose"]
         return {
             "tcp_from_start": tcp[:3] - self._start,
-            "yaw_from_start": scalar(wrapped(yaw(tcp) - self._start_yaw, 2.0 * math.pi)),
+            "yaw_from_start": scalar(wrap_angle(yaw(tcp) - self._start_yaw, 2.0 * math.pi)),
             **tool_state(state),
         }
 
@@ -161,7 +161,7 @@ class PickCube(ArmTask):
         """Return progress: 0.3 approaching, 0.1 aligning, 0.2 grasping, 0.4 lifting."""
         tcp, cube = truth["tcp_pose"], truth["cube_pose"]
         distance = float(np.linalg.norm(cube[:3] - tcp[:3]))
-        turned = abs(wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi))
+        turned = abs(wrap_angle(yaw(cube) - yaw(tcp), 0.5 * math.pi))
         between = math.exp(-((distance / 0.02) ** 2))
         closing = min(1.0, 2.0 * (1.0 - float(truth["gripper"][0])))
         lifted = min(1.0, max(0.0, _height(cube) / self.config.lift_m))
@@ -223,7 +223,7 @@ class _Expert(ArmExpert):
         tcp, cube, target = truth["tcp_pose"], truth["cube_pose"], truth["target_pose"]
         opening = float(truth["gripper"][0])
         offset = (cube[:3] - tcp[:3]).astype(np.float64)
-        turn = wrapped(yaw(cube) - yaw(tcp), 0.5 * math.pi)
+        turn = wrap_angle(yaw(cube) - yaw(tcp), 0.5 * math.pi)
         if truth["cube_grasped"][0] > 0.5:
             height = max(0.0, self.LIFT_M - _height(cube))
             return self._move(np.array((0.0, 0.0, height)), CLOSE)
@@ -235,7 +235,7 @@ class _Expert(ArmExpert):
             return self._move(goal - target[:3], CLOSE)
         clear = min(1.0, max(0.0, (off - 0.006) / 0.012)) if opening > 0.9 else 1.0
         goal[2] += self.HOVER_M * clear
-        turned_target = wrapped(yaw(cube) - yaw(target), 0.5 * math.pi)
+        turned_target = wrap_angle(yaw(cube) - yaw(target), 0.5 * math.pi)
         return self._move(goal - target[:3], OPEN, turned_target)
 
 

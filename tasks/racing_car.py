@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput
-from serl.geometry import rotate, wrapped
+from serl.geometry import rotate, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -252,7 +252,7 @@ class RacingCar:
         heading = self.course.heading(place)
         aside = position - self.course.at(place)
         off = math.cos(heading) * aside[1] - math.sin(heading) * aside[0]
-        return _View(off, wrapped(heading - _heading(state), 2.0 * math.pi))
+        return _View(off, wrap_angle(heading - _heading(state), 2.0 * math.pi))
 
     def _is_lap(self, state: Mapping[str, Array]) -> bool:
         return self._driven_m >= self.course.length_m and bool(state["bumper"][0] < 0.5)
@@ -290,7 +290,7 @@ class _Recovery:
         self._steps += 1
         stuck = self._steps > 4 and abs(float(state["car_twist"][0])) < 0.05
         view = self._view(state)
-        wanted = wrapped(view.turn_rad - math.atan(2.0 * view.off_m), 2.0 * math.pi)
+        wanted = wrap_angle(view.turn_rad - math.atan(2.0 * view.off_m), 2.0 * math.pi)
         eager = not self._forwards and self._steps > self.PATIENCE and abs(wanted) < 1.2
         if stuck or eager or self._steps > 3 * self.PATIENCE:
             self._forwards, self._steps = not self._forwards, 0
@@ -328,7 +328,7 @@ class _Pursuit:
     def _bend(self, place_m: float) -> float:
         """Return the curvature of the track at a place, 1/m, over half a metre."""
         turn = self._track.heading(place_m + 0.25) - self._track.heading(place_m - 0.25)
-        return abs(wrapped(turn, 2.0 * math.pi)) / 0.5
+        return abs(wrap_angle(turn, 2.0 * math.pi)) / 0.5
 
 
 def _observations(demonstration: Episode) -> list[Observation]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from serl.camera import View
 from serl.geometry import Vector, conjugate, from_rotation_vector, multiply, rotate
-from serl.motion import Motion, Wrench
+from serl.motion import Motion, WrenchLimits
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
@@ -53,7 +53,7 @@ class WhipBlockConfig(TaskConfig):
     time_limit_s: float = Field(6.0, gt=0, le=86_400)
     motion: Motion = Motion(
         action_mode="wrench",
-        wrench=Wrench(force_n=20.0, speed_m_s=1.0),
+        wrench=WrenchLimits(force_n=20.0, speed_m_s=1.0),
         axes=("x", "z", "pitch"),
         translation_m=0.01,
         box_low_m=(0.25, -0.20, 0.12),

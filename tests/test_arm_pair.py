@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.arm_pair import Mount, PairedArm, apart, check_turnable, mount_of, read_pair
+from serl.arm_pair import Mount, PairedArm, check_turnable, mount_of, read_pair, separate_boxes
 from serl.arm_profile import load_robot
 from serl.errors import BadInput
-from serl.geometry import between, from_rotation_vector, rotate
+from serl.geometry import from_rotation_vector, rotate, rotation_between
 from serl.motion import Box, Motion, Pose
 from serl.tasks.parts.arm_task import gripper_motion
 
@@ -23,7 +23,7 @@ def test_poses_boxes_and_actions_mean_the_same_in_both_frames(mount: Mount) -> N
     own = mount.own_pose(pose)
     back = mount.common_pose(own)
     assert back.position == pytest.approx(pose.position)
-    assert math.hypot(*between(back.quaternion, pose.quaternion)) < 1e-9
+    assert math.hypot(*rotation_between(back.quaternion, pose.quaternion)) < 1e-9
     there = mount.common_motion(mount.own_motion(MOTION))
     assert there.box_low_m == pytest.approx(MOTION.box_low_m)
     assert there.box_high_m == pytest.approx(MOTION.box_high_m)
@@ -48,18 +48,18 @@ def test_actions_in_the_frame_of_the_tool_are_nobodys_base_frame() -> None:
 
 
 def test_a_plane_keeps_both_tools_apart() -> None:
-    left, right = apart(MOTION, _at(0.58), 0.07)
+    left, right = separate_boxes(MOTION, _at(0.58), 0.07)
     assert right.box_low_m[0] - left.box_high_m[0] == pytest.approx(0.07)
     assert left.box_high_m[0] == pytest.approx(0.535), "halfway"
     assert left.box_low_m == MOTION.box_low_m
-    mirrored = apart(_at(0.58), MOTION, 0.07)
+    mirrored = separate_boxes(_at(0.58), MOTION, 0.07)
     assert mirrored[0].box_low_m == pytest.approx(right.box_low_m)
     far = _at(0.9)
-    assert apart(MOTION, far, 0.07) == (MOTION, far), "they are apart already"
+    assert separate_boxes(MOTION, far, 0.07) == (MOTION, far), "they are apart already"
     with pytest.raises(BadInput, match="overlap along x, y and z"):
-        apart(MOTION, _at(0.5), 0.07)
+        separate_boxes(MOTION, _at(0.5), 0.07)
     with pytest.raises(BadInput, match="leaves the left tool no room"):
-        apart(MOTION.model_copy(update={"box_low_m": (0.55, -0.2, 0.0)}), _at(0.58), 0.07)
+        separate_boxes(MOTION.model_copy(update={"box_low_m": (0.55, -0.2, 0.0)}), _at(0.58), 0.07)
 
 
 def _at(x_m: float) -> Motion:

@@ -87,12 +87,12 @@ def test_a_controller_may_have_the_gains_of_the_start_or_of_a_mode_but_of_one() 
         modes={"soft": Gains(parameters={"k": 100.0, "d": 10.0})},
     )
     well = {"k": 500.0, "d": 30.0, "limit": True, "units": "speed"}
-    assert controller.wrong(well) == ""
-    assert controller.wrong(well | {"k": 100.0, "d": 10.0}) == ""
-    assert controller.wrong(well | {"k": 100.0}) == "k is 100.0, expected 500.0"
-    assert controller.wrong(well | {"limit": 1.0}) == "limit is 1.0, expected True"
-    assert controller.wrong(well | {"units": ""}) == "units is , expected speed"
-    assert "k is None" in controller.wrong({})
+    assert controller.mismatch(well) == ""
+    assert controller.mismatch(well | {"k": 100.0, "d": 10.0}) == ""
+    assert controller.mismatch(well | {"k": 100.0}) == "k is 100.0, expected 500.0"
+    assert controller.mismatch(well | {"limit": 1.0}) == "limit is 1.0, expected True"
+    assert controller.mismatch(well | {"units": ""}) == "units is , expected speed"
+    assert "k is None" in controller.mismatch({})
 
 
 def test_gains_on_their_way_lie_between_others_and_nothing_else_differs() -> None:
@@ -102,10 +102,10 @@ def test_gains_on_their_way_lie_between_others_and_nothing_else_differs() -> Non
         modes={name: Gains(parameters={"k": k}) for name, k in (("soft", 100.0), ("hard", 900.0))},
     )
     for k in (100.0, 300.0, 500, 900.0):
-        assert controller.is_between({"k": k, "limit": True})
+        assert controller.is_switching({"k": k, "limit": True})
     for wrong in ({"k": 99.0}, {"k": 901.0}, {"k": True}, {"k": None}, {"limit": False}, {}):
-        assert not controller.is_between({"limit": True, **wrong})
-    assert not controller.is_between({"k": float("nan"), "limit": True})
+        assert not controller.is_switching({"limit": True, **wrong})
+    assert not controller.is_switching({"k": float("nan"), "limit": True})
     fixed = ControllerProfile(node="a", parameters={"k": 500.0})
-    assert fixed.is_between({"k": 500.0})
-    assert not fixed.is_between({"k": 499.0})
+    assert fixed.is_switching({"k": 500.0})
+    assert not fixed.is_switching({"k": 499.0})

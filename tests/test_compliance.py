@@ -56,8 +56,8 @@ def test_a_table_sets_what_it_names_and_a_reset_returns_the_rest_to_the_profile(
         "compliance": 200.0,
         "precision": 2000.0,
     }
-    assert not after.wrong({**after.parameters, **reset.parameters})
-    assert "expected 1000.0" in after.wrong(before.parameters)
+    assert not after.mismatch({**after.parameters, **reset.parameters})
+    assert "expected 1000.0" in after.mismatch(before.parameters)
     assert before.with_compliance(TaskCompliance()) is before
 
 
@@ -157,7 +157,7 @@ def test_the_tasks_own_reset_has_the_table_of_resets() -> None:
     arm, other = Adjustable(), Adjustable()
     reset = SceneReset(task, robot=arm)
     reset.prepare()
-    reset.end(soften=False)
+    reset.end(restore_gains=False)
     assert arm.switched == [RESET], "a stopped arm keeps its gains"
     reset.end()
     assert arm.switched == [RESET, None]

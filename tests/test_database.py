@@ -15,7 +15,7 @@ import pytest
 from serl.errors import CorruptData
 from serl.log.index import Index, read_index
 from serl.runs.resume import open_index
-from serl.system.database import DamagedDatabase, bounded, connect
+from serl.system.database import DamagedDatabase, connect, limited_work
 
 from .log.test_index import records
 
@@ -95,7 +95,7 @@ def test_reading_takes_no_more_work_than_a_sound_file_can(tmp_path: Path) -> Non
     with closing(connect(tmp_path / "index.sqlite")) as database:
         began_s = time.process_time()
         with pytest.raises(DamagedDatabase, match="takes more work"):  # noqa: SIM117
-            with bounded(database, tmp_path / "index.sqlite"):
+            with limited_work(database, tmp_path / "index.sqlite"):
                 database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
         assert time.process_time() - began_s < 20
         database.execute("SELECT 1")  # the bound has ended
@@ -110,7 +110,7 @@ def test_a_signal_ends_reading_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         with closing(connect(tmp_path / "index.sqlite")) as database:
             sent.start()
             with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-                with bounded(database, tmp_path / "index.sqlite"):
+                with limited_work(database, tmp_path / "index.sqlite"):
                     database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
     finally:
         sent.join()

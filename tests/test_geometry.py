@@ -8,15 +8,15 @@ from serl.errors import BadInput
 from serl.geometry import (
     Vector,
     align_sign,
-    between,
     conjugate,
     from_rotation_vector,
+    limit_length,
     multiply,
     nearest_point,
     nearest_rotation,
-    normalized,
+    normalize,
     rotate,
-    shortened,
+    rotation_between,
     to_rotation_vector,
 )
 
@@ -47,7 +47,7 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
 @given(a=vectors(1.7), b=vectors(1.7))
 def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
-    turn = between(p, q)
+    turn = rotation_between(p, q)
     assert norm(turn) <= math.pi + 1e-9
     reached = multiply(from_rotation_vector(turn), p)
     assert align_sign(reached, q) == pytest.approx(q, abs=1e-9)
@@ -55,7 +55,7 @@ def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Ve
     minus = (-p[0], -p[1], -p[2], -p[3])
     for start in (p, minus):
         length = norm(to_rotation_vector(multiply(q, conjugate(start))))
-        assert norm(between(start, q)) == pytest.approx(length, abs=1e-9)
+        assert norm(rotation_between(start, q)) == pytest.approx(length, abs=1e-9)
 
 
 @settings(deadline=None)
@@ -65,10 +65,10 @@ def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
 ) -> None:
     centre, q = from_rotation_vector(a), from_rotation_vector(b)
     minus = (-q[0], -q[1], -q[2], -q[3])
-    whole = between(centre, q)
+    whole = rotation_between(centre, q)
     for given_q in (q, minus):
         nearest = nearest_rotation(given_q, centre, radius)
-        kept = between(centre, nearest)
+        kept = rotation_between(centre, nearest)
         assert norm(kept) <= radius * (1.0 + 1e-9)
         if norm(whole) <= radius * (1.0 - 1e-9):
             assert nearest is given_q
@@ -84,7 +84,7 @@ def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
 )
 def test_quaternions_that_are_none_are_refused(quaternion: tuple[float, ...]) -> None:
     with pytest.raises(BadInput, match="quaternion"):
-        normalized(quaternion)
+        normalize(quaternion)
 
 
 @settings(deadline=None)
@@ -102,5 +102,5 @@ def test_the_nearest_point_is_on_the_way_and_not_beyond(
 
 def test_a_vector_is_shortened_only_where_it_is_too_long() -> None:
     short = (0.3, 0.0, 0.4)
-    assert shortened(short, 0.5) is short
-    assert shortened(short, 0.25) == pytest.approx((0.15, 0.0, 0.2))
+    assert limit_length(short, 0.5) is short
+    assert limit_length(short, 0.25) == pytest.approx((0.15, 0.0, 0.2))

@@ -70,6 +70,7 @@ def test_it_renders() -> None:
     env = TaskEnv("reach", render_mode="rgb_array", image_size=32)
     env.reset(seed=0)
     assert env.render().shape == (32, 32, 3)
+    assert env.metadata["render_fps"] == env.task.config.rate_hz
     assert TaskEnv("reach").render() is None
 
 

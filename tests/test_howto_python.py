@@ -13,7 +13,7 @@ from serl.clock import VirtualClock
 from serl.log.episode_log import EpisodeLog
 from serl.log.metrics import EpisodeRow, MetricsWriter
 from serl.loop import EpisodeKey, RecordCallback, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 
@@ -42,7 +42,7 @@ def a_run(tmp_path: Path) -> RunFolder:
     with EpisodeLog(made.episodes("actor0"), spec, made.name, "actor0", 1) as log:
         key = EpisodeKey(made.name, "actor0", 1, 0)
         clock = VirtualClock(robot.advance, spec.rate_hz)
-        run(robot, task, Random(spec.action, 0), clock, key, [RecordCallback(log.append)])
+        run(robot, task, RandomPolicy(spec.action, 0), clock, key, [RecordCallback(log.append)])
     with MetricsWriter(made.path) as metrics:
         row = EpisodeRow("actor0", 0, 10, False, False, 0.0, 0, 0, "time limit", 1.0, 0)
         metrics.write(10, row)

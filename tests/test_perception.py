@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from serl.geometry import Quaternion, between
+from serl.geometry import Quaternion, rotation_between
 from serl.perception import Perception, PerceptionConfig, seed_of
 from serl.types import Array, Observation
 
@@ -30,7 +30,7 @@ def shift(seen: Observation, name: str, x: float = 0.0) -> Array:
 
 def angle(seen: Observation, name: str) -> float:
     x, y, z, w = seen.state[name][3:].tolist()
-    return math.dist(between(TURNED, (x, y, z, w)), (0.0, 0.0, 0.0))
+    return math.dist(rotation_between(TURNED, (x, y, z, w)), (0.0, 0.0, 0.0))
 
 
 def test_without_errors_a_reading_is_passed_on_as_it_is() -> None:
@@ -111,3 +111,10 @@ def test_a_new_episode_shows_nothing_of_the_last_one() -> None:
 def test_equal_starts_give_equal_seeds() -> None:
     assert seed_of(reading(0.0, 1.0)) == seed_of(reading(3.0, 1.0))
     assert seed_of(reading(0.0, 1.0)) != seed_of(reading(0.0, 1.1))
+
+
+def test_a_scene_placed_anew_begins_with_fresh_noise() -> None:
+    seen = view(noise_m=0.01, noise_s=1.0)
+    seen(reading(5.0))
+    moved = seen(reading(1.0, x=1.0))
+    assert abs(shift(moved, "peg_pose", x=1.0)[0]) < 0.1

@@ -26,7 +26,7 @@ from serl.clock import VirtualClock
 from serl.guard.guard import GuardState
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.motion import Pose
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.runs.assembly import make_learner
 from serl.runs.config import resolve
 from serl.runs.demonstrations import record_expert
@@ -155,7 +155,7 @@ def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record],
     expert: list[Record] = []
     record_expert(robot, task, expert.append, EPISODES, 0, EpisodeKey("probe", "expert", 0, 0))
     chance: list[Record] = []
-    policy = Random(robot.action_spec, 0)
+    policy = RandomPolicy(robot.action_spec, 0)
     episode = 0
     while episode < EPISODES or len(chance) <= steps:
         robot.reset(1000 + episode)

@@ -15,7 +15,7 @@ from serl import plugins
 from serl.arm_profile import ArmProfile, load_robot, write_robot
 from serl.cli import main as cli
 from serl.errors import BadInput
-from serl.real_task import RealTask, RealTaskConfig, completed, read_task, write_task
+from serl.real_task import RealTask, RealTaskConfig, as_simulated, read_task, write_task
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
 from serl.runs.guard_setup import guarded_arm
@@ -87,7 +87,7 @@ def test_a_policy_sees_the_arm_from_its_start_and_a_task_may_judge_by_its_readin
     assert list(seen) == [
         *("tcp_from_start", "turn_from_start", "tcp_velocity", "gripper", "lead", "wrench")
     ]
-    assert task.judges_itself
+    assert task.decides_success
 
 
 def settings(task: str = RAM, robot: str = REHEARSAL, **own: Any) -> TrainConfig:
@@ -237,7 +237,7 @@ def test_any_task_class_without_a_scene_is_completed_and_refuses_what_needs_one(
             self.begin, self.observation = self._ram.begin, self._ram.observation
             self.outcome, self.reset = self._ram.outcome, self._ram.reset
 
-    whole = completed(Bare())
+    whole = as_simulated(Bare())
     assert whole.training_defaults()["demos"] == 0
     for call in (
         lambda: whole.is_success({}),
@@ -248,4 +248,4 @@ def test_any_task_class_without_a_scene_is_completed_and_refuses_what_needs_one(
     ):
         with pytest.raises(BadInput, match="bare: has no simulation"):
             call()
-    assert completed(PickCube()).scene.simulated
+    assert as_simulated(PickCube()).scene.simulated

@@ -17,7 +17,7 @@ from serl.cli.camera import _opener, _view
 from serl.cli.record import persons_folder
 from serl.plugins import load
 from serl.runs.config import TrainConfig, parse_overrides
-from serl.runs.guard_setup import guard_of, place_of
+from serl.runs.guard_setup import place_of, workspace_guard
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_rewarded_task, make_spec
 from serl.system.settings_file import checked
@@ -80,7 +80,7 @@ def test_a_first_lab_trains_on_what_it_recorded(taught: Path) -> None:
 def test_the_workspace_of_the_page_is_one_that_a_guard_takes() -> None:
     (text,) = re.findall(r"```yaml\n(workspace:.*?)```", PAGE, re.DOTALL)
     taught = checked(ArmProfile, {**load("robot", "franka").model_dump(), **yaml.safe_load(text)})
-    assert guard_of(taught).motion.box_high_m == (0.65, 0.25, 0.35)
+    assert workspace_guard(taught).motion.box_high_m == (0.65, 0.25, 0.35)
 
 
 def test_the_page_names_every_step() -> None:

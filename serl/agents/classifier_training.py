@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.log.annotations import Samples
 from serl.reward import ToolPlace, may_be_there
-from serl.training.frames import brightened, shifted
+from serl.training.frames import random_brightness, random_shift
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -60,31 +61,13 @@ def train_classifier(
     _check_sides(samples, card)
     for part in parts:
         _check(part, card)
-    generator = torch.Generator().manual_seed(config.seed)
-    trunk = None
-    if config.encoder == "resnet10":
-        trunk, sha256 = imported_trunk("reward train: encoder resnet10")
-        card = card.model_copy(update={"trunk": sha256})
-    fresh = Classifier.create(card, generator, trunk)
-    groups = [Group(flat, config.learning_rate) for flat in (fresh.encoder_flat, fresh.head_flat)]
-    rng = np.random.default_rng(config.seed)
-    look = _copies(training, config, rng, trunk) if trunk else partial(_look, training, config, rng)
-    for epoch in range(config.epochs):
-        for group in groups:
-            group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
-        for rows in _batches(training, config, rng):
-            labels = torch.from_numpy(training.labels[rows])
-            loss = _loss(card, groups, look(rows), labels, config, generator)
-            descend(loss, *groups)
-        progress(epoch + 1, loss.item())
-    encoder_flat, head_flat = (group.flat.detach() for group in groups)
-    trained = Classifier(card, encoder_flat, head_flat, trunk)
+    trained = _fit(training, card, config, progress)
     temperature = _temperature(_logits(trained, calibration), calibration.labels)
     sureness = _probabilities(trained, calibration, temperature, config)
     threshold = _threshold(sureness, calibration.labels, config.false_positives)
     probabilities = _probabilities(trained, held_out, temperature, config)
     predicted = np.where(probabilities.max(1) >= threshold, probabilities.argmax(1), 0)
-    settled = card.model_copy(
+    settled = trained.card.model_copy(
         update={
             "temperature": temperature,
             "threshold": threshold,
@@ -95,9 +78,37 @@ def train_classifier(
             "seed": config.seed,
         }
     )
-    return TrainedClassifier(
-        Classifier(settled, encoder_flat, head_flat, trunk), held_out, probabilities
+    return TrainedClassifier(replace(trained, card=settled), held_out, probabilities)
+
+
+def _fit(
+    training: Samples,
+    card: Card,
+    config: ClassifierConfig,
+    progress: Callable[[int, float], None],
+) -> Classifier:
+    """Train a fresh classifier; its temperature and threshold are the defaults."""
+    generator = torch.Generator().manual_seed(config.seed)
+    trunk = None
+    if config.encoder == "resnet10":
+        trunk, sha256 = imported_trunk("reward train: encoder resnet10")
+        card = card.model_copy(update={"trunk": sha256})
+    fresh = Classifier.create(card, generator, trunk)
+    groups = [Group(flat, config.learning_rate) for flat in (fresh.encoder_flat, fresh.head_flat)]
+    rng = np.random.default_rng(config.seed)
+    augment = (
+        _copies(training, config, rng, trunk) if trunk else partial(_augment, training, config, rng)
     )
+    for epoch in range(config.epochs):
+        for group in groups:
+            group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
+        for rows in _batches(training, config, rng):
+            labels = torch.from_numpy(training.labels[rows])
+            loss = _loss(card, groups, augment(rows), labels, config, generator)
+            descend(loss, *groups)
+        progress(epoch + 1, loss.item())
+    encoder_flat, head_flat = (group.flat.detach() for group in groups)
+    return Classifier(card, encoder_flat, head_flat, trunk)
 
 
 def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tuple[Samples, ...]:
@@ -143,13 +154,15 @@ def _batches(
         yield np.concatenate([rng.choice(kind, each) for kind in kinds])
 
 
-def _look(
+def _augment(
     samples: Samples, config: ClassifierConfig, rng: np.random.Generator, rows: Rows
 ) -> dict[str, Tensor]:
     """Return copies of images, each with its own random shift and brightness."""
     return {
         name: torch.from_numpy(
-            brightened(shifted(frames, rows, config.crop_px, rng), config.brightness, rng)
+            random_brightness(
+                random_shift(frames, rows, config.crop_px, rng), config.brightness, rng
+            )
         )
         for name, frames in samples.images.items()
     }
@@ -163,15 +176,15 @@ def _copies(
     features: dict[str, list[Tensor]] = {name: [] for name in samples.images}
     for start in range(0, config.copies * count, 64):
         rows = np.arange(start, min(start + 64, config.copies * count)) % count
-        for name, images in _look(samples, config, rng, rows).items():
+        for name, images in _augment(samples, config, rng, rows).items():
             features[name].append(trunk(images).half())
     kept = {name: torch.cat(parts) for name, parts in features.items()}
 
-    def look(rows: Rows) -> dict[str, Tensor]:
+    def augment(rows: Rows) -> dict[str, Tensor]:
         picked = torch.from_numpy(rows + count * rng.integers(config.copies, size=len(rows)))
         return {name: seen[picked].float() for name, seen in kept.items()}
 
-    return look
+    return augment
 
 
 def _loss(

@@ -1,7 +1,7 @@
 """Initial weights of a small image encoder: from a file, or packaged with serl.
 
 All are made by `serl encoder pretrain`; the card in a file documents its training. They are
-privileged: trained on the simulator's truth of simulated images, which no real camera comes with.
+privileged: trained on simulated images with the simulator's ground truth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, get_args
 from safetensors import safe_open
 
 from serl import plugins
-from serl.agent import AgentConfig, Packaged
+from serl.agent import AgentConfig, PackagedEncoder
 from serl.camera import image_specs
 from serl.errors import BadInput
 from serl.specs import ArraySpec
@@ -27,7 +27,7 @@ _TRUNK_CACHED = (
     "agent.cached_features: batches are not shifted at random, even with learner.crop_px; the "
     "cost behind a ResNet-10 is not measured"
 )
-PACKAGED: tuple[Packaged, ...] = get_args(Packaged)
+PACKAGED: tuple[PackagedEncoder, ...] = get_args(PackagedEncoder)
 
 
 def weights_file(chosen: Path | str) -> Path:
@@ -45,7 +45,7 @@ def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
     """
     chosen = config.encoder_weights
     if chosen == "auto":
-        chosen = fitting(config, [cameras])
+        chosen = fitting_weights(config, [cameras])
     if chosen is None:
         return None
     if not cameras:
@@ -56,7 +56,7 @@ def starting_file(config: AgentConfig, cameras: Cameras) -> Path | None:
     return path
 
 
-def fitting(config: AgentConfig, cameras: Sequence[Cameras]) -> Packaged | None:
+def fitting_weights(config: AgentConfig, cameras: Sequence[Cameras]) -> PackagedEncoder | None:
     """Return the first packaged weights that fit agents with all these cameras."""
     fits = (name for name in PACKAGED if not any(misfit(name, config, each) for each in cameras))
     return next(fits, None)
@@ -67,16 +67,16 @@ def is_pretrained_on(task: Task, config: AgentConfig) -> bool:
 
     The task must come with serl, with default settings of its scene and cameras.
     """
-    name = fitting(config, [image_specs(task.config.policy_views)])
+    name = fitting_weights(config, [image_specs(task.config.policy_views)])
     ours = task.name in plugins.names("task")
     if name is None or not ours or type(task) is not plugins.load("task", task.name):
         return False
-    card, usual = _card(name), type(task)().config
-    worlds = ("none", card["task_config"].get("randomize", "none"))
-    pictured = {"renderer", *(type(usual).model_fields.keys() - TaskConfig.model_fields.keys())}
-    unchanged = all(getattr(task.config, each) == getattr(usual, each) for each in pictured)
-    same = card["views"].get(task.name) == views_of(task)
-    return unchanged and same and task.config.randomize in worlds
+    card, default = _card(name), type(task)().config
+    randomizations = ("none", card["task_config"].get("randomize", "none"))
+    visible = {"renderer", *(type(default).model_fields.keys() - TaskConfig.model_fields.keys())}
+    unchanged = all(getattr(task.config, each) == getattr(default, each) for each in visible)
+    same_views = card["views"].get(task.name) == views_of(task)
+    return unchanged and same_views and task.config.randomize in randomizations
 
 
 def views_of(task: Task) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def views_of(task: Task) -> dict[str, Any]:
     return {name: view.model_dump(mode="json") for name, view in views.items()}
 
 
-def misfit(packaged: Packaged, config: AgentConfig, cameras: Cameras) -> str:
+def misfit(packaged: PackagedEncoder, config: AgentConfig, cameras: Cameras) -> str:
     """Explain why packaged weights do not fit an agent with these cameras; empty if they do."""
     if not cameras or config.encoder != "small":
         return "there is no small encoder"
@@ -120,7 +120,7 @@ def with_encoder(
     """
     chosen = config.encoder_weights
     if chosen == "auto":
-        chosen = None if inherited or real else fitting(config, cameras)
+        chosen = None if inherited or real else fitting_weights(config, cameras)
     if config.cached_features and not all(cameras):
         raise BadInput("agent.cached_features: the task has no cameras (--observe pixels)")
     if config.cached_features and config.encoder == "small" and not (inherited or chosen):

@@ -101,18 +101,22 @@ class Encoder(FlatParameters):
         Args:
             flat: parameters.  # (1, P)
             state: normalised state vectors.  # (B, D)
-            images: uint8 by camera, (B, H, W, 3 * frames); or the trunk's features of them, or the
-                results of `see`. A subset of the cameras gives the features of that subset.
+            images: by camera: uint8 images, (B, H, W, 3 * frames), the trunk's features of them, or
+                results of `camera_features`. A subset of the cameras gives only its features.
 
         Returns:
             Features in [-1, 1].  # (B, Z)
         """
-        features = [self.see(flat, name, images[name]) for name in self.cameras if name in images]
+        features = [
+            self.camera_features(flat, name, images[name])
+            for name in self.cameras
+            if name in images
+        ]
         if self.state_size:
             features.append(_head(self._parts(flat), "state.head", state))
         return torch.cat(features, -1)
 
-    def see(self, flat: Tensor, name: str, images: Tensor) -> Tensor:
+    def camera_features(self, flat: Tensor, name: str, images: Tensor) -> Tensor:
         """Return the features of one camera's images; features pass unchanged.  # (B, latent)."""
         if not self.trunk and images.ndim == _OF_FEATURES:
             return images

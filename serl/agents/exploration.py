@@ -1,4 +1,4 @@
-"""Exploration of a tanh-Gaussian policy: its first width, and its noise from step to step."""
+"""Exploration of a tanh-Gaussian policy: initial standard deviation, and correlated noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)  # nats
 
 
 class ExplorationNoise:
-    """Standard normal noise, of which each draw is correlated with the one before.
+    """Standard normal noise whose successive draws are correlated.
 
     A first-order autoregressive process, the discrete form of Ornstein-Uhlenbeck noise (Lillicrap
     et al. 2016, DDPG). Each draw alone is standard normal, so that the entropy of the policy is the
@@ -37,11 +37,11 @@ class ExplorationNoise:
         return noise
 
 
-def width(initial_std: float | Literal["target"], target_entropy: float, size: int) -> float:
-    """Return a standard deviation before tanh; of "target", that of the target entropy.
+def resolve_std(initial_std: float | Literal["target"], target_entropy: float, size: int) -> float:
+    """Return the initial standard deviation before tanh, in numbers.
 
-    That holds for a narrow policy in the middle of the range; near the bounds, where tanh is flat,
-    the entropy of the same width is lower.
+    For "target" it is that of the target entropy, for a narrow policy in the middle of the range;
+    near the bounds, where tanh is flat, the entropy of the same deviation is lower.
 
     Args:
         initial_std: the standard deviation, or "target".

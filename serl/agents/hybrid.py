@@ -27,8 +27,8 @@ from serl.agents.networks import (
     Group,
     adam_tensors,
     descend,
-    moved,
     named_views,
+    to_device,
 )
 from serl.agents.sac import SAC
 from serl.specs import ArraySpec, Spec
@@ -56,7 +56,7 @@ class Grippers:
 
     @classmethod
     def of(cls, spec: Spec) -> Grippers:
-        """Find the grippers of a spec: entries whose names end in "gripper"."""
+        """Find the grippers of a spec by its entries whose names end in "gripper"."""
         names = spec.action_names
         places = tuple(i for i, name in enumerate(names) if name.endswith("gripper"))
         openings: list[int] = []
@@ -79,7 +79,7 @@ class Grippers:
         """The number of discrete choices, C."""
         return int(WIDTH ** len(self.places))
 
-    def chosen(self, action: Tensor) -> Tensor:
+    def choices_of(self, action: Tensor) -> Tensor:
         """Return the choices in actions (B, A): below -0.5 close, above 0.5 open.  # (B,) int64."""
         grips = action[:, list(self.places)]
         digits = (grips > 0.5).long() - (grips < -0.5).long() + 1  # (B, n)
@@ -125,7 +125,7 @@ def grasp_loss(values: Tensor, choice: Tensor, target: Tensor) -> Tensor:
 
 
 def margin_loss(values: Tensor, choice: Tensor, prior: Tensor, margin: float) -> Tensor:
-    """Return how far other choices come within a margin of those of demonstrations and humans.
+    """Return the loss that keeps other choices a margin below those of demonstrations and humans.
 
     The large-margin classification loss of Hester et al. 2018, Deep Q-learning from demonstrations:
     the maximum over choices of the value, plus the margin for all but the choice made, less the
@@ -162,7 +162,7 @@ class HybridSAC(SAC):
         fresh = self.grasp_network.init(init).to(self.device)
         self.grasp = Group(fresh, config.learning_rate)
         self.grasp_target = fresh.detach().clone()
-        self._chosen = self._paid = torch.empty(0, device=self.device)  # of the current batch
+        self._choices = self._costs = torch.empty(0, device=self.device)  # of the current batch
         self._bounds = _grasp_bounds(config, len(self.grippers.places))
 
     @classmethod
@@ -176,17 +176,17 @@ class HybridSAC(SAC):
 
         When exploring, a share `grasp_epsilon` of the gripper's choices is random.
         """
-        seen, epsilon = self.see(observation), self.config.grasp_epsilon
+        seen, epsilon = self.encode_observation(observation), self.config.grasp_epsilon
         choice = self._best_choice(seen)
         if explore and epsilon and torch.rand((), generator=self._acting).item() < epsilon:
             choice = torch.randint(self.grippers.choices, (1,), generator=self._acting)
-        arm = self.choose(seen, explore).unsqueeze(0)
+        arm = self.select_action(seen, explore).unsqueeze(0)
         action: Action = self.grippers.put(arm, choice.to(self.device))[0].cpu().numpy()
         return action
 
-    def chosen(self, seen: Tensor) -> Tensor:
+    def select_modes(self, seen: Tensor) -> Tensor:
         """Return the arm's modes and the grippers' best choices.  # (B, A)."""
-        return self.grippers.put(super().chosen(seen), self._best_choice(seen))
+        return self.grippers.put(super().select_modes(seen), self._best_choice(seen))
 
     def _best_choice(self, seen: Tensor) -> Tensor:
         """Return the choices of the highest value for encoded observations, (B, Z).  # (B,)."""
@@ -200,9 +200,9 @@ class HybridSAC(SAC):
                 'grippers (entries whose names end in "gripper")',
                 *(self.config.grasp_penalty, len(self.grippers.places)),
             )
-        action, state = moved(batch.action, self.device), moved(batch.state, self.device)
-        self._chosen = self.grippers.chosen(action)
-        self._paid = self.config.grasp_penalty * self.grippers.switches(action, state)
+        action, state = to_device(batch.action, self.device), to_device(batch.state, self.device)
+        self._choices = self.grippers.choices_of(action)
+        self._costs = self.config.grasp_penalty * self.grippers.switches(action, state)
         arm = np.ascontiguousarray(batch.action[:, list(self.grippers.arm)])
         return super().update(replace(batch, action=arm))
 
@@ -213,15 +213,15 @@ class HybridSAC(SAC):
                 self.grasp_network,
                 self.grasp.flat,
                 self.grasp_target,
-                part.reward - self._paid[rows],
+                part.reward - self._costs[rows],
                 part.discount,
                 part.next_state,
             ).clamp(*self._bounds)
-        values, chosen = self.grasp_network.member(self.grasp.flat[0], seen), self._chosen[rows]
-        loss = grasp_loss(values, chosen, target)
+        values, choices = self.grasp_network.member(self.grasp.flat[0], seen), self._choices[rows]
+        loss = grasp_loss(values, choices, target)
         if weight := self.config.grasp_margin_weight:
             margin = self.config.grasp_margin
-            loss = loss + weight * margin_loss(values, chosen, part.prior, margin)
+            loss = loss + weight * margin_loss(values, choices, part.prior, margin)
         skipped = descend(loss, self.grasp)
         with torch.no_grad():
             self.grasp_target.lerp_(self.grasp.flat, self.config.tau * (1.0 - skipped))

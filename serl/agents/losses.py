@@ -1,4 +1,4 @@
-"""The losses of SAC as pure functions of flat parameters, a batch and given randomness.
+"""The networks of SAC, and its losses as pure functions of parameters, batch and randomness.
 
 RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018).
 """
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from serl.agents.config import SACConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, split_head, squash
 
@@ -49,6 +50,33 @@ class Networks:
     actor: EnsembleMLP
     critic: EnsembleMLP
     encoder: Encoder
+
+    @classmethod
+    def create(
+        cls,
+        config: SACConfig,
+        cameras: Mapping[str, tuple[int, int]],
+        sizes: tuple[int, int],
+        trunk_shape: tuple[int, int, int] | None,
+        dtype: torch.dtype,
+    ) -> Networks:
+        """Build actor, critics and encoder for `sizes` of state and action."""
+        state_size, action_size = sizes
+        latents = config.latents(trunk_shape is not None)
+        channels = config.encoder_channels
+        encoder = Encoder(
+            cameras, state_size, channels, *latents, trunk_shape, config.frames, dtype
+        )
+        size = encoder.size if cameras else state_size
+        hidden = config.actor_hidden or config.hidden
+        norm = config.layer_norm if config.actor_layer_norm is None else config.actor_layer_norm
+        activation = config.actor_activation or config.activation
+        critic = (size + action_size, *config.hidden, 1)
+        return cls(
+            EnsembleMLP(1, (size, *hidden, 2 * action_size), norm, activation),
+            EnsembleMLP(config.critics, critic, config.layer_norm, config.activation),
+            encoder,
+        )
 
     def encode(self, encoder: Tensor, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
         """Return the input of actor and critics, shape (B, Z); without cameras the state itself."""
@@ -151,8 +179,7 @@ def exceeds_mode(networks: Networks, critic: Tensor, batch: Tensors, mode: Tenso
     """Return 1 for actions of the batch that the critics value above the mode, else 0.  # (B,).
 
     The Q-filter of Nair et al. 2018, Overcoming exploration in reinforcement learning with
-    demonstrations, with the mean of all critics. What the policy does better than a demonstrator
-    is no longer pulled back.
+    demonstrations, with the mean of all critics.
     """
     with torch.no_grad():
         shown, own = (

@@ -306,7 +306,7 @@ def _fault(name: str, error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def moved(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+def to_device(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
     """Return an array as a tensor on the device; on a CPU it shares the array's memory.
 
     A GPU copies it asynchronously from pinned memory, and the array may be changed at once. The

@@ -144,7 +144,7 @@ def _encoded(graph: _Graph, agent: SAC, cameras: list[str]) -> str:
 
 
 def _camera(graph: _Graph, encoder: Encoder, parts: Mapping[str, Tensor], name: str) -> str:
-    """Add the features of a camera, as `Encoder.see`; return their name.  # (B, latent)."""
+    """Add a camera's features, as `Encoder.camera_features`; return their name.  # (B, latent)."""
     grey = graph.add("Cast", name, to=TensorProto.FLOAT)
     x = graph.add("Transpose", grey, perm=[0, 3, 1, 2])
     x = graph.add("Sub", x, np.array(127.5, np.float32))

@@ -30,7 +30,7 @@ from serl.system.files import read_bounded, write_atomic
 from serl.system.json_fields import parse_object, short
 from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
-from serl.training.frames import brightened, shifted
+from serl.training.frames import random_brightness, random_shift
 from serl.types import Array, Image, Observation
 
 FORMAT = "serl encoder 1"
@@ -41,7 +41,7 @@ _NEAR = 0.1  # share of a number's spread within which the prediction has to be 
 _STILL = 1e-3  # spread, relative to the mean, below which a number counts as constant
 
 
-class Sights(NamedTuple):
+class TaskImages(NamedTuple):
     """Images of a task, with the part of its state that only the images show.
 
     Attributes:
@@ -67,13 +67,13 @@ class PretrainedEncoder(NamedTuple):
     sizes: Mapping[str, tuple[int, int]]
 
 
-def sights(
+def collect_images(
     robot: SimulatedRobot,
     task: SimulatedTask,
     from_state: SimulatedTask,
     config: PretrainingConfig,
     on_image: Callable[[], None] = lambda: None,
-) -> Sights:
+) -> TaskImages:
     """Collect images along an expert's trajectories, each with its own level of disturbance.
 
     Args:
@@ -94,7 +94,7 @@ def sights(
     images: dict[str, list[Image]] = {name: [] for name in task.config.policy_views}
     targets: list[dict[str, Array]] = []
     before: dict[str, Array] = {}
-    for begins, reading in _along_ways(robot, task, config):
+    for begins, reading in _expert_readings(robot, task, config):
         if begins:
             from_state.begin(_with_truth(reading, robot))
             before = {}
@@ -110,16 +110,16 @@ def sights(
         before = now
         if len(targets) == config.samples:
             break
-    return Sights(
+    return TaskImages(
         {name: np.stack(seen) for name, seen in images.items()},
         {name: np.stack([each[name] for each in targets]) for name in targets[0]},
     )
 
 
-def _along_ways(
+def _expert_readings(
     robot: SimulatedRobot, task: SimulatedTask, config: PretrainingConfig
 ) -> Iterator[tuple[bool, Observation]]:
-    """Yield readings of disturbed experts endlessly, with whether a trajectory starts."""
+    """Yield endlessly whether a trajectory of a disturbed expert starts, and its next reading."""
     rng = np.random.default_rng(config.seed)
     for episode in count():
         task.begin(robot.reset(start_seed(Purpose.REWARD, config.seed, "pretraining", episode)))
@@ -150,13 +150,13 @@ def _between(now: Array, before: Array | None, late: float) -> Array:
 
 
 def pretrain(
-    seen: Mapping[str, Sights],
+    seen: Mapping[str, TaskImages],
     config: PretrainingConfig,
     progress: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> PretrainedEncoder:
     """Train an encoder to predict the targets from the images, of several tasks at once.
 
-    Targets near zero, for example the distance of a tool near its goal, count most (`_Lesson`).
+    Targets near zero, for example the distance of a tool near its goal, count most (`_Objective`).
     A camera of two tasks is one camera. Each task has a head, which is discarded afterwards. The
     last tenth of each task's images is held out. Equal arguments give equal parameters.
 
@@ -171,13 +171,15 @@ def pretrain(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     encoder = Encoder(_cameras_of(seen), 0, config.channels, config.latent, 0)
-    lessons = [_Lesson(encoder, each, config) for each in seen.values()]
+    objectives = [_Objective(encoder, each, config) for each in seen.values()]
     generator = torch.Generator().manual_seed(config.seed)
-    looking = Group(encoder.init(generator), config.learning_rate)
-    heads = [Group(lesson.head.init(generator), config.learning_rate) for lesson in lessons]
-    groups = (looking, *heads)
+    encoder_group = Group(encoder.init(generator), config.learning_rate)
+    heads = [
+        Group(objective.head.init(generator), config.learning_rate) for objective in objectives
+    ]
+    groups = (encoder_group, *heads)
     rng = np.random.default_rng(config.seed)
-    training = lessons[0].training
+    training = objectives[0].training
     for epoch in range(config.epochs):
         for group in groups:
             group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
@@ -185,30 +187,30 @@ def pretrain(
         for start in range(0, training, config.batch_size):
             rows = order[start : start + config.batch_size]
             losses = [
-                lesson.misses(looking.flat, head.flat, rows, rng).square().mean()
-                for lesson, head in zip(lessons, heads, strict=True)
+                objective.residuals(encoder_group.flat, head.flat, rows, rng).square().mean()
+                for objective, head in zip(objectives, heads, strict=True)
             ]
             loss = torch.stack(losses).mean()
             descend(loss, *groups)
         progress(epoch + 1, loss.item())
     errors = {
-        name: lesson.errors(looking.flat, head.flat)
-        for name, lesson, head in zip(seen, lessons, heads, strict=True)
+        name: objective.errors(encoder_group.flat, head.flat)
+        for name, objective, head in zip(seen, objectives, heads, strict=True)
     }
-    views = encoder.views(looking.flat.detach())
+    views = encoder.views(encoder_group.flat.detach())
     arrays = to_arrays({name: part[0] for name, part in views.items()})
     return PretrainedEncoder(arrays, errors, encoder.cameras)
 
 
-class _Lesson:
+class _Objective:
     """Training objective of an encoder on one task.
 
     A number x with a standard deviation s is learned as arsinh(10 x / s): near zero that is linear,
     and beyond a tenth of the spread logarithmic. An error therefore counts relative to the distance
-    from zero, as it does for a policy: 3 cm from the goal, half a millimetre does not matter.
+    from zero, as it does for a policy: half a millimetre does not matter 3 cm from the goal.
     """
 
-    def __init__(self, encoder: Encoder, seen: Sights, config: PretrainingConfig) -> None:
+    def __init__(self, encoder: Encoder, seen: TaskImages, config: PretrainingConfig) -> None:
         self._encoder, self._images, self._config = encoder, seen.images, config
         self._widths = {name: target.shape[1] for name, target in seen.targets.items()}
         self._targets = np.concatenate([*seen.targets.values()], axis=1)
@@ -220,35 +222,37 @@ class _Lesson:
         self.head = EnsembleMLP(1, (config.latent * len(seen.images), 128, size), layer_norm=True)
         self.training = pictures - max(1, round(_HELD_OUT * pictures))
 
-    def misses(
+    def residuals(
         self,
-        looking: Tensor,
+        encoder: Tensor,
         head: Tensor,
         rows: np.ndarray[Any, np.dtype[np.int64]],
         rng: np.random.Generator | None = None,
     ) -> Tensor:
-        """Return prediction minus target for some images, augmented if there is an `rng`."""
+        """Return prediction minus target for the images in `rows`, augmented if `rng` is given."""
         crop_px, share = (self._config.crop_px, self._config.brightness) if rng else (0, 0.0)
         rng = rng or np.random.default_rng(0)
         images = {
-            name: torch.from_numpy(brightened(shifted(frames, rows, crop_px, rng), share, rng))
+            name: torch.from_numpy(
+                random_brightness(random_shift(frames, rows, crop_px, rng), share, rng)
+            )
             for name, frames in self._images.items()
         }
-        predicted: Tensor = self.head(head, self._encoder(looking, torch.empty(0), images))[0]
+        predicted: Tensor = self.head(head, self._encoder(encoder, torch.empty(0), images))[0]
         return predicted - self._scaled[rows]
 
     @torch.no_grad()
-    def errors(self, looking: Tensor, head: Tensor) -> dict[str, float]:
+    def errors(self, encoder: Tensor, head: Tensor) -> dict[str, float]:
         """Return the median distance of prediction and truth on the held-out images."""
         rows = np.arange(self.training, len(self._scaled))
-        predicted = (self.misses(looking, head, rows) + self._scaled[rows]).numpy()
+        predicted = (self.residuals(encoder, head, rows) + self._scaled[rows]).numpy()
         off = self._near * np.sinh(predicted) - self._targets[rows]
         ends = np.cumsum([*self._widths.values()])[:-1]
         parts = zip(self._widths, np.split(off, ends, axis=1), strict=True)
         return {name: float(np.median(np.linalg.norm(part, axis=1))) for name, part in parts}
 
 
-def _cameras_of(seen: Mapping[str, Sights]) -> dict[str, tuple[int, int]]:
+def _cameras_of(seen: Mapping[str, TaskImages]) -> dict[str, tuple[int, int]]:
     """Return height and width of each camera; raises `BadInput` where tasks disagree."""
     cameras: dict[str, tuple[int, int]] = {}
     for task, each in seen.items():

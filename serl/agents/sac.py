@@ -18,8 +18,7 @@ from torch import Tensor
 from serl.agent import State
 from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import starting_file
-from serl.agents.encoders import Encoder
-from serl.agents.exploration import ExplorationNoise, width
+from serl.agents.exploration import ExplorationNoise, resolve_std
 from serl.agents.losses import (
     Cloning,
     Networks,
@@ -30,15 +29,14 @@ from serl.agents.losses import (
     temperature_loss,
 )
 from serl.agents.networks import (
-    EnsembleMLP,
     Group,
     adam_tensors,
     choose_device,
     descend,
-    moved,
     named_views,
     set_matmul,
     split_head,
+    to_device,
 )
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
@@ -93,7 +91,8 @@ class SAC:
             else config.target_entropy
         )
         trunk_shape = (GRID, GRID, CHANNELS) if self.trunk else None
-        self.networks = _networks(config, cameras, (state_size, action_size), trunk_shape, dtype)
+        sizes = state_size, action_size
+        self.networks = Networks.create(config, cameras, sizes, trunk_shape, dtype)
         encoder = self.networks.encoder
         self._acting = torch.Generator().manual_seed(seed)
         self._noise = ExplorationNoise(self._acting, config.noise_correlation)
@@ -101,7 +100,7 @@ class SAC:
         self._learning = torch.Generator().manual_seed(seed + 1)
         init = torch.Generator().manual_seed(seed + 2)
         rate = config.learning_rate
-        std = width(config.initial_std or self._INITIAL_STD, self.target_entropy, action_size)
+        std = resolve_std(config.initial_std or self._INITIAL_STD, self.target_entropy, action_size)
         self.actor = Group(self._fresh_actor(init, std).to(self.device), rate)
         self.critic = Group(self.networks.critic.init(init).to(self.device), rate)
         self.target = self.critic.flat.detach().clone()
@@ -154,18 +153,20 @@ class SAC:
     @torch.inference_mode()
     def act(self, observation: Observation, explore: bool) -> Action:
         """Return an action in [-1, 1], shape (A,): sampled when exploring, else the mode."""
-        action: Action = self.choose(self.see(observation), explore).cpu().numpy()
+        action: Action = (
+            self.select_action(self.encode_observation(observation), explore).cpu().numpy()
+        )
         return action
 
-    def see(self, observation: Observation) -> Tensor:
+    def encode_observation(self, observation: Observation) -> Tensor:
         """Encode an observation as the input of actor and critics.  # (1, Z)."""
-        state = moved(self.spec.observation.flatten(observation), self.device)
-        images = self._look(
+        state = to_device(self.spec.observation.flatten(observation), self.device)
+        images = self._encoder_inputs(
             {name: observation.images[name][None] for name in self.networks.encoder.cameras}
         )
         return self.networks.encode(self.encoder.flat, self.normalise(state).unsqueeze(0), images)
 
-    def choose(self, seen: Tensor, explore: bool) -> Tensor:
+    def select_action(self, seen: Tensor, explore: bool) -> Tensor:
         """Return the actor's action, (A,), for an encoded observation, (1, Z)."""
         head = self.networks.actor.member(self.actor.flat[0], seen)
         mean, log_std = split_head(head[0])
@@ -181,20 +182,20 @@ class SAC:
             state: state vectors.  # (B, D)
             images: stacked images by camera.  # (B, H, W, 3 * frames)
         """
-        tensors = {name: moved(image, self.device) for name, image in images.items()}
-        actions: Array = self.mode(moved(state, self.device), tensors).cpu().numpy()
+        tensors = {name: to_device(image, self.device) for name, image in images.items()}
+        actions: Array = self.mode(to_device(state, self.device), tensors).cpu().numpy()
         return actions
 
     def mode(self, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
         """Return the modes for tensors on the device; see `modes`.  # (B, A)."""
-        return self.chosen(self.encode(state, images))
+        return self.select_modes(self.encode(state, images))
 
     def encode(self, state: Tensor, images: Mapping[str, Tensor]) -> Tensor:
         """Encode a batch of observations as the input of actor and critics.  # (B, Z)."""
         inputs = self._inputs(images)
         return self.networks.encode(self.encoder.flat, self.normalise(state), inputs)
 
-    def chosen(self, seen: Tensor) -> Tensor:
+    def select_modes(self, seen: Tensor) -> Tensor:
         """Return the modes for encoded observations, (B, Z).  # (B, A)."""
         mean, _ = split_head(self.networks.actor.member(self.actor.flat[0], seen))
         return torch.tanh(mean)
@@ -207,7 +208,7 @@ class SAC:
 
         def encode(images: Mapping[str, Image]) -> dict[str, Features]:
             writable = {name: image[None].copy() for name, image in images.items()}  # for torch
-            seen = self._look(writable)
+            seen = self._encoder_inputs(writable)
             return {name: each[0].half().cpu().numpy() for name, each in seen.items()}
 
         return FrameEncoder((GRID, GRID, CHANNELS) if trunk else (latent,), encode)
@@ -344,20 +345,23 @@ class SAC:
     def _tensors(self, batch: Batch) -> Tensors:
         """Move the batch to the device; encode next observations once for all critic updates."""
         state, next_state = (
-            self.normalise(moved(rows, self.device)) for rows in (batch.state, batch.next_state)
+            self.normalise(to_device(rows, self.device)) for rows in (batch.state, batch.next_state)
         )
-        images, next_images = self._look(batch.images), self._look(batch.next_images)
+        images, next_images = (
+            self._encoder_inputs(batch.images),
+            self._encoder_inputs(batch.next_images),
+        )
         with torch.no_grad():
             seen_next = self.networks.encode(self.encoder.flat, next_state, next_images)
         action, reward, discount, prior = (
-            moved(np.asarray(rows, np.float32), self.device)
+            to_device(np.asarray(rows, np.float32), self.device)
             for rows in (batch.action, batch.reward, batch.discount, batch.prior)
         )
         return Tensors(state, action, reward, discount, seen_next, prior, images)
 
-    def _look(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
+    def _encoder_inputs(self, images: Mapping[str, Image | Features]) -> dict[str, Tensor]:
         """Return the encoder's inputs: images on the device, or features computed from them."""
-        return self._inputs({name: moved(image, self.device) for name, image in images.items()})
+        return self._inputs({name: to_device(image, self.device) for name, image in images.items()})
 
     def _inputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the encoder's inputs for images on the device."""
@@ -371,7 +375,7 @@ class SAC:
         if images.dtype != torch.uint8:
             return images.float()
         if self.trunk is None:
-            features = self.networks.encoder.see(self.encoder.flat, camera, images)
+            features = self.networks.encoder.camera_features(self.encoder.flat, camera, images)
         else:
             frames = torch.split(images, 3, dim=-1)
             features = torch.cat([self.trunk(frame.contiguous()) for frame in frames], dim=-1)
@@ -411,30 +415,6 @@ class SAC:
             "generator.acting": self._acting.get_state(),
             "generator.learning": self._learning.get_state(),
         }
-
-
-def _networks(
-    config: SACConfig,
-    cameras: Mapping[str, tuple[int, int]],
-    sizes: tuple[int, int],
-    trunk_shape: tuple[int, int, int] | None,
-    dtype: torch.dtype,
-) -> Networks:
-    """Build actor, critics and encoder for `sizes` of state and action."""
-    state_size, action_size = sizes
-    latents = config.latents(trunk_shape is not None)
-    channels = config.encoder_channels
-    encoder = Encoder(cameras, state_size, channels, *latents, trunk_shape, config.frames, dtype)
-    seen = encoder.size if cameras else state_size
-    hidden = config.actor_hidden or config.hidden
-    normed = config.layer_norm if config.actor_layer_norm is None else config.actor_layer_norm
-    activation = config.actor_activation or config.activation
-    critic = (seen + action_size, *config.hidden, 1)
-    return Networks(
-        EnsembleMLP(1, (seen, *hidden, 2 * action_size), normed, activation),
-        EnsembleMLP(config.critics, critic, config.layer_norm, config.activation),
-        encoder,
-    )
 
 
 def _check_cached(config: SACConfig, has_cameras: bool, trunk: Trunk | None) -> None:

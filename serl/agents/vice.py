@@ -26,13 +26,13 @@ from serl.agents.networks import (
     Group,
     adam_tensors,
     descend,
-    moved,
     named_views,
+    to_device,
 )
 from serl.agents.sac import SAC
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
-from serl.training.frames import shifted
+from serl.training.frames import random_shift
 from serl.training.successes import Successes
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
@@ -111,10 +111,10 @@ class VICE:
     def rewards(self, batch: Batch) -> Array:
         """Return the classifier's rewards of transitions.  # (B,)."""
         seen = self._see(batch.next_state, _newest(batch))
-        sure: Array = self._head(self._head_group.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
+        success: Array = self._head(self._head_group.flat, seen)[0, :, 0].sigmoid().cpu().numpy()
         if self._config.binary:
-            sure = (sure >= 0.5).astype(np.float32)
-        return (1.0 - batch.discount) * sure
+            success = (success >= 0.5).astype(np.float32)
+        return (1.0 - batch.discount) * success
 
     def actor_weights(self) -> State:
         """Return the agent's actor weights: an actor needs no reward."""
@@ -152,15 +152,14 @@ class VICE:
         rows = torch.randint(len(self._successes), (size,), generator=generator).numpy()
         rng = np.random.default_rng(int(torch.randint(2**31, (), generator=generator)))
         images = {
-            name: shifted(frames, rows, self._config.crop_px or 0, rng)
+            name: random_shift(frames, rows, self._config.crop_px or 0, rng)
             for name, frames in self._successes.images.items()
         }
         good = self._see(self._successes.state[rows], images)
-        # Observations visited by a person or the expert count as successes, too.
-        mine = (
-            np.flatnonzero(~batch.prior) if not batch.prior.all() else np.arange(len(batch.prior))
-        )
-        rows = mine[torch.randint(len(mine), (size,), generator=generator).numpy()]
+        # Observations of humans and demonstrations may be successes: they are no negatives.
+        policy = np.flatnonzero(~batch.prior)
+        candidates = policy if len(policy) else np.arange(len(batch.prior))
+        rows = candidates[torch.randint(len(candidates), (size,), generator=generator).numpy()]
         images = {name: frames[rows] for name, frames in _newest(batch).items()}
         visited = self._see(batch.next_state[rows], images)
         shares = torch.rand(3 * size, 1, generator=generator).to(good.device)
@@ -172,10 +171,10 @@ class VICE:
     def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
         """Encode observations.  # (B, Z)."""
         device = self._agent.device
-        tensors = {name: moved(images[name], device) for name in self._encoder.cameras}
+        tensors = {name: to_device(images[name], device) for name in self._encoder.cameras}
         states = torch.empty(0)
         if not self._encoder.cameras:
-            states = self._agent.normalise(moved(state, device))
+            states = self._agent.normalise(to_device(state, device))
         return self._encoder(self._encoder_group.flat, states, tensors)
 
     def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:

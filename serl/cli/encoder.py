@@ -57,7 +57,7 @@ def pretrain_options(parser: argparse.ArgumentParser) -> None:
 def pretrain(options: argparse.Namespace) -> int:
     """Train the encoder on simulated images of tasks, and print its errors on held-out images."""
     from serl.agents.config import PretrainingConfig
-    from serl.agents.pretraining import pretrain, save_encoder, sights
+    from serl.agents.pretraining import collect_images, pretrain, save_encoder
     from serl.runs.task_setup import make_task
 
     overrides = parse_overrides(options.overrides)
@@ -76,7 +76,7 @@ def pretrain(options: argparse.Namespace) -> int:
             plugins.make_simulation(task) as robot,
             Display().counting(f"images of {name}", config.samples) as on_image,
         ):
-            seen[name] = sights(robot, task, from_state, config, on_image)
+            seen[name] = collect_images(robot, task, from_state, config, on_image)
     made = pretrain(seen, config, Countdown("epoch", config.epochs))
     words = ["serl", "encoder", "pretrain", *options.task, *options.overrides]
     metadata = {

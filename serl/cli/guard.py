@@ -10,7 +10,7 @@ from pathlib import Path
 from serl.arm_profile import latch_path, load_robot
 from serl.cli.arguments import integer
 from serl.runs.config import resolve
-from serl.runs.guard_setup import guard_arguments, guard_of, guarded_arm, place_of
+from serl.runs.guard_setup import guard_arguments, guarded_arm, place_of, workspace_guard
 
 
 def guard_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def guard(options: argparse.Namespace) -> int:
     profile = load_robot(options.robot)
     place = place_of(profile, options.namespace)
     if options.task is None:
-        config = guard_of(profile)
+        config = workspace_guard(profile)
     else:
         _, config = guarded_arm(resolve({"task": options.task}), options.robot)
     require_ros()

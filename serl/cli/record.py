@@ -23,7 +23,7 @@ from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
-from serl.runs.real_arm import NO_JUDGE, lacks_judge
+from serl.runs.real_arm import NO_REWARD, lacks_success_test
 from serl.system.settings_file import checked, leaves
 from serl.teleop.config import TeleopConfig
 
@@ -129,9 +129,9 @@ def _record_person(options: argparse.Namespace) -> int:
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
     task = make_rewarded_task(run.config)
-    unjudged = options.robot is not None and lacks_judge(make_task(run.config))
+    unjudged = options.robot is not None and lacks_success_test(make_task(run.config))
     if unjudged and run.config.reward.kind == "task":
-        print(NO_JUDGE, flush=True)
+        print(NO_REWARD, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         recorded = Recording(run.path, run.episodes(ACTOR))
         write_session(

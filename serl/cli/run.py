@@ -21,8 +21,8 @@ from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summa
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
-from serl.runs.real_arm import NO_JUDGE, describe_classifier_bounds, lacks_judge
-from serl.runs.scene_reset import check_reset, of_arm
+from serl.runs.real_arm import NO_REWARD, describe_classifier_bounds, lacks_success_test
+from serl.runs.scene_reset import arm_settings, check_reset
 from serl.runs.task_setup import make_task
 from serl.system.supervisor import Supervisor
 
@@ -108,9 +108,9 @@ def deploy(
     paths = (*candidates, checkpoint)
     print(f"policy: checkpoint {' or '.join(f'{int(path.name):,}' for path in paths)}", flush=True)
     arm = arm_of(run)
-    unjudged = arm is not None and lacks_judge(make_task(run.config))
+    unjudged = arm is not None and lacks_success_test(make_task(run.config))
     if unjudged and run.config.reward.kind == "task":
-        print(NO_JUDGE, flush=True)
+        print(NO_REWARD, flush=True)
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)
     arms = arms_behind_guards(run, [ACTOR], arm)
@@ -129,7 +129,7 @@ def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainCo
         guarded_arms(config, robot, namespace)
         robot = plugins.absolute(robot)
     alone: dict[str, Any] = {"robot": None, "namespace": namespace}
-    own = alone if robot is None else of_arm(config, robot, namespace)
+    own = alone if robot is None else arm_settings(config, robot, namespace)
     deployed = config.model_copy(update={**own, "intervention": "none", "actors": 1})
     check_reset(deployed)
     return deployed

@@ -33,7 +33,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.real_arm import describe_classifier_bounds
 from serl.runs.resume import trained_steps
 from serl.runs.task_setup import make_demonstrated_task, make_spec, make_task
-from serl.runs.trials import Examiner, choose
+from serl.runs.trials import Examiner, choose_checkpoint
 from serl.system.supervisor import is_orphaned
 from serl.system.video import write_video
 from serl.teleop.scripted import ScriptedHumanConfig
@@ -243,7 +243,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
             )
 
         weights = [(step, found.arrays["actor"]) for step, found in compared.items()]
-        chosen = choose(config, examiner, weights, report)
+        chosen = choose_checkpoint(config, examiner, weights, report)
         mark_best(compared[chosen].path)
         winner, (last, newest) = compared[chosen].arrays["actor"], weights[-1]
         if last != chosen:
@@ -269,7 +269,7 @@ def examine_clone(run: RunFolder, display: Display) -> Evaluation:
         display.counting("trials", planned) as on_trial,
     ):
         examiner = Examiner(config, on_trial=on_trial)
-        chosen = choose(config, examiner, clones)
+        chosen = choose_checkpoint(config, examiner, clones)
         evaluation = examiner.evaluate(dict(clones)[chosen], Purpose.FINAL, config.trials)
         metrics.write(trained_steps(run), _row(0, evaluation, "clone"))
     return evaluation

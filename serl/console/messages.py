@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-from serl.camera import Crop, checked_crop
+from serl.camera import Crop, check_crop
 from serl.errors import CorruptData
 from serl.system.json_fields import parse_object, short
 from serl.teleop.mapping import AXES, Wish
@@ -101,7 +101,7 @@ def _crop(values: list[Any]) -> Crop:
     if len(values) != 4 or any(type(value) not in {int, float} for value in values):
         raise CorruptData(f"frame: crop: expected 4 numbers, got {short(values)}")
     try:
-        return checked_crop((values[0], values[1], values[2], values[3]))
+        return check_crop((values[0], values[1], values[2], values[3]))
     except ValueError as error:
         raise CorruptData(f"frame: {error}") from error
 

@@ -107,7 +107,7 @@ class Origin:
         if names and not mapping.action and names != [n.lower() for n in spec.action_names]:
             lines.append(f"action {' '.join(self.actions)} != {' '.join(spec.action_names)}")
         if self.spec is not None and not lines and not mapping.state:
-            own = self.spec.limited_to(
+            own = self.spec.with_images(
                 name for name in self.spec.observation.images if name in spec.observation.images
             )
             own = own.model_copy(update={"task": spec.task})

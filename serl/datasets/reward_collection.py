@@ -15,18 +15,18 @@ from serl.camera import image_specs
 from serl.clock import VirtualClock
 from serl.datasets.person import ACTOR, RecordingStation
 from serl.errors import BadInput, SerlError, Silent
-from serl.geometry import conjugate, normalized, rotate
+from serl.geometry import conjugate, normalize, rotate
 from serl.intervention import Event
 from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, next_epoch
 from serl.log.recovery import recover
 from serl.loop import EpisodeKey, Observer, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.folder import RunFolder
 from serl.runs.reward_data import write_views
-from serl.runs.task_setup import check_one_tool, drawn_by
+from serl.runs.task_setup import check_one_tool, renderer_of
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.task import SimulatedTask
 from serl.teleop.human_input import HumanInput
@@ -90,7 +90,7 @@ class CollectionDriver:
         self._robot, self._task, self._motion = robot, task, task.config.motion
         self._kind = Kind.CHANCE if kind is Kind.PRETENCE and place is None else kind
         self._expert = task.expert(robot.truth, seed)
-        self._chance = Random(robot.action_spec, seed)
+        self._chance = RandomPolicy(robot.action_spec, seed)
         rng = np.random.default_rng(seed)
         self._enough = float(rng.uniform(*_GIVES_UP[kind])) if kind in _GIVES_UP else np.inf
         self._has_stopped, self._gripper = False, _KEEP
@@ -129,7 +129,7 @@ class CollectionDriver:
         assert self.place is not None  # otherwise the kind is CHANCE
         shift = ((self.place - pose[:3]) / self._motion.translation_m).tolist()
         if self._motion.frame == "tool":
-            shift = rotate(conjugate(normalized(pose[3:].tolist())), shift)
+            shift = rotate(conjugate(normalize(pose[3:].tolist())), shift)
         along = dict(zip("xyz", shift, strict=True))
         entries = [along.get(axis, 0.0) for axis in self._motion.axes]
         return np.array(entries + [0.0] * self._motion.gripper, np.float32)
@@ -369,7 +369,7 @@ def collect_person(
         Silent: the robot timed out, and the stand has no `on_silence`.
     """
     spec = collection_spec(task)
-    write_views(run.path, task.config.all_views, drawn_by(run.config))
+    write_views(run.path, task.config.all_views, renderer_of(run.config))
     recover(run.path)
 
     def enough() -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from serl.errors import BadInput
-from serl.geometry import Vector, between, is_between, nearest_rotation, normalized
+from serl.geometry import Vector, is_in_box, nearest_rotation, normalize, rotation_between
 from serl.guard.config import GuardConfig, GuardState
 from serl.motion import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
@@ -111,7 +111,7 @@ def check_pose(values: Sequence[float], subject: str) -> Pose:
     check_numbers(values, 7, subject)
     x, y, z, *quaternion = values
     try:
-        return Pose((x, y, z), normalized(quaternion))
+        return Pose((x, y, z), normalize(quaternion))
     except BadInput as error:
         raise MessageRefusal("quaternion", f"{subject}: {error}") from None
 
@@ -125,7 +125,7 @@ def check_command(values: Sequence[float], info: MessageInfo, config: GuardConfi
     check_frame(info, "command", config.frame)
     check_numbers(values, 7, "command")
     check_stamp(info, "command", config.ahead_s, config.command_s)
-    target = bounded(check_pose(values, "command"), config)
+    target = clamp_pose(check_pose(values, "command"), config)
     if _in_keep_out(target.position, config, 0.0):
         raise MessageRefusal("keep-out", "command is in a keep-out box")
     return target
@@ -144,7 +144,7 @@ def check_opening(values: Sequence[float], info: MessageInfo, config: GuardConfi
     return 1.0 if values[0] >= 0.5 else 0.0
 
 
-def bounded(pose: Pose, config: GuardConfig) -> Pose:
+def clamp_pose(pose: Pose, config: GuardConfig) -> Pose:
     """Return `pose` clamped to the box and to the largest rotation."""
     motion = config.motion
     x, y, z = (
@@ -187,7 +187,7 @@ def far_outside(pose: Pose, config: GuardConfig) -> str:
     ]
     if far:
         return f"pose: the tool is outside the box ({'; '.join(far)})"
-    turned = math.hypot(*between(config.reference, pose.quaternion))
+    turned = math.hypot(*rotation_between(config.reference, pose.quaternion))
     if turned > motion.max_rotation_rad + LED_BACK_RAD:
         return (
             f"pose: the tool is turned by {turned:.2f} rad from the reference, "
@@ -263,4 +263,4 @@ def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:
 
 
 def _in_keep_out(point: Vector, config: GuardConfig, reach_m: float) -> bool:
-    return any(is_between(point, box.low_m, box.high_m, reach_m) for box in config.keep_out)
+    return any(is_in_box(point, box.low_m, box.high_m, reach_m) for box in config.keep_out)

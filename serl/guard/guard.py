@@ -85,9 +85,9 @@ class Guard:
 
     @property
     def yields(self) -> bool:
-        """Whether the controller is to be soft: contact was measured in a protective stop.
+        """Whether the controller is to be soft: contact was measured in this protective stop.
 
-        An emergency stop after this contact leaves the controller soft, any other leaves it stiff.
+        It stays soft in an emergency stop that follows such a stop.
         """
         return self._touched and self.state in LATCHED
 
@@ -155,8 +155,8 @@ class Guard:
             stopped = self._active and self.state is GuardState.PROTECTIVE_STOP
             self._touched |= stopped and not self.measured.rivals
 
-    def doubt(self, rivals: str) -> None:
-        """Set which nodes publish measurements beside the arm's driver; empty for none.
+    def set_rivals(self, rivals: str) -> None:
+        """Set the description of nodes that publish measurements beside the arm's driver, or "".
 
         While there are any, an armed arm is stopped, a stopped arm does not give way, and no stop
         can be acknowledged.
@@ -272,7 +272,7 @@ class Guard:
         if self.state in _FOLLOWING:
             self._decide(now_s)
         if self._setpoint is None and (pose := self.measured.fresh_pose(now_s)) is not None:
-            self._begin_anew(pose)
+            self._restore_setpoint(pose)
         if self.state is GuardState.DISARMED or self._setpoint is None:
             return None
         return self._advance(now_s)
@@ -400,11 +400,11 @@ class Guard:
         self._setpoint, self._braking = Setpoint(pose), False
         self._hold_point.seed(pose)
 
-    def _begin_anew(self, pose: Pose) -> None:
-        """Set the setpoint to the measured pose of the arm; in a stop to the last setpoint.
+    def _restore_setpoint(self, pose: Pose) -> None:
+        """Set a dropped setpoint to the measured pose; in a stop to the last setpoint.
 
-        If the arm of a stop is away from it by more than the lead, the setpoint is the measured
-        pose, provided that an obstacle explains it; otherwise nothing is published.
+        If a stopped arm is away from its last setpoint by more than the lead, the setpoint is the
+        measured pose if an obstacle can explain it; otherwise nothing is published.
         """
         if self.state not in LATCHED:
             self._seed(pose)

@@ -1,4 +1,4 @@
-"""The place at which the guard holds an arm, and the distance that a stopped arm may give way.
+"""The pose at which the guard holds an arm, and the distance that a stopped arm may give way.
 
 The measured pose is not trusted here: topics are unsigned, and a node that publishes a pose and a
 force could otherwise lead a stopped arm wherever the pose drifts.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from serl.geometry import nearest_point, nearest_rotation
-from serl.guard.checks import bounded, is_apart, is_inside, is_kept_out
+from serl.guard.checks import clamp_pose, is_apart, is_inside, is_kept_out
 from serl.guard.config import LATCHED, GuardConfig, GuardState
 from serl.guard.inputs import MeasuredArm
 from serl.motion import Pose
@@ -104,9 +104,11 @@ class HoldPoint:
             pose,
             setpoint,
             _OVERSHOT * limits.lead_m
-            + _way(limits.speed_m_s, limits.stop_acceleration_m_s2, limits.stop_jerk_m_s3),
+            + _stopping_distance(
+                limits.speed_m_s, limits.stop_acceleration_m_s2, limits.stop_jerk_m_s3
+            ),
             _OVERSHOT * limits.lead_rad
-            + _way(
+            + _stopping_distance(
                 limits.angular_speed_rad_s,
                 limits.stop_angular_acceleration_rad_s2,
                 limits.stop_angular_jerk_rad_s3,
@@ -136,7 +138,7 @@ class HoldPoint:
     def _move(self, pose: Pose) -> None:
         """Set the place to the allowed pose nearest to a measured pose, if there is one."""
         config, origin, limits = self._config, self.origin, self._config.motion.limits
-        place = bounded(pose, config)
+        place = clamp_pose(pose, config)
         if origin is not None:
             if not is_inside(origin, config):
                 return
@@ -148,6 +150,6 @@ class HoldPoint:
             self.place, self._settles = place, False
 
 
-def _way(speed: float, peak: float, jerk: float) -> float:
-    """Return the distance travelled by a stop from this speed."""
+def _stopping_distance(speed: float, peak: float, jerk: float) -> float:
+    """Return the distance, or the angle, travelled during a stop from this speed."""
     return speed * (0.5 * speed / peak + 0.5 * peak / jerk)

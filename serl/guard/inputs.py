@@ -38,8 +38,11 @@ _HAND_M_S, _HAND_RAD_S = 0.5, 2.5
 _NOISE_M, _NOISE_RAD = 0.01, 0.05
 """Largest errors of a measured pose: noise of the sensor, and jitter of its stamp (15 ms)."""
 
-_PACED_S = 0.05
-"""Second time span over which speed is measured: many small steps make a fast drift."""
+_SPAN_S = 0.05
+"""Second time span over which speed is measured, besides that between two poses.
+
+It reveals a fast drift in many small steps.
+"""
 
 _PUSH_N, _PUSH_NM = 1.5, 0.3
 """Force and torque below which a reading is sensor noise.
@@ -167,10 +170,10 @@ class Lease:
             if beat.lease != self._owner:
                 if info.now_s - self.received_s <= self._config.lease_s:
                     self._stranger_s = info.now_s
-                    raise MessageRefusal("lease", f"{beat.lease} beats while {self._owner} drives")
+                    raise MessageRefusal("lease", f"{self._owner} drives, not {beat.lease}")
                 self._owner, self.since_s = beat.lease, info.now_s
             elif beat.number <= self._number:
-                raise MessageRefusal("count", "heartbeat comes again")
+                raise MessageRefusal("count", "heartbeat is repeated")
             self._number, self.mode = beat.number, beat.mode
             if beat.mode is GuardState.TELEOP:
                 self.human_s, self.device_s = info.now_s, info.now_s - beat.silent_s
@@ -184,7 +187,7 @@ class Lease:
         if not self.is_fresh(now_s):
             return "heartbeat lost"
         if now_s - self._stranger_s <= 2.0 * self._config.heartbeat_s:
-            return "two actors beat"
+            return "two actors send heartbeats"
         if self.is_device_silent(now_s):
             return "the person's device is silent"
         return self.others
@@ -251,7 +254,7 @@ class MeasuredArm:
         self.joints = JointMonitor(config)
         self._config = config
         self._jumping = FaultCounter(5, "jumps of the measured pose")
-        self._paced: tuple[float, Pose] | None = None  # a stamp 50 ms ago or less, and its pose
+        self._span_start: tuple[float, Pose] | None = None  # stamp of up to 50 ms ago, and its pose
         self._still: Pose | None = None
         self._still_s = math.inf  # time since which the arm has been near that pose
         names = ["pose", "joints", *(["wrench"] if config.wrench else [])]
@@ -365,10 +368,10 @@ class MeasuredArm:
         """
         config, limits = self._config, self._config.motion.limits
         before = self.fresh_pose(info.now_s)
-        if before is None or self._paced is None:
-            self._paced = info.stamp_s, pose
+        if before is None or self._span_start is None:
+            self._span_start = info.stamp_s, pose
             return
-        for then_s, place in ((self._sources["pose"].stamp_s, before), self._paced):
+        for then_s, place in ((self._sources["pose"].stamp_s, before), self._span_start):
             span_s = max(0.0, info.stamp_s - then_s)
             most_m = _NOISE_M + (limits.speed_m_s + _HAND_M_S) * span_s
             most_rad = _NOISE_RAD + (limits.angular_speed_rad_s + _HAND_RAD_S) * span_s
@@ -376,8 +379,8 @@ class MeasuredArm:
             if is_apart(pose, place, most_m, most_rad):
                 self.jumps = self._jumping.add(info.now_s)
                 raise MessageRefusal("jump", "pose jumped")
-        if not 0.0 <= info.stamp_s - self._paced[0] < _PACED_S:
-            self._paced = info.stamp_s, pose
+        if not 0.0 <= info.stamp_s - self._span_start[0] < _SPAN_S:
+            self._span_start = info.stamp_s, pose
 
     def _check(self, name: str, values: Sequence[float], size: int, info: MessageInfo) -> None:
         check_stamp(info, name, self._config.ahead_s, self._config.state_s)

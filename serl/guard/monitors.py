@@ -12,8 +12,8 @@ from serl.intervention import STUCK_S
 from serl.motion import Pose
 
 _LIMIT_S = 1.0
-_MOVED = 0.03
-_THERE = 0.1
+_MOVED = 0.03  # change of the opening that counts as motion
+_THERE = 0.1  # difference from the goal within which the gripper has arrived
 
 
 class GripperMonitor:
@@ -30,27 +30,25 @@ class GripperMonitor:
     def begin(self, closed: bool) -> None:
         """Start from a gripper whose command agrees with its state."""
         self._closed, self._commanded_s = closed, math.inf
-        self._from = math.nan
+        self._start = math.nan  # opening at the command
 
     def command(self, closed: bool, opening: float, now_s: float) -> None:
         """Note a command to close or open, repeated or new, and the present opening."""
         if closed != self._closed:
             may_hold = closed and opening < 1.0 - _THERE
-            self._closed, self._from = closed, opening
+            self._closed, self._start = closed, opening
             self._commanded_s = math.inf if may_hold else now_s
 
     def wait(self, now_s: float) -> None:
         """Restart the time limit while no command reaches the gripper."""
-        self._commanded_s = (
-            max(self._commanded_s, now_s) if math.isfinite(self._commanded_s) else math.inf
-        )
+        self._commanded_s = max(self._commanded_s, now_s)
 
     def trouble(self, opening: float, now_s: float) -> str:
         """Return why the gripper does not follow its command; empty while it does."""
         if not math.isfinite(self._commanded_s):
             return ""
         goal = 0.0 if self._closed else 1.0
-        if abs(opening - self._from) > _MOVED or abs(opening - goal) < _THERE:
+        if abs(opening - self._start) > _MOVED or abs(opening - goal) < _THERE:
             self._commanded_s = math.inf
             return ""
         if now_s - self._commanded_s < _LIMIT_S:
@@ -82,7 +80,7 @@ class FollowingMonitor:
     def __init__(self, config: GuardConfig) -> None:
         self.is_lost = False
         self._config = config
-        self._words, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
+        self._cause, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
         self._away_s: float | None = None  # time since which the arm is far from its setpoint
         self._stuck_pose: Pose | None = None  # at rest despite a leading setpoint
         self._stuck_since_s = math.inf  # time since which the arm rests there
@@ -123,7 +121,7 @@ class FollowingMonitor:
 
     def hindrance(self, now_s: float) -> str:
         """Return why the arm has to rest; empty when it does not."""
-        return self._words if now_s < self._pause_s else ""
+        return self._cause if now_s < self._pause_s else ""
 
 
 _SPAN_S = (0.015, 0.15)

@@ -45,8 +45,8 @@ class StepKey(NamedTuple):
     step: int
 
 
-class Word(NamedTuple):
-    """A label of a step, with its author and its time (seconds since 1970)."""
+class LabelEntry(NamedTuple):
+    """A line of the label file: a label of a step, its author and time (seconds since 1970)."""
 
     place: StepKey
     label: int
@@ -94,11 +94,11 @@ def drop_cut_line(path: Path) -> None:
 
 
 def read_labels(folder: Path, file: str = LABELS_FILE) -> dict[StepKey, int]:
-    """Return the last label of each labelled step; raise as `read_words` does."""
-    return {word.place: word.label for word in read_words(folder, file)}
+    """Return the last label of each labelled step; raise as `read_label_entries` does."""
+    return {entry.place: entry.label for entry in read_label_entries(folder, file)}
 
 
-def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
+def read_label_entries(folder: Path, file: str = LABELS_FILE) -> Iterator[LabelEntry]:
     """Yield all labels in the order of writing, corrected ones included; none without a file.
 
     A truncated last line is left out.
@@ -118,7 +118,7 @@ def read_words(folder: Path, file: str = LABELS_FILE) -> Iterator[Word]:
         if not 0 <= label <= _MAX_LABEL:
             raise CorruptData(f"{where}: label {short(label)}, allowed 0 to {_MAX_LABEL}")
         place = StepKey(fields["epoch"], fields["episode"], fields["step"])
-        yield Word(place, label, fields["by"], fields["wall_s"])
+        yield LabelEntry(place, label, fields["by"], fields["wall_s"])
 
 
 class Origin(NamedTuple):
@@ -173,14 +173,14 @@ class ToolLog(Observer):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: deque[tuple[float, list[float]]] = deque(maxlen=4)  # stamps and places, m
+        self._readings: deque[tuple[float, list[float]]] = deque(maxlen=4)  # stamps, positions (m)
         self._tools_m: list[list[float] | list[None]] = []
 
     def on_reading(self, reading: Observation) -> None:
         """Note the tool's position in a reading of the robot."""
         if "tcp_pose" in reading.state and "robot" in reading.stamps:
             place = [round(value, 6) for value in reading.state["tcp_pose"][:3].tolist()]
-            self._read.append((reading.stamps["robot"], place))
+            self._readings.append((reading.stamps["robot"], place))
 
     def on_step(self, step: Step) -> None:
         """Note that a step of an earlier reading was logged."""
@@ -196,7 +196,7 @@ class ToolLog(Observer):
         stamp_s, key = record.observation.stamps.get("robot"), record.key
         if key.index == 0:
             self._tools_m = []
-        found = [place for read_s, place in self._read if read_s == stamp_s]
+        found = [place for read_s, place in self._readings if read_s == stamp_s]
         self._tools_m.append(found[-1] if found else _NOWHERE)
 
     def _write(self, key: Key) -> None:
@@ -248,7 +248,7 @@ _BY = "simulation"
 
 
 class TruthLog(Observer):
-    """A log of the observations, in each episode, from which to which the task was solved.
+    """A log of the observations at which the task begins and ceases to be solved, per episode.
 
     Args:
         folder: folder of an actor's episodes.

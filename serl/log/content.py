@@ -42,7 +42,7 @@ class ChecksumBlock(NamedTuple):
             yield self.first + number, self.checksums[start : start + CHECKSUM.size]
 
 
-def extend(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
+def add_checksum(blocks: list[ChecksumBlock], sequence: int, record: Arrival) -> None:
     """Add the checksum of a record to the last block, or append a new block.
 
     Args:

@@ -29,7 +29,7 @@ from serl.log.ros_messages import ENCODINGS, StepMessages
 from serl.log.wire import END, MAX_RECORD_BYTES, STEP, Parts, decode_record, join_parts
 from serl.specs import Spec
 from serl.system.json_fields import dump_object, short
-from serl.types import End, Episode, Key, Record, Step, limited
+from serl.types import End, Episode, Key, Record, Step, with_images
 
 FORMAT, TEXT_FORMAT = "3", "2"
 FIRST_IMAGE = 3  # channel
@@ -260,6 +260,11 @@ def episode_name(path: Path) -> EpisodeName:
     return EpisodeName(int(match[1]), int(match[2]))
 
 
+def episode_exists(folder: Path, name: EpisodeName) -> bool:
+    """Return whether an episode has a file; the open one is looked for first, it may be sealed."""
+    return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))
+
+
 def episode_paths(folder: Path) -> list[Path]:
     """Return the episode files of one actor, sealed and open ones, by epoch and episode."""
     paths = [path for path in folder.glob("*.mcap") if _NAME.fullmatch(path.name)]
@@ -288,9 +293,9 @@ def read_episode(path: Path, spec: Spec) -> Episode:
         if file.spec is None:
             return Episode((), None)
         images = [name for name in file.spec.observation.images if name in spec.observation.images]
-        if difference := file.spec.limited_to(images).difference(spec):
+        if difference := file.spec.with_images(images).difference(spec):
             raise SpecMismatch(f"{path}: recorded != expected: {difference}")
-        records = [limited(file.record(message), images) for message in stored]
+        records = [with_images(file.record(message), images) for message in stored]
         return _assemble(records, file)
 
 

@@ -19,16 +19,16 @@ from threading import Lock
 from typing import NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData
-from serl.log.content import CHECKSUM, ChecksumBlock, extend
+from serl.log.content import CHECKSUM, ChecksumBlock, add_checksum
 from serl.system.database import (
     BESIDE,
     DamagedDatabase,
-    bounded,
     check,
     connect,
+    limited_work,
     read_rows,
-    refused,
     schema_of,
+    sqlite_error,
 )
 from serl.system.files import checked_name, sync_folder
 from serl.types import Arrival, place_after
@@ -100,7 +100,7 @@ class _Place(NamedTuple):
 class Index:
     """The accepted records as spans, and the home of each actor; every change is durable at once.
 
-    Thread-safe.
+    `claim` and the cursors may be used from any thread, all else from one thread alone.
 
     Args:
         path: file of the database; made if absent.
@@ -117,13 +117,12 @@ class Index:
         if not path.exists():
             _make(path)
         self._places: dict[Stream, _Place] = {}
-        self._blocks: dict[
-            Stream, ChecksumBlock
-        ] = {}  # the last row of each stream, since the start
+        # The last row of checksums of each stream, since the start.
+        self._blocks: dict[Stream, ChecksumBlock] = {}
         self._last = (0, Span("", 0, 0, 0))
         try:
             self._database = connect(path)
-            with self._closed_on_error(), bounded(self._database, path):
+            with self._closed_on_error(), limited_work(self._database, path):
                 self._prepare()
                 self._load()
                 self._homes = {
@@ -131,7 +130,7 @@ class Index:
                     for actor, home, place in read_rows(self._database, path, "SELECT * FROM home")
                 }
         except sqlite3.OperationalError as error:
-            raise refused(path, error) from error
+            raise sqlite_error(path, error) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise DamagedDatabase(f"{path}: {error}") from error
 
@@ -175,7 +174,7 @@ class Index:
                 spans.append(Span(*stream, before.length, 1))
             if stream not in blocks:
                 blocks[stream] = [self._blocks[stream]] if stream in self._blocks else []
-            extend(blocks[stream], before.length, record)
+            add_checksum(blocks[stream], before.length, record)
         self._append(spans, places, blocks)
 
     def claim(self, actor: str, home: str, place: str) -> str:
@@ -317,7 +316,7 @@ class Index:
         except sqlite3.Error as error:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
-            raise refused(self.path, error) from error
+            raise sqlite_error(self.path, error) from error
 
 
 def _make(path: Path) -> None:
@@ -329,7 +328,7 @@ def _make(path: Path) -> None:
         with closing(sqlite3.connect(scratch, isolation_level=None)) as database:
             database.executescript(f"BEGIN; {_ORDER} {_CONTENT} COMMIT;")
     except sqlite3.Error as error:
-        raise refused(path, error) from error
+        raise sqlite_error(path, error) from error
     for suffix in BESIDE:  # leftovers of a removed database would be replayed into the new one
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     scratch.rename(path)
@@ -356,7 +355,7 @@ def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]
 
 def _read(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
     blocks: dict[Stream, list[ChecksumBlock]] = {}
-    with closing(connect(path, read_only=True)) as database, bounded(database, path):
+    with closing(connect(path, read_only=True)) as database, limited_work(database, path):
         version = check(database, path, _SCHEMAS)
         spans = [Span(*row) for row in read_rows(database, path, _SPANS)]
         for actor in {span.actor for span in spans}:

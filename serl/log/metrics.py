@@ -262,10 +262,10 @@ def read_metrics(path: Path) -> list[MetricsRow]:
 
     A truncated last line is left out; another invalid line is returned as an event with the error.
     """
-    return standing(read_rows(path)[0])
+    return without_superseded(read_rows(path)[0])
 
 
-def standing(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+def without_superseded(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
     """Return all rows of a file without the superseded ones, see `ResumeRow`."""
     kept = [True] * len(rows)
     for number, row in enumerate(rows):

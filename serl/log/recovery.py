@@ -16,6 +16,7 @@ from serl.log.episode_reader import (
     EpisodeFile,
     EpisodeName,
     count_records,
+    episode_exists,
     episode_name,
     episode_paths,
     read_episode,
@@ -78,7 +79,7 @@ def read_logged(
             try:
                 episode = read_episode(path, spec)
             except CorruptData as error:
-                report(put_aside(path, error))
+                report(quarantine_episode(path, error))
             else:
                 yield from episode.steps
                 if episode.end is not None:
@@ -101,7 +102,7 @@ def encoded_losses(
                 for _ in file.whole():
                     pass
         except CorruptData as error:
-            report(put_aside(path, error))
+            report(quarantine_episode(path, error))
     records = lost_records(folder).get(name, 0)
     return [encode_lost(lost) for lost in stand_ins(run, actor, name, records)]
 
@@ -117,11 +118,11 @@ def lost_records(folder: Path) -> dict[EpisodeName, int]:
     return {
         name: max(entry.records for entry in entries)
         for text, entries in read_entries(folder).items()
-        if not _is_there(name := episode_name(Path(text)), folder)
+        if not episode_exists(folder, name := episode_name(Path(text)))
     }
 
 
-def put_aside(path: Path, error: CorruptData) -> str:
+def quarantine_episode(path: Path, error: CorruptData) -> str:
     """Move a damaged sealed episode to `quarantine/`; return a line for the operator.
 
     Another process may already have moved the file.
@@ -144,14 +145,14 @@ def put_aside(path: Path, error: CorruptData) -> str:
                 records = _readable(path)
                 entry = Entry(path.name, path.stat().st_size, digest, records, False, True)
                 append_entry(path.parent, entry)
-            into_quarantine(path)
+            move_to_quarantine(path)
     except OSError as cause:
         raise SerlError(f"{error}; it cannot be moved to {QUARANTINE}/: {cause}") from cause
     records = lost_records(path.parent).get(episode_name(path), 0)
     return f"{error}: moved to {QUARANTINE}/, its {records} records are lost"
 
 
-def into_quarantine(path: Path) -> None:
+def move_to_quarantine(path: Path) -> None:
     """Move a file to the `quarantine/` beside it, without replacing an earlier file."""
     folder = path.parent / QUARANTINE
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -166,7 +167,7 @@ def _count(path: Path, report: ReportLine) -> LoggedEpisode:
     try:
         return LoggedEpisode(name, path, count_records(path))
     except CorruptData as error:
-        report(put_aside(path, error))
+        report(quarantine_episode(path, error))
     return LoggedEpisode(name, None, lost_records(path.parent).get(name, 0))
 
 
@@ -177,11 +178,6 @@ def _readable(path: Path) -> int:
     except CorruptData:
         with closing(EpisodeFile(path)) as file:
             return sum(1 for _ in file.prefix())
-
-
-def _is_there(name: EpisodeName, folder: Path) -> bool:
-    """Return whether the episode's file exists; the open one is checked first, it may be sealed."""
-    return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))
 
 
 _SCRATCH = ".recovered"
@@ -220,7 +216,7 @@ def _recover_file(part: Path) -> Path | None:
     Even a complete file is rewritten: the disk may have refused to sync it.
     """
     if not _follows(part):
-        into_quarantine(part)
+        move_to_quarantine(part)
         return None
     with closing(EpisodeFile(part)) as source:
         sealed, copied = _rewrite(source)
@@ -229,7 +225,7 @@ def _recover_file(part: Path) -> Path | None:
         part.unlink()
         sync_folder(part.parent)
     else:
-        into_quarantine(part)
+        move_to_quarantine(part)
     return sealed
 
 

@@ -14,13 +14,14 @@ from serl.log.episode_reader import (
     EpisodeFile,
     EpisodeName,
     Message,
+    episode_exists,
     episode_name,
     episode_paths,
 )
 from serl.log.wire import encode_record, join_parts
 from serl.specs import Spec
 from serl.system.files import FolderWatch
-from serl.types import limited
+from serl.types import with_images
 
 Losses = Callable[[EpisodeName], Sequence[bytes]]
 """A function that returns stand-ins for a damaged or missing episode's records, none if unknown."""
@@ -97,7 +98,7 @@ class Tail:
         images = (self._spec or file.spec).observation.images
         if file.spec.observation.images.keys() <= images.keys():
             return join_parts(file.parts(message))
-        return encode_record(limited(file.record(message), images))
+        return encode_record(with_images(file.record(message), images))
 
     def _next(self) -> Message | bytes | None:
         """Return the next record of the file, or the stand-in for a lost one."""
@@ -132,7 +133,7 @@ class Tail:
         following = self._following()
         if (message := file.next_message()) is not None:
             return message
-        if not (_exists(self._folder, following) or self._overtaken(following)):
+        if not (episode_exists(self._folder, following) or self._overtaken(following)):
             return None
         # A later file exists, so this one is complete; look again for records added since.
         if (message := file.next_message()) is not None:
@@ -207,7 +208,3 @@ def _open(folder: Path, name: EpisodeName) -> EpisodeFile | None:
         with suppress(FileNotFoundError):
             return EpisodeFile(name.path(folder, suffix))
     return None
-
-
-def _exists(folder: Path, name: EpisodeName) -> bool:
-    return any(name.path(folder, suffix).exists() for suffix in (PART, SEALED))

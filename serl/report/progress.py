@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, standing
+from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, without_superseded
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
 from serl.teleop.stop import STOP_FILE, read_stop
 from serl.training.link import read_control_status, read_link_status
@@ -81,7 +81,7 @@ class ProgressReader:
         if any(row["kind"] == ResumeRow.kind for row in rows):  # start over without superseded rows
             self._offset, self._episodes, self._first = 0, 0, None
             self._recent.clear()
-            rows = standing(self._rows())
+            rows = without_superseded(self._rows())
         for row in rows:
             self._take(row)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from serl.clock import Clock, VirtualClock
 from serl.errors import BadInput
-from serl.log.annotations import LABELS_FILE, read_words
+from serl.log.annotations import LABELS_FILE, read_label_entries
 from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
 from serl.loop import RecordCallback, Result
 from serl.report.curves import Values
@@ -215,7 +215,7 @@ def _labels(shown: ReplayedEpisode, most: int = 8) -> Iterator[Text]:
     """Yield the labels of the episode's steps in the order they were given; the last one counts."""
     path = shown.recording.path
     here = tuple(episode_name(path))
-    words = [word for word in read_words(path.parent) if word.place[:2] == here]
+    words = [word for word in read_label_entries(path.parent) if word.place[:2] == here]
     for (step, label, by), group in groupby(
         words, key=lambda word: (word.place.step, word.label, word.by)
     ):

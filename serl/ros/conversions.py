@@ -14,7 +14,7 @@ from std_msgs.msg import Float32MultiArray, MultiArrayDimension
 
 from serl import types
 from serl.errors import BadInput, CorruptData
-from serl.geometry import between, normalized, rotate
+from serl.geometry import normalize, rotate, rotation_between
 from serl.motion import Pose
 from serl.types import Array
 
@@ -54,7 +54,7 @@ def pose_of(message: Any, frame: str) -> Pose:
     position, orientation = message.pose.position, message.pose.orientation
     place = _finite((position.x, position.y, position.z), "position")
     quaternion = orientation.x, orientation.y, orientation.z, orientation.w
-    normalized(quaternion)
+    normalize(quaternion)
     return Pose((place[0], place[1], place[2]), quaternion)
 
 
@@ -113,7 +113,10 @@ def turned(values: Sequence[float], pose: Pose) -> list[float]:
 def twist_between(before: Pose, after: Pose, dt_s: float) -> list[float]:
     """Return the mean twist from one pose to another, for arms that publish no twist."""
     shift = [(b - a) / dt_s for a, b in zip(before.position, after.position, strict=True)]
-    return [*shift, *(turn / dt_s for turn in between(before.quaternion, after.quaternion))]
+    return [
+        *shift,
+        *(turn / dt_s for turn in rotation_between(before.quaternion, after.quaternion)),
+    ]
 
 
 def joints_message(

@@ -28,7 +28,7 @@ from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.specs import Spec
 from serl.task import SimulatedTask
 from serl.teleop.mux import TeleopMux
-from serl.teleop.scripted import Onlooker
+from serl.teleop.scripted import CachedView
 from serl.training.actor import Actor, Site
 from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
@@ -195,22 +195,22 @@ def make_actor(
         site.starts.placements = math.inf if reset_kind(config) == "person" else 1
         if arm.placements is not None:
             site.starts.placements = arm.placements
-    seen = Onlooker(robot)
-    human = make_human(config, task, seen, key.actor, history.steps, trained_steps)
+    view = CachedView(robot)
+    human = make_human(config, task, view, key.actor, history.steps, trained_steps)
     site.teleop = site.attend(robot, human)
     real_time = RealTime(WallClock(rate_hz), site.has_operator, pressure)
     clock = arm.clock or VirtualClock(robot.advance, rate_hz, real_time)
     cameras = _SIMULATED_CAMERAS if arm.simulated else CameraMonitorConfig()
-    every = [*observers[:1], CameraMonitor(robot.observation_spec.images, cameras)]
+    ordered = [*observers[:1], CameraMonitor(robot.observation_spec.images, cameras)]
     if isinstance(site.teleop, Observer):  # before observers that may fail: it keeps a stop
-        every.append(site.teleop)
-    every += [*observers[1:], pressure]
+        ordered.append(site.teleop)
+    ordered += [*observers[1:], pressure]
     if folder is not None:
-        every.append(ToolLog(folder))
+        ordered.append(ToolLog(folder))
         if arm.simulated and isinstance(task, RewardedTask):
-            every.append(TruthLog(folder, lambda: task.solved))
+            ordered.append(TruthLog(folder, lambda: task.solved))
     reset = make_scene_reset(config, task, robot, key.actor, history.starts)
-    return Actor(key, robot, task, policy, clock, every, site, config.actor, reset)
+    return Actor(key, robot, task, policy, clock, ordered, site, config.actor, reset)
 
 
 def _make_policy(
@@ -372,5 +372,5 @@ def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int)
     successes = with_labelled(last.successes(), config.vice.positives, views)
     shift = config.learner.crop_px if config.vice.crop_px is None else config.vice.crop_px
     vice = config.vice.model_copy(update={"crop_px": shift})
-    judging: Agent = plugins.load("reward", "vice")(agent, vice, successes, seed)
-    return judging
+    rewarded: Agent = plugins.load("reward", "vice")(agent, vice, successes, seed)
+    return rewarded

@@ -1,4 +1,4 @@
-"""The policy that a run's demonstrations give by cloning alone, to compare its training with."""
+"""Baseline of a run: the policy cloned from its demonstrations alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def clone(run: RunFolder) -> tuple[TrainConfig, list[tuple[int, State]]]:
         CorruptData: a demonstration is damaged.
     """
     config = clone_settings(run.config)
-    end, kept = _NoEnd(), [*_successes(run)]
+    end, kept = _NoTransport(), [*_successes(run)]
     if not kept:
         raise BadInput(f"{run.path}: baseline clone: no demonstration is a success")
     short = config.model_copy(
@@ -67,8 +67,8 @@ def _successes(run: RunFolder) -> Iterator[Record]:
                 yield episode.end
 
 
-class _NoEnd:
-    """A learner's end of a transport without actors, and metrics that are not kept."""
+class _NoTransport:
+    """A learner's end of a transport without actors, and metrics that are dropped."""
 
     def receive(self) -> Sequence[Arrival]:
         return ()

@@ -126,8 +126,8 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 def candidates(folder: Path, last: int) -> list[Path]:
     """Return the `last` newest checkpoints, before them that of step 0 if there is one.
 
-    At step 0 the policy is what the warm-up on demonstrations gave. As it is a candidate too,
-    training does not end below it, as far as the trials of the candidates show.
+    The checkpoint of step 0 holds the policy after the warm-up on demonstrations, so that training
+    does not end below it, as far as the trials of the candidates show.
     """
     paths = checkpoint_paths(folder)
     start = [path for path in paths[:-last] if int(path.name) == 0]
@@ -190,11 +190,10 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
     """
     if not saved_before(folder):
         raise BadInput(f"{folder}: no checkpoint")
-    candidates = checkpoint_paths(folder)[::-1]
     pointed = latest(folder)
     refused = [] if pointed else [f"{folder / LATEST} does not name a checkpoint"]
-    candidates.sort(key=lambda path: path != pointed)
-    for path in candidates:
+    newest_first = checkpoint_paths(folder)[::-1]
+    for path in sorted(newest_first, key=lambda path: path != pointed):
         try:
             checkpoint = load(path)
         except CorruptData as error:

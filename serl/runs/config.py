@@ -33,7 +33,7 @@ from serl.reward import RewardConfig
 from serl.runs.graph_file import Namespace
 from serl.runs.network import NetworkConfig, RosConfig
 from serl.runs.plugin_settings import CHOICES
-from serl.system.settings_file import checked, merge, parse_yaml
+from serl.system.settings_file import checked, merge, nest, parse_yaml
 from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.training.actor import ActorConfig
@@ -317,8 +317,6 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
             if not rest:
                 raise BadInput(f"{word}: expected a value")
             text = rest.pop(0)
-        leaf = parse_yaml(text, word)
-        for part in reversed(name.replace("-", "_").split(".")):
-            leaf = {part: leaf}
+        leaf = nest(name.replace("-", "_"), parse_yaml(text, word))
         overrides = merge(overrides, spelled_out(leaf))
     return overrides

@@ -108,7 +108,7 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
         yield episode
 
 
-def defined_by(config: TrainConfig) -> Mapping[str, Any]:
+def demonstrated_settings(config: TrainConfig) -> Mapping[str, Any]:
     """Return the task settings that the first recorded success defines; most tasks have none.
 
     Raises:
@@ -183,7 +183,7 @@ def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
         if found is None:
             continue
         cameras = specs[0].observation.images
-        limited = found.limited_to(name for name in found.observation.images if name in cameras)
+        limited = found.with_images(name for name in found.observation.images if name in cameras)
         differences = [limited.difference(spec) for spec in specs]
         if all(differences):
             raise SpecMismatch(f"{folder}: demonstrates something else: {differences[0]}")

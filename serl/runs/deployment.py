@@ -162,7 +162,7 @@ def one_part(run: RunFolder) -> RunFolder:
 
 
 def _in_float32(config: TrainConfig) -> TrainConfig:
-    """Return the settings with an agent that rounds nothing, so that machines agree."""
+    """Return the settings with products in float32, so that machines agree."""
     if not hasattr(config.agent, "matmul"):
         return config
     return config.model_copy(
@@ -203,7 +203,7 @@ def read_trial_results(folder: Path) -> list[TrialResult]:
 
 
 def _corrected(result: TrialResult, labels: Mapping[int, Mapping[int, int]]) -> TrialResult:
-    """Return a result with the success that a person's label of its end says, if there is one."""
+    """Return a result with the success of a person's label of its end, if there is one."""
     own = labels.get(result.log_count - 1, {})
     label = own.get(result.steps, own.get(result.steps - 1))
     return result if label is None else result._replace(success=label > 0, void="")

@@ -14,7 +14,7 @@ import yaml
 from serl.arm_pair import read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
 from serl.errors import BadInput
-from serl.geometry import Quaternion, between, multiply
+from serl.geometry import Quaternion, multiply, rotation_between
 from serl.guard.config import GuardConfig, limits_of
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import Limits, Motion, pose_from
@@ -103,8 +103,8 @@ def _pair_guard(
 ) -> GuardConfig:
     """Return the configuration of the guard of one arm of a pair, in its own frame."""
     command_s = _command_s(task)
-    starts = [multiply(arm.mount.back, q) for q in (left if arm.side == "left" else right)]
-    spread = max(math.hypot(*between(starts[0], start)) for start in starts)
+    starts = [multiply(arm.mount.inverse_turn, q) for q in (left if arm.side == "left" else right)]
+    spread = max(math.hypot(*rotation_between(starts[0], start)) for start in starts)
     place = arm.profile.workspace
     assert place is not None  # checked by `mounted_arms`
     widest = min(place.max_rotation_rad, arm.motion.max_rotation_rad + 1.1 * spread)
@@ -153,7 +153,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         return _of_arm(profile, within_workspace(motion, profile), place.reference, command_s)
     rng = np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
-    spread = max(math.hypot(*between(starts[0], start)) for start in starts)
+    spread = max(math.hypot(*rotation_between(starts[0], start)) for start in starts)
     widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
     reference = starts[0]
     if place is not None:
@@ -179,7 +179,7 @@ def _of_arm(
     )
 
 
-def guard_of(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
+def workspace_guard(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:
     """Return the guard's configuration for any motion in the arm's taught workspace.
 
     Raises:

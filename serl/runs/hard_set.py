@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 _CLONING = {"algorithm": "bc"}
-_NETWORK = {"agent": {"hidden": [256, 256], "activation": "tanh"}}  # clones best, see issue 19
+_NETWORK = {"agent": {"hidden": [256, 256], "activation": "tanh"}}  # the best for cloning
 
 ROWS: Mapping[RowName, Row] = {
     "bc": Row(
@@ -105,9 +105,9 @@ class HardSet:
         seeds: Sequence[int],
         overrides: Mapping[str, Any],
     ) -> None:
-        for kind, values, known in (("tasks", tasks, TASKS), ("seeds", seeds, seeds)):
-            if unknown := [value for value in values if value not in known]:
-                raise BadInput(f"--{kind}: {unknown[0]!r} is none of {', '.join(map(str, known))}")
+        if unknown := [task for task in tasks if task not in TASKS]:
+            raise BadInput(f"--tasks: {unknown[0]!r} is none of {', '.join(TASKS)}")
+        for kind, values in (("tasks", tasks), ("seeds", seeds)):
             if len(set(values)) < len(values):
                 raise BadInput(f"--{kind}: one is given twice")
         for name in ("task", "seed"):

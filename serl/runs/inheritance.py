@@ -37,16 +37,17 @@ _ARRAYS: dict[Part, tuple[str, ...]] = {
     "encoder": ("encoder.",),
     "normaliser": ("normaliser.",),
 }
-_OF_THE_WHOLE = ("temperature.", "updates")
-_SEEN = {"observation"}
-_TRUE = {"task", "human"}
+_SHARED = ("temperature.", "updates")
+_OBSERVATION = {"observation"}
+_GROUND_TRUTH = {"task", "human"}
 """Kinds of rewards that are ground truth; their rewards are valid in runs of the other kind too."""
-_JUDGE: dict[str, tuple[str, ...]] = {
+_REWARD_SETTINGS: dict[str, tuple[str, ...]] = {
     "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
     "pose": ("pose", "tolerance_m", "tolerance_rad"),
     "topic": ("topic", "message", "threshold"),
 }
-_NEEDS = {"encoder": _SEEN, "normaliser": _SEEN}  # fields of a spec; other parts need all fields
+_NEEDS = {"encoder": _OBSERVATION, "normaliser": _OBSERVATION}
+"""Fields of the spec in which a part has to agree; other parts need all fields."""
 
 
 class Inheritance(NamedTuple):
@@ -97,17 +98,17 @@ def inherit(config: TrainConfig) -> Inheritance:
     for part in (*loaded, *needed):
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
-    if config.init_from.data != "none" and (difference := _useless(run.config, config)):
+    if config.init_from.data != "none" and (difference := _data_misfit(run.config, config)):
         raise SpecMismatch(f"{path}: its steps are of no use here: {_shortened(difference)}")
     whole = all(part in loaded for part in ("actor", "critics"))
     taken = tuple(name for part in loaded for name in _ARRAYS[part])
-    taken += _OF_THE_WHOLE if whole else ()
+    taken += _SHARED if whole else ()
     state = {name: array for name, array in arrays.items() if name.startswith(taken)}
     origin = config.init_from.model_copy(update={"run": path, "load": loaded})
     source = f"{path}, {checkpoint.step:,} steps of {theirs.task} by {run.config.agent.algorithm}"
     pretrained = starting_file(config.agent, spec.observation.images) is not None
     lines = _lines(origin, source, reasons, mine, whole, pretrained, config.agent)
-    return Inheritance(origin, state, (*lines, *_judge_line(run.config.reward, config)))
+    return Inheritance(origin, state, (*lines, *_reward_line(run.config.reward, config)))
 
 
 def _checkpoint(run: RunFolder) -> Checkpoint:
@@ -176,13 +177,13 @@ def _shortened(difference: str) -> str:
     return shown + (f"; and {len(parts) - _PARTS} more" if len(parts) > _PARTS else "")
 
 
-def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
+def _data_misfit(theirs: TrainConfig, mine: TrainConfig) -> str:
     """Return the reason why steps of the other run cannot be learned from; empty if they can."""
     there, here = make_task(theirs), make_task(mine)
-    trusted = theirs.reward.kind in _TRUE
+    trusted = theirs.reward.kind in _GROUND_TRUTH
     if mine.init_from.data == "steps":
-        trusted = mine.reward.kind == "vice" or (trusted and mine.reward.kind in _TRUE)
-    if not trusted and (difference := _other_judge(theirs.reward, mine.reward)):
+        trusted = mine.reward.kind == "vice" or (trusted and mine.reward.kind in _GROUND_TRUTH)
+    if not trusted and (difference := _reward_difference(theirs.reward, mine.reward)):
         return f"{difference} (init_from.data none takes its networks alone)"
     if difference := _difference(make_spec(there), make_spec(here), set()):
         return difference
@@ -192,18 +193,18 @@ def _useless(theirs: TrainConfig, mine: TrainConfig) -> str:
     return f"task_config.{changed[0]} are others there" if changed else ""
 
 
-def _other_judge(theirs: RewardConfig, mine: RewardConfig) -> str:
+def _reward_difference(theirs: RewardConfig, mine: RewardConfig) -> str:
     """Return the reward setting in which the runs differ; empty if their rewards are the same."""
-    for name in ("kind", *_JUDGE.get(mine.kind, ())):
+    for name in ("kind", *_REWARD_SETTINGS.get(mine.kind, ())):
         there, here = (_compared(each, name) for each in (theirs, mine))
         if there != here:
-            return f"they were judged by reward.{name} {there}, here it is {here}"
+            return f"their rewards are of reward.{name} {there}, here it is {here}"
     return ""
 
 
-def _judge_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
+def _reward_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
     """Return a message if data with different rewards enters replay; "vice" learns its own."""
-    entering, other = mine.init_from.data, _other_judge(theirs, mine.reward)
+    entering, other = mine.init_from.data, _reward_difference(theirs, mine.reward)
     if entering == "none" or mine.reward.kind == "vice" or not other:
         return ()
     return (f"its {entering} keep their rewards: {other}",)
@@ -232,10 +233,10 @@ def _lines(
     agent: AgentConfig,
 ) -> tuple[str, ...]:
     loaded = origin.load or ()
-    there = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
+    own = [part for part in _ARRAYS if any(name.startswith(_ARRAYS[part]) for name in mine)]
     fresh = [
         f"{part} ({reasons[part]})" if reasons[part] else part
-        for part in there
+        for part in own
         if part not in (*loaded, "normaliser") and not (part == "encoder" and pretrained)
     ]
     fresh += [] if whole else ["temperature"]
@@ -254,7 +255,7 @@ def _lines(
     return tuple(lines)
 
 
-def keep_episodes(origin: InitFrom, folder: Path) -> None:
+def link_episodes(origin: InitFrom, folder: Path) -> None:
     """Link the other run's sealed episodes into `folder`, by actor, unless `folder` exists.
 
     Afterwards the other run may continue or be deleted.
@@ -279,8 +280,8 @@ def keep_episodes(origin: InitFrom, folder: Path) -> None:
         raise SerlError(f"{folder}: cannot keep episodes of {run.path}: {error}") from error
 
 
-def kept_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episode]:
-    """Yield the episodes linked by `keep_episodes` that `init_from.data` selects, without resets.
+def inherited_episodes(origin: InitFrom, folder: Path, spec: Spec) -> Iterator[Episode]:
+    """Yield the episodes linked by `link_episodes` that `init_from.data` selects, without resets.
 
     Raises:
         BadInput: no episode is selected.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from serl.arm_pair import SIDES, ArmPair, Mount, apart, check_turnable, mount_of
+from serl.arm_pair import SIDES, ArmPair, Mount, check_turnable, mount_of, separate_boxes
 from serl.arm_profile import ArmProfile, load_robot
 from serl.bimanual import PairConfig
 from serl.errors import BadInput
@@ -70,7 +70,7 @@ def mounted_arms(task: SimulatedTask, pair: ArmPair) -> tuple[MountedArm, Mounte
         _mounted(task, side, motion, pair)
         for side, motion in zip(SIDES, (config.motion, config.right_motion), strict=True)
     )
-    motions = apart(left.motion, right.motion, pair.clearance_m)
+    motions = separate_boxes(left.motion, right.motion, pair.clearance_m)
     return left._replace(motion=motions[0]), right._replace(motion=motions[1])
 
 

@@ -25,7 +25,7 @@ from serl.task import FeatureTunedTask, SimulatedTask
 from serl.types import Observation
 from serl.workspace import CellCamera
 
-NO_JUDGE = "this arm has no reward: a person labels success or failure"
+NO_REWARD = "this arm has no reward: a person labels success or failure"
 _LEAST_M = 0.02
 
 
@@ -45,9 +45,9 @@ def needs_unmeasured_poses(task: SimulatedTask) -> bool:
     return observed_bodies(task) != task.scene.tracked
 
 
-def lacks_judge(task: SimulatedTask) -> bool:
+def lacks_success_test(task: SimulatedTask) -> bool:
     """Return whether the task cannot decide on success by the measurements of a real arm."""
-    return needs_unmeasured_poses(task) or not getattr(task, "judges_itself", True)
+    return needs_unmeasured_poses(task) or not getattr(task, "decides_success", True)
 
 
 def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
@@ -64,7 +64,7 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
-    if not getattr(task, "judges_itself", True) and config.reward.kind == "task":
+    if not getattr(task, "decides_success", True) and config.reward.kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} does not decide on success itself: expected "
             "classifier, pose, human, vice or topic"

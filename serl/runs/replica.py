@@ -23,7 +23,7 @@ from serl.log.episode_reader import (
 )
 from serl.log.episode_writer import EpisodeWriter, metadata_of
 from serl.log.manifest import Entry, append_entry
-from serl.log.recovery import into_quarantine, lost_records
+from serl.log.recovery import lost_records, move_to_quarantine
 from serl.log.wire import END, record_parts
 from serl.runs.folder import RunFolder
 from serl.specs import Spec
@@ -45,18 +45,18 @@ class Replica:
     def __init__(self, folder: RunFolder, spec: Spec) -> None:
         self._folder = folder
         self._spec = spec
-        self._far: set[str] = set()
+        self._remote: set[str] = set()
         self._copies: dict[str, _Copy] = {}
 
-    def meet(self, actor: str, home: str) -> None:
-        """Note whether an actor logs on another host; to be called before its first record.
+    def register(self, actor: str, home: str) -> None:
+        """Register an actor before its first record, and whether it logs on another host.
 
         Args:
             actor: name of the actor.
             home: identity that the actor's host wrote beside its log.
         """
         if read_home(self._folder.link(actor)) != home:
-            self._far.add(actor)
+            self._remote.add(actor)
 
     def append(self, records: Sequence[Arrival]) -> None:
         """Copy records of actors on other hosts to the disk, blocking; skip those already copied.
@@ -68,7 +68,7 @@ class Replica:
         touched = set()
         try:
             for record in records:
-                if (actor := record.key.actor) in self._far:
+                if (actor := record.key.actor) in self._remote:
                     if actor not in self._copies:
                         self._copies[actor] = _Copy(
                             self._folder.episodes(actor), self._spec, self._folder.config.log
@@ -78,7 +78,7 @@ class Replica:
             for actor in touched:
                 self._copies[actor].sync()
         except OSError as error:
-            raise SerlError(f"{self._folder.path}: no copy of an actor's log: {error}") from error
+            raise SerlError(f"{self._folder.path}: cannot copy an actor's log: {error}") from error
 
     def close(self) -> None:
         """Close the files as they are."""
@@ -102,7 +102,7 @@ class _Copy:
         """Write a record unless it was written before; an `End` seals the file."""
         key = record.key
         if key.epoch != self._epoch:
-            self._turn_to(key.epoch)
+            self._continue_epoch(key.epoch)
         place = (key.episode, key.index)
         if place < self._next:
             return
@@ -134,7 +134,7 @@ class _Copy:
         self._compactor.close()
         self._lock.close()
 
-    def _turn_to(self, epoch: int) -> None:
+    def _continue_epoch(self, epoch: int) -> None:
         """Continue at the end of an epoch's copy; seal the open episodes of other epochs."""
         if self._file is not None:
             self._seal(recovered=True)
@@ -160,7 +160,7 @@ class _Copy:
     def _reopen(self, path: Path) -> None:
         """Continue the undamaged beginning of a file; a crash meanwhile leaves the file unchanged.
 
-        The file may be sealed: records of an older epoch, believed to have ended, can still arrive.
+        The file may be sealed: records of an older epoch can still arrive.
         """
         self._compactor.close()
         self._next = _place_after(path)
@@ -187,7 +187,7 @@ class _Copy:
         """Discard the copy of an episode lost by the original log; list it in the manifest."""
         if self._file is not None:
             self._file.close()
-            into_quarantine(self._file.path)
+            move_to_quarantine(self._file.path)
             self._file = None
         if lost.last:
             name = EpisodeName(lost.key.epoch, lost.key.episode).path(self._folder, SEALED).name

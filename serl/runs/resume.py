@@ -33,7 +33,7 @@ from serl.runs.checkpoint import (
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import read_demonstrations
 from serl.runs.folder import RunFolder
-from serl.runs.inheritance import inherit, keep_episodes, kept_episodes
+from serl.runs.inheritance import inherit, inherited_episodes, link_episodes
 from serl.runs.replica import Replica
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
@@ -237,7 +237,7 @@ class Continuation:
         taken = restore_progress(self._checkpoint.info).taken if self._checkpoint else None
         self._opened: OpenedIndex = open_index(folder.index, logged, taken)
         self.index = self._opened.index
-        self._mirror = Replica(folder, self.spec)
+        self._replica = Replica(folder, self.spec)
         for notice in self._opened.notices:
             self._notify(notice)
 
@@ -248,7 +248,7 @@ class Continuation:
             name.startswith("encoder.") for name in inherited or ()
         ):
             self._report_encoder()
-        keep_episodes(self._folder.config.init_from, self._folder.inherited)
+        link_episodes(self._folder.config.init_from, self._folder.inherited)
         learner = make_learner(
             self._folder.config,
             transport,
@@ -272,16 +272,16 @@ class Continuation:
         """Claim an actor's name, as `Index.claim`; start the copy of its log if it is elsewhere."""
         reason = self.index.claim(actor, home, place)
         if not reason:
-            self._mirror.meet(actor, home)
+            self._replica.register(actor, home)
         return reason
 
     def close(self) -> None:
         """Close the index and the copies of logs."""
-        self._mirror.close()
+        self._replica.close()
         self.index.close()
 
     def _accept(self, records: Sequence[Arrival]) -> None:
-        self._mirror.append(records)
+        self._replica.append(records)
         self.index.accept(records)
         for key in (each.key for each in records if isinstance(each, LostRecord) and each.last):
             self._notify(
@@ -371,7 +371,7 @@ class Continuation:
 
     def _inherited_records(self, purpose: str) -> Iterator[Record]:
         origin, episodes, steps = self._folder.config.init_from, 0, 0
-        for episode in kept_episodes(origin, self._folder.inherited, self.spec):
+        for episode in inherited_episodes(origin, self._folder.inherited, self.spec):
             yield from episode.steps
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)

@@ -22,7 +22,7 @@ from serl.log.episode_reader import (
     read_spec,
 )
 from serl.runs.folder import CONFIG, RunFolder
-from serl.runs.task_setup import drawn_by, logged_views
+from serl.runs.task_setup import logged_views, renderer_of
 from serl.system.files import read_bounded, write_atomic
 from serl.system.json_fields import MAX_JSON_BYTES, parse_object
 from serl.training.successes import Successes
@@ -103,7 +103,7 @@ def read_sight(folder: Path) -> Sight:
             raise BadInput(
                 f"{folder}: expected a collection with {VIEWS}, a run, or RUN/episodes/ACTOR of one"
             )
-        return Sight(dict(logged_views(run.config)), drawn_by(run.config))
+        return Sight(dict(logged_views(run.config)), renderer_of(run.config))
     values = parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
     renderer, shown = values.get("renderer"), values.get("views")
     if not (isinstance(renderer, str) and isinstance(shown, dict)):
@@ -198,7 +198,7 @@ def recordings(
             continue
         if lacking := sorted(views.keys() - spec.observation.images.keys()):
             raise SpecMismatch(f"{path}: was recorded without {', '.join(lacking)}")
-        episode, noted_m = read_episode(path, spec.limited_to(views)), noted.get(name, _UNNOTED)
+        episode, noted_m = read_episode(path, spec.with_images(views)), noted.get(name, _UNNOTED)
         yield LabelledRecording(folder, name, episode, here, noted_m)
 
 
@@ -211,7 +211,7 @@ def read_images(origins: Sequence[Origin], views: Sequence[str]) -> dict[str, Im
         path = next(path for path in episode_paths(folder) if episode_name(path) == place)
         spec = read_spec(path)
         assert spec is not None  # it was read before
-        recorded = LabelledRecording(folder, place, read_episode(path, spec.limited_to(views)), {})
+        recorded = LabelledRecording(folder, place, read_episode(path, spec.with_images(views)), {})
         for step, observation in enumerate(recorded.observations):
             found[recorded.origin(step)] = observation
     return {

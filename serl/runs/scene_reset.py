@@ -18,7 +18,7 @@ from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
 from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import within_workspace
-from serl.runs.task_setup import drawn_by, make_task
+from serl.runs.task_setup import make_task, renderer_of
 from serl.task import SimulatedTask
 from serl.training.arm_reset import ArmReset
 from serl.training.evaluation import Purpose, start_seed
@@ -47,7 +47,7 @@ def is_attended(config: TrainConfig) -> bool:
     return is_real(config.robot) and reset_kind(config) == "person"
 
 
-def of_arm(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
+def arm_settings(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
     """Return the settings of a run that change on the given arm.
 
     Places differ from arm to arm: resets on another arm than the run's are those of its own file,
@@ -170,7 +170,7 @@ def make_check(config: TrainConfig, task: SimulatedTask) -> SceneCheck:
         transfer=reset.transfer,
         hold=(1, 1),
     )
-    sees = plugins.load("reward", "classifier")(classifier, task, drawn_by(config))
+    sees = plugins.load("reward", "classifier")(classifier, task, renderer_of(config))
 
     def check(reading: Observation) -> str:
         sees.begin(reading)

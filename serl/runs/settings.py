@@ -16,7 +16,7 @@ from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
-from serl.runs.demonstrations import check_recordings, defined_by, specs_of
+from serl.runs.demonstrations import check_recordings, demonstrated_settings, specs_of
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import fitting
@@ -52,12 +52,12 @@ def run_settings(
     """
     name = overrides.get("recipe", file.get("recipe"))
     recipe = RECIPES.get(name, {}) if isinstance(name, str) else {}
-    config = _resolved(task, merge(recipe, file), overrides)
-    specs = _checked(config)
-    return config.model_copy(update=_found(config, specs))
+    config = _resolve_layers(task, merge(recipe, file), overrides)
+    specs = _check_settings(config)
+    return config.model_copy(update=_resolve_files(config, specs))
 
 
-def _resolved(
+def _resolve_layers(
     task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> TrainConfig:
     """Merge all layers; make the paths of the task and of the robot's profile absolute."""
@@ -83,7 +83,7 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
     return {"intervention": "none", "reset": reset}  # there is no simulated human
 
 
-def _checked(config: TrainConfig) -> list[Spec]:
+def _check_settings(config: TrainConfig) -> list[Spec]:
     """Return the spec of the run, or of each of its stages; raise `BadInput` if it cannot run."""
     check_wandb(config.log.wandb)
     for each in (config, *stage_configs(config).values()):
@@ -111,7 +111,7 @@ def _checked(config: TrainConfig) -> list[Spec]:
     return specs
 
 
-def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
+def _resolve_files(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
     """Return the settings that depend on files, with absolute paths and digests of the files.
 
     In a run with stages, each stage resolves `init_from` itself, as the stage uses it.
@@ -127,8 +127,8 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
     trunk = with_trunk(config.agent)
     return {
         "demo_paths": tuple(each.resolve() for each in config.demo_paths),
-        "reward": config.reward.model_copy(update=_pinned(config.reward)),
-        "reset": config.reset.model_copy(update=_pinned(config.reset)),
+        "reward": config.reward.model_copy(update=_pin_model(config.reward)),
+        "reset": config.reset.model_copy(update=_pin_model(config.reset)),
         "vice": config.vice.model_copy(update={"positives": positives}),
         "init_from": origin,
         "agent": with_encoder(trunk, cameras, origin.loads("encoder"), real=is_real(config.robot)),
@@ -139,9 +139,9 @@ def _found(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]:
 def _defined(config: TrainConfig) -> dict[str, Any]:
     """Return the task settings that demonstrations define; with stages, the stages' settings."""
     if not config.stages:
-        return {"task_config": merge(config.task_config, defined_by(config))}
+        return {"task_config": merge(config.task_config, demonstrated_settings(config))}
     stages = {
-        name: stage.model_copy(update={"config": _settled(stage.config, each)})
+        name: stage.model_copy(update={"config": _resolve_stage(stage.config, each)})
         for (name, stage), each in zip(
             config.stages.items(), stage_configs(config).values(), strict=True
         )
@@ -221,17 +221,17 @@ _TUNED_FOR_AGENT = (
 )
 
 
-def _pinned(judge: RewardConfig | ResetConfig) -> dict[str, Any]:
+def _pin_model(config: RewardConfig | ResetConfig) -> dict[str, Any]:
     """Return the absolute path and the digest of a classifier's file; {} without one."""
-    if judge.model is None:
+    if config.model is None:
         return {}
-    model = judge.model.resolve()
+    model = config.model.resolve()
     return {"model": model, "sha256": digest_of(model)}
 
 
-def _settled(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
-    """Return a stage's own settings, with those that `_found` resolves as for a separate run."""
-    found = _found(stage, [make_spec(make_task(stage))])
+def _resolve_stage(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]:
+    """Return a stage's own settings, with its files resolved as for a separate run."""
+    found = _resolve_files(stage, [make_spec(make_task(stage))])
     found["task"] = plugins.absolute(stage.task)
     settled = stage.model_copy(update=found).model_dump(mode="json")
     return merge(spelled_out(own), _changed(stage.model_dump(mode="json"), settled))

@@ -19,7 +19,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.settings import run_settings
 from serl.system.files import checked_name
-from serl.system.settings_file import checked, leaves, merge, read_yaml
+from serl.system.settings_file import checked, leaves, merge, nest, read_yaml
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -150,7 +150,7 @@ def sweep_runs(sweep: SweepConfig, folder: Path) -> list[SweepRun]:
         factors = dict(zip(sweep.factors, values, strict=True))
         settings: dict[str, Any] = sweep.settings
         for name, value in factors.items():
-            settings = merge(settings, _nested(name, value))
+            settings = merge(settings, nest(name, value))
         name = configuration_name(factors)
         if name in {configuration for configuration, _ in families}:
             raise BadInput(f"factors: two configurations are named {name}")
@@ -185,9 +185,3 @@ def _plain(value: Any) -> str:
 def run_name(task: str, seed: int) -> str:
     """Return the name of the folder of a run of this task and seed."""
     return checked_name(f"{plugins.stem(task)}-{seed}", "run")
-
-
-def _nested(name: str, value: Any) -> dict[str, Any]:
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return dict(value)

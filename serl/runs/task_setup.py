@@ -11,10 +11,10 @@ from serl.camera import REAL, View
 from serl.errors import BadInput
 from serl.motion import check_targets
 from serl.perception import PerceptionConfig
-from serl.real_task import completed
+from serl.real_task import as_simulated
 from serl.reward import NoReward, PoseReward, RewardedTask, TopicReward
 from serl.runs.config import TrainConfig
-from serl.runs.real_arm import lacks_judge, needs_unmeasured_poses
+from serl.runs.real_arm import lacks_success_test, needs_unmeasured_poses
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
@@ -24,7 +24,7 @@ from serl.teleop.human_motion import TIME_FACTOR, check_hand
 def make_task(config: TrainConfig) -> SimulatedTask:
     """Return the task by name or path, with the checked overrides of its configuration.
 
-    A task without a simulation is `completed`.
+    A task without a simulation is wrapped by `as_simulated`.
 
     On a real arm, which has errors of its own, `perception` is left out.
 
@@ -32,7 +32,7 @@ def make_task(config: TrainConfig) -> SimulatedTask:
         BadInput: no such task, a wrong override, or a task that sees nothing through `perception`.
     """
     kind = plugins.load("task", config.task)
-    task = completed(kind())
+    task = as_simulated(kind())
     overrides = dict(config.task_config)
     if config.observe is not None:
         overrides["observe"] = config.observe
@@ -42,7 +42,7 @@ def make_task(config: TrainConfig) -> SimulatedTask:
         overrides["auto_reset"] = True
     if overrides:
         values = merge(task.config.model_dump(), overrides)
-        task = completed(kind(checked(type(task.config), values, "task_config.")))
+        task = as_simulated(kind(checked(type(task.config), values, "task_config.")))
     if task.config.perception != PerceptionConfig() and not hasattr(task, "perception"):
         raise BadInput(f"task_config.perception: {task.name} sees no bodies through it")
     return task
@@ -116,7 +116,7 @@ def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     """
     task, kind = make_task(config), config.reward.kind
     apart = is_real(config.robot) and needs_unmeasured_poses(task)
-    if kind == "task" and not (is_real(config.robot) and lacks_judge(task)):
+    if kind == "task" and not (is_real(config.robot) and lacks_success_test(task)):
         return task
     if kind in ("human", "vice", "task"):
         return RewardedTask(task, NoReward("vice" if kind == "vice" else "human"), apart=apart)
@@ -128,13 +128,13 @@ def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     if kind != "classifier":
         own = plugins.load("reward", kind).create(config.reward, task)
         return RewardedTask(task, own, apart=apart)
-    reward = plugins.load("reward", "classifier")(config.reward, task, drawn_by(config))
+    reward = plugins.load("reward", "classifier")(config.reward, task, renderer_of(config))
     witnesses = logged_views(config).keys() - task.config.policy_views.keys()
     views = {name: task.config.all_views[name] for name in sorted(witnesses)}
     return RewardedTask(task, reward, views, apart)
 
 
-def drawn_by(config: TrainConfig) -> str:
+def renderer_of(config: TrainConfig) -> str:
     """Return the source of a run's images: the name of a renderer, or `REAL` for real cameras."""
     return REAL if is_real(config.robot) else make_task(config).config.renderer
 

@@ -119,7 +119,7 @@ def _trial(
     return Trial(seed, success, result.steps, result.steps / rate_hz, result.text, void)
 
 
-def choose(
+def choose_checkpoint(
     config: TrainConfig,
     examiner: Examiner,
     candidates: Sequence[tuple[int, State]],

@@ -1,4 +1,4 @@
-"""The secret key of a run: a message without a tag under this key is dropped.
+"""Keys and tags of messages: a message without a tag under the run's secret key is dropped.
 
 A run on one host has its own key, in the file `stream.key` of its folder. The hosts of a run of
 several hosts share a key that a person copied to each of them.

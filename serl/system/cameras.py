@@ -213,9 +213,9 @@ class RealSense:
         """Return the next frame, see `CameraSource.read`."""
         try:
             frames = self._pipeline.wait_for_frames(_WAIT_MS)
+            return np.array(frames.get_color_frame().get_data(), np.uint8)
         except RuntimeError as error:
             raise CameraLost(f"{self.name}: {error}") from None
-        return np.array(frames.get_color_frame().get_data(), np.uint8)
 
     def close(self) -> None:
         """Release the device."""

@@ -72,7 +72,7 @@ def check(database: sqlite3.Connection, path: Path, schemas: Mapping[int, Schema
     """Check the schema, then the pages; return the version of the format.
 
     Args:
-        database: connection made by `connect`, used inside `bounded`.
+        database: connection made by `connect`, used inside `limited_work`.
         path: file of the database, for errors.
         schemas: the schema of each known version.
 
@@ -103,7 +103,7 @@ def read_rows(database: sqlite3.Connection, path: Path, query: str) -> Iterator[
 
 
 @contextmanager
-def bounded(database: sqlite3.Connection, path: Path) -> Iterator[None]:
+def limited_work(database: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Bound the work of the statements in the block; a `KeyboardInterrupt` ends them at once.
 
     Raises:
@@ -133,7 +133,7 @@ def bounded(database: sqlite3.Connection, path: Path) -> Iterator[None]:
         database.set_progress_handler(None, 0)
 
 
-def refused(path: Path, error: sqlite3.Error) -> SerlError:
-    """Return the error for a failed read or write of SQLite; it mentions a full disk."""
+def sqlite_error(path: Path, error: sqlite3.Error) -> SerlError:
+    """Return the error of a failed read or write; if the disk is full, the error gives this."""
     full = disk_full(path.parent)
     return SerlError(f"{path}: {full or error}")

@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.system.json_fields import printable
+from serl.system.supervisor import last_line
 
 GRACE_S = 60.0
 """Time for terminated commands to save and end, after which they are killed."""
 
 _POLL_S = 0.2
-_TAIL_BYTES = 4096
 
 
 class Job(NamedTuple):
@@ -41,10 +40,7 @@ class Job(NamedTuple):
 
     def last_line(self) -> str:
         """Return the last line of the log."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-        return printable(lines[-1]) if lines else f"see {self.log}"
+        return last_line(self.log)
 
 
 def run_jobs(

@@ -33,6 +33,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def nest(name: str, value: Any) -> dict[str, Any]:
+    """Return nested mappings with one value, given its dotted name."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested mappings by their dotted names."""
     for name, value in tree.items():

@@ -23,6 +23,8 @@ from serl.system.json_fields import printable
 BAD_INPUT = 2
 """Exit code of a process whose input is unusable; a restart would not help."""
 
+_TAIL_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
@@ -146,11 +148,15 @@ class Supervisor:
         self._children[spec.name] = _Child(spec, process, log)
 
     def _last_line(self, name: str) -> str:
-        path = self.logs / f"{name}.log"
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-        return printable(lines[-1]) if lines else f"see {path}"
+        return last_line(self.logs / f"{name}.log")
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log file, safe to print; a reference to the file if it is empty."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return printable(lines[-1]) if lines else f"see {log}"
 
 
 def is_supervised() -> bool:

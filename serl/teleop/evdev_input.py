@@ -95,7 +95,7 @@ class InputDevice:
             with suppress(OSError, KeyError):  # the device lacks this axis
                 info = device.absinfo(code)
                 self._ranges[code] = Range(info.value, info.min, info.max)
-        self._look()
+        self._read_state()
 
     def read(self) -> DeviceReport:
         """Return the current state; raises `DeviceLost` once the device is gone."""
@@ -116,7 +116,7 @@ class InputDevice:
     def _take(self, event: EvdevEvent) -> None:
         if event.type == _SYN:
             if self._dropped and event.code != _DROPPED:
-                self._look()  # events were lost before this one
+                self._read_state()  # events were lost before this one
             self._dropped = event.code == _DROPPED
         elif self._dropped:
             return
@@ -125,7 +125,7 @@ class InputDevice:
         elif event.type == _ABS and event.code in self._ranges:
             self._move(event.code, event.value)
 
-    def _look(self) -> None:
+    def _read_state(self) -> None:
         """Read the complete state from the kernel."""
         known = self._names.keys
         with suppress(OSError):  # the next read raises the error

@@ -18,7 +18,7 @@ TIME_FACTOR = 3.0
 
 _SPEED = (0.4, 0.6)  # share of the expert's, drawn for each episode
 _CAUTIOUS_SPEED = 0.25  # of the expert's, near targets; rises to the person's speed far away
-_LAG_S = 0.15  # of the hand behind the wish: it passes its target before it turns back
+_LAG_S = 0.15  # of the hand behind the policy's action: it passes its target before it turns back
 # Standard deviation: share of the motion along the same axis, of that along all, and at rest.
 _NOISE, _ASIDE, _TREMOR = 0.25, 0.05, 0.002
 _NOISE_S = 0.4  # correlation time

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from serl.geometry import (
     Quaternion,
     Vector,
-    between,
     conjugate,
     from_rotation_vector,
     multiply,
-    normalized,
+    normalize,
     rotate,
+    rotation_between,
     to_rotation_vector,
 )
 from serl.teleop.device import DeviceReport
@@ -114,7 +114,7 @@ class LeaderArm:
             return
         with self._lock:
             now_s = self._now_s()
-            self._newest = (position, normalized(quaternion))
+            self._newest = (position, normalize(quaternion))
             if self._commanded is None or now_s - self._received_s > self._silence_s:
                 self._commanded = self._newest
             self._received_s = now_s
@@ -166,7 +166,7 @@ class LeaderArm:
         if newest is None or robot is None:
             return "the pose of the robot is not known"
         distance_m = math.dist(newest[0], robot[0])
-        angle_rad = math.hypot(*between(robot[1], newest[1]))
+        angle_rad = math.hypot(*rotation_between(robot[1], newest[1]))
         if self._limits is None or (distance_m <= self._limits[0] and angle_rad <= self._limits[1]):
             return ""
         return (
@@ -197,7 +197,7 @@ class LeaderArm:
         (x, y, z), quaternion = before
         way = [share * self._translation_m for share in motion[:3]]
         roll, pitch, yaw = (share * self._rotation_rad for share in motion[3:])
-        turned = normalized(multiply(from_rotation_vector((roll, pitch, yaw)), quaternion))
+        turned = normalize(multiply(from_rotation_vector((roll, pitch, yaw)), quaternion))
         return (x + way[0], y + way[1], z + way[2]), turned
 
 

@@ -16,7 +16,7 @@ SIMULATED = "a simulated human"
 
 
 class TeleopMux(Observer):
-    """A `Teleop` of several operators: the first to take over keeps control until it lets go.
+    """A `Teleop` of several operators: the first to take over keeps control until it hands back.
 
     Args:
         operators: operators with their own devices; the first wins if two take over in one step.
@@ -90,8 +90,9 @@ class TeleopMux(Observer):
     @property
     def silent(self) -> str:
         """Name of the silent device that the robot holds for; empty when there is none."""
-        held = self.owner is not None and self.owner.hands is Hands.SILENT
-        return self.owner.name if held and self.owner else ""
+        if self.owner is None or self.owner.hands is not Hands.SILENT:
+            return ""
+        return self.owner.name
 
     @property
     def trouble(self) -> str:

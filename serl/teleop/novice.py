@@ -1,7 +1,7 @@
 """A simulated operator with a late and wrong view of the scene, and with a shaky hand.
 
-It takes over as the scripted one does, but it acts on, and judges progress by, a view of the scene:
-poses as old as people's reactions, with a bias in each episode and noise. So its help is worse than
+It takes over as `ScriptedHuman` does, but acts and measures progress by a view of the scene: poses
+delayed by a reaction time, with noise and a bias in each episode. Its help is therefore worse than
 the demonstrations, and imitating it is not enough.
 """
 

@@ -246,8 +246,8 @@ def _is_inside(position: Array, motion: Motion, margin_m: float) -> bool:
 person = ScriptedHuman
 
 
-class Onlooker:
-    """A robot's readings and true state for an observer that must not fail.
+class CachedView:
+    """A `SimulationView` that repeats its last values while the robot is silent.
 
     Args:
         robot: the observed robot; its silence is handled elsewhere.
@@ -255,23 +255,23 @@ class Onlooker:
 
     def __init__(self, robot: SimulatedRobot) -> None:
         self._robot = robot
-        self._seen: Observation | None = None
-        self._known: Truth | None = None
+        self._reading: Observation | None = None
+        self._truth: Truth | None = None
 
     def observe(self) -> Observation:
         """Return the newest reading, else the last one; raises `Silent` before the first."""
         try:
-            self._seen = self._robot.observe()
+            self._reading = self._robot.observe()
         except Silent:
-            if self._seen is None:
+            if self._reading is None:
                 raise
-        return self._seen
+        return self._reading
 
     def truth(self) -> Truth:
         """Return the newest true state, else the last one; raises `Silent` before the first."""
         try:
-            self._known = self._robot.truth()
+            self._truth = self._robot.truth()
         except Silent:
-            if self._known is None:
+            if self._truth is None:
                 raise
-        return self._known
+        return self._truth

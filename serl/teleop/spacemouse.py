@@ -226,7 +226,10 @@ def _find() -> list[SpaceMouseInfo]:
     """List the vendors' SpaceMouse devices, without mice and keyboards of the same vendor."""
     found = []
     for each in sorted(FOLDER.glob("hidraw*")):
-        about = (each / "device" / "uevent").read_text(errors="replace")
+        try:
+            about = (each / "device" / "uevent").read_text(errors="replace")
+        except OSError:  # unplugged meanwhile
+            continue
         ids, facts = _HID_ID.search(about), dict(_FACT.findall(about))
         name = facts.get("NAME", "")
         if ids and ids[1] in _VENDORS and re.search(r"Space|3Dconnexion", name):

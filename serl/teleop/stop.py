@@ -5,6 +5,7 @@ A robot also holds while its process is inactive, which only the process's lifec
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ class StopLatch:
         self.path = path
         self.paused = self.inactive = ""
         self.stopped = read_stop(path)
+        self._lock = threading.Lock()  # a stop during a release must not be lost
 
     @property
     def reason(self) -> str:
@@ -52,16 +54,18 @@ class StopLatch:
         Raises:
             OSError: writing failed; the stop holds as long as this process lives.
         """
-        if not self.stopped:
-            self.stopped = reason
-            write_atomic(self.path, reason.encode()[:_MAX_BYTES])
+        with self._lock:
+            if not self.stopped:
+                self.stopped = reason
+                write_atomic(self.path, reason.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
         """Release a stop; the robot is then paused, keeping the reason of an earlier pause."""
-        if self.stopped:
-            self.pause(RELEASED)
-            self.path.unlink(missing_ok=True)
-            self.stopped = ""
+        with self._lock:
+            if self.stopped:
+                self.pause(RELEASED)
+                self.path.unlink(missing_ok=True)
+                self.stopped = ""
 
     def pause(self, reason: str) -> None:
         """Hold until `resume`; the first reason is kept."""

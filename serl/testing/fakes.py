@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from serl.geometry import between, from_rotation_vector, multiply
+from serl.geometry import from_rotation_vector, multiply, rotation_between
 from serl.motion import Motion, Pose, check_action
 from serl.policy import Policy
 from serl.robot import Truth
@@ -246,7 +246,7 @@ class FakeArm:
             x, y, z = (
                 a + self._part * (b - a) for a, b in zip(place, self._target.position, strict=True)
             )
-            turn = between(quaternion, self._target.quaternion)
+            turn = rotation_between(quaternion, self._target.quaternion)
             part = from_rotation_vector(
                 (self._part * turn[0], self._part * turn[1], self._part * turn[2])
             )

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from serl.errors import BadInput
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.robot import Robot, SimulatedRobot
 from serl.testing.samples import assert_refused, copies, equal
 from serl.types import Action, Array
@@ -80,7 +80,7 @@ class RobotSuite(ABC):
         """Check that `act` returns an action in [-1, 1] and does not modify its argument."""
         with self.make() as robot:
             spec = robot.action_spec
-            choose = Random(spec, seed=0)
+            choose = RandomPolicy(spec, seed=0)
             for extreme in (0.0, 1.0, -1.0, None):
                 action = (
                     choose(robot.observe())
@@ -162,7 +162,7 @@ class SimulatedRobotSuite(RobotSuite):
         """Check that no action moves a stopped robot after braking, and `recover` allows motion."""
         robot = self.make()
         robot.reset(0)
-        action = Random(robot.action_spec, seed=0)(robot.observe())
+        action = RandomPolicy(robot.action_spec, seed=0)(robot.observe())
         self._push(robot, action)
         robot.stop("test")
         self._push(robot, action)
@@ -183,7 +183,7 @@ class SimulatedRobotSuite(RobotSuite):
         copy = copies(truth)
         assert all(value.dtype == np.float32 for value in truth.values())
         assert all(np.isfinite(value).all() for value in truth.values())
-        self._push(robot, Random(robot.action_spec, seed=0)(robot.observe()))
+        self._push(robot, RandomPolicy(robot.action_spec, seed=0)(robot.observe()))
         assert not equal(robot.truth(), copy), "the truth does not follow the robot"
         assert equal(truth, copy), "an earlier truth changed"
 
@@ -193,7 +193,7 @@ class SimulatedRobotSuite(RobotSuite):
             robot.advance(self.period_s)
 
     def _drive(self, robot: SimulatedRobot, seed: int) -> dict[str, Array]:
-        choose = Random(robot.action_spec, seed)
+        choose = RandomPolicy(robot.action_spec, seed)
         reading = robot.reset(seed)
         for _ in range(10):
             robot.act(choose(reading))

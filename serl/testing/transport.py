@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 
 from serl.loop import EpisodeKey
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.testing.fakes import FakeRobot, FakeTask
 from serl.testing.samples import episode, equal
 from serl.transport import Snapshot, Transport
@@ -145,7 +145,7 @@ class TransportSuite(ABC):
 
 def _records(episodes: int) -> list[Record]:
     robot, task = FakeRobot(), FakeTask()
-    policy = Random(robot.action_spec, seed=0)
+    policy = RandomPolicy(robot.action_spec, seed=0)
     return [
         record
         for number in range(episodes)

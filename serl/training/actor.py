@@ -213,11 +213,11 @@ class Actor:
         raise NeedsPerson(f"{failed}: {missing}" if missing else failed)
 
     def _run_reset(self, script: Policy) -> None:
-        """Run an episode of a reset; a stopped arm gets its gains back only once it is released."""
+        """Run an episode of a reset; a stopped arm keeps the gains of the reset until released."""
         self._scene_reset.prepare()
         reset = ResetTask(self.task, self._scene_reset, self.config.reset_time_limit_s)
         self._run(reset, lambda observation: script(reset.reading), ActionSource.SCRIPT)
-        self._scene_reset.end(soften=not self.robot.stop_reason)
+        self._scene_reset.end(restore_gains=not self.robot.stop_reason)
 
     def _go_home(self) -> None:
         """Move the joints home when due, from a ready scene, and reset the scene afterwards."""
@@ -231,11 +231,11 @@ class Actor:
         move = ScriptedTask("joint move", self.task, limit_s, lambda reading: robot.is_home)
         result = self._hold_still(move)
         if not result.success:
-            self._stay(result)
+            self._abort_move(result)
         self._reset()
 
-    def _stay(self, result: Result) -> None:
-        """Continue after a failed joint move: stop the move and log a warning once."""
+    def _abort_move(self, result: Result) -> None:
+        """Stop a joint move that failed, and log a warning once."""
         if result.reason is EndReason.TIME_LIMIT:
             self.robot.stop("the joint move took too long")
             self.robot.recover()

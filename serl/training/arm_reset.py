@@ -17,11 +17,11 @@ from serl.errors import NeedsPerson
 from serl.geometry import (
     Quaternion,
     Vector,
-    between,
     from_rotation_vector,
-    is_between,
+    is_in_box,
     multiply,
-    normalized,
+    normalize,
+    rotation_between,
 )
 from serl.motion import Box, Motion, Pose
 from serl.policy import Policy
@@ -45,15 +45,15 @@ _UNDERWAY, _SETTLED = 0.5, 0.8
 
 
 class ArmReset(SceneReset):
-    """Return of the tool to a random start, from readings of the arm alone.
+    """Return of the tool to a random start, based on the arm's readings alone.
 
-    The gripper lets go of its part or keeps it, the tool is lifted, and it moves straight to the
-    start that `begin` has drawn. With a taught path, a part in the hand is put back before.
+    The gripper opens or keeps its part, and the tool is lifted and moves straight to the start
+    drawn by `begin`. With a taught path, a part in the hand is first put back along that path.
 
     Args:
         task: the task.
-        robot: the arm; it turns back to the orientation of a start if it is a `TurningRobot`, and
-            has other gains meanwhile if it is an `AdjustableRobot` with such a mode.
+        robot: the arm; a `TurningRobot` turns to the orientation of the start, and an
+            `AdjustableRobot` with a mode for resets has its gains meanwhile.
         config: settings of the reset.
         motion: meaning and limits of actions, with the box of the arm.
         home: mean start of the tool.
@@ -97,7 +97,7 @@ class ArmReset(SceneReset):
         """Return a policy to the drawn start, or None when the tool is there and the scene ready.
 
         Raises:
-            NeedsPerson: the hand has lost the part that it is to keep or to put back, or the check
+            NeedsPerson: the hand lost the part that it had to keep or to put back, or the check
                 fails.
         """
         self._find_part(float(reading.state["gripper"][0]))
@@ -116,8 +116,8 @@ class ArmReset(SceneReset):
         return None
 
     def confirm(self) -> None:
-        """Note that the part is where a person wants it; a hand that is to keep it is checked."""
-        self._is_laid, self._tried = True, False
+        """Note that a person has put the part in its place, unless the hand is to keep it."""
+        self._is_laid, self._slipped, self._tried = True, False, False
 
     def prepare(self) -> None:
         """Switch to the gains of the reset, once after each `begin`, if the arm has them.
@@ -128,10 +128,10 @@ class ArmReset(SceneReset):
             super().prepare()
         self._tried = self._underway = True
 
-    def end(self, soften: bool = True) -> None:
+    def end(self, restore_gains: bool = True) -> None:
         """End an attempt, as `SceneReset.end`."""
         self._underway = False
-        super().end(soften)
+        super().end(restore_gains)
 
     def _draw_position(self) -> Vector:
         reach, home = self._config.range_m, self._home.position
@@ -139,7 +139,7 @@ class ArmReset(SceneReset):
         for _ in range(_DRAWS):
             aside = (*self._rng.uniform(-reach, reach, 2), 0.0)
             x, y, z = np.clip(np.add(home, aside), low, high).tolist()
-            if not any(is_between((x, y, z), box.low_m, box.high_m) for box in self._keep_out):
+            if not any(is_in_box((x, y, z), box.low_m, box.high_m) for box in self._keep_out):
                 return x, y, z
         return home
 
@@ -163,7 +163,6 @@ class ArmReset(SceneReset):
         """Raise `NeedsPerson` if the part that the hand is to keep or to put back is not in it."""
         held = self._config.held <= opening < _OPENED
         if self._slipped:
-            self._slipped = False
             raise NeedsPerson("the part slipped out of the gripper while it was put back")
         if not self._path and self._config.gripper == "keep" and not held:
             raise NeedsPerson(
@@ -183,7 +182,7 @@ class ArmReset(SceneReset):
         margin = _UNDERWAY if self._underway else _SETTLED
         if away_m > margin * self._config.tolerance_m:
             return f"the tool is {1e3 * away_m:.1f} mm from its start"
-        turned = between(normalized(state["tcp_pose"][3:].tolist()), self.start.quaternion)
+        turned = rotation_between(normalize(state["tcp_pose"][3:].tolist()), self.start.quaternion)
         if math.hypot(*turned) > _TURNED_RAD:
             return f"the tool is turned by {math.hypot(*turned):.2f} rad from its start"
         if math.hypot(*state["tcp_twist"][:3].tolist()) > _REST_M_S:

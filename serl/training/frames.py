@@ -48,7 +48,7 @@ class FrameStore:
     ) -> None:
         self._shift_px = shift_px
         self._images: dict[str, Image] = {
-            name: np.asarray(stored((capacity, *camera.shape), np.uint8, folder))
+            name: np.asarray(allocate((capacity, *camera.shape), np.uint8, folder))
             for name, camera in cameras.items()
         }
 
@@ -60,10 +60,10 @@ class FrameStore:
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Image]:
         """Return copies of the frames in `slots`, (B, K), stacking the K frames of a row.
 
-        Each camera's image is shifted independently, its K frames alike.  # (B, H, W, 3 K) each
+        Cameras are shifted independently; the K frames of a row share a shift.  # (B, H, W, 3 K)
         """
         return {
-            name: _copies(frames, slots, self._shift_px, rng)
+            name: _shift_copies(frames, slots, self._shift_px, rng)
             for name, frames in self._images.items()
         }
 
@@ -73,7 +73,7 @@ def frame_bytes(cameras: Mapping[str, ArraySpec]) -> int:
     return sum(math.prod(camera.shape) for camera in cameras.values())
 
 
-def shifted(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
+def random_shift(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
     """Return copies of frames, each shifted by up to `most_px` along x and y, edges repeated.
 
     The random crop of DrQ (Yarats et al. 2021, section 4.1), without the padded copy.
@@ -87,13 +87,13 @@ def shifted(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
     Returns:
         A new array.  # (B, H, W, 3)
     """
-    return _copies(frames, slots[:, None], most_px, rng)
+    return _shift_copies(frames, slots[:, None], most_px, rng)
 
 
-def _copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
+def _shift_copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator) -> Image:
     """Return copies of frames, (B, K), each row shifted by up to `most_px` along x and y."""
     if not most_px:
-        picked: Image = behind_each_other(frames, slots)
+        picked: Image = stack_frames(frames, slots)
         return picked
     import cv2  # takes half a second: only where images are shifted
 
@@ -120,21 +120,21 @@ def _copies(frames: Image, slots: Slots, most_px: int, rng: np.random.Generator)
     return out
 
 
-def behind_each_other(frames: Any, slots: Slots) -> Any:
-    """Return copies of the entries in `slots`, (B, K), the K of a row along the last axis."""
+def stack_frames(frames: Any, slots: Slots) -> Any:
+    """Return copies of the entries in `slots`, (B, K), concatenating a row along the last axis."""
     if slots.shape[1] == 1:
         return frames[slots[:, 0]]
     return np.concatenate([frames[column] for column in slots.T], axis=-1)
 
 
-def brightened(images: Image, share: float, rng: np.random.Generator) -> Image:
-    """Return each image brighter or darker by up to `share`.  # (B, H, W, 3)."""
+def random_brightness(images: Image, share: float, rng: np.random.Generator) -> Image:
+    """Return the images, each scaled in brightness by a factor of 1 ± `share`.  # (B, H, W, 3)."""
     gains = rng.uniform(1.0 - share, 1.0 + share, (len(images), 1, 1, 1)).astype(np.float32)
     lit: Image = np.clip(images * gains, 0, 255).astype(np.uint8)
     return lit
 
 
-def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None) -> Any:
+def allocate(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None) -> Any:
     """Allocate an array of zeros in memory, or in an unnamed file in `folder`.
 
     Raises:
@@ -156,7 +156,7 @@ def stored(shape: tuple[int, ...], dtype: type[np.generic], folder: Path | None)
 
 
 _WAITING = 500
-"""Largest number of frames kept as images before they are encoded."""
+"""Number of frames at which waiting images are encoded."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class FeatureStore:
     ) -> None:
         self._encoder = encoder
         self._features: dict[str, Features] = {
-            name: stored((capacity, *encoder.shape), np.float16, folder) for name in cameras
+            name: allocate((capacity, *encoder.shape), np.float16, folder) for name in cameras
         }
         self._waiting: dict[int, Mapping[str, Image]] = {}
 
@@ -207,9 +207,7 @@ class FeatureStore:
     def take(self, slots: Slots, rng: np.random.Generator) -> dict[str, Features]:
         """Return stacked copies of the features in `slots`, (B, K); `rng` is not used."""
         self._encode()
-        return {
-            name: behind_each_other(features, slots) for name, features in self._features.items()
-        }
+        return {name: stack_frames(features, slots) for name, features in self._features.items()}
 
     def _encode(self) -> None:
         for slot, images in self._waiting.items():

@@ -255,12 +255,12 @@ class WeightsFile:
         """
         try:
             status = self._path.stat()
+            seen = (status.st_mtime_ns, status.st_ino)
+            if seen == self._seen:
+                return None
+            data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
         except FileNotFoundError:
             return None
-        seen = (status.st_mtime_ns, status.st_ino)
-        if seen == self._seen:
-            return None
         self._seen = seen
-        data = read_bounded(self._path, MAX_SNAPSHOT_BYTES)
         snapshot = decode_snapshot(data, self._spec_digest)
         return snapshot if is_newer(snapshot.version, newer_than) else None

@@ -71,10 +71,10 @@ class PairReset(SceneReset):
         for arm in self._arms.values():
             arm.prepare()
 
-    def end(self, soften: bool = True) -> None:
-        """Switch both arms back, unless `soften` is False."""
+    def end(self, restore_gains: bool = True) -> None:
+        """End the attempt of both arms, as `SceneReset.end`."""
         for arm in self._arms.values():
-            arm.end(soften)
+            arm.end(restore_gains)
 
 
 def side_reading(reading: Observation, prefix: str) -> Observation:

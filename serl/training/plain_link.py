@@ -148,8 +148,8 @@ class PlainWeights:
         return True
 
 
-class Once:
-    """A learner's end that delivers each record once, in order, and rejects records after a gap.
+class ExactlyOnce:
+    """A filter of a learner's end: each record once, in order, and none after a gap.
 
     Args:
         end: the transport's end.

@@ -68,15 +68,15 @@ class Replay:
         self._terminated = np.zeros(capacity, np.bool_)
         self._prior = np.zeros(capacity, np.bool_)
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
-        self._after = np.full(capacity, _NONE, np.int64)  # the successor, sampled or not
+        self._after = np.full(capacity, _NONE, np.int64)  # the successor, also once not sampled
         self._stacks = np.zeros((capacity, stacked), np.int64)  # slots of the stack, oldest first
-        self._of_prior, self._of_online = _Members(capacity), _Members(capacity)
+        self._prior_slots, self._online_slots = _SlotSet(capacity), _SlotSet(capacity)
         self._transitions = 0
         self._open: dict[Stream, tuple[int, Step]] = {}
         self._owner: dict[int, Stream] = {}
         self._written = np.zeros(capacity, np.int64)  # number of writes of each slot
         self._newest: dict[Stream, _NewestEpisode] = {}
-        self._pinned: int | None = None  # first slot of the ring, set by the first online frame
+        self._ring_start: int | None = None  # first slot of the ring, set by the first online frame
         self._next = 0
         self._rng = np.random.default_rng(seed)
 
@@ -104,12 +104,12 @@ class Replay:
         follows = stream in self._open and _follows(record, self._open[stream][1])
         if stream in self._open and not follows:
             self._drop(stream)
-        enters = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
+        opens = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
         name = record.key.epoch, record.key.episode
         if stream not in self._newest or self._newest[stream].name != name:
             self._newest[stream] = _NewestEpisode(name, [])
-        if follows or enters:
-            self._enter(record, stream, enters)
+        if follows or opens:
+            self._enter(record, stream, opens)
         if isinstance(record, End):
             discarded = record.reason is EndReason.DISCARDED
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
@@ -128,10 +128,10 @@ class Replay:
         if not len(self):
             raise BadInput("replay: empty, nothing to sample")
         from_prior = np.diff(np.floor(np.arange(n + 1) * prior_share)) > 0
-        if not (len(self._of_prior) and len(self._of_online)):
-            from_prior[:] = len(self._of_prior) > 0
+        if not (len(self._prior_slots) and len(self._online_slots)):
+            from_prior[:] = len(self._prior_slots) > 0
         slots = np.empty(n, np.int64)
-        for rows, stratum in ((from_prior, self._of_prior), (~from_prior, self._of_online)):
+        for rows, stratum in ((from_prior, self._prior_slots), (~from_prior, self._online_slots)):
             slots[rows] = stratum.sample(self._rng, int(rows.sum()))
         reward, discount, final = self._walk(slots)
         return Batch(
@@ -147,7 +147,7 @@ class Replay:
 
     def prior_states(self) -> Array:
         """Return the state vectors before each action of demonstrations and humans.  # (N, D)."""
-        states: Array = self._state[np.sort(self._of_prior.slots)]
+        states: Array = self._state[np.sort(self._prior_slots.slots)]
         return states
 
     def states(self) -> Array:
@@ -180,7 +180,7 @@ class Replay:
         """Return n-step rewards, discounts and frames to bootstrap from.  # (B,) each.
 
         A return ends where a takeover begins or ends, and bootstraps from the first frame of the
-        other source: what a human earned after a policy's action is not what the policy would earn.
+        other source: a policy's return must not include the rewards of a human.
         """
         reward = self._reward[slots]
         discount = np.full(len(slots), self._discount, np.float32)
@@ -218,11 +218,11 @@ class Replay:
         return slot
 
     def _claim(self, prior: bool) -> int:
-        if prior and self._pinned is not None:
+        if prior and self._ring_start is not None:
             raise BadInput("replay: demonstrations must be added before the first online step")
-        if not prior and self._pinned is None:
-            self._pinned = self._next
-        slot, pinned = self._next, self._pinned or 0
+        if not prior and self._ring_start is None:
+            self._ring_start = self._next
+        slot, pinned = self._next, self._ring_start or 0
         if slot == self.capacity:
             slot = pinned
         # A frame, the frames stacked with it and its successor must fit side by side.
@@ -238,12 +238,12 @@ class Replay:
         Predecessors of a slot were written before it, so no transition leads to it any more.
         """
         self._written[slot] += 1
-        seen_by = slot
+        user = slot  # a slot whose stack includes this frame
         for _ in range(self._stacks.shape[1]):
-            if seen_by in self._owner:
-                self._drop(self._owner[seen_by])
-            self._remove(seen_by)
-            if (seen_by := int(self._after[seen_by])) == _NONE:
+            if user in self._owner:
+                self._drop(self._owner[user])
+            self._remove(user)
+            if (user := int(self._after[user])) == _NONE:
                 break
         self._after[slot] = _NONE
 
@@ -253,9 +253,9 @@ class Replay:
             self._successor[slot] = _NONE
             self._transitions -= 1
             if self._prior[slot]:
-                self._of_prior.remove(slot)
-            if self._pinned is not None and slot >= self._pinned:
-                self._of_online.remove(slot)
+                self._prior_slots.remove(slot)
+            if self._ring_start is not None and slot >= self._ring_start:
+                self._online_slots.remove(slot)
 
     def _forget_since(self, stream: Stream, since_s: float) -> None:
         """Remove an ended episode's steps issued since a time from sampling; counts stay."""
@@ -276,8 +276,8 @@ class Replay:
         prior = stream[2]
         # Limits are part of the dynamics. If the limited actions were learned instead, the critic
         # would have no data on the actions that the policy prefers, and never be corrected there.
-        limited = step.source is ActionSource.POLICY and bool(step.action.any())
-        self._action[slot] = step.requested if limited else step.action
+        learns_request = step.source is ActionSource.POLICY and bool(step.action.any())
+        self._action[slot] = step.requested if learns_request else step.action
         self._reward[slot] = step.reward
         self._terminated[slot] = step.terminated
         self._successor[slot] = self._after[slot] = successor
@@ -286,11 +286,11 @@ class Replay:
         self._transitions += 1
         self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))
         if self._prior[slot]:
-            self._of_prior.add(slot)
+            self._prior_slots.add(slot)
         if prior:
             self.demonstrations += 1
         else:
-            self._of_online.add(slot)
+            self._online_slots.add(slot)
             self.online += 1
             self.human += human
 
@@ -306,7 +306,7 @@ class _NewestEpisode(NamedTuple):
     slots: list[tuple[int, int, float]]
 
 
-class _Members:
+class _SlotSet:
     """A set of slots that is sampled uniformly; adding and removing take constant time."""
 
     def __init__(self, capacity: int) -> None:

@@ -120,13 +120,13 @@ class SceneReset:
             self._switch(self._gains)
             self._before = self._before or (before,)
 
-    def end(self, soften: bool = True) -> None:
-        """End an attempt: switch back to the gains before it, unless `soften` is False.
+    def end(self, restore_gains: bool = True) -> None:
+        """End an attempt and, unless `restore_gains` is False, switch back to the gains before it.
 
         Raises:
             Silent: the gains cannot be set.
         """
-        if soften and self._before is not None:
+        if restore_gains and self._before is not None:
             self._switch(*self._before)
             self._before = None
 

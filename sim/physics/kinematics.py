@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from serl.errors import BadInput
-from serl.geometry import Quaternion, between
+from serl.geometry import Quaternion, rotation_between
 from serl.motion import Pose
 
 Vector64 = np.ndarray[Any, np.dtype[np.float64]]
@@ -92,7 +92,7 @@ def solve_ik(
 
 def pose_error(target: Pose, pose: Pose) -> Vector64:
     """Return the translation and rotation vector (6,) from `pose` to `target`, base frame."""
-    turn = between(pose.quaternion, target.quaternion)
+    turn = rotation_between(pose.quaternion, target.quaternion)
     return np.array([*np.subtract(target.position, pose.position), *turn])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from serl.errors import NeedsPerson
-from serl.geometry import Vector, wrapped
+from serl.geometry import Vector, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.tasks.parts.arm_task import State
@@ -44,7 +44,7 @@ class Cube:
 
     def turn(self, state: State) -> float:
         """Return the angle from the tool's yaw to that of the nearest side of the cube, rad."""
-        return wrapped(yaw(state[f"{self.name}_pose"]) - yaw(state["tcp_pose"]), _QUARTER_RAD)
+        return wrap_angle(yaw(state[f"{self.name}_pose"]) - yaw(state["tcp_pose"]), _QUARTER_RAD)
 
     def lies(self, state: State) -> bool:
         """Return whether the cube is on the table: neither in the hand nor on a rim."""
@@ -193,7 +193,7 @@ class PutDown:
         goal += self._aside
         goal[2] = max(goal[2] + self._cube.grasp_m, self._motion.box_low_m[2])
         # The side nearest to the front, not to the tool, because the turn of the tool is limited.
-        side = wrapped(yaw(state[f"{self._cube.name}_pose"]), _QUARTER_RAD)
+        side = wrap_angle(yaw(state[f"{self._cube.name}_pose"]), _QUARTER_RAD)
         offset, turn = goal - tcp, side - yaw(state["tcp_pose"])
         opening = float(state["gripper"][0])
         off = math.hypot(offset[0], offset[1]) + 0.05 * abs(turn)

@@ -16,7 +16,15 @@ from pydantic import Field
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, NeedsPerson
-from serl.geometry import Quaternion, Vector, from_rotation_vector, multiply, rotate, wrapped, yaw
+from serl.geometry import (
+    Quaternion,
+    Vector,
+    from_rotation_vector,
+    multiply,
+    rotate,
+    wrap_angle,
+    yaw,
+)
 from serl.motion import Limits, Motion
 from serl.perception import Perception, seed_of
 from serl.policy import Policy
@@ -185,7 +193,7 @@ class Insertion:
             "force": values["wrench"][:3],
         }
         if self.config.observe == "pixels":
-            turned = wrapped(yaw(quaternion_of(tcp)) - self._start_yaw, 2.0 * math.pi)
+            turned = wrap_angle(yaw(quaternion_of(tcp)) - self._start_yaw, 2.0 * math.pi)
             start = {
                 "tcp_from_start": tcp[:3] - self._start,
                 "yaw_from_start": np.array([turned], np.float32),
@@ -279,7 +287,7 @@ class Insertion:
     def turn(self, state: Mapping[str, Array]) -> float:
         """Return the angle from the peg's yaw to the hole's, rad."""
         peg, hole = (yaw(quaternion_of(state[name])) for name in ("peg_pose", "hole_pose"))
-        return wrapped(hole - peg, self.fit.symmetry_rad)
+        return wrap_angle(hole - peg, self.fit.symmetry_rad)
 
     def _away(self, state: Mapping[str, Array]) -> tuple[Vector, float]:
         """Return the tip relative to the middle of the rim, m, and the yaw to the hole's, rad."""
@@ -296,7 +304,7 @@ class Insertion:
             shift = np.array((0.0, 0.0, 2.0 * _CLEAR_M - place[2]))
         lead = state["target_pose"][:3] - state["tcp_pose"][:3]
         led = yaw(quaternion_of(state["target_pose"])) - yaw(quaternion_of(state["tcp_pose"]))
-        turn = wrapped(self._next.yaw_rad - turned - led, 2.0 * math.pi)
+        turn = wrap_angle(self._next.yaw_rad - turned - led, 2.0 * math.pi)
         return steer(self.config.motion, shift - lead, turn if place[2] >= _CLEAR_M else 0.0)
 
     def _is_start(self, place_m: Vector, yaw_rad: float) -> bool:
@@ -374,7 +382,9 @@ class _Expert:
         else:
             goal[2] += self.HOVER_M + max(0.0, lateral - 0.005)
         shift = goal - target[:3]
-        turned = wrapped(turn + yaw(quaternion_of(tcp)) - yaw(quaternion_of(target)), 2.0 * math.pi)
+        turned = wrap_angle(
+            turn + yaw(quaternion_of(tcp)) - yaw(quaternion_of(target)), 2.0 * math.pi
+        )
         if slow and near:  # an arm at rest off its target gets no nearer
             shift[:2], turned = 0.6 * offset[:2], turn
             shift[2] = -self.FEED_M if inside else shift[2]

@@ -19,11 +19,11 @@ from serl.geometry import (
     Quaternion,
     Vector,
     add,
-    between,
     conjugate,
     from_rotation_vector,
     multiply,
     rotate,
+    rotation_between,
     subtract,
 )
 from serl.motion import Limits, Motion
@@ -150,13 +150,13 @@ class Insertion6D(Insertion):
         target = quaternion_of(values["target_pose"])
         state = {
             "tcp_from_start": _within(start, tcp[:3] - self._start_pose[:3]),
-            "turn_from_start": _within(start, between(start, tool)),
+            "turn_from_start": _within(start, rotation_between(start, tool)),
             "tcp_velocity": _within(tool, twist[:3]),
             "angular_velocity": _within(tool, twist[3:]),
             "force": _within(tool, wrench[:3]),
             "torque": _within(tool, wrench[3:]),
             "lead": _within(tool, values["target_pose"][:3] - tcp[:3]),
-            "turn_lead": _within(tool, between(tool, target)),
+            "turn_lead": _within(tool, rotation_between(tool, target)),
             "gripper": values["gripper"],
         }
         if self.config.observe == "pixels":
@@ -202,7 +202,7 @@ class Insertion6D(Insertion):
         hole, peg = (quaternion_of(state[f"{name}_pose"]) for name in ("hole", "peg"))
         count = round(2.0 * math.pi / self.fit.symmetry_rad)
         angles = (index * self.fit.symmetry_rad for index in range(count))
-        turns = (between(peg, multiply(hole, _turned(2, angle))) for angle in angles)
+        turns = (rotation_between(peg, multiply(hole, _turned(2, angle))) for angle in angles)
         return min(turns, key=lambda turn: math.hypot(*turn))
 
     def _place(self, rng: np.random.Generator) -> Placement:
@@ -274,7 +274,7 @@ class _Expert:
         swing = rotate(conjugate(axes), swung)
         goal = multiply(from_rotation_vector(turn), quaternion_of(tcp))
         shift = subtract(add((aside_x, aside_y, along), swing), led)
-        turned = between(quaternion_of(target), goal)
+        turned = rotation_between(quaternion_of(target), goal)
         if slow and inside:  # presses harder along the axis, and not against the walls
             shift = (shift[0], shift[1], -self.FEED_M)
         elif slow and near:  # an arm at rest off its target gets no nearer

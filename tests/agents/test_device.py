@@ -12,7 +12,7 @@ import torch
 from serl.agents.bc import BC
 from serl.agents.config import SACConfig, VICEConfig
 from serl.agents.hybrid import HybridSAC
-from serl.agents.networks import choose_device, moved
+from serl.agents.networks import choose_device, to_device
 from serl.agents.sac import SAC
 from serl.agents.vice import VICE
 from serl.runs.config import resolve
@@ -74,7 +74,7 @@ def close(one: Told, other: Told) -> bool:
 
 def test_a_cpu_computes_on_the_array_itself() -> None:
     array = np.arange(6, dtype=np.uint8)
-    assert np.shares_memory(moved(array, torch.device("cpu")).numpy(), array)
+    assert np.shares_memory(to_device(array, torch.device("cpu")).numpy(), array)
 
 
 @DEVICES
@@ -86,7 +86,7 @@ def test_arrays_arrive_as_they_are(device: str) -> None:
         rng.standard_normal((4, 3)).astype(np.float16),
         np.zeros((0, 3), np.float32),
     ):
-        there = moved(array, choose_device(device))
+        there = to_device(array, choose_device(device))
         assert there.device.type == device
         assert np.array_equal(there.cpu().numpy(), array)
 
@@ -101,7 +101,7 @@ def test_a_gpu_fetches_from_pinned_memory_that_nobody_overwrites_before() -> Non
         busy = busy @ busy
     for value in range(100):
         array[...] = value
-        there.append(moved(array, torch.device("cuda")))
+        there.append(to_device(array, torch.device("cuda")))
     array[...] = 255
     assert [int(each.max()) for each in there] == list(range(100))
     assert [int(each.min()) for each in there] == list(range(100))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from serl.agent import Packaged, State
+from serl.agent import PackagedEncoder, State
 from serl.agents.config import SACConfig
 from serl.agents.encoder_weights import (
     PACKAGED,
@@ -39,7 +39,7 @@ from serl.specs import ArraySpec
 from serl.system.settings_file import merge
 from serl.testing import InProcess
 
-TABLETOP: Packaged = "tabletop"
+TABLETOP: PackagedEncoder = "tabletop"
 FAST: dict[str, Any] = {
     "agent": {"hidden": [8], "batch_size": 4, "utd": 1, "threads": 1, "device": "cpu"},
     "learner": {"capacity": 50, "warm_up": 0},  # else a checkpoint of step 0 is kept first
@@ -65,7 +65,7 @@ def encoder_of(config: TrainConfig) -> State:
     return {name: array[0] for name, array in state.items() if name.startswith("encoder.")}
 
 
-def is_packaged(config: TrainConfig, name: Packaged = TABLETOP) -> bool:
+def is_packaged(config: TrainConfig, name: PackagedEncoder = TABLETOP) -> bool:
     arrays, mine = load_file(weights_file(name)), encoder_of(config)
     seen = [name for name in mine if not name.startswith("encoder.state")]
     same = [np.array_equal(mine[name], arrays[name.removeprefix("encoder.")]) for name in seen]
@@ -85,7 +85,7 @@ def is_packaged(config: TrainConfig, name: Packaged = TABLETOP) -> bool:
     ],
 )
 def test_a_file_is_small_and_says_how_it_was_made(
-    name: Packaged, tasks: dict[str, str], precision_m: float
+    name: PackagedEncoder, tasks: dict[str, str], precision_m: float
 ) -> None:
     path = weights_file(name)
     data = path.read_bytes()
@@ -346,7 +346,7 @@ def test_features_are_kept_of_pictures_that_the_encoder_knows(
     ],
 )
 def test_each_task_has_the_encoder_of_its_cameras(
-    task: str, weights: Packaged | None, kept: bool
+    task: str, weights: PackagedEncoder | None, kept: bool
 ) -> None:
     stages = {"stages": None} if task == "bin_relocation" else {}
     agent = run_settings(task, {"observe": "pixels"}, stages).agent
@@ -410,7 +410,7 @@ def test_who_starts_from_a_run_keeps_features_if_that_did(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGED)
 def test_the_command_in_a_packaged_file_makes_it_again(
-    name: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: PackagedEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About as good: to the bit only on an equal processor."""
     monkeypatch.chdir(tmp_path)

@@ -253,7 +253,7 @@ def test_behind_the_trunk_are_serls_bottlenecks(
         agent = SAC.create(SPEC, settings, 0)
         network = agent.networks.encoder
         assert (network.latent, network.state_latent) == (camera, state)
-        assert agent.see(observation()).shape == (1, 2 * camera + state)
+        assert agent.encode_observation(observation()).shape == (1, 2 * camera + state)
 
 
 def test_a_camera_has_as_many_parameters_as_serls(trunk_file: Path) -> None:
@@ -276,7 +276,7 @@ def test_cached_features_are_what_is_acted_on(
     batch, looked = make_batch(8), observation()
     kept = encoder.encode(looked.images)
     assert {name: each.shape for name, each in kept.items()} == {n: (4, 4, 512) for n in CAMERAS}
-    seen = agent._look({name: image[None] for name, image in looked.images.items()})
+    seen = agent._encoder_inputs({name: image[None] for name, image in looked.images.items()})
     for name, each in kept.items():
         assert each.dtype == np.float16
         assert np.array_equal(seen[name][0].numpy(), each.astype(np.float32))
@@ -317,7 +317,7 @@ def test_a_small_encoder_whose_features_are_kept_stays_as_it_is() -> None:
     features = kept.encode(read_only)
     assert {name: each.shape for name, each in features.items()} == {n: (6,) for n in CAMERAS}
     assert {each.dtype for each in features.values()} == {np.dtype(np.float16)}
-    acted_on = agent.see(looked)[0, :12].detach().numpy()
+    acted_on = agent.encode_observation(looked)[0, :12].detach().numpy()
     assert np.array_equal(acted_on, np.concatenate([features[name] for name in CAMERAS]))
     rows = [kept.encode({n: image[row] for n, image in batch.images.items()}) for row in range(8)]
     seen = {name: np.stack([row[name] for row in rows]) for name in CAMERAS}
@@ -396,6 +396,8 @@ def test_frames_behind_each_other_are_seen_in_their_order(trunk_file: Path, trun
     looked, other = observation(), observation(3)
     images = {n: np.concatenate([i, other.images[n]], -1) for n, i in looked.images.items()}
     turned = {n: np.concatenate([other.images[n], i], -1) for n, i in looked.images.items()}
-    seen = [agent.see(replace(looked, images=each)) for each in (images, images, turned)]
+    seen = [
+        agent.encode_observation(replace(looked, images=each)) for each in (images, images, turned)
+    ]
     assert torch.equal(seen[0], seen[1])
     assert not torch.allclose(seen[0], seen[2])

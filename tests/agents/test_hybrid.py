@@ -64,9 +64,9 @@ def test_choices_are_told_from_actions_and_put_back() -> None:
     actions = grippers.put(arm, choices)
     assert torch.equal(actions[:, [0, 2, 3]], arm)
     assert set(actions[:, [1, 4]].flatten().tolist()) == {-1.0, 0.0, 1.0}
-    assert torch.equal(grippers.chosen(actions), choices)
+    assert torch.equal(grippers.choices_of(actions), choices)
     within = torch.tensor([[0.0, 0.5, 0.0, 0.0, -0.5], [0.0, 0.51, 0.0, 0.0, -0.51]])
-    assert grippers.chosen(within).tolist() == [4, 2]
+    assert grippers.choices_of(within).tolist() == [4, 2]
 
 
 def test_to_switch_is_to_ask_for_what_the_gripper_is_not() -> None:
@@ -126,7 +126,7 @@ def test_targets_of_the_grasp_critic_stay_within_the_bounds_of_the_return() -> N
         for _ in range(100):
             agent.update(batch)
         seen = agent.normalise(torch.from_numpy(batch.state))
-        chosen = agent.grippers.chosen(torch.from_numpy(batch.action)).unsqueeze(-1)
+        chosen = agent.grippers.choices_of(torch.from_numpy(batch.action)).unsqueeze(-1)
         values.append(agent.grasp_network.member(agent.grasp.flat[0], seen).gather(-1, chosen))
     assert values[0].min().item() > 4.0
     assert values[1].max().item() < 1.5

@@ -13,11 +13,11 @@ from serl import plugins
 from serl.agents.config import PretrainingConfig, SACConfig
 from serl.agents.pretraining import (
     PretrainedEncoder,
-    Sights,
+    TaskImages,
+    collect_images,
     load_encoder,
     pretrain,
     save_encoder,
-    sights,
 )
 from serl.agents.sac import SAC
 from serl.errors import BadInput, CorruptData, SpecMismatch
@@ -45,7 +45,7 @@ AGENT = RUN.agent
 FROM_STATE = resolve({"task": "pick_cube", "observe": "state"})
 
 
-def spots(count: int, camera: str = "front") -> Sights:
+def spots(count: int, camera: str = "front") -> TaskImages:
     """Pictures of a bright spot, and where it is from the middle, a pixel to the centimetre."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 60, (count, 16, 16, 3), np.uint8)
@@ -53,7 +53,7 @@ def spots(count: int, camera: str = "front") -> Sights:
     for image, (row, column) in zip(images, places, strict=True):
         image[row : row + 2, column : column + 2] = 250
     height = np.full((count, 1), 0.3, np.float32)
-    return Sights({camera: images}, {"spot": _places(places), "height": height})
+    return TaskImages({camera: images}, {"spot": _places(places), "height": height})
 
 
 def _places(pixels: Any) -> Array:
@@ -73,7 +73,7 @@ def test_it_learns_where_things_are_and_says_how_well() -> None:
 def test_it_learns_several_tasks_at_once_with_a_camera_in_common() -> None:
     wrist = spots(200, "wrist")
     more = {f"{name} again": target for name, target in wrist.targets.items()}
-    both = Sights({**spots(200).images, **wrist.images}, {**wrist.targets, **more})
+    both = TaskImages({**spots(200).images, **wrist.images}, {**wrist.targets, **more})
     told: list[int] = []
     config = QUICK.model_copy(update={"epochs": 2})
     made = pretrain({"one": both, "other": wrist}, config, lambda epoch, loss: told.append(epoch))
@@ -82,7 +82,7 @@ def test_it_learns_several_tasks_at_once_with_a_camera_in_common() -> None:
     assert list(made.errors) == ["one", "other"]
     assert list(made.errors["one"]) == ["spot", "height", "spot again", "height again"]
     assert told == [1, 2]
-    larger = Sights({"wrist": np.zeros((200, 16, 20, 3), np.uint8)}, wrist.targets)
+    larger = TaskImages({"wrist": np.zeros((200, 16, 20, 3), np.uint8)}, wrist.targets)
     with pytest.raises(BadInput, match="other: camera wrist: 16 x 20 pixels, of another task 16 x"):
         pretrain({"one": both, "other": larger}, config)
 
@@ -99,7 +99,7 @@ def test_what_is_nearly_zero_is_told_most_exactly() -> None:
         left = int(place)
         image[7:9, left + 1] = 250
         image[7:9, left], image[7:9, left + 2] = 250 * (left + 1 - place), 250 * (place - left)
-    near = Sights({"front": images}, {"spot": columns[:, None].astype(np.float32)})
+    near = TaskImages({"front": images}, {"spot": columns[:, None].astype(np.float32)})
     config = QUICK.model_copy(update={"brightness": 0.0})
     error = pretrain({"near": near}, config).errors["near"]["spot"]
     assert error < 0.02, "the median is of what is near; a pixel is 0.17"
@@ -111,7 +111,7 @@ def test_sights_are_of_the_scene_with_what_a_policy_would_see_from_state(randomi
     worlds = {"task_config": {"randomize": randomize}}
     task = make_task(resolve(RUN.model_dump(), worlds))
     with plugins.make_simulation(task) as robot:
-        images, targets = sights(robot, task, make_task(FROM_STATE), config)
+        images, targets = collect_images(robot, task, make_task(FROM_STATE), config)
     assert {name: frames.shape for name, frames in images.items()} == {
         "front": (120, 16, 16, 3),
         "wrist": (120, 16, 16, 3),
@@ -136,7 +136,7 @@ def test_ways_come_near_to_what_the_task_is_about() -> None:
         for observe, settings in (("pixels", {"task_config": {"views": views}}), ("state", {}))
     )
     with plugins.make_simulation(task) as robot:
-        targets = sights(robot, task, from_state, config).targets
+        targets = collect_images(robot, task, from_state, config).targets
     aside_m = np.hypot(*targets["hole_from_tip"][:, :2].T)
     assert (aside_m < 0.005).mean() > 0.3
     assert (aside_m > 0.010).mean() > 0.1
@@ -153,19 +153,19 @@ def test_a_way_begins_as_an_episode_does() -> None:
 
     remembering = Remembering(from_state.config)
     with plugins.make_simulation(task) as robot:
-        sights(robot, task, remembering, QUICK.model_copy(update={"samples": 250}))
+        collect_images(robot, task, remembering, QUICK.model_copy(update={"samples": 250}))
     assert len(begun) >= 250 // task.config.max_steps
     assert all(begun), "it is told where everything is"
 
 
 def test_a_task_without_cameras_or_with_nothing_to_tell_is_refused() -> None:
     with pytest.raises(BadInput, match="fake: needs cameras"):
-        sights(FakeRobot(), FakeTask(), FakeTask(), QUICK)
+        collect_images(FakeRobot(), FakeTask(), FakeTask(), QUICK)
     task = make_task(RUN)
     with pytest.raises(
         BadInput, match=r"pick_cube: needs cameras .*, and a state entry that only they"
     ):
-        sights(FakeRobot(), task, task, QUICK)
+        collect_images(FakeRobot(), task, task, QUICK)
 
 
 def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
     frames = {name: rng.integers(0, 256, (100, 16, 16, 3), np.uint8) for name in SMALL}
     config = QUICK.model_copy(update={"samples": 100, "epochs": 1})
     targets = {"place": rng.normal(size=(100, 3)).astype(np.float32)}
-    made = pretrain({"noise": Sights(frames, targets)}, config)
+    made = pretrain({"noise": TaskImages(frames, targets)}, config)
     save_encoder(path, made, {"seed": 0})
     plain = SAC.create(spec, AGENT, 0)
     started = SAC.create(spec, AGENT.model_copy(update={"encoder_weights": path}), 0)
@@ -241,7 +241,7 @@ def test_a_picture_that_comes_late_is_told_where_things_were(
     task, from_state = make_task(RUN), make_task(FROM_STATE)
     with plugins.make_simulation(task) as robot:
         config = QUICK.model_copy(update={"samples": 100})
-        now = sights(robot, task, from_state, config).targets["cube_from_tcp"]
+        now = collect_images(robot, task, from_state, config).targets["cube_from_tcp"]
         observe, half_s = robot.observe, 0.5 / task.config.rate_hz
 
         def late() -> Observation:
@@ -250,7 +250,7 @@ def test_a_picture_that_comes_late_is_told_where_things_were(
             return replace(reading, stamps={**reading.stamps, **stamps})
 
         monkeypatch.setattr(robot, "observe", late)
-        then = sights(robot, task, from_state, config).targets["cube_from_tcp"]
+        then = collect_images(robot, task, from_state, config).targets["cube_from_tcp"]
     assert np.array_equal(now[0], then[0]), "at the start nothing moved before"
     assert np.allclose(then[1:5], 0.5 * (now[:4] + now[1:5]), atol=1e-6)
     assert not np.allclose(then[1:5], now[1:5], atol=1e-3)

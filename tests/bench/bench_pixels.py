@@ -38,7 +38,7 @@ from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
-from serl.training.frames import shifted
+from serl.training.frames import random_shift
 from serl.training.replay import Prefetch, Replay
 from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
 
@@ -130,7 +130,9 @@ def one_camera(frames: Image) -> None:
     contestants: dict[str, Callable[[], object]] = {
         "numpy, fancy index": lambda: frames[rng.integers(FRAMES, size=BATCH)],
         "copied row by row by OpenCV, nothing repeated": row_by_row,
-        "shifted by up to 4 px": lambda: shifted(frames, rng.integers(FRAMES, size=BATCH), 4, rng),
+        "shifted by up to 4 px": lambda: random_shift(
+            frames, rng.integers(FRAMES, size=BATCH), 4, rng
+        ),
     }
     print(f"\n| one camera of {PX} px alone, {BATCH} images | GB/s | of numpy |\n|---|---|---|")
     seconds = _medians(contestants, 100)

@@ -25,7 +25,7 @@ from serl.datasets.reward_audit import audit
 from serl.datasets.reward_collection import LabelCounts, collect
 from serl.geometry import Vector
 from serl.loop import EpisodeKey, run
-from serl.policy import Policy, Random
+from serl.policy import Policy, RandomPolicy
 from serl.reward import RewardConfig, RewardedTask
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import make_acting_agent
@@ -143,7 +143,7 @@ def _policy(
     episode: int,
 ) -> Policy:
     if checkpoint is None:
-        return Random(robot.action_spec, episode)
+        return RandomPolicy(robot.action_spec, episode)
     agent = make_acting_agent(config, make_spec(task), episode)
     agent.load_actor_weights(load(checkpoint).arrays["actor"])
     return lambda observation: agent.act(observation, explore=True)

@@ -22,7 +22,7 @@ import mujoco
 import numpy as np
 
 from serl import plugins
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.sim.arm import SimArm
 from serl.sim.scene import PHYSICS_DT_S
 from serl.task import SimulatedTask
@@ -88,7 +88,7 @@ def speed(scenes: Scenes, rounds: int) -> None:
         }
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
         for seed in range(rounds):
-            choose = Random(arm.action_spec, seed)
+            choose = RandomPolicy(arm.action_spec, seed)
             for kind, episode in kinds.items():
                 reading = arm.reset(seed)
                 task.begin(reading)

@@ -21,7 +21,7 @@ from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import CorruptData, SerlError
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.config import resolve, stage_configs
 from serl.runs.task_setup import make_task
@@ -73,7 +73,7 @@ def walk(task: SimulatedTask, robot: Any, steps: int, seed: int = 0) -> Walk:
         steps: number of steps to make.
         seed: seed of the actions; the seed of each start is the number of its first step.
     """
-    choose, rate_hz = Random(robot.action_spec, seed), task.config.rate_hz
+    choose, rate_hz = RandomPolicy(robot.action_spec, seed), task.config.rate_hz
     far_m = _FAR_M.get(task.scene.robot, _ARM_FAR_M)
     counts = {"warnings": 0, "not_finite": 0, "lost": 0}
     held, action, deep_steps, deepest_m, fault = 0, choose(robot.observe()), 0, 0.0, ""
@@ -298,7 +298,7 @@ def speed(task: SimulatedTask, robot: SimulatedRobot, rounds: int = _ROUNDS) -> 
     steps = task.config.max_steps
     seconds = []
     for seed in range(rounds):
-        choose = Random(robot.action_spec, seed)
+        choose = RandomPolicy(robot.action_spec, seed)
         reading = robot.reset(seed)
         task.begin(reading)
         actions = [choose(reading) for _ in range(steps)]

@@ -21,7 +21,7 @@ from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.loop import EpisodeKey, Result, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.reward import RewardConfig, RewardedTask, StageReward
 from serl.runs.assembly import DrivenArm, make_actor, make_agent
 from serl.runs.config import resolve
@@ -87,7 +87,7 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
     watch = CameraMonitor(robot.observation_spec.images, CameraMonitorConfig(stamped=False))
     clock, key = VirtualClock(robot.advance, spec.rate_hz), EpisodeKey("run", "actor0", 1, 0)
     with EpisodeLog(folder, spec, key.run, key.actor, 1, ANY_DISK) as log:
-        policy = Random(spec.action, 0)
+        policy = RandomPolicy(spec.action, 0)
         result = run(robot, task, policy, clock, key, [log, watch])
     (path,) = episode_paths(folder)
     return result, read_episode(path, spec), robot, watch
@@ -356,7 +356,7 @@ def useless_classifier(folder: Path) -> None:
     robot = SimArm(task.scene, task.config)
     robot.reset(0)
     clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 1, 0)
-    result = run(robot, task, Random(robot.action_spec, 0), clock, key, [])
+    result = run(robot, task, RandomPolicy(robot.action_spec, 0), clock, key, [])
     assert "reward model: not finite" in result.text
     assert robot.stop_reason == result.text
     assert (result.steps, result.reward, result.success) == (1, 0.0, False)

@@ -21,7 +21,7 @@ from serl.log.episode_reader import episode_paths, read_episode
 from serl.log.metrics import EventRow, Row
 from serl.log.wire import decode_record, encode_record
 from serl.loop import EpisodeKey, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask, InProcess, episode
 from serl.training.learner import Learner, LearnerConfig
@@ -130,7 +130,7 @@ def _played(steps: int) -> Iterator[Record]:
     """So many steps of random actions, or a few more."""
     seed = 0
     while steps > 0:
-        records = episode(FakeRobot(), FakeTask(), Random(SPEC.action, seed), seed)
+        records = episode(FakeRobot(), FakeTask(), RandomPolicy(SPEC.action, seed), seed)
         yield from records
         steps -= len(records) - 1
         seed += 1
@@ -160,7 +160,7 @@ def bad_reward(folder: Path) -> None:
         task.bad = bad
         clock, key = VirtualClock(robot.advance, SPEC.rate_hz), EpisodeKey("run", "actor0", 1, 0)
         with EpisodeLog(folder / f"{number}", SPEC, key.run, key.actor, 1, ANY_DISK) as log:
-            result = run(robot, task, Random(SPEC.action, 0), clock, key, [log])
+            result = run(robot, task, RandomPolicy(SPEC.action, 0), clock, key, [log])
         (path,) = episode_paths(folder / f"{number}")
         logged = read_episode(path, SPEC)
         assert logged.end is not None

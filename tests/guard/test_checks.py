@@ -12,9 +12,9 @@ from serl.geometry import conjugate, from_rotation_vector, multiply, to_rotation
 from serl.guard.checks import (
     MessageInfo,
     MessageRefusal,
-    bounded,
     can_stop_inside,
     check_command,
+    clamp_pose,
     is_inside,
     parse_beat,
 )
@@ -112,7 +112,7 @@ def test_rotations_are_limited_about_the_reference(
     turn: tuple[float, float, float], sign: float
 ) -> None:
     x, y, z, w = multiply(from_rotation_vector(turn), DOWN)
-    target = bounded(Pose(START.position, (sign * x, sign * y, sign * z, sign * w)), config())
+    target = clamp_pose(Pose(START.position, (sign * x, sign * y, sign * z, sign * w)), config())
     left = to_rotation_vector(multiply(target.quaternion, conjugate(DOWN)))
     assert math.hypot(*left) <= 0.6
     assert is_inside(target, config())

@@ -167,7 +167,7 @@ def test_two_actors_stop_each_other() -> None:
     loop = driving()
     loop.guard.heartbeat("b policy 1", loop.heard())
     assert loop.ticks_until(GuardState.HOLD) <= 1
-    assert loop.guard.cause == "two actors beat"
+    assert loop.guard.cause == "two actors send heartbeats"
     assert loop.guard.counts["heartbeat: lease"] == 1
     loop.ticks_until(GuardState.POLICY, limit=40)  # the stranger was heard once only
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from serl.errors import BadInput
-from serl.geometry import between
+from serl.geometry import rotation_between
 from serl.guard.checks import is_apart, is_inside
 from serl.guard.guard import GuardState
 from serl.motion import Box, Limits, Pose
@@ -79,7 +79,7 @@ def test_forged_rotations_turn_a_stopped_arm_no_farther_than_its_bound(state: st
         loop.tick()
         assert loop.setpoint is not None
         most_rad = max(
-            most_rad, math.hypot(*between(START.quaternion, loop.setpoint.pose.quaternion))
+            most_rad, math.hypot(*rotation_between(START.quaternion, loop.setpoint.pose.quaternion))
         )
     assert most_rad == pytest.approx(0.0 if state == "estop" else 0.15, abs=1e-6)
 
@@ -189,7 +189,7 @@ def test_a_second_source_of_measurements_ends_the_giving_way_and_stops_an_armed_
     words = "several nodes publish /wrench: /driver, /stranger"
     loop = armed()
     loop.tick(60)
-    loop.guard.doubt(words)
+    loop.guard.set_rivals(words)
     loop.force = PUSH
     assert (loop.guard.state, loop.guard.cause) == (GuardState.PROTECTIVE_STOP, words)
     assert lead(loop, lambda tick: shifted(START, min(0.02, 0.001 * tick)), 200) == 0.0
@@ -199,9 +199,9 @@ def test_a_second_source_of_measurements_ends_the_giving_way_and_stops_an_armed_
     loop.tick(60)
     with pytest.raises(BadInput, match=f"not now: {words}"):
         loop.guard.ack(loop.now_s)
-    loop.guard.doubt("")
+    loop.guard.set_rivals("")
     loop.guard.ack(loop.now_s)
-    loop.guard.doubt(words)
+    loop.guard.set_rivals(words)
     with pytest.raises(BadInput, match=f"not now: {words}"):
         loop.guard.arm(loop.now_s)
 

@@ -12,7 +12,7 @@ import pytest
 from serl.errors import CorruptData, SpecMismatch
 from serl.log.episode_reader import EpisodeName, episode_paths
 from serl.log.manifest import MANIFEST
-from serl.log.recovery import encoded_losses, lost_records, put_aside, read_logged, survey
+from serl.log.recovery import encoded_losses, lost_records, quarantine_episode, read_logged, survey
 from serl.log.tail import Tail
 from serl.log.wire import decode_arrival, encode_record
 from serl.runs.config import TrainConfig
@@ -78,8 +78,10 @@ def test_a_second_damaged_file_of_one_name_replaces_none(tmp_path: Path) -> None
     data = path.read_bytes()
     for content in (data[:-1], data[:-2]):
         path.write_bytes(content)
-        put_aside(path, CorruptData("cut"))
-    assert "cut: moved to" in put_aside(path, CorruptData("cut"))  # another process was faster
+        quarantine_episode(path, CorruptData("cut"))
+    assert "cut: moved to" in quarantine_episode(
+        path, CorruptData("cut")
+    )  # another process was faster
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 
@@ -138,7 +140,7 @@ def _accept(folder: RunFolder, arrivals: list[Arrival]) -> int:
     logged = sum(episode.records for episode in survey(folder.episodes(ACTOR), print))
     index = open_index(folder.index, {(ACTOR, EPOCH): logged}).index
     mirror = Replica(folder, SPEC)
-    mirror.meet(ACTOR, "far away")
+    mirror.register(ACTOR, "far away")
     held = index.cursors.get((ACTOR, EPOCH), 0)
     for each in arrivals:
         mirror.append([each])

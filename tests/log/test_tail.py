@@ -26,7 +26,7 @@ from serl.testing.samples import (
     random_records,
     write_log,
 )
-from serl.types import limited
+from serl.types import with_images
 
 UNLIMITED = 1 << 40
 
@@ -232,8 +232,8 @@ def test_an_episode_that_goes_while_its_successor_is_awaited_is_missed(tmp_path:
 def test_images_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
     items = random_records(3, 2)
     write_log(tmp_path, items)
-    narrow = SPEC.limited_to(["wrist"])
+    narrow = SPEC.with_images(["wrist"])
     with closing(Tail(tmp_path, EPOCH, 1, spec=narrow)) as tail:
-        assert tail.read(UNLIMITED) == encoded(limited(item, ["wrist"]) for item in items)[1:]
+        assert tail.read(UNLIMITED) == encoded(with_images(item, ["wrist"]) for item in items)[1:]
     with closing(Tail(tmp_path, EPOCH, 1, spec=SPEC)) as tail:
         assert tail.read(UNLIMITED) == encoded(items)[1:]

@@ -8,7 +8,7 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.log.annotations import TRUTH_FILE, StepKey, TruthLog, read_labels, read_words
+from serl.log.annotations import TRUTH_FILE, StepKey, TruthLog, read_label_entries, read_labels
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy, ZeroPolicy
 from serl.reward import NoReward, RewardedTask
@@ -39,7 +39,7 @@ def test_a_word_is_written_wherever_it_changes_and_at_the_end(tmp_path: Path) ->
     written(tmp_path, {4, 5, 6})
     said = {place.step: label for place, label in read_labels(tmp_path, TRUTH_FILE).items()}
     assert said == {1: 0, 3: 0, 4: 1, 6: 1, 7: 0, count: 0}
-    assert {word.by for word in read_words(tmp_path, TRUTH_FILE)} == {"simulation"}
+    assert {word.by for word in read_label_entries(tmp_path, TRUTH_FILE)} == {"simulation"}
     assert not read_labels(tmp_path), "it is nobody's label"
 
 

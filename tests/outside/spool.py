@@ -11,7 +11,7 @@ from serl.errors import BadInput
 from serl.log.wire import decode_arrival, encode_lost, encode_record
 from serl.system.files import write_atomic
 from serl.training.link import decode_snapshot, encode_snapshot
-from serl.transport import Meeting, Snapshot, TransportConfig
+from serl.transport import RunIdentity, Snapshot, TransportConfig
 from serl.types import Arrival, LostRecord
 
 
@@ -30,7 +30,7 @@ class Spool:
 
     Config = SpoolConfig
 
-    def __init__(self, config: SpoolConfig, meeting: Meeting) -> None:
+    def __init__(self, config: SpoolConfig, meeting: RunIdentity) -> None:
         self._folder = meeting.folder / config.subfolder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._spec, self._digest = meeting.spec, meeting.spec.digest
@@ -38,14 +38,14 @@ class Spool:
         self._name = "actor"
 
     @classmethod
-    def actor_end(cls, config: TransportConfig, meeting: Meeting, actor: str) -> Spool:
+    def actor_end(cls, config: TransportConfig, meeting: RunIdentity, actor: str) -> Spool:
         assert isinstance(config, SpoolConfig)
         end = cls(config, meeting)
         end._name = actor
         return end
 
     @classmethod
-    def learner_end(cls, config: TransportConfig, meeting: Meeting) -> Spool:
+    def learner_end(cls, config: TransportConfig, meeting: RunIdentity) -> Spool:
         assert isinstance(config, SpoolConfig)
         return cls(config, meeting)
 

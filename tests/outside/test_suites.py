@@ -18,7 +18,7 @@ from serl.testing import (
     TeleopSuite,
     TransportSuite,
 )
-from serl.transport import Meeting
+from serl.transport import RunIdentity
 from serl.types import Observation
 
 from .high_reward import High
@@ -57,7 +57,7 @@ class TestSpool(TransportSuite):
     def make(self) -> tuple[Spool, Spool]:
         task = FakeTask()
         whole = spec().model_copy(update={"observation": task.observation_spec})
-        meeting = Meeting(self.folder, "run", whole)
+        meeting = RunIdentity(self.folder, "run", whole)
         config = SpoolConfig()
         return Spool.actor_end(config, meeting, "actor"), Spool.learner_end(config, meeting)
 

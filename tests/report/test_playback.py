@@ -15,7 +15,7 @@ from serl.intervention import Event
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import read_episode
 from serl.loop import EpisodeKey, RecordCallback, Result, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.report.playback import CUT, ReplayRobot, replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, RobotSuite
@@ -87,7 +87,7 @@ def record(
     result = run(
         robot,
         task,
-        task.expert(robot.truth, 0) if expert else Random(robot.action_spec, 0),
+        task.expert(robot.truth, 0) if expert else RandomPolicy(robot.action_spec, 0),
         VirtualClock(advance, 10.0),
         KEY,
         [RecordCallback(records.append)],

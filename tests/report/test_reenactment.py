@@ -9,7 +9,7 @@ from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.report.film import ReplayDiverged, reenact
 from serl.runs.assembly import make_human
 from serl.runs.config import TrainConfig, resolve
@@ -41,7 +41,7 @@ def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
     run(
         robot,
         task,
-        Random(robot.action_spec, 0),
+        RandomPolicy(robot.action_spec, 0),
         VirtualClock(robot.advance, 10.0),
         EpisodeKey("run", "actor0", 1, number),
         [RecordCallback(records.append)],

@@ -12,7 +12,7 @@ from serl.errors import BadInput, CorruptData
 from serl.log.annotations import LABELS_FILE, StepKey, append_labels
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.report.playback import CUT
 from serl.report.review import (
     RecordingFile,
@@ -41,7 +41,7 @@ def records(
     number: int = 0, expert: bool = True, epoch: int = 1, seed: int = 0, task: FakeTask = TASK
 ) -> list[Record]:
     robot = FakeRobot()
-    policy = task.expert(robot.truth, 0) if expert else Random(robot.action_spec, 0)
+    policy = task.expert(robot.truth, 0) if expert else RandomPolicy(robot.action_spec, 0)
     return episode(robot, task, policy, seed, EpisodeKey("run", "actor", epoch, number))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.log.annotations import StepKey, read_words
+from serl.log.annotations import StepKey, read_label_entries
 from serl.types import ActionSource, End, Step
 
 from ..bench.bench_person import Eyes
@@ -132,7 +132,7 @@ def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path)
     assert (picked[-1].reward, picked[-1].reward_provenance) == (1.0, "human")
     by_hand = {s.key.episode for segment in human_segments(log) for s in segment}
     assert by_hand <= {again.key.episode, won.key.episode, won.key.episode + 1}, "handed back"
-    words = list(read_words(folder))
+    words = list(read_label_entries(folder))
     place = StepKey(won.key.epoch, won.key.episode, won.key.index)
     assert [(word.place, word.label, word.by) for word in words] == [(place, 1, "the operator")]
     cut = [r for r in log if isinstance(r, Step) and r.key.episode == stopped.key.episode]

@@ -17,7 +17,7 @@ from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
-from serl.runs.guard_setup import ArmNamespace, guard_arguments, guard_of, place_of
+from serl.runs.guard_setup import ArmNamespace, guard_arguments, place_of, workspace_guard
 from serl.workspace import Workspace
 
 from .conftest import Run
@@ -100,7 +100,7 @@ def test_an_arm_has_a_namespace(asked: str | None, namespace: str, prefix: str) 
 
 
 def test_its_process_gets_files(tmp_path: Path) -> None:
-    config = guard_of(SIM.model_copy(update={"workspace": WORKSPACE}))
+    config = workspace_guard(SIM.model_copy(update={"workspace": WORKSPACE}))
     words = guard_arguments(tmp_path, ArmNamespace("cell", "sim"), SIM, config, tmp_path / "latch")
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert load_robot(pairs["--arm"]) == SIM

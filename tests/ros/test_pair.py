@@ -16,7 +16,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from std_msgs.msg import Header
 
 from serl import plugins
-from serl.arm_pair import AT_HOME, Mount
+from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.bimanual import Pair
 from serl.errors import SerlError, Silent
 from serl.robot import Robot
@@ -66,7 +66,7 @@ class Two:
 
     def guarded(self) -> RosPair:
         """A pair whose guards the test plays; the right arm looks at the left one."""
-        mounts = (AT_HOME, Mount((1.1, 0.0, 0.0), 2))
+        mounts = (UNMOVED_BASE, Mount((1.1, 0.0, 0.0), 2))
         arms = [
             MountedRosArm(self._arm(side, guarded=True), mount)
             for side, mount in zip(self.drivers, mounts, strict=True)
@@ -189,7 +189,7 @@ def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -
     leases = {guards.last(side).split()[0] for side in guards.beats}
     assert leases == {"both"}, "one controller, two guards"
     pair.begin_from(reading)
-    guards.states["left"] = "hold: two actors beat"
+    guards.states["left"] = "hold: two actors send heartbeats"
     eventually(lambda: not pair.guards[0].allows_motion)
     assert not pair.act(np.full(6, 0.5, np.float32)).any(), "nor does the right arm move"
     guards.states["left"] = "estop: a person"

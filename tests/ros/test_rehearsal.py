@@ -12,7 +12,7 @@ import pytest
 from serl.arm_profile import load_robot, read_robot
 from serl.ros.setup.steps import STEPS
 from serl.ros.testing.processes import eventually
-from serl.runs.guard_setup import guard_of
+from serl.runs.guard_setup import workspace_guard
 
 from ..support.command import Command
 
@@ -87,7 +87,7 @@ def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
     assert [kept.workspace.low_m, kept.workspace.high_m] == [
         tuple(map(float, corner.split(","))) for corner in CORNERS
     ]
-    assert guard_of(load_robot(str(tmp_path / "rehearsal.yaml"))).motion.gripper
+    assert workspace_guard(load_robot(str(tmp_path / "rehearsal.yaml"))).motion.gripper
     with Command(tmp_path, *command("guard rehearsal")) as guard:
         guard.until("Ctrl-C ends it")
     words = [*command("train pick_cube --robot rehearsal"), *shlex.split(FASTER)]

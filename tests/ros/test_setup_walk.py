@@ -22,7 +22,7 @@ from serl.ros.setup.session import SetupSession
 from serl.ros.setup.steps import STEPS
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
-from serl.runs.guard_setup import ArmNamespace, guard_of
+from serl.runs.guard_setup import ArmNamespace, workspace_guard
 
 from ..system.test_cameras import write_film
 from .conftest import Run
@@ -78,7 +78,7 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
     assert kept.workspace is not None
     sides = zip(kept.workspace.low_m, kept.workspace.high_m, strict=True)
     assert [high - low for low, high in sides] == pytest.approx([0.1, 0.1, 0.08], abs=0.01)
-    assert guard_of(kept).motion.box_low_m == kept.workspace.low_m
+    assert workspace_guard(kept).motion.box_low_m == kept.workspace.low_m
     assert kept.cameras["front"].topic == f"{place.namespace}/front"
     assert kept.cameras["front"].crop == (0.5, 0.0, 1.0, 1.0)
     assert out.with_name("arm.front.png").exists()

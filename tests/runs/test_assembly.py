@@ -33,7 +33,7 @@ from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
 from serl.teleop.mux import TeleopMux
 from serl.testing import InProcess
-from serl.training.frames import shifted
+from serl.training.frames import random_shift
 from serl.training.learner import Learner
 from serl.training.replay import Replay
 from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step
@@ -220,7 +220,7 @@ def test_images_of_successes_are_shifted_as_all_others(
 
     def noted(images: Image, rows: Any, most_px: int, rng: np.random.Generator) -> Image:
         found.append(most_px)
-        return shifted(images, rows, most_px, rng)
+        return random_shift(images, rows, most_px, rng)
 
     monkeypatch.setattr("serl.agents.vice.shifted", noted)
     settings = {"reward": {"kind": "vice"}, "vice": {"crop_px": asked}, "learner": {"crop_px": 2}}

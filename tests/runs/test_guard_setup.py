@@ -8,7 +8,7 @@ import pytest
 
 from serl import plugins
 from serl.errors import BadInput
-from serl.geometry import between
+from serl.geometry import rotation_between
 from serl.guard.config import GuardConfig, GuardState, check_fits
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import pose_from
@@ -34,7 +34,7 @@ def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(50):
         start = pose_from(task.scene.place(rng).tcp).quaternion
-        turned = math.hypot(*between(config.reference, start))
+        turned = math.hypot(*rotation_between(config.reference, start))
         assert allowed >= min(math.pi, turned + 0.95 * task.config.motion.max_rotation_rad)
 
 

@@ -17,7 +17,7 @@ from serl.guard.checks import MessageInfo, MessageRefusal, check_command
 from serl.motion import Box
 from serl.reward import RewardConfig, ToolPlace
 from serl.runs.config import resolve
-from serl.runs.guard_setup import guard_of, make_guard_config
+from serl.runs.guard_setup import make_guard_config, workspace_guard
 from serl.runs.real_arm import (
     check_place,
     crops_of,
@@ -207,7 +207,7 @@ def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
     post = Box(low_m=(0.52, 0.02, 0.1), high_m=(0.58, 0.08, 0.3))
     place = WORKSPACE.model_copy(update={"keep_out": (post,)})
     taught = FRANKA.model_copy(update={"workspace": place})
-    for config in (guard_of(taught), make_guard_config(task("reach"), taught)):
+    for config in (workspace_guard(taught), make_guard_config(task("reach"), taught)):
         assert config.keep_out == (post,)
         inside = (0.55, 0.05, 0.2, 1.0, 0.0, 0.0, 0.0)
         with pytest.raises(MessageRefusal, match="keep-out box"):

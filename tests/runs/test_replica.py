@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def mirror(folder: RunFolder) -> Replica:
     made = Replica(folder, SPEC)
-    made.meet(ACTOR, "elsewhere")
+    made.register(ACTOR, "elsewhere")
     return made
 
 
@@ -69,10 +69,10 @@ def test_the_log_of_an_actor_on_this_host_is_not_copied(folder: RunFolder) -> No
     folder.link(ACTOR).mkdir(parents=True)
     (folder.link(ACTOR) / "home").write_text("here")
     made = Replica(folder, SPEC)
-    made.meet(ACTOR, "here")
+    made.register(ACTOR, "here")
     made.append(RECORDS)
     assert not folder.episodes(ACTOR).exists()
-    made.meet(ACTOR, "elsewhere")
+    made.register(ACTOR, "elsewhere")
     made.append(RECORDS)
     assert encoded(copied(folder)) == encoded(RECORDS)
 

@@ -13,10 +13,10 @@ from serl.arm_profile import load_robot, read_robot, write_robot
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback
-from serl.policy import Policy, Random
+from serl.policy import Policy, RandomPolicy
 from serl.reset import ResetConfig
 from serl.runs.config import resolve, stage_configs
-from serl.runs.scene_reset import is_attended, make_scene_reset, of_arm, reset_kind
+from serl.runs.scene_reset import arm_settings, is_attended, make_scene_reset, reset_kind
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.testing import InProcess
@@ -74,14 +74,14 @@ def test_places_of_an_arm_are_not_taken_to_another_one(tmp_path: Path) -> None:
     right = taught(tmp_path, ResetConfig(home_m=(0.5, 0.1, 0.2)))
     config = on_arm(right)
     assert config.reset.home_m == (0.5, 0.1, 0.2)
-    assert "reset" not in of_arm(config, right, "/right"), "what was asked for stays"
+    assert "reset" not in arm_settings(config, right, "/right"), "what was asked for stays"
     left = tmp_path / "left.yaml"
     write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
-    elsewhere = config.model_copy(update=of_arm(config, str(left), "/left"))
+    elsewhere = config.model_copy(update=arm_settings(config, str(left), "/left"))
     assert elsewhere.reset.home_m is None
     assert (reset_kind(elsewhere), elsewhere.namespace) == ("home", "/left")
     own = config.model_copy(update={"reset": ResetConfig(kind="task")})
-    assert of_arm(own, str(left), "/")["reset"].kind == "task"
+    assert arm_settings(own, str(left), "/")["reset"].kind == "task"
 
 
 def test_stages_on_an_arm_reset_each_other(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_arm_in_mujoco_begins_each_episode_within_3_mm_of_its_draw() -> None:
     robot: Any = plugins.make_simulation(task)
     reset = make_scene_reset(config, task, robot, "actor0", 0)
     assert isinstance(reset, ArmReset)
-    policy = Acting(Random(robot.action_spec, 1), robot)
+    policy = Acting(RandomPolicy(robot.action_spec, 1), robot)
     records: list[Record] = []
     actor = Actor(
         EpisodeKey("run", "actor0", 1, 0),

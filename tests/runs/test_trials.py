@@ -8,7 +8,7 @@ from serl.errors import SpecMismatch
 from serl.runs.assembly import make_agent
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
-from serl.runs.trials import Examiner, choose
+from serl.runs.trials import Examiner, choose_checkpoint
 from serl.training.evaluation import Evaluation, Purpose, Trial, evaluation_seeds
 from serl.types import Action, Observation, Outcome
 
@@ -107,7 +107,7 @@ def candidates(*steps: int) -> list[tuple[int, State]]:
 def test_the_best_checkpoint_is_chosen_on_selection_starts() -> None:
     judge = Judge({100: 1, 200: 3, 300: 2})
     told: list[tuple[int, int]] = []
-    chosen = choose(
+    chosen = choose_checkpoint(
         CONFIG, judge, candidates(100, 200, 300), lambda step, e: told.append((step, e.successes))
     )
     assert chosen == 200
@@ -116,5 +116,7 @@ def test_the_best_checkpoint_is_chosen_on_selection_starts() -> None:
 
 
 def test_of_equals_the_later_one_is_chosen() -> None:
-    assert choose(CONFIG, Judge({100: 2, 200: 2, 300: 0}), candidates(100, 200, 300)) == 200
-    assert choose(CONFIG, Judge({100: 0, 200: 0}), candidates(100, 200)) == 200
+    assert (
+        choose_checkpoint(CONFIG, Judge({100: 2, 200: 2, 300: 0}), candidates(100, 200, 300)) == 200
+    )
+    assert choose_checkpoint(CONFIG, Judge({100: 0, 200: 0}), candidates(100, 200)) == 200

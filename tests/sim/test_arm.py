@@ -6,7 +6,7 @@ import pytest
 
 from serl.errors import BadInput, SerlError
 from serl.motion import Limits, Motion
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite
@@ -92,7 +92,7 @@ def test_what_is_executed_is_what_the_target_moved() -> None:
 
 def test_speed_and_box_hold_over_random_actions() -> None:
     arm = make_arm()
-    choose = Random(arm.action_spec, seed=0)
+    choose = RandomPolicy(arm.action_spec, seed=0)
     low, high = np.array([0.3, -0.25, 0.015]), np.array([0.65, 0.25, 0.4])
     for seed in range(3):
         reading = arm.reset(seed)
@@ -110,7 +110,7 @@ def test_speed_and_box_hold_over_random_actions() -> None:
 
 def test_the_elbow_does_not_drift() -> None:
     arm = make_arm(axes=("x", "y", "z"), gripper=False)
-    choose = Random(arm.action_spec, seed=0)
+    choose = RandomPolicy(arm.action_spec, seed=0)
     start = reading = arm.reset(0)
     for _ in range(150):
         arm.act(choose(reading))

@@ -12,7 +12,7 @@ import pytest
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.errors import BadInput
 from serl.motion import Limits, Motion
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.sim.arm import SimArm
 from serl.sim.bimanual import SimPair
 from serl.specs import Spec
@@ -100,7 +100,7 @@ def test_each_moves_as_an_arm_alone_and_both_are_alike() -> None:
     """The right one does from its own base what the left one does."""
     pair = make()
     alone = SimArm(Scene(bodies=BOX, place=place, tracked=("box",)), TaskConfig(motion=motion()))
-    choose = Random(alone.action_spec, 0)
+    choose = RandomPolicy(alone.action_spec, 0)
     alone.reset(1)
     pair.reset(1)
     for _ in range(40):

@@ -11,7 +11,7 @@ import numpy as np
 from serl.agent import State
 from serl.log.metrics import Row
 from serl.loop import EpisodeKey
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.runs.task_setup import make_spec
 from serl.testing import FakeRobot, FakeTask, InProcess, episode
 from serl.training.learner import Learner, LearnerConfig
@@ -135,7 +135,7 @@ def episodes(
     robot, task = FakeRobot(), FakeTask()
     for number in range(first, first + count):
         key = EpisodeKey("run", actor, 1, number)
-        policy = Random(robot.action_spec, number)
+        policy = RandomPolicy(robot.action_spec, number)
         for record in episode(robot, task, policy, number, key):
             if isinstance(record, Step) and source is not ActionSource.POLICY:
                 record = chosen_by(record, source)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from serl.geometry import Quaternion, Vector, between
+from serl.geometry import Quaternion, Vector, rotation_between
 from serl.guard.checks import is_inside, is_kept_out
 from serl.guard.guard import Guard, GuardConfig, GuardState, Latch, MessageInfo
 from serl.motion import Limits, Motion, Pose
@@ -107,7 +107,9 @@ class Loop:
     def _note_lead(self, goal: Pose) -> None:
         place, quaternion = self.fake.pose
         self.lead_m = max(self.lead_m, math.dist(goal.position, place))
-        self.lead_rad = max(self.lead_rad, math.hypot(*between(quaternion, goal.quaternion)))
+        self.lead_rad = max(
+            self.lead_rad, math.hypot(*rotation_between(quaternion, goal.quaternion))
+        )
 
     def beat(self) -> None:
         self.beats += 1

@@ -15,7 +15,7 @@ from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput, NeedsPerson, SerlError
 from serl.loop import EpisodeKey, RecordCallback
-from serl.policy import Policy, Random, ZeroPolicy
+from serl.policy import Policy, RandomPolicy, ZeroPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
@@ -232,7 +232,7 @@ def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
     policy = actor.policy
     assert isinstance(policy, Acting)
     for seed in range(4):
-        policy.policy = Random(bench.robot.action_spec, seed)
+        policy.policy = RandomPolicy(bench.robot.action_spec, seed)
         actor.episode()
     assert not bench.asked
     assert bench.placed == [0]
@@ -383,7 +383,7 @@ def test_who_fails_tries_again() -> None:
     bench = stages()
     backward = bench.actors["backward"].policy
     assert isinstance(backward, Acting)
-    expert, backward.policy = backward.policy, Random(bench.robot.action_spec, 0)
+    expert, backward.policy = backward.policy, RandomPolicy(bench.robot.action_spec, 0)
 
     def judge(stage: str, success: int) -> None:
         if stage == "backward":
@@ -409,7 +409,7 @@ def test_a_car_that_hits_every_wall_goes_on_by_itself() -> None:
     task = make_task(resolve({"task": "racing_car"}))
     bench = Bench({"": task})
     actor = bench.actors[""]
-    actor.policy.policy = Random(bench.robot.action_spec, seed=0)  # type: ignore[attr-defined]
+    actor.policy.policy = RandomPolicy(bench.robot.action_spec, seed=0)  # type: ignore[attr-defined]
     for episode in range(20):
         if episode == 10:
             actor.policy.policy = task.expert(bench.robot.truth, 0)  # type: ignore[attr-defined]

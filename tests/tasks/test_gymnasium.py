@@ -16,7 +16,7 @@ from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, run
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.config import resolve
 from serl.runs.settings import run_settings
@@ -217,7 +217,7 @@ class TestFetch(SimulatedTaskSuite):
 def test_random_actions_of_a_single_observation_are_logged_values() -> None:
     robot, task = made("gymnasium:MountainCarContinuous-v0")
     assert task.config.max_steps == 999
-    choose = Random(robot.action_spec, 0)
+    choose = RandomPolicy(robot.action_spec, 0)
     robot.act(choose(robot.observe()))
     robot.advance(1 / task.config.rate_hz)
     seen = task.observation(robot.observe())

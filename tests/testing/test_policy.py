@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serl.intervention import Event, HandsOff, Teleop
-from serl.policy import Policy, Random, ZeroPolicy
+from serl.intervention import Event, NoOperator, Teleop
+from serl.policy import Policy, RandomPolicy, ZeroPolicy
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import (
     FakeRobot,
@@ -32,15 +32,15 @@ class TestHold(PolicySuite):
 
 class TestRandom(PolicySuite):
     def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
-        return Random(FAKE_SPEC.action, seed=0), FAKE_SPEC.observation, FAKE_SPEC.action
+        return RandomPolicy(FAKE_SPEC.action, seed=0), FAKE_SPEC.observation, FAKE_SPEC.action
 
 
-class TestHandsOff(TeleopSuite):
+class TestNoOperator(TeleopSuite):
     def make(self) -> tuple[Teleop, ArraySpec]:
-        return HandsOff(), FAKE_SPEC.action
+        return NoOperator(), FAKE_SPEC.action
 
 
-class Reuses(Random):
+class Reuses(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         action = super().__call__(observation)
         shared: Action = self.__dict__.setdefault("shared", action)
@@ -48,12 +48,12 @@ class Reuses(Random):
         return shared
 
 
-class TooMuch(Random):
+class TooMuch(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         return super().__call__(observation) * 3.0
 
 
-class Scribbles(Random):
+class Scribbles(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         observation.state["position"][:] = 0.0
         return super().__call__(observation)
@@ -67,7 +67,7 @@ class Scribbles(Random):
         (Scribbles, "test_an_observation_is_only_read"),
     ],
 )
-def test_a_broken_policy_is_caught(policy: type[Random], caught_by: str) -> None:
+def test_a_broken_policy_is_caught(policy: type[RandomPolicy], caught_by: str) -> None:
     class Suite(PolicySuite):
         def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
             return policy(FAKE_SPEC.action, 0), FAKE_SPEC.observation, FAKE_SPEC.action
@@ -75,12 +75,12 @@ def test_a_broken_policy_is_caught(policy: type[Random], caught_by: str) -> None
     assert caught_by in failures(Suite())
 
 
-class RepeatsItself(HandsOff):
+class RepeatsItself(NoOperator):
     def events(self) -> tuple[Event, ...]:
         return (Event.SUCCESS,)
 
 
-class Shouts(HandsOff):
+class Shouts(NoOperator):
     def __call__(self) -> Action | None:
         return np.full(2, 2.0, np.float32)
 
@@ -89,7 +89,7 @@ class Shouts(HandsOff):
     ("teleop", "caught_by"),
     [(RepeatsItself, "test_events_are_reported_once"), (Shouts, "test_actions_fit_their_spec")],
 )
-def test_a_broken_device_is_caught(teleop: type[HandsOff], caught_by: str) -> None:
+def test_a_broken_device_is_caught(teleop: type[NoOperator], caught_by: str) -> None:
     class Suite(TeleopSuite):
         def make(self) -> tuple[Teleop, ArraySpec]:
             return teleop(), FAKE_SPEC.action

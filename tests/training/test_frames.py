@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serl.errors import SerlError
 from serl.specs import ArraySpec
-from serl.training.frames import FrameStore, frame_bytes, shifted
+from serl.training.frames import FrameStore, frame_bytes, random_shift
 
 CAMERAS = {
     "front": ArraySpec(shape=(9, 7, 3), dtype="uint8"),
@@ -34,7 +34,7 @@ def padded_crop(
 @given(most=st.integers(0, 4), seed=st.integers(0, 100))
 def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> None:
     frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
-    out = shifted(frames, slots, most, np.random.default_rng(seed))
+    out = random_shift(frames, slots, most, np.random.default_rng(seed))
     every = [
         [
             padded_crop(frames[slot], most, dy, dx)
@@ -54,13 +54,13 @@ def test_a_store_shifts_as_a_copy_would(on_disk: bool, tmp_path: Path) -> None:
     for slot, image in enumerate(frames):
         store.put(slot, {"front": image})
     taken = store.take(slots[:, None], np.random.default_rng(3))["front"]
-    assert np.array_equal(taken, shifted(frames, slots, 4, np.random.default_rng(3)))
+    assert np.array_equal(taken, random_shift(frames, slots, 4, np.random.default_rng(3)))
 
 
 def test_shifts_are_those_that_are_drawn() -> None:
     """Down by the first number, to the right by the second; runs can be repeated by them."""
     frames = noise(1, 9, 7, 3)
-    out = shifted(frames, np.zeros(40, np.int64), 3, np.random.default_rng(5))
+    out = random_shift(frames, np.zeros(40, np.int64), 3, np.random.default_rng(5))
     drawn = np.random.default_rng(5).integers(-3, 4, (40, 2)).tolist()
     for image, (down, right) in zip(out, drawn, strict=True):
         assert np.array_equal(image, padded_crop(frames[0], 3, down, right))

@@ -7,10 +7,10 @@ import pytest
 from serl.errors import SerlError
 from serl.log.index import Cursors, Stream
 from serl.loop import EpisodeKey
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, InProcess, episode
-from serl.training.plain_link import Once
+from serl.training.plain_link import ExactlyOnce
 from serl.types import Record, place_after
 
 TASK = FakeTask()
@@ -32,7 +32,7 @@ class Clock:
 
 def records() -> list[Record]:
     robot = FakeRobot()
-    policy = Random(robot.action_spec, seed=0)
+    policy = RandomPolicy(robot.action_spec, seed=0)
     return [
         record
         for number in range(3)
@@ -46,8 +46,8 @@ def learner(
     places: dict[Stream, tuple[int, int]] | None = None,
     admit: Callable[[str], str] = lambda actor: "",
     clock: Clock | None = None,
-) -> Once:
-    return Once(end, SPEC, "run", cursors or {}, places or {}, admit, clock or Clock())
+) -> ExactlyOnce:
+    return ExactlyOnce(end, SPEC, "run", cursors or {}, places or {}, admit, clock or Clock())
 
 
 def keys(received: object) -> list[object]:
@@ -101,4 +101,4 @@ def test_an_actor_of_another_host_or_run_is_refused() -> None:
         learner(end, admit=lambda actor: "it is not here").receive()
     end.send(sent[:1])
     with pytest.raises(SerlError, match="a record of the run 'run', expected 'other'"):
-        Once(end, SPEC, "other", {}, {}, lambda actor: "").receive()
+        ExactlyOnce(end, SPEC, "other", {}, {}, lambda actor: "").receive()

@@ -12,7 +12,7 @@ import numpy as np
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from sensor_msgs.msg import Image as ImageMessage
 
-from serl.camera import WHOLE, Crop, View, cropped
+from serl.camera import WHOLE, Crop, View, crop_picture
 from serl.errors import CorruptData, Silent
 from serl.guard.camera_monitor import FrozenDetector
 from serl.ros.arm.topics import NEWEST, SENSOR
@@ -94,7 +94,7 @@ class RosCamera:
         if self._frozen is not None and self._frozen.frozen:
             raise Silent(f"{self._name}: frozen: {self._frozen.count} equal pictures in a row")
         if self._cut[0] != sample.stamp_ns:
-            picture = cropped(sample.value, self._crop)
+            picture = crop_picture(sample.value, self._crop)
             cut = {name: cut_any(view, picture) for name, view in self._views.items()}
             self._cut = (sample.stamp_ns, cut)
         return self._cut[1], sample.taken_s

@@ -11,7 +11,7 @@ from rclpy.action import ActionClient
 from std_msgs.msg import Float64MultiArray
 
 from serl.arm_profile import GRIP, TWIST, ArmProfile, GripperProfile
-from serl.geometry import Vector, add, between, subtract
+from serl.geometry import Vector, add, rotation_between, subtract
 from serl.motion import Limits, Pose, within_lead
 from serl.ros.arm.topics import COMMAND, message_type, name_of, topic_of
 from serl.ros.node import RosNode
@@ -73,7 +73,7 @@ class VelocityFollower:
             limits = pace
             near = within_lead(setpoint.pose, measured, pace)  # an arm may have been pushed away
             behind = subtract(near.position, measured.position)
-            turned = between(measured.quaternion, near.quaternion)
+            turned = rotation_between(measured.quaternion, near.quaternion)
             linear = add(setpoint.velocity, _scaled(behind))
             angular = add(setpoint.angular_velocity, _scaled(turned))
         self._linear = steer(

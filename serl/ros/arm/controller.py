@@ -215,7 +215,7 @@ class Compliance:
     def _lasting(self, found: dict[str, Any]) -> dict[str, Value]:
         """Return the gains to restore: those found, unless they were being changed."""
         first = {**self._controller.parameters, **self._controller.expected}
-        if not self._controller.wrong(first | found):
+        if not self._controller.mismatch(first | found):
             return found
         return found | {name: first[name] for name in self._gains if name in first}
 
@@ -315,8 +315,8 @@ class ControllerWatch:
         self._answered_s = time.monotonic()
         if not self._wrong:
             self._wrong_s = self._answered_s
-        self._wrong = self._controller.wrong(found)
+        self._wrong = self._controller.mismatch(found)
         self._was_right |= not self._wrong
         gains = self._soft_gains
         self._soft = bool(gains) and not differences(found, gains)
-        self._may_pass = self._controller.is_between(found)
+        self._may_pass = self._controller.is_switching(found)

@@ -120,7 +120,7 @@ class GuardInbox:
         rivals = self._doubles.look(resumed, shared, not self._guard.active)
         with self._lock:
             self._guard.measured.unwatched = unwatched
-            self._guard.doubt(rivals)
+            self._guard.set_rivals(rivals)
 
     def _on_joints(self, message: Any) -> None:
         values, names = list(message.position), self._joint_names

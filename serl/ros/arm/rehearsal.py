@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serl.arm_pair import AT_HOME, Mount
+from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.geometry import (
     Quaternion,
     Vector,
@@ -83,7 +83,9 @@ class RehearsalArm:
         slips: number of grasps that lost their hold so far.
     """
 
-    def __init__(self, arm: ServedRobot, config: RehearsalConfig, mount: Mount = AT_HOME) -> None:
+    def __init__(
+        self, arm: ServedRobot, config: RehearsalConfig, mount: Mount = UNMOVED_BASE
+    ) -> None:
         self._arm, self._config, self._mount = arm, config, mount
         self._rng = np.random.default_rng((config.seed, 1))
         self._phases = self._rng.uniform(0.0, 2.0 * math.pi, 3)

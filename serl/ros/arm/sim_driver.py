@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any, ClassVar, cast
 
-from serl.arm_pair import AT_HOME, Mount
+from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.motion import Pose
@@ -383,7 +383,7 @@ class RehearsalDriver(RealTimeDriver):
         profile: ArmProfile,
         tracked: Iterable[str],
         config: RehearsalConfig,
-        mount: Mount = AT_HOME,
+        mount: Mount = UNMOVED_BASE,
     ) -> None:
         faulty = RehearsalArm(arm, config, mount)
         super().__init__(node, robot, cast(ServedRobot, faulty), profile, tracked, config.camera_hz)

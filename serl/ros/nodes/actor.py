@@ -30,7 +30,7 @@ from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import ActorHistory, DrivenArm, RunSite, make_actor
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
-from serl.runs.scene_reset import is_attended, of_arm
+from serl.runs.scene_reset import arm_settings, is_attended
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.files import checked_name
 from serl.system.supervisor import is_orphaned
@@ -174,7 +174,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
             )
 
         first = next(iter(parts.values()))
-        own = {} if robot is None else of_arm(first.config, robot, namespace)
+        own = {} if robot is None else arm_settings(first.config, robot, namespace)
         config = first.config.model_copy(update=own)
         arm = _driven_arm(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)

@@ -28,8 +28,8 @@ from serl.runs.resume import Continuation
 from serl.system.supervisor import is_orphaned
 from serl.training.learner import Learner
 from serl.training.link import read_home
-from serl.training.plain_link import Once, close_end
-from serl.transport import DDS, Meeting
+from serl.training.plain_link import ExactlyOnce, close_end
+from serl.transport import DDS, RunIdentity
 
 _LOOK_S = 0.1
 _LINKS_S = 30.0
@@ -56,7 +56,7 @@ class LearnerNode:
     def __init__(self, node: RosNode, folder: RunFolder) -> None:
         self._node, self._folder = node, folder
         self._learner: Learner | None = None  # once it is loaded
-        self._transport: LearnerTransport | Once | None = None
+        self._transport: LearnerTransport | ExactlyOnce | None = None
         self._save = Request(node, "save")
         Stats(node, "learner", self._numbers, self._health)
         node.handle.manage()
@@ -82,7 +82,7 @@ class LearnerNode:
                 self._await_links(transport, {actor for actor, _ in continuation.index.cursors})
             transport.flush()  # the last weights mark the end of the training
 
-    def _open_end(self, continuation: Continuation) -> LearnerTransport | Once:
+    def _open_end(self, continuation: Continuation) -> LearnerTransport | ExactlyOnce:
         """Return the learner's end of the run's transport."""
         folder, index, spec = self._folder, continuation.index, continuation.spec
         config = folder.config.transport
@@ -103,8 +103,8 @@ class LearnerNode:
             return here if home else f"{actor}: is not at {folder.path}, as this transport needs it"
 
         kind = plugins.load("transport", config.kind)
-        end = kind.learner_end(config, Meeting(folder.path, folder.name, spec))
-        return Once(end, spec, folder.name, index.cursors, index.places, admit)
+        end = kind.learner_end(config, RunIdentity(folder.path, folder.name, spec))
+        return ExactlyOnce(end, spec, folder.name, index.cursors, index.places, admit)
 
     def _await_links(self, transport: LearnerTransport, actors: set[str]) -> None:
         """Wait until the links of the run's actors have joined: they would not learn of the end.

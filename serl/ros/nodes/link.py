@@ -48,7 +48,7 @@ from serl.training.link import (
     write_status,
 )
 from serl.training.plain_link import PlainSender, PlainWeights
-from serl.transport import DDS, MAX_LEAD, ActorEnd, Meeting, TransportConfig, is_newer
+from serl.transport import DDS, MAX_LEAD, ActorEnd, RunIdentity, TransportConfig, is_newer
 
 
 class WeightsReceiver:
@@ -284,7 +284,7 @@ def _sender(
 
     def open_end(hello: Hello) -> ActorEnd:
         end: ActorEnd = kind.actor_end(
-            config, Meeting(run_folder, hello.run, hello.spec), hello.actor
+            config, RunIdentity(run_folder, hello.run, hello.spec), hello.actor
         )
         return end
 

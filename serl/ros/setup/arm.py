@@ -29,7 +29,7 @@ from serl.ros.arm.topics import of_robot
 from serl.ros.environment import environment
 from serl.ros.node import RosNode
 from serl.ros.setup.checks import Asker, StepFailed, agreed
-from serl.runs.guard_setup import ArmNamespace, guard_arguments, guard_of
+from serl.runs.guard_setup import ArmNamespace, guard_arguments, workspace_guard
 from serl.system.signed_order import key_path
 from serl.task import TaskConfig
 from serl.types import Action, Observation
@@ -141,7 +141,7 @@ class SetupArm:
     def limits(self) -> GuardConfig:
         """Return slow limits with the taught workspace, or else a small box about the tool."""
         if self.profile.workspace is not None:
-            return guard_of(self.profile, _SLOW)
+            return workspace_guard(self.profile, _SLOW)
         here = self.measured()
         if (
             self._config is not None
@@ -155,7 +155,7 @@ class SetupArm:
             home_m=here.position,
             reference=here.quaternion,
         )
-        return guard_of(self.profile.model_copy(update={"workspace": small}), _SLOW)
+        return workspace_guard(self.profile.model_copy(update={"workspace": small}), _SLOW)
 
     def take(self) -> None:
         """Have the guard take the arm; only the person ends a stop.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serl.camera import WHOLE, Crop, cropped
+from serl.camera import WHOLE, Crop, crop_picture
 from serl.errors import SerlError
 from serl.log.images import compress
 from serl.ros.arm.camera import compressed_picture_of, picture_of, picture_topic
@@ -156,5 +156,5 @@ class _Look:
 
     def save(self, path: Path, crop: Crop = WHOLE) -> None:
         """Write the camera's current picture as a PNG, cropped."""
-        part = np.ascontiguousarray(cropped(self.picture(), crop))
+        part = np.ascontiguousarray(crop_picture(self.picture(), crop))
         write_atomic(path, compress(part.tobytes(), part.shape, "png", 0))

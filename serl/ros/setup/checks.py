@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from serl.camera import WHOLE, Crop, checked_crop
+from serl.camera import WHOLE, Crop, check_crop
 from serl.errors import SerlError
 from serl.geometry import Vector, subtract
 
@@ -138,7 +138,7 @@ def parse_crop(text: str) -> Crop:
     except ValueError:
         raise StepFailed(f"crop {text!r}: expected four shares, such as 0.2,0,0.8,1") from None
     try:
-        return checked_crop((left, top, right, bottom))
+        return check_crop((left, top, right, bottom))
     except ValueError as error:
         raise StepFailed(str(error)) from None
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
-from serl.geometry import Vector, add, is_between, subtract
+from serl.geometry import Vector, add, is_in_box, subtract
 from serl.motion import Pose
 from serl.reset import ResetConfig, Waypoint
 from serl.ros.arm.controller import settle_controller
@@ -238,7 +238,7 @@ def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
         raise StepFailed("the hand opens at no pose: answer o where the part is let go")
     for number, each in enumerate(path, 1):
         inside = zip(place.low_m, each.position_m, place.high_m, strict=True)
-        kept_out = any(is_between(each.position_m, box.low_m, box.high_m) for box in place.keep_out)
+        kept_out = any(is_in_box(each.position_m, box.low_m, box.high_m) for box in place.keep_out)
         if kept_out or not all(low <= at <= high for low, at, high in inside):
             where = format_position(each.position_m)
             raise StepFailed(f"pose {number} is outside the workspace, at {where}")

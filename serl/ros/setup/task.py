@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from serl.camera import View
-from serl.geometry import Vector, add, between, subtract
+from serl.geometry import Vector, add, rotation_between, subtract
 from serl.motion import Pose
 from serl.real_task import RealTaskConfig
 from serl.ros.setup.checks import StepFailed, agreed, format_position, parse_crop, parse_place
@@ -76,7 +76,7 @@ def teach_task(session: SetupSession) -> TaughtTask:
     reset: dict[str, Any] = {"home_m": _rounded(start.position)}
     if keeps:
         reset["gripper"] = "keep"
-    if math.hypot(*between(place.reference, start.quaternion)) > _TURNED_RAD:
+    if math.hypot(*rotation_between(place.reference, start.quaternion)) > _TURNED_RAD:
         reset["orientation"] = _rounded(start.quaternion, 5)
     reward: dict[str, Any] = {"kind": kind}
     if kind == "pose":

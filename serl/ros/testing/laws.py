@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serl.errors import BadInput
-from serl.geometry import between, conjugate, from_rotation_vector, multiply, normalized, rotate
+from serl.geometry import (
+    conjugate,
+    from_rotation_vector,
+    multiply,
+    normalize,
+    rotate,
+    rotation_between,
+)
 
 Array = NDArray[np.float64]
 Read = Callable[[str], Any]
@@ -40,11 +47,11 @@ class Tool:
     def moved(self, step: Array) -> Tool:  # (6,)
         """Return the tool after a step: metres, and a rotation vector, both in the base frame."""
         turn = multiply(from_rotation_vector(_triple(step[3:])), _quadruple(self.quaternion))
-        return Tool(self.position + step[:3], np.array(normalized(turn)))
+        return Tool(self.position + step[:3], np.array(normalize(turn)))
 
     def to(self, target: Tool) -> Array:  # (6,)
         """Return the step from here to a target."""
-        turn = between(_quadruple(self.quaternion), _quadruple(target.quaternion))
+        turn = rotation_between(_quadruple(self.quaternion), _quadruple(target.quaternion))
         return np.concatenate([target.position - self.position, turn])
 
 

@@ -160,7 +160,7 @@ class ProfileSuite:
         target = {**controller.parameters, **controller.expected}
         if not target:
             pytest.skip("the profile has no parameters")
-        wrong = controller.wrong(bench.get(*target))
+        wrong = controller.mismatch(bench.get(*target))
         assert not wrong, wrong
 
     def test_a_controller_with_another_setting_is_refused(self, bench: ProfileBench) -> None:

@@ -15,7 +15,7 @@ import pytest
 from serl.arm_profile import RUNNING
 from serl.clock import WallClock
 from serl.errors import STUCK, SerlError
-from serl.intervention import HandsOff
+from serl.intervention import NoOperator
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import POSE
 from serl.ros.arm.controller import settle_controller
@@ -71,7 +71,7 @@ class Watching:
         return Outcome(truncated=index > 300)
 
 
-class TenSteps(HandsOff):
+class TenSteps(NoOperator):
     """A person who drives along y for ten steps, and lets go."""
 
     def __init__(self, action: Action) -> None:

@@ -12,7 +12,7 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
-from serl.geometry import between, from_rotation_vector, multiply
+from serl.geometry import from_rotation_vector, multiply, rotation_between
 from serl.guard.config import limits_of
 from serl.motion import Limits, Pose
 from serl.ros.testing.laws import LawRunner, Tool, load_law
@@ -168,7 +168,7 @@ def test_servo_and_its_guard_stay_together_in_a_turn_with_the_scale_that_is_comp
     loop.tick(150)
     fastest = max(math.hypot(*angular) for _, angular in arm.sent)
     assert 0.2 < fastest <= 0.8
-    turned_rad = math.hypot(*between(START_POSE.quaternion, arm.pose.quaternion))
+    turned_rad = math.hypot(*rotation_between(START_POSE.quaternion, arm.pose.quaternion))
     asked_rad = sum(0.01 * math.hypot(*angular) for _, angular in arm.sent)
     assert (turned_rad == pytest.approx(asked_rad, rel=0.05)) == together
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from serl import plugins
-from serl.geometry import from_rotation_vector, multiply, wrapped, yaw
+from serl.geometry import from_rotation_vector, multiply, wrap_angle, yaw
 from serl.motion import Pose
 from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.runs.config import resolve
@@ -64,7 +64,7 @@ def test_a_gripper_that_slips_drops_its_cube_and_holds_the_next_time(slips: floa
     simulation, arm = made(slips=slips, slip_low_s=0.5, slip_high_s=0.6)
     start, cube = (pose_of(arm.measure()[name]) for name in ("tcp_pose", "cube_pose"))
     x, y, _ = cube.position
-    turn = from_rotation_vector((0.0, 0.0, wrapped(yaw(cube.quaternion), 0.5 * math.pi)))
+    turn = from_rotation_vector((0.0, 0.0, wrap_angle(yaw(cube.quaternion), 0.5 * math.pi)))
     down = multiply(turn, start.quaternion)
     for goal in ((x, y, 0.15), (x, y, 0.02)):
         here = arm.measure()["tcp_pose"][:3]

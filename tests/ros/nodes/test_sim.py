@@ -20,7 +20,7 @@ from serl.compliance import RESET, TaskCompliance
 from serl.console.pictures import DrawnScene
 from serl.errors import BadInput, SerlError
 from serl.motion import Pose
-from serl.policy import Random
+from serl.policy import RandomPolicy
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import SENSOR, topic_of
@@ -112,7 +112,7 @@ def test_in_lock_step_it_is_the_arm_in_process_to_the_bit(observe: str, tmp_path
         arm, inside = rig.arm(), plugins.make_simulation(rig.task)
         for seed in (3, 4):
             assert_equal(arm.reset(seed), inside.reset(seed))
-            choose = Random(arm.action_spec, seed)
+            choose = RandomPolicy(arm.action_spec, seed)
             for _ in range(20):
                 action = choose(inside.observe())
                 assert np.array_equal(arm.act(action), inside.act(action))

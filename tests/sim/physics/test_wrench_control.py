@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from serl.errors import BadInput
-from serl.geometry import between
-from serl.motion import Motion, Wrench
+from serl.geometry import rotation_between
+from serl.motion import Motion, WrenchLimits
 from serl.sim.arm import SimArm
 from serl.task import Placement, Scene, TaskConfig
 from serl.testing import SimulatedRobotSuite
@@ -73,7 +73,7 @@ def test_a_torque_turns_the_tool_about_the_bases_y(sign: float) -> None:
     arm = make_arm()
     before = tuple(arm.reset(0).state["tcp_pose"][3:].tolist())
     push(arm, (0.0, 0.0, sign), 2)
-    roll, pitch, yaw = between(before, tuple(arm.observe().state["tcp_pose"][3:].tolist()))
+    roll, pitch, yaw = rotation_between(before, tuple(arm.observe().state["tcp_pose"][3:].tolist()))
     assert sign * pitch > 0.1
     assert abs(roll) < 0.01
     assert abs(yaw) < 0.01
@@ -103,12 +103,12 @@ def test_the_force_ends_at_the_box_and_the_torque_at_the_largest_rotation() -> N
         assert arm.observe().state["tcp_pose"][index] < high + 0.04
     start = tuple(arm.reset(0).state["tcp_pose"][3:].tolist())
     push(arm, (0.0, 0.0, -1.0), 30)
-    turned = between(start, tuple(arm.observe().state["tcp_pose"][3:].tolist()))[1]
+    turned = rotation_between(start, tuple(arm.observe().state["tcp_pose"][3:].tolist()))[1]
     assert -0.95 < turned < -0.6
 
 
 def test_what_is_too_fast_is_braked() -> None:
-    arm = make_arm(wrench=Wrench(speed_m_s=0.2, angular_speed_rad_s=1.0))
+    arm = make_arm(wrench=WrenchLimits(speed_m_s=0.2, angular_speed_rad_s=1.0))
     for action, index, limit in (((-1.0, 0.0, 0.0), 0, 0.2), ((0.0, 0.0, -1.0), 4, 1.0)):
         arm.reset(0)
         speeds = [abs(float(twist[index])) for twist in push(arm, action, 4)]

@@ -4,7 +4,7 @@ import pytest
 
 from serl.errors import Silent
 from serl.robot import Truth
-from serl.teleop.scripted import Onlooker
+from serl.teleop.scripted import CachedView
 from serl.testing import FakeRobot
 from serl.types import Observation
 
@@ -25,19 +25,19 @@ class Fading(FakeRobot):
         return super().truth()
 
 
-def test_the_last_is_seen_when_there_is_nothing_new() -> None:
+def test_the_last_values_are_repeated_during_a_silence() -> None:
     robot = Fading()
-    onlooker = Onlooker(robot)
-    seen, known = onlooker.observe(), onlooker.truth()
+    view = CachedView(robot)
+    seen, known = view.observe(), view.truth()
     robot.silent = True
-    assert onlooker.observe() is seen
-    assert onlooker.truth() is known
+    assert view.observe() is seen
+    assert view.truth() is known
 
 
-def test_before_the_first_there_is_nothing_to_see() -> None:
+def test_before_the_first_reading_it_raises() -> None:
     robot = Fading()
     robot.silent = True
-    onlooker = Onlooker(robot)
-    for look in (onlooker.observe, onlooker.truth):
+    view = CachedView(robot)
+    for look in (view.observe, view.truth):
         with pytest.raises(Silent):
             look()
