@@ -171,7 +171,7 @@ class Mount(NamedTuple):
     def common_box(self, box: Box) -> Box:
         """Return a box of the arm's own frame in the common frame."""
         ends = [add(self.position, self.to_common(v)) for v in (box.low_m, box.high_m)]
-        low, high = _sorted(*ends)
+        low, high = _sort_corners(*ends)
         return Box(low_m=low, high_m=high)
 
     def own_action(self, motion: Motion, action: Sequence[float]) -> list[float]:
@@ -266,11 +266,11 @@ def _corners(motion: Motion) -> tuple[Vector, Vector]:
 
 
 def _with_box(motion: Motion, first: Vector, second: Vector) -> Motion:
-    low, high = _sorted(first, second)
+    low, high = _sort_corners(first, second)
     return motion.model_copy(update={"box_low_m": low, "box_high_m": high})
 
 
-def _sorted(first: Vector, second: Vector) -> tuple[Vector, Vector]:
+def _sort_corners(first: Vector, second: Vector) -> tuple[Vector, Vector]:
     """Return the lowest and the highest corner of a box, from two opposite corners."""
     low = min(first[0], second[0]), min(first[1], second[1]), min(first[2], second[2])
     high = max(first[0], second[0]), max(first[1], second[1]), max(first[2], second[2])

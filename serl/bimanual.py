@@ -43,7 +43,7 @@ class Pair:
         self.left, self.right = left, right
         self.stop_reason: str | None = None
         (self._split,) = left.action_spec.shape
-        self._action_spec = _joined_actions(left.action_spec, right.action_spec)
+        self._action_spec = _join_actions(left.action_spec, right.action_spec)
         self._entered: ExitStack | None = None
 
     @property
@@ -51,7 +51,7 @@ class Pair:
         """The specs of both arms' readings, the left arm first."""
         left, right = self.left.observation_spec, self.right.observation_spec
         return ObservationSpec(
-            state=_joined(left.state, right.state), images=_joined(left.images, right.images)
+            state=_join(left.state, right.state), images=_join(left.images, right.images)
         )
 
     @property
@@ -67,13 +67,13 @@ class Pair:
         Raises:
             SerlError: one arm gives no reading; both are then stopped.
         """
-        left, right = self._both_observe()
-        stamps = _joined(left.stamps, right.stamps)
+        left, right = self._observe_both()
+        stamps = _join(left.stamps, right.stamps)
         if "robot" in left.stamps and "robot" in right.stamps:
             stamps["robot"] = min(left.stamps["robot"], right.stamps["robot"])
         return Observation(
-            state=_joined(left.state, right.state),
-            images=_joined(left.images, right.images),
+            state=_join(left.state, right.state),
+            images=_join(left.images, right.images),
             stamps=stamps,
         )
 
@@ -85,7 +85,7 @@ class Pair:
             SerlError: one arm fails; both are then stopped.
         """
         check_action(action, self._action_spec)
-        if self._stopped():
+        if self._stop_if_either():
             return np.zeros_like(action)
         try:
             left = self.left.act(action[: self._split].copy())
@@ -93,7 +93,7 @@ class Pair:
         except SerlError as error:
             self.stop(str(error))
             raise
-        self._stopped()
+        self._stop_if_either()
         return np.concatenate([left, right])
 
     def drive_as(self, source: ActionSource) -> None:
@@ -116,7 +116,7 @@ class Pair:
         Raises:
             SerlError: one arm cannot recover; both stay stopped.
         """
-        if not self._stopped():
+        if not self._stop_if_either():
             return
         reason = self.stop_reason
         try:
@@ -138,14 +138,14 @@ class Pair:
         if self._entered is not None:
             self._entered.close()
 
-    def _both_observe(self) -> tuple[Observation, Observation]:
+    def _observe_both(self) -> tuple[Observation, Observation]:
         try:
             return self.left.observe(), self.right.observe()
         except SerlError as error:
             self.stop(str(error))
             raise
 
-    def _stopped(self) -> bool:
+    def _stop_if_either(self) -> bool:
         """Return whether either arm is stopped; if so, stop both."""
         for arm, other in ((self.left, self.right), (self.right, self.left)):
             reason = getattr(arm, "stop_reason", None)
@@ -169,17 +169,17 @@ class PairConfig(TaskConfig):
     @property
     def action_spec(self) -> ArraySpec:
         """The spec of a joint action: the left arm's entries, then the right arm's."""
-        return _joined_actions(self.motion.action_spec, self.right_motion.action_spec)
+        return _join_actions(self.motion.action_spec, self.right_motion.action_spec)
 
 
-def _joined(left: Mapping[str, _Value], right: Mapping[str, _Value]) -> dict[str, _Value]:
+def _join(left: Mapping[str, _Value], right: Mapping[str, _Value]) -> dict[str, _Value]:
     return {
         **{f"{LEFT}{name}": value for name, value in left.items()},
         **{f"{RIGHT}{name}": value for name, value in right.items()},
     }
 
 
-def _joined_actions(left: ArraySpec, right: ArraySpec) -> ArraySpec:
+def _join_actions(left: ArraySpec, right: ArraySpec) -> ArraySpec:
     bounds = {(spec.dtype, spec.low, spec.high) for spec in (left, right)}
     if bounds != {("float32", -1.0, 1.0)} or len(left.shape) != 1 or len(right.shape) != 1:
         raise BadInput(f"a pair: expected float32 actions in [-1, 1], got {left} and {right}")

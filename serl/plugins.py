@@ -89,11 +89,11 @@ class InstalledPlugin(NamedTuple):
 
 def names(kind: Kind) -> list[str]:
     """Return the sorted names of serl's modules that are plug-ins of this kind; import none."""
-    return list(_declared(kind, _folder(kind)))
+    return list(_find_names(kind, _folder(kind)))
 
 
 @cache
-def _declared(kind: Kind, folder: Path) -> tuple[str, ...]:
+def _find_names(kind: Kind, folder: Path) -> tuple[str, ...]:
     """Return the sorted names of modules that declare a plug-in; each file is read once."""
     declaration = re.compile(rf"^{kind} = ", re.MULTILINE)
     return tuple(

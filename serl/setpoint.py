@@ -109,7 +109,7 @@ def steer(
     h, k = 0.5 * math.hypot(*acceleration) / jerk, 0.5 / dt_s
     ax, ay, az = acceleration
     change = limit_length((k * (dx - ax * h), k * (dy - ay * h), k * (dz - az * h)), peak)
-    return _limited(velocity, acceleration, change, math.hypot(*velocity), speed, jerk, dt_s)
+    return _limit_jerk(velocity, acceleration, change, math.hypot(*velocity), speed, jerk, dt_s)
 
 
 def at_rest(state: Setpoint) -> bool:
@@ -194,7 +194,7 @@ def _track(
     wz = of_p * pz - of_v * vz - of_a * az
     f = length_factor(wx, wy, wz, peak)
     target = f * wx, f * wy, f * wz
-    return _limited(velocity, acceleration, target, now, speed, jerk, dt_s)
+    return _limit_jerk(velocity, acceleration, target, now, speed, jerk, dt_s)
 
 
 def _approach(distance: float, speed: float, peak: float, gain: float) -> float:
@@ -213,7 +213,7 @@ def _slope(distance: float, speed: float, peak: float, gain: float) -> float:
     return gain if target * gain <= peak else peak / target
 
 
-def _limited(
+def _limit_jerk(
     velocity: Vector,
     acceleration: Vector,
     target: Vector,

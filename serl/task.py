@@ -29,7 +29,7 @@ FRONT = 'pos="1.46 -0.72 0.88" xyaxes="0.540 0.842 0 -0.334 0.214 0.918"'
 _RESERVED = {"state", "robot"}  # names in observations and stamps
 
 
-def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+def _check_order(ends: tuple[float, float]) -> tuple[float, float]:
     if ends[0] > ends[1]:
         raise ValueError(f"expected the lower end first, got {list(ends)}")
     return ends
@@ -37,10 +37,10 @@ def _rising(ends: tuple[float, float]) -> tuple[float, float]:
 
 Length = Annotated[float, Field(ge=0, le=1)]
 """A length on a table, metres."""
-Lengths = Annotated[tuple[Length, Length], AfterValidator(_rising)]
+Lengths = Annotated[tuple[Length, Length], AfterValidator(_check_order)]
 """A range of lengths, lower end first, metres."""
 Turn = Annotated[float, Field(ge=0, le=math.pi)]
-Turns = Annotated[tuple[Turn, Turn], AfterValidator(_rising)]
+Turns = Annotated[tuple[Turn, Turn], AfterValidator(_check_order)]
 """A range of angles, lower end first, radians."""
 
 

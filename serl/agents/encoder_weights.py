@@ -92,7 +92,9 @@ def misfit(packaged: PackagedEncoder, config: AgentConfig, cameras: Cameras) -> 
     card = _card(packaged)
     sizes = {name: list(image.shape[:2]) for name, image in cameras.items()}
     if not card["sizes"].items() >= sizes.items():
-        return f"{packaged} is for cameras {_listed(card['sizes'])}, here are {_listed(sizes)}"
+        return (
+            f"{packaged} is for cameras {_list_sizes(card['sizes'])}, here are {_list_sizes(sizes)}"
+        )
     made = card["config"]
     for name, mine, theirs in (
         ("agent.frames", config.frames, 1),
@@ -189,5 +191,5 @@ def _card(packaged: str) -> Mapping[str, Any]:
         return card
 
 
-def _listed(sizes: Mapping[str, Sequence[int]]) -> str:
+def _list_sizes(sizes: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"{name} {size[0]} x {size[1]}" for name, size in sizes.items())

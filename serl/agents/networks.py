@@ -90,7 +90,7 @@ class EnsembleMLP(FlatParameters):
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
             shapes[f"{layer}.weight"] = (fan_in, fan_out)
-            if self._normed(layer):
+            if self._has_norm(layer):
                 shapes[f"{layer}.norm.scale"] = (fan_out,)
                 shapes[f"{layer}.norm.shift"] = (fan_out,)
             else:
@@ -137,7 +137,7 @@ class EnsembleMLP(FlatParameters):
         last = len(self.sizes) - 2
         for layer, shape in enumerate(pairwise(self.sizes)):
             weight = next(parts).view(shape)
-            if self._normed(layer):
+            if self._has_norm(layer):
                 x = functional.layer_norm(product(x, weight), shape[1:], next(parts), next(parts))
             else:
                 x = product(x, weight, next(parts))
@@ -175,7 +175,7 @@ class EnsembleMLP(FlatParameters):
                 member[-1].append(parameter)
         return layers
 
-    def _normed(self, layer: int) -> bool:
+    def _has_norm(self, layer: int) -> bool:
         return self.layer_norm and layer < len(self.sizes) - 2
 
 

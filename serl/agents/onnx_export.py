@@ -55,11 +55,11 @@ def export_policy(agent: Agent, spec: Spec, step: int) -> bytes:
         name: ["batch", *image.shape[:2], 3 * agent.config.frames]
         for name, image in spec.observation.images.items()
     }
-    seen = _encoded(graph, agent, list(cameras))
-    actor = _perceptron(graph, agent.networks.actor, agent.actor.flat, seen, halved=True)
+    seen = _add_encoder(graph, agent, list(cameras))
+    actor = _add_perceptron(graph, agent.networks.actor, agent.actor.flat, seen, halved=True)
     action = graph.add("Tanh", actor)
     if isinstance(agent, HybridSAC):
-        action = _with_grippers(graph, agent, seen, action)
+        action = _add_grippers(graph, agent, seen, action)
     graph.add("Identity", action, output="action")
     inputs = [_value("state", TensorProto.FLOAT, ["batch", spec.observation.state_size])]
     inputs += [_value(name, TensorProto.UINT8, shape) for name, shape in cameras.items()]
@@ -125,7 +125,7 @@ def _value(name: str, kind: int, shape: list[str | int]) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _encoded(graph: _Graph, agent: SAC, cameras: list[str]) -> str:
+def _add_encoder(graph: _Graph, agent: SAC, cameras: list[str]) -> str:
     """Add the input of actor and grasp critic; return its name.  # (B, Z)."""
     scaled = graph.add("Div", graph.add("Sub", "state", agent.mean), agent.std)
     low, high = (np.array(sign * NORMALISED_RANGE, np.float32) for sign in (-1, 1))
@@ -134,16 +134,16 @@ def _encoded(graph: _Graph, agent: SAC, cameras: list[str]) -> str:
         return state
     encoder = agent.networks.encoder
     parts = {name: part[0] for name, part in encoder.views(agent.encoder.flat.detach()).items()}
-    features = [_camera(graph, encoder, parts, name) for name in cameras]
+    features = [_add_camera(graph, encoder, parts, name) for name in cameras]
     if agent.config.cached_features:  # which replay stores in float16
         half = [graph.add("Cast", each, to=TensorProto.FLOAT16) for each in features]
         features = [graph.add("Cast", each, to=TensorProto.FLOAT) for each in half]
     if encoder.state_size:
-        features.append(_head(graph, parts, "state.head", state))
+        features.append(_add_head(graph, parts, "state.head", state))
     return graph.add("Concat", *features, axis=-1)
 
 
-def _camera(graph: _Graph, encoder: Encoder, parts: Mapping[str, Tensor], name: str) -> str:
+def _add_camera(graph: _Graph, encoder: Encoder, parts: Mapping[str, Tensor], name: str) -> str:
     """Add a camera's features, as `Encoder.camera_features`; return their name.  # (B, latent)."""
     grey = graph.add("Cast", name, to=TensorProto.FLOAT)
     x = graph.add("Transpose", grey, perm=[0, 3, 1, 2])
@@ -166,10 +166,10 @@ def _camera(graph: _Graph, encoder: Encoder, parts: Mapping[str, Tensor], name: 
         sums = graph.add("ReduceSum", share, np.array([across]), keepdims=0)
         weighted = graph.add("Mul", sums, np.linspace(-1.0, 1.0, size, dtype=np.float32))
         places.append(graph.add("ReduceSum", weighted, np.array([2]), keepdims=0))
-    return _head(graph, parts, f"{name}.head", graph.add("Concat", *places, axis=-1))
+    return _add_head(graph, parts, f"{name}.head", graph.add("Concat", *places, axis=-1))
 
 
-def _head(graph: _Graph, parts: Mapping[str, Tensor], name: str, x: str) -> str:
+def _add_head(graph: _Graph, parts: Mapping[str, Tensor], name: str, x: str) -> str:
     """Add linear, LayerNorm and tanh; return the name of the output."""
     weight, scale, shift = (
         parts[f"{name}.{part}"] for part in ("weight", "norm.scale", "norm.shift")
@@ -179,7 +179,7 @@ def _head(graph: _Graph, parts: Mapping[str, Tensor], name: str, x: str) -> str:
     return graph.add("Tanh", y)
 
 
-def _perceptron(
+def _add_perceptron(
     graph: _Graph, network: EnsembleMLP, flat: Tensor, x: str, halved: bool = False
 ) -> str:
     """Add the first member of an ensemble; return the name of its output.
@@ -207,10 +207,10 @@ def _perceptron(
     return graph.add("Add", x, parts[f"{last}.bias"][:kept])
 
 
-def _with_grippers(graph: _Graph, agent: HybridSAC, seen: str, arm: str) -> str:
+def _add_grippers(graph: _Graph, agent: HybridSAC, seen: str, arm: str) -> str:
     """Add the grippers' best choices to the arm's entries; return the name of whole actions."""
     grippers = agent.grippers
-    values = _perceptron(graph, agent.grasp_network, agent.grasp.flat, seen)
+    values = _add_perceptron(graph, agent.grasp_network, agent.grasp.flat, seen)
     best = graph.add("ArgMax", values, axis=-1, keepdims=0)
     digits = [
         [choice // WIDTH**number % WIDTH - 1.0 for number in range(len(grippers.places))]

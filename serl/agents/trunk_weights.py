@@ -170,7 +170,7 @@ def read_serl_trunk(path: Path) -> TrunkWeights:
     for theirs, ours, shape in _LAYOUT:
         kernel = len(shape) == 4
         height_first = (*shape[2:], shape[1], shape[0]) if kernel else shape
-        array = _checked(found[theirs], height_first, f"{path} {theirs}")
+        array = _check_array(found[theirs], height_first, f"{path} {theirs}")
         tensors[ours] = np.ascontiguousarray(array.transpose(3, 2, 0, 1) if kernel else array)
     return TrunkWeights(tensors, hashlib.sha256(data).hexdigest(), digest_of_arrays(tensors))
 
@@ -197,7 +197,7 @@ def load_trunk(path: Path) -> TrunkWeights:
     check_fields(metadata, _FIELDS, f"{path} metadata")
     _check_names(tensors, SHAPES.keys(), path)
     for name, shape in SHAPES.items():
-        _checked(tensors[name], shape, f"{path} {name}")
+        _check_array(tensors[name], shape, f"{path} {name}")
     if digest_of_arrays(tensors) != metadata["sha256"]:
         raise CorruptData(f"{path}: the sha256 does not match")
     return TrunkWeights(tensors, metadata["source"], metadata["sha256"])
@@ -250,7 +250,7 @@ def _check_names(found: Mapping[str, Any], expected: Set[str], path: Path) -> No
         raise SpecMismatch(f"{path}: missing {short(missing)}, unknown {short(unknown)}")
 
 
-def _checked(array: Any, shape: Shape, what: str) -> np.ndarray[Any, Any]:
+def _check_array(array: Any, shape: Shape, what: str) -> np.ndarray[Any, Any]:
     if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
         is_array = isinstance(array, np.ndarray)
         found = f"{array.dtype}{list(array.shape)}" if is_array else type(array).__name__

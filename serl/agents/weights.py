@@ -46,12 +46,12 @@ def copy_into(tensors: Mapping[str, Tensor], state: State) -> None:
     if tensors.keys() != state.keys():
         missing, unknown = tensors.keys() - state.keys(), state.keys() - tensors.keys()
         raise SpecMismatch(f"weights: missing {sorted(missing)}, unknown {sorted(unknown)}")
-    fresh = {name: _checked(name, tensor, state) for name, tensor in tensors.items()}
+    fresh = {name: _check_array(name, tensor, state) for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         tensor.copy_(fresh[name])
 
 
-def _checked(name: str, tensor: Tensor, state: State) -> Tensor:
+def _check_array(name: str, tensor: Tensor, state: State) -> Tensor:
     array, dtype = state[name], str(tensor.dtype).removeprefix("torch.")
     if array.shape != tensor.shape or array.dtype != dtype:
         raise SpecMismatch(

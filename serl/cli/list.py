@@ -138,7 +138,7 @@ def _show_plugin(kind: plugins.Kind, name: str, word: str | None) -> None:
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
     if choice is not None:
         needs_more = name in ("classifier", "pose") and kind == "reward"  # a model, or a pose
-        config = TrainConfig() if needs_more else resolve(choice.selecting(name))
+        config = TrainConfig() if needs_more else resolve(choice.selection(name))
         found = _settings(getattr(config, choice.field), f"{choice.field}.")
     elif kind == "device":
         group = name if name in TeleopConfig.model_fields else "device"

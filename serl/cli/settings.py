@@ -133,7 +133,7 @@ def _with_plugins(overrides: Sequence[str]) -> TrainConfig:
     for choice in CHOICES.values():
         for setting in (choice.setting, f"{choice.field}.{choice.setting}"):
             if isinstance(name := overridden.get(setting), str):
-                selected = merge(selected, choice.selecting(name))
+                selected = merge(selected, choice.selection(name))
     return resolve(selected)
 
 

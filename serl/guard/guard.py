@@ -200,7 +200,7 @@ class Guard:
             self._acknowledged = True
             return "acknowledged; call reset next"
         self._recovering = True
-        return self._disarmed()
+        return self._finish_disarm()
 
     def reset(self, now_s: float) -> str:
         """End an acknowledged emergency stop; the guard is disarmed then.
@@ -213,7 +213,7 @@ class Guard:
             raise BadInput(f"nothing to reset: the guard is in {self.state}, expected {expected}")
         self._refuse_unless_well(now_s)
         self._recovering = True
-        return self._disarmed()
+        return self._finish_disarm()
 
     def arm(self, now_s: float) -> str:
         """Arm the guard: hold the arm at its present pose, ready to be driven.
@@ -285,7 +285,7 @@ class Guard:
             self._hold(hindrance, now_s)
             resting = self._setpoint is None or (not self._braking and at_rest(self._setpoint))
             if self._disarming and resting:
-                self._disarmed()
+                self._finish_disarm()
         elif not self._braking:
             self.state, self.cause = self.lease.mode, ""
             self._lost_human &= self.state is not GuardState.TELEOP
@@ -434,7 +434,7 @@ class Guard:
             self._lost_human |= self.state is GuardState.TELEOP
             self.state, self.cause = GuardState.HOLD, "the guard was late"
 
-    def _disarmed(self) -> str:
+    def _finish_disarm(self) -> str:
         self.state, self.cause = GuardState.DISARMED, ""
         self._setpoint = self._last = self._gripper.opening = None
         self._hold_point.forget()

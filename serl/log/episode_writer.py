@@ -93,7 +93,7 @@ class EpisodeWriter:
 
     def sync(self) -> None:
         """Wait until every record is on disk."""
-        with self._trusted():
+        with self._unless_failed():
             os.fdatasync(self._descriptor)
             if not self._findable:
                 sync_folder(self.path.parent)
@@ -102,7 +102,7 @@ class EpisodeWriter:
     def seal(self, recovered: bool = False) -> Path:
         """Finish the file: index, sync, manifest, final name, sync; close it in any case."""
         try:
-            with self._trusted():
+            with self._unless_failed():
                 self._writer.finish()
                 self._output.flush()
                 os.fsync(self._descriptor)
@@ -159,7 +159,7 @@ class EpisodeWriter:
     def _append(self, kind: int, text: bytes, images: Sequence[Buffer], time_ns: int) -> None:
         record, standard = self._messages.encode(kind, text, time_ns)
         messages = [(kind, record), *enumerate([*images, *standard], start=FIRST_IMAGE)]
-        with self._trusted():
+        with self._unless_failed():
             for channel, data in messages:
                 self._writer.add_message(channel, time_ns, data, time_ns, self.records)
             self._writer.flush()
@@ -167,7 +167,7 @@ class EpisodeWriter:
         self._kind = kind
 
     @contextmanager
-    def _trusted(self) -> Iterator[None]:
+    def _unless_failed(self) -> Iterator[None]:
         if self._error is not None:
             raise OSError(f"an earlier error: {self._error}")
         try:

@@ -122,7 +122,7 @@ class Index:
         self._last = (0, Span("", 0, 0, 0))
         try:
             self._database = connect(path)
-            with self._closed_on_error(), limited_work(self._database, path):
+            with self._close_on_error(), limited_work(self._database, path):
                 self._prepare()
                 self._load()
                 self._homes = {
@@ -244,7 +244,7 @@ class Index:
         self.close()
 
     @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -348,7 +348,7 @@ def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]
             return _read(path) if path.exists() else ([], {})
         except sqlite3.OperationalError:
             with TemporaryDirectory() as scratch:
-                return _read(_copied(path, Path(scratch)))
+                return _read(_copy_database(path, Path(scratch)))
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise CorruptData(f"{path}: {error}") from error
 
@@ -367,7 +367,7 @@ def _read(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:
     return spans, blocks
 
 
-def _copied(path: Path, folder: Path) -> Path:
+def _copy_database(path: Path, folder: Path) -> Path:
     """Copy the database and its write-ahead log into `folder`; return the path of the copy.
 
     SQLite reads a database with a write-ahead log only where it can write beside it; an archive

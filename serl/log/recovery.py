@@ -88,7 +88,7 @@ def read_logged(
         yield from stand_ins(run, actor, name, records)
 
 
-def encoded_losses(
+def encode_losses(
     folder: Path, run: str, actor: str, report: ReportLine, name: EpisodeName
 ) -> list[bytes]:
     """Return the encoded stand-ins for a lost or damaged episode; empty when it is sound.

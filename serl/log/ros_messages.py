@@ -167,7 +167,7 @@ class StepMessages:
             raise CorruptData(f"record: not of this spec: {error}") from error
         stamp = STAMP.pack(CDR, *time)
         return head + text + b"\0", [
-            b"".join((stamp, *_packed(message.pieces, numbers), message.end))
+            b"".join((stamp, *_pack(message.pieces, numbers), message.end))
             for message in self._standard
         ]
 
@@ -179,7 +179,7 @@ class StepMessages:
         return message[size:-1]
 
 
-def _packed(pieces: Sequence[tuple[bytes, slice]], numbers: Sequence[float]) -> list[bytes]:
+def _pack(pieces: Sequence[tuple[bytes, slice]], numbers: Sequence[float]) -> list[bytes]:
     return [
         constant + struct.pack(f"<{place.stop - place.start}d", *numbers[place])
         for constant, place in pieces
@@ -193,16 +193,16 @@ def _standard(name: str, places: Mapping[str, slice], sizes: Mapping[str, int]) 
         return None
     arm, what, header = match["arm"], match["what"], _text(FRAME)
     if what == "tcp_pose" and sizes[name] == 7:
-        return _Standard(f"/{name}", _POSE, [(_aligned(header), places[name])], b"")
+        return _Standard(f"/{name}", _POSE, [(_align(header), places[name])], b"")
     if what == "wrench" and sizes[name] == 6:
-        return _Standard(f"/{name}", _WRENCH, [(_aligned(header), places[name])], b"")
+        return _Standard(f"/{name}", _WRENCH, [(_align(header), places[name])], b"")
     if what != "q":
         return None
     count = U32.pack(sizes[name])
     names = count + b"".join(_text(f"joint{joint}") for joint in range(1, sizes[name] + 1))
-    pieces, end = [(_aligned(header + names + count), places[name])], bytes(8)
+    pieces, end = [(_align(header + names + count), places[name])], bytes(8)
     if sizes.get(f"{arm}dq") == sizes[name]:
-        pieces, end = [*pieces, (_aligned(count), places[f"{arm}dq"])], bytes(4)
+        pieces, end = [*pieces, (_align(count), places[f"{arm}dq"])], bytes(4)
     return _Standard(f"/{arm}joint_states", _JOINTS, pieces, end)
 
 
@@ -252,7 +252,7 @@ def _text(value: str) -> bytes:
     return U32.pack(len(data)) + data + bytes(-len(data) % 4)
 
 
-def _aligned(data: bytes) -> bytes:
+def _align(data: bytes) -> bytes:
     """Return data, which begin at a multiple of eight bytes, up to the next multiple."""
     return data + bytes(-len(data) % 8)
 

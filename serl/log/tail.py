@@ -81,7 +81,7 @@ class Tail:
         while size < limit_bytes and (record := self._next()) is not None:
             self._position += 1
             if self._position > self._start:
-                records.append(record if isinstance(record, bytes) else self._encoded(record))
+                records.append(record if isinstance(record, bytes) else self._encode(record))
                 size += len(records[-1])
         return records
 
@@ -91,7 +91,7 @@ class Tail:
             self._file.close()
             self._file = None
 
-    def _encoded(self, message: Message) -> bytes:
+    def _encode(self, message: Message) -> bytes:
         file = self._file
         assert file is not None  # the source of the message
         assert file.spec is not None
@@ -130,7 +130,7 @@ class Tail:
         return None
 
     def _next_message(self, file: EpisodeFile) -> Message | None:
-        following = self._following()
+        following = self._next_name()
         if (message := file.next_message()) is not None:
             return message
         if not (episode_exists(self._folder, following) or self._overtaken(following)):
@@ -159,12 +159,12 @@ class Tail:
                 return None
             if self._ends_before_start(file):
                 file.close()
-                self._name = self._following()
+                self._name = self._next_name()
             else:
                 self._file, self._file_start = file, self._position
         return self._file
 
-    def _following(self) -> EpisodeName:
+    def _next_name(self) -> EpisodeName:
         return self._name._replace(episode=self._name.episode + 1)
 
     def _stand_in(self, error: CorruptData) -> None:
@@ -174,7 +174,7 @@ class Tail:
             raise error
         self._lost.extend(lost[self._position - self._file_start :])
         self.close()
-        self._name = self._following()
+        self._name = self._next_name()
 
     def _overtaken(self, name: EpisodeName) -> bool:
         """Return whether there are later episodes than an absent one."""

@@ -107,12 +107,12 @@ def mark_best(path: Path) -> None:
 
 def best(folder: Path) -> Path | None:
     """Return the checkpoint that `mark_best` named last, or None."""
-    return _pointed(folder, BEST)
+    return _read_pointer(folder, BEST)
 
 
 def latest(folder: Path) -> Path | None:
     """Return the checkpoint that was saved last; None without a valid `latest` pointer."""
-    return _pointed(folder, LATEST)
+    return _read_pointer(folder, LATEST)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -158,7 +158,7 @@ def load(path: Path) -> Checkpoint:
             the file and the cause.
     """
     try:
-        manifest = _verified_manifest(path)
+        manifest = _verify_manifest(path)
         info = _read_object(path / _INFO)
         arrays = {
             name.removesuffix(_TENSORS): safetensors.numpy.load_file(path / name)
@@ -172,7 +172,7 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, manifest["step"], arrays, info)
 
 
-def saved_before(folder: Path) -> bool:
+def has_saved(folder: Path) -> bool:
     """Return whether a checkpoint exists or ever did; if so, the run must not start afresh."""
     _undo_replacements(folder)
     return bool(checkpoint_paths(folder)) or (folder / LATEST).exists()
@@ -185,10 +185,10 @@ def load_latest(folder: Path) -> tuple[Checkpoint, str]:
         The checkpoint, and a warning with the reasons why newer ones were passed over, else "".
 
     Raises:
-        BadInput: the run never had a checkpoint (see `saved_before`).
+        BadInput: the run never had a checkpoint (see `has_saved`).
         CorruptData: no checkpoint is sound; the message names the fault of each.
     """
-    if not saved_before(folder):
+    if not has_saved(folder):
         raise BadInput(f"{folder}: no checkpoint")
     pointed = latest(folder)
     refused = [] if pointed else [f"{folder / LATEST} does not name a checkpoint"]
@@ -238,7 +238,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return parse_object(read_bounded(path, MAX_JSON_BYTES), str(path))
 
 
-def _verified_manifest(path: Path) -> dict[str, Any]:
+def _verify_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest after comparing every file with it; raise `CorruptData` on a mismatch."""
     manifest = _read_object(path / _MANIFEST)
     check_fields(manifest, _MANIFEST_FIELDS, str(path / _MANIFEST))
@@ -274,7 +274,7 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _pointed(folder: Path, pointer: str) -> Path | None:
+def _read_pointer(folder: Path, pointer: str) -> Path | None:
     try:
         name = read_bounded(folder / pointer, _MAX_POINTER_BYTES).decode()
     except (OSError, UnicodeDecodeError, CorruptData):

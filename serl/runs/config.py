@@ -211,7 +211,7 @@ class TrainConfig(BaseModel):
         """
         assert info.field_name is not None
         choice = CHOICES[info.field_name]
-        read = choice.unloaded if info.context == DATA_ONLY else choice.validated
+        read = choice.validate_unloaded if info.context == DATA_ONLY else choice.validate
         return read(value, info.data)
 
     @model_validator(mode="after")
@@ -286,11 +286,11 @@ def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
     merged: dict[str, Any] = {}
     for layer in layers:
         preset = PRESETS.get(str(layer.get("preset")), {})
-        merged = merge(merged, merge(preset, spelled_out(layer)))
+        merged = merge(merged, merge(preset, expand_abbreviations(layer)))
     return checked(TrainConfig, merged)
 
 
-def spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+def expand_abbreviations(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a layer with its abbreviations expanded, so that other layers can be merged into it.
 
     A path given as `init_from` becomes `init_from.run`; paths given as `demos` become `demo_paths`.
@@ -318,5 +318,5 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
                 raise BadInput(f"{word}: expected a value")
             text = rest.pop(0)
         leaf = nest(name.replace("-", "_"), parse_yaml(text, word))
-        overrides = merge(overrides, spelled_out(leaf))
+        overrides = merge(overrides, expand_abbreviations(leaf))
     return overrides

@@ -198,11 +198,11 @@ def read_trial_results(folder: Path) -> list[TrialResult]:
     for line in text[: text.rfind(b"\n") + 1].splitlines():
         fields = TrialResult._field_defaults | parse_object(line, str(path))
         check_fields(fields, _FIELDS, str(path))
-        found.append(_corrected(TrialResult(**fields), labels))
+        found.append(_correct(TrialResult(**fields), labels))
     return found
 
 
-def _corrected(result: TrialResult, labels: Mapping[int, Mapping[int, int]]) -> TrialResult:
+def _correct(result: TrialResult, labels: Mapping[int, Mapping[int, int]]) -> TrialResult:
     """Return a result with the success of a person's label of its end, if there is one."""
     own = labels.get(result.log_count - 1, {})
     label = own.get(result.steps, own.get(result.steps - 1))

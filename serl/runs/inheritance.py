@@ -89,7 +89,7 @@ def inherit(config: TrainConfig) -> Inheritance:
     requested = config.init_from.load
     if spec.observation.images:
         reasons["encoder"] = _other_trunk(run.config.agent, config.agent) or reasons["encoder"]
-        _need_encoder(reasons, requested)
+        _require_encoder(reasons, requested)
     loaded = requested
     if loaded is None:
         loaded = tuple(part for part in parts if part == "actor" or not reasons[part])
@@ -99,7 +99,7 @@ def inherit(config: TrainConfig) -> Inheritance:
         if reasons[part]:
             raise SpecMismatch(f"{path}: cannot start from its {part}: {reasons[part]}")
     if config.init_from.data != "none" and (difference := _data_misfit(run.config, config)):
-        raise SpecMismatch(f"{path}: its steps are of no use here: {_shortened(difference)}")
+        raise SpecMismatch(f"{path}: its steps are of no use here: {_shorten(difference)}")
     whole = all(part in loaded for part in ("actor", "critics"))
     taken = tuple(name for part in loaded for name in _ARRAYS[part])
     taken += _SHARED if whole else ()
@@ -119,9 +119,7 @@ def _checkpoint(run: RunFolder) -> Checkpoint:
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:
     """Return the reason why the other run's part does not fit; empty when it does."""
     if difference := _difference(theirs, spec, _NEEDS.get(part, set())):
-        return (
-            f"its spec != this task's: {_camera_difference(theirs, spec)}{_shortened(difference)}"
-        )
+        return f"its spec != this task's: {_camera_difference(theirs, spec)}{_shorten(difference)}"
     found, needed = (
         {name: array for name, array in state.items() if name.startswith(_ARRAYS[part])}
         for state in (arrays, mine)
@@ -145,7 +143,7 @@ def _other_trunk(theirs: AgentConfig, mine: AgentConfig) -> str:
     return f"it was trained behind {found}, here is {needed}"
 
 
-def _need_encoder(reasons: dict[Part, str], requested: Sequence[Part] | None) -> None:
+def _require_encoder(reasons: dict[Part, str], requested: Sequence[Part] | None) -> None:
     """Add to `reasons` that actor and critics do not fit without their own encoder."""
     for part in ("actor", "critics"):
         if reasons["encoder"]:
@@ -170,7 +168,7 @@ def _camera_difference(theirs: Spec, mine: Spec) -> str:
     return "" if there == here else f"that run sees {there}, this one {here}: "
 
 
-def _shortened(difference: str) -> str:
+def _shorten(difference: str) -> str:
     """Return the first differences of `Spec.difference`, and the number of the others."""
     parts = difference.split("; ")
     shown = "; ".join(part[:_PART_CHARS] for part in parts[:_PARTS])
@@ -196,7 +194,7 @@ def _data_misfit(theirs: TrainConfig, mine: TrainConfig) -> str:
 def _reward_difference(theirs: RewardConfig, mine: RewardConfig) -> str:
     """Return the reward setting in which the runs differ; empty if their rewards are the same."""
     for name in ("kind", *_REWARD_SETTINGS.get(mine.kind, ())):
-        there, here = (_compared(each, name) for each in (theirs, mine))
+        there, here = (_comparable_setting(each, name) for each in (theirs, mine))
         if there != here:
             return f"their rewards are of reward.{name} {there}, here it is {here}"
     return ""
@@ -210,7 +208,7 @@ def _reward_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
     return (f"its {entering} keep their rewards: {other}",)
 
 
-def _compared(reward: RewardConfig, name: str) -> object:
+def _comparable_setting(reward: RewardConfig, name: str) -> object:
     """Return a reward setting; for a model file, whose path may change, its digest if known."""
     if name != "model" or reward.model is None:
         return getattr(reward, name)

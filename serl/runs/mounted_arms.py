@@ -67,14 +67,14 @@ def mounted_arms(task: SimulatedTask, pair: ArmPair) -> tuple[MountedArm, Mounte
     if not isinstance(config, PairConfig):
         raise BadInput(f"{task.name}: expected a task whose settings are a PairConfig")
     left, right = (
-        _mounted(task, side, motion, pair)
+        _mount(task, side, motion, pair)
         for side, motion in zip(SIDES, (config.motion, config.right_motion), strict=True)
     )
     motions = separate_boxes(left.motion, right.motion, pair.clearance_m)
     return left._replace(motion=motions[0]), right._replace(motion=motions[1])
 
 
-def _mounted(task: SimulatedTask, side: str, motion: Motion, pair: ArmPair) -> MountedArm:
+def _mount(task: SimulatedTask, side: str, motion: Motion, pair: ArmPair) -> MountedArm:
     arm = getattr(pair, side)
     mount = mount_of(side, arm, task.scene.bases[SIDES[side]])
     try:

@@ -40,7 +40,7 @@ class Choice(NamedTuple):
     own: type[BaseModel]
     bare: type[BaseModel]
 
-    def validated(self, value: Any, run: Mapping[str, Any]) -> Any:
+    def validate(self, value: Any, run: Mapping[str, Any]) -> Any:
         """Return an instance of the plug-in's model; `value` itself if the name is no string.
 
         Args:
@@ -53,20 +53,18 @@ class Choice(NamedTuple):
         """
         name = self._name(value, run)
         return (
-            _validated(value, self.model(plugins.absolute(name)))
-            if isinstance(name, str)
-            else value
+            _validate(value, self.model(plugins.absolute(name))) if isinstance(name, str) else value
         )
 
-    def unloaded(self, value: Any, run: Mapping[str, Any]) -> Any:
+    def validate_unloaded(self, value: Any, run: Mapping[str, Any]) -> Any:
         """Validate without loading external code: an external plug-in gets default settings."""
         name = self._name(value, run)
         if isinstance(name, str) and name not in plugins.provided(self.kind):
             own_setting = self.setting in self.own.model_fields
             return self.bare().model_copy(update={self.setting: name} if own_setting else {})
-        return self.validated(value, run)
+        return self.validate(value, run)
 
-    def selecting(self, name: str) -> dict[str, Any]:
+    def selection(self, name: str) -> dict[str, Any]:
         """Return the settings of a run that select a plug-in by its name."""
         if self.setting in self.own.model_fields:
             return {self.field: {self.setting: name}}
@@ -101,7 +99,7 @@ _OF_TRANSPORT = Choice(
 CHOICES = {each.field: each for each in (_OF_AGENT, _OF_REWARD, _OF_PERSON, _OF_TRANSPORT)}
 
 
-def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
+def without_unknown(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
     """Return a task's tuned settings without those that the plug-ins of the run do not have.
 
     Args:
@@ -113,12 +111,12 @@ def fitting(layer: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
         known = type(getattr(config, field)).model_fields
         kept[field] = {name: value for name, value in layer[field].items() if name in known}
     for name, stage in (layer.get("stages") or {}).items():
-        own = fitting(stage.get("config", {}), config)
+        own = without_unknown(stage.get("config", {}), config)
         kept["stages"] = {**kept["stages"], name: {**stage, "config": own}}
     return kept
 
 
-def _validated(value: Any, model: type[BaseModel]) -> Any:
+def _validate(value: Any, model: type[BaseModel]) -> Any:
     """Return an instance of `model`; errors on unknown settings list all settings of the model."""
     if isinstance(value, model):
         return value

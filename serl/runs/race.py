@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from serl.training.evaluation import most_void
+from serl.training.evaluation import max_void_trials
 
 WORSE = 0.05
 """Probability of being better than the leader below which a candidate leaves."""
@@ -74,7 +74,7 @@ class Race:
 class TrialPlan:
     """The order of a policy's trials on an arm: a race of checkpoints, then trials of its winner.
 
-    Void trials are repeated, but only `most_void` of them.
+    Void trials are repeated, but only `max_void_trials` of them.
 
     Args:
         candidates: steps of the checkpoints; one alone needs no race.
@@ -93,7 +93,7 @@ class TrialPlan:
 
     def next(self) -> int | None:
         """Return the checkpoint of the next trial; None when all are done."""
-        if self._trials is not None and self._void > most_void(self._trials):
+        if self._trials is not None and self._void > max_void_trials(self._trials):
             return None
         if (step := self._race.next()) is not None:
             return step

@@ -27,8 +27,8 @@ from serl.runs.checkpoint import (
     Arrays,
     Checkpoint,
     checkpoint_paths,
+    has_saved,
     load_latest,
-    saved_before,
 )
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import read_demonstrations
@@ -98,7 +98,7 @@ def open_index(path: Path, logged: Cursors, taken: Cursors | None = None) -> Ope
     return OpenedIndex(index, sum(held.values()), tuple(notices))
 
 
-def accepted(
+def accepted_records(
     spans: Sequence[Span], open_stream: Callable[[Stream], Iterator[Arrival]]
 ) -> Iterator[Arrival]:
     """Yield the records of the spans in order; each stream is open from its first to last span.
@@ -243,7 +243,7 @@ class Continuation:
 
     def learner(self, transport: LearnerEnd) -> Learner:
         """Return the learner, which first takes the logged records; raise as the class does."""
-        inherited = self._inherited()
+        inherited = self._inherit()
         if self._checkpoint is None and not any(
             name.startswith("encoder.") for name in inherited or ()
         ):
@@ -256,7 +256,7 @@ class Continuation:
             self._save,
             self._demonstrations(),
             self._checkpoint,
-            accepted(self.index.spans(), self._read),
+            accepted_records(self.index.spans(), self._read),
             self._opened.taken,
             self._accept,
             inherited,
@@ -291,7 +291,7 @@ class Continuation:
 
     def _load_checkpoint(self) -> Checkpoint | None:
         checkpoint, warnings = None, []
-        if saved_before(self._folder.checkpoints):
+        if has_saved(self._folder.checkpoints):
             checkpoint, warning = load_latest(self._folder.checkpoints)
             warnings = [warning, check_provenance(checkpoint.info, self._provenance)]
         elif not self._metrics.rows:
@@ -313,7 +313,7 @@ class Continuation:
         if line := describe_encoder(config.agent, cameras, is_real(config.robot)):
             self._notify(line)
 
-    def _inherited(self) -> State | None:
+    def _inherit(self) -> State | None:
         """Return the arrays taken from another run; None with a checkpoint or without that run."""
         config = self._folder.config
         if self._checkpoint is not None or config.init_from.run is None:

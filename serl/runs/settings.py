@@ -15,11 +15,11 @@ from serl.log.wandb_run import check_wandb
 from serl.reset import ResetConfig
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
-from serl.runs.config import TrainConfig, resolve, spelled_out, stage_configs
+from serl.runs.config import TrainConfig, expand_abbreviations, resolve, stage_configs
 from serl.runs.demonstrations import check_recordings, demonstrated_settings, specs_of
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.inheritance import inherit
-from serl.runs.plugin_settings import fitting
+from serl.runs.plugin_settings import without_unknown
 from serl.runs.real_arm import check_trainable, tuned_settings
 from serl.runs.recipes import RECIPES
 from serl.runs.reward_data import with_labelled
@@ -64,7 +64,7 @@ def _resolve_layers(
     named: Mapping[str, Any] = {"task": task} if task else {}
     requested = resolve(_of_task(merge(file, overrides)), named)
     task_made = make_task(requested)
-    tuned = fitting(tuned_settings(requested, task_made), requested)
+    tuned = without_unknown(tuned_settings(requested, task_made), requested)
     if requested.preset == "hard":
         tuned = merge(tuned, {"task_config": type(task_made.config).hard})
     alone = _of_arm(requested.robot)
@@ -117,7 +117,7 @@ def _resolve_files(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]
     In a run with stages, each stage resolves `init_from` itself, as the stage uses it.
     """
     positives = tuple(each.resolve() for each in config.vice.positives)
-    defined = _defined(config)
+    defined = _demonstrated(config)
     origin = config.init_from
     if origin.run is not None and config.stages:
         origin = origin.model_copy(update={"run": origin.run.resolve()})
@@ -136,7 +136,7 @@ def _resolve_files(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]
     }
 
 
-def _defined(config: TrainConfig) -> dict[str, Any]:
+def _demonstrated(config: TrainConfig) -> dict[str, Any]:
     """Return the task settings that demonstrations define; with stages, the stages' settings."""
     if not config.stages:
         return {"task_config": merge(config.task_config, demonstrated_settings(config))}
@@ -234,16 +234,16 @@ def _resolve_stage(own: Mapping[str, Any], stage: TrainConfig) -> dict[str, Any]
     found = _resolve_files(stage, [make_spec(make_task(stage))])
     found["task"] = plugins.absolute(stage.task)
     settled = stage.model_copy(update=found).model_dump(mode="json")
-    return merge(spelled_out(own), _changed(stage.model_dump(mode="json"), settled))
+    return merge(expand_abbreviations(own), _changes(stage.model_dump(mode="json"), settled))
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the leaves of settings that were changed or added."""
     changed: dict[str, Any] = {}
     for name, value in after.items():
         old = before.get(name)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            if inner := _changed(old, value):
+            if inner := _changes(old, value):
                 changed[name] = inner
         elif name not in before or value != old:
             changed[name] = value

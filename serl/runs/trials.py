@@ -22,7 +22,7 @@ from serl.training.evaluation import (
     Trial,
     evaluate,
     evaluation_seeds,
-    most_void,
+    max_void_trials,
     void_cause,
 )
 from serl.training.frames import FrameStack
@@ -52,7 +52,7 @@ class Examiner:
     def evaluate(self, weights: State, purpose: Purpose, trials: int) -> Evaluation:
         """Run trials of one policy on the starts of a purpose; void ones are repeated elsewhere."""
         self._agent.load_actor_weights(weights)
-        seeds = evaluation_seeds(purpose, self._config.seed, trials + most_void(trials))
+        seeds = evaluation_seeds(purpose, self._config.seed, trials + max_void_trials(trials))
 
         def run_episode(seed: int) -> Trial:
             trial = self._trial(seed)
@@ -71,7 +71,7 @@ class Examiner:
                 def shoot(record: Record, number: int = number) -> None:
                     if record.key.index % 2 and isinstance(record, Step):
                         return  # every second step is enough for a film
-                    frames.append(_captioned(camera.frame("front", *size), record, number))
+                    frames.append(_add_caption(camera.frame("front", *size), record, number))
 
                 self._trial(seed, RecordCallback(shoot))
         return frames
@@ -142,7 +142,7 @@ def choose_checkpoint(
     return chosen
 
 
-def _captioned(frame: Image, record: Record, number: int) -> Image:
+def _add_caption(frame: Image, record: Record, number: int) -> Image:
     if isinstance(record, Step):
         caption = Caption(record.source, record.key.index, number, record.reward)
     else:

@@ -119,7 +119,7 @@ def verify(path: Path) -> VerifyReport:
     if pointer.exists() and checkpoint.latest(run.checkpoints) is None:
         findings.append(f"{pointer}: does not name a checkpoint")
     # Read before the log, so that every record accepted here is in the log by then.
-    spans, blocks = _accepted(run.index, findings)
+    spans, blocks = _read_accepted(run.index, findings)
     accepted, passed_over, duplicated = _coverage(spans)
     kept = [block for stream in blocks.values() for block in stream]
     cameras = max((block.cameras for block in kept), key=len, default=())
@@ -336,7 +336,7 @@ def _read(path: Path, cameras: Sequence[str]) -> _File:
     return _File(path, name, origin, records, bytes(checksums), ended, digest, damage)
 
 
-def _accepted(
+def _read_accepted(
     path: Path, findings: list[str]
 ) -> tuple[list[Span], Mapping[Stream, Sequence[ChecksumBlock]]]:
     try:

@@ -115,10 +115,10 @@ def printable(text: str, limit: int = 1000) -> str:
     shown = text if len(text) <= limit else f"{text[:limit]}..."
     if shown.isprintable():
         return shown
-    return "".join(each if each.isprintable() else _escaped(each) for each in shown)
+    return "".join(each if each.isprintable() else _escape(each) for each in shown)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 

@@ -164,20 +164,19 @@ def _first_line(model: type[BaseModel], error: ValidationError, prefix: str) -> 
         for part in first["loc"][:-1]:
             if part in owner.model_fields:  # otherwise the part names one of several models
                 owner = _model_in(owner.model_fields[str(part)].annotation) or owner
-        return f"{where}: {_dotted(unknown_setting(owner, last), where)}"
+        return f"{where}: {_qualify(unknown_setting(owner, last), where)}"
     if first["type"] == "value_error":  # a check over several settings, whose text names them
         text = str(first["ctx"]["error"])
-        return f"{where}: {_dotted(text, where)}" if where else text
+        return f"{where}: {_qualify(text, where)}" if where else text
     if not where:
         return str(first["msg"])
     if first["type"] == "missing":
         return f"{where}: missing, but required"
-    return (
-        f"{where}: {_expected(where, first)}, got {_got(first['input'])}{_rewritten(where, first)}"
-    )
+    found, hint = _describe_value(first["input"]), _suggest_number(where, first)
+    return f"{where}: {_describe_allowed(where, first)}, got {found}{hint}"
 
 
-def _dotted(text: str, where: str) -> str:
+def _qualify(text: str, where: str) -> str:
     """Return the error of `unknown_setting` with the full name of the suggested setting."""
     prefix, dot, _ = where.rpartition(".")
     return text.replace("did you mean '", f"did you mean '{prefix}{dot}")
@@ -202,7 +201,7 @@ _EXPECTED |= dict.fromkeys(("bool_type", "bool_parsing"), "true or false")
 """Allowed values by the type of pydantic's error, with its context and the unit."""
 
 
-def _expected(where: str, error: ErrorDetails) -> str:
+def _describe_allowed(where: str, error: ErrorDetails) -> str:
     """Return the allowed values of a setting as text."""
     if (text := _EXPECTED.get(error["type"])) is None:
         return f"{error['msg'][0].lower()}{error['msg'][1:]}"
@@ -211,7 +210,7 @@ def _expected(where: str, error: ErrorDetails) -> str:
     return "expected " + text.format_map({"unit": f" in {unit}" * bool(unit), **bounds})
 
 
-def _got(value: object) -> str:
+def _describe_value(value: object) -> str:
     return "nothing" if value is None else short(value)
 
 
@@ -233,7 +232,7 @@ def unit_of(name: str) -> str:
     return _UNITS[found[1]] if found else ""
 
 
-def _rewritten(where: str, error: ErrorDetails) -> str:
+def _suggest_number(where: str, error: ErrorDetails) -> str:
     """Return how to write a value such as "5mm" or "10k" as a plain number; "" if unknown."""
     if error["type"] not in ("int_parsing", "float_parsing"):
         return ""

@@ -90,7 +90,7 @@ def is_own(address: IPv4Address) -> bool:
 
 def is_up(address: IPv4Address) -> bool:
     """Return whether this host has the address, on an interface that is up and plugged in."""
-    return is_own(address) and address not in _stopped()
+    return is_own(address) and address not in _down_addresses()
 
 
 def _is_running(state: Any) -> bool:
@@ -98,7 +98,7 @@ def _is_running(state: Any) -> bool:
     return state is None or bool(state.isup)
 
 
-def _stopped() -> set[IPv4Address]:
+def _down_addresses() -> set[IPv4Address]:
     """Return the addresses of interfaces that are not running."""
     import psutil  # not loaded with the settings of a run
 

@@ -138,7 +138,7 @@ class LeaderArm:
                         motion = self._motion(self._newest, self.robot_pose)
                         self._commanded = self.robot_pose
                     self._active_s = self._now_s()
-            turned = self._turned(motion)
+            turned = self._to_action_axes(motion)
             largest = max(1.0, *map(abs, turned))  # a step along one axis may be one along two
             self._commanded = self._after(self._commanded, [value / largest for value in motion])
             axes = {name: value / largest for name, value in zip(_AXES, turned, strict=True)}
@@ -184,7 +184,7 @@ class LeaderArm:
         largest = max(1.0, *(abs(angle) / self._rotation_rad for angle in turn))
         return (*way, *(angle / self._rotation_rad / largest for angle in turn))
 
-    def _turned(self, motion: tuple[float, ...]) -> tuple[float, ...]:
+    def _to_action_axes(self, motion: tuple[float, ...]) -> tuple[float, ...]:
         """Return a step along the axes of the actions."""
         if not self._in_tool_frame or self.robot_pose is None:
             return motion

@@ -93,7 +93,7 @@ def read_wish(report: DeviceReport, config: MappingConfig) -> Wish | None:
 
 
 def _beyond(position: float, dead_zone: float) -> float:
-    """Remove the dead zone, so that motion begins gently; the result is within [-1, 1]."""
+    """Remove the dead zone, so that motion begins at 0; the result is within [-1, 1]."""
     way = min(1.0, max(0.0, (abs(position) - dead_zone) / (1.0 - dead_zone)))
     return math.copysign(way, position)
 

@@ -95,7 +95,7 @@ class TerminalKeyboard:
         """Return the keys that count as held; raises `DeviceLost` once the terminal is gone."""
         now_s, presses = self._now_s(), list[str]()
         pushes, deadman = self._mapping.pushes, self._mapping.deadman
-        for key in _split(self._typed()):
+        for key in _split(self._read_typed()):
             if now_s - self._keys_s.get(key, float("-inf")) > HANDS_S:  # no repetition
                 presses.append(key)
             self._keys_s[key] = now_s
@@ -117,7 +117,7 @@ class TerminalKeyboard:
             with suppress(termios.error):  # hung up
                 termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
 
-    def _typed(self) -> bytes:
+    def _read_typed(self) -> bytes:
         self._set_mode()
         try:
             if not select.select([self._descriptor], [], [], 0.0)[0]:

@@ -256,8 +256,8 @@ class Actor:
         curriculum = self.site.starts.curriculum if self.site.starts else None
         script = curriculum.script() if curriculum is not None else None
         if curriculum is not None and script is not None and self._ready():
-            limit_s, reached = self.task.config.time_limit_s, curriculum.reached
-            approach = ScriptedTask("approach", self.task, limit_s, lambda reading: reached())
+            limit_s, has_reached = self.task.config.time_limit_s, curriculum.has_reached
+            approach = ScriptedTask("approach", self.task, limit_s, lambda reading: has_reached())
             self._run(approach, script, ActionSource.SCRIPT)
 
     def _ready(self, placed: bool = False) -> bool:

@@ -71,9 +71,9 @@ class Curriculum:
         """Return the expert that brings the scene nearer to the goal, or None if none is needed."""
         share, start = self.share, self._progress()
         self._handover = start + (1.0 - share) * (_NEARLY_DONE - start)
-        return None if share >= 1.0 or self.reached() else self._expert()
+        return None if share >= 1.0 or self.has_reached() else self._expert()
 
-    def reached(self) -> bool:
+    def has_reached(self) -> bool:
         """Return whether the scene has reached the progress at which the policy takes over."""
         return self._progress() >= self._handover
 

@@ -90,7 +90,7 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
     return "guard" if "guard" in fault else "arm"
 
 
-def most_void(trials: int) -> int:
+def max_void_trials(trials: int) -> int:
     """Return the number of void trials that are repeated, after which an evaluation ends."""
     return 3 + trials // 5
 

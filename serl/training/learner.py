@@ -46,7 +46,7 @@ class LearnerConfig(BaseModel):
         crop_px: largest random shift of the images of a batch, in pixels.
         prefetch: draw the next batch while an update runs, from the same records as otherwise; None
             to enable it where it helps: with a GPU.
-        warm_up: updates on the demonstrations before the first online step.
+        warm_up: updates on demonstrations and inherited steps before the first online step.
         starts_at: online steps before the first update online.
         publish_every: online steps between publications of weights.
         checkpoint_every: online steps between checkpoints.
@@ -150,8 +150,9 @@ class Learner:
             demonstrated = replay.demonstrations > 0
             self.agent.fit_normaliser(replay.prior_states() if demonstrated else replay.states())
         trained = any(name.startswith("critic.") for name in inherited)
+        rows, prior_share = self._utd * self._batch_size, self._config.prior_share
         for _ in range(self._config.warm_up if len(replay) and not trained else 0):
-            self.agent.update(replay.sample(self._utd * self._batch_size))
+            self.agent.update(replay.sample(rows, prior_share))
         self._sound = FiniteState(0, self.agent.state_dict())
 
     def resume(self, arrays: Mapping[str, State], info: Mapping[str, Any], taken: int) -> None:

@@ -52,7 +52,7 @@ class PlainSender:
         self.acknowledged = self.sent = self.resent = 0
         self._open_end, self._learner_lock = open_end, learner_lock
         self._open_log: Callable[[int], Tail] | None = None
-        self._learner = self._started()
+        self._learner = self._learner_start_ns()
         self._log: Tail | None = None
         self._spec: Spec | None = None
         self._log_ended = False
@@ -77,7 +77,7 @@ class PlainSender:
         """Send the next records; return False when there were none."""
         if self._log is None or self.end is None or self._spec is None:
             return False
-        if (learner := self._started()) != self._learner:
+        if (learner := self._learner_start_ns()) != self._learner:
             self._learner = learner
             self._begin()
         records = [decode_arrival(data, self._spec) for data in self._log.read(_READ_BYTES)]
@@ -96,7 +96,7 @@ class PlainSender:
         self._log = self._open_log(0)
         self.acknowledged, self._log_ended = 0, False
 
-    def _started(self) -> int:
+    def _learner_start_ns(self) -> int:
         """Return the time at which a learner was last started (ns, file stamp); 0 if never."""
         try:
             return self._learner_lock.stat().st_mtime_ns
@@ -190,9 +190,7 @@ class ExactlyOnce:
                 records are in the log: the run can be resumed.
             BadInput: a record does not fit the spec.
         """
-        return [
-            record for record in map(self._checked, self._end.receive()) if self._is_next(record)
-        ]
+        return [record for record in map(self._check, self._end.receive()) if self._is_next(record)]
 
     def publish(self, snapshot: Snapshot) -> None:
         """Publish new weights."""
@@ -206,7 +204,7 @@ class ExactlyOnce:
         """Close the transport's end."""
         close_end(self._end)
 
-    def _checked(self, record: Arrival) -> Arrival:
+    def _check(self, record: Arrival) -> Arrival:
         """Check a record by the wire format: its bounds, and that it fits the spec."""
         data = encode_lost(record) if isinstance(record, LostRecord) else encode_record(record)
         return decode_arrival(data, self._spec)

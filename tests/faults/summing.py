@@ -14,7 +14,7 @@ import numpy as np
 from serl.agent import Agent, State
 from serl.log.metrics import MetricsWriter
 from serl.runs import assembly
-from serl.runs.checkpoint import load_latest, saved_before
+from serl.runs.checkpoint import has_saved, load_latest
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.resume import Continuation
@@ -65,7 +65,7 @@ def summing() -> Iterator[None]:
 
 def check_resumes(run: RunFolder) -> None:
     """The newest checkpoint is the one of a learner that took the same records undisturbed."""
-    if not saved_before(run.checkpoints):
+    if not has_saved(run.checkpoints):
         return
     (found, warning) = load_latest(run.checkpoints)
     assert not warning

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.content import BLOCK_RECORDS, checksum
 from serl.log.index import Index, Span, Stream, read_index
-from serl.runs.resume import accepted, open_index
+from serl.runs.resume import accepted_records, open_index
 from serl.types import ActionSource, End, EndReason, Key, Observation, Record, Step
 
 NOTHING = Observation({})
@@ -86,7 +86,7 @@ def test_records_come_back_in_the_order_they_were_accepted(
         assert index.cursors == sent
     spans = index.spans()
     index.close()
-    again = list(accepted(spans, sequences))
+    again = list(accepted_records(spans, sequences))
     assert [item.key for item in again] == [item.key for item in expected]
     assert all(a.stream != b.stream for a, b in pairwise(spans))
 
@@ -259,7 +259,7 @@ def test_an_index_of_another_version_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_log_that_ends_too_early_is_noticed(tmp_path: Path) -> None:
     spans = [Span("a", 1, 0, 3), Span("b", 1, 0, 2), Span("a", 1, 3, 3)]
-    given = accepted(spans, lambda stream: iter(records(*stream, 5)))
+    given = accepted_records(spans, lambda stream: iter(records(*stream, 5)))
     with pytest.raises(CorruptData, match="a/1 has no record 5, which was accepted"):
         list(given)
 

@@ -12,7 +12,7 @@ import pytest
 from serl.errors import CorruptData, SpecMismatch
 from serl.log.episode_reader import EpisodeName, episode_paths
 from serl.log.manifest import MANIFEST
-from serl.log.recovery import encoded_losses, lost_records, quarantine_episode, read_logged, survey
+from serl.log.recovery import encode_losses, lost_records, quarantine_episode, read_logged, survey
 from serl.log.tail import Tail
 from serl.log.wire import decode_arrival, encode_record
 from serl.runs.config import TrainConfig
@@ -95,9 +95,9 @@ def test_another_spec_is_no_damage(tmp_path: Path) -> None:
 
 def test_stand_ins_can_be_sent(tmp_path: Path) -> None:
     path = write_log(tmp_path, RECORDS)[1]
-    assert encoded_losses(tmp_path, RUN, ACTOR, print, SECOND) == []
+    assert encode_losses(tmp_path, RUN, ACTOR, print, SECOND) == []
     flip(path)
-    payloads = encoded_losses(tmp_path, RUN, ACTOR, print, SECOND)
+    payloads = encode_losses(tmp_path, RUN, ACTOR, print, SECOND)
     arrivals = [decode_arrival(payload, SPEC) for payload in payloads]
     assert keys(arrivals) == [each for each in EXPECTED if each[2]]
     assert [place_after(each) for each in arrivals] == [(1, 1), (1, 2), (1, 3), (2, 0)]
@@ -110,7 +110,7 @@ def test_stand_ins_can_be_sent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", range(len(RECORDS)))
 def test_a_link_passes_over_a_damaged_episode_and_numbers_stay(tmp_path: Path, start: int) -> None:
     flip(write_log(tmp_path, RECORDS)[1])
-    losses = partial(encoded_losses, tmp_path, RUN, ACTOR, print)
+    losses = partial(encode_losses, tmp_path, RUN, ACTOR, print)
     tail = Tail(tmp_path, EPOCH, start, losses)
     arrivals = [decode_arrival(payload, SPEC) for payload in tail.read(1 << 40)]
     tail.close()

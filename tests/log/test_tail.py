@@ -12,7 +12,7 @@ import pytest
 from serl.errors import CorruptData
 from serl.log.episode_reader import EpisodeFile, EpisodeName
 from serl.log.manifest import MANIFEST
-from serl.log.recovery import encoded_losses, recover
+from serl.log.recovery import encode_losses, recover
 from serl.log.tail import Tail
 from serl.log.wire import decode_arrival
 from serl.testing.samples import (
@@ -156,7 +156,7 @@ def test_a_damaged_record_of_an_open_file_is_not_given_and_an_error_once_sealed(
 
 
 def losing(folder: Path, said: list[str]) -> partial[list[bytes]]:
-    return partial(encoded_losses, folder, RUN, ACTOR, said.append)
+    return partial(encode_losses, folder, RUN, ACTOR, said.append)
 
 
 @pytest.mark.parametrize("start", [0, 3, 5, 6, 11, 12])

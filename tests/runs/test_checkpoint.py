@@ -18,11 +18,11 @@ from serl.runs.checkpoint import (
     best,
     candidates,
     checkpoint_paths,
+    has_saved,
     load,
     load_latest,
     mark_best,
     save,
-    saved_before,
 )
 from serl.testing.samples import equal
 
@@ -157,14 +157,14 @@ def test_no_sound_checkpoint_is_never_a_fresh_start(tmp_path: Path) -> None:
 
 def test_no_checkpoint_is_another_matter(tmp_path: Path) -> None:
     assert checkpoint_paths(tmp_path / "checkpoints") == []
-    assert not saved_before(tmp_path / "checkpoints")
+    assert not has_saved(tmp_path / "checkpoints")
     with pytest.raises(BadInput, match="no checkpoint"):
         load_latest(tmp_path / "checkpoints")
 
 
 def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) -> None:
     shutil.rmtree(save(tmp_path, 1, arrays(), INFO))
-    assert saved_before(tmp_path)
+    assert has_saved(tmp_path)
     with pytest.raises(CorruptData, match=r"no sound checkpoint: .*latest does not name"):
         load_latest(tmp_path)
 
@@ -181,7 +181,7 @@ def test_a_kill_at_any_moment_keeps_a_whole_checkpoint(
         if before:
             save(folder, 1, arrays(0), INFO)
         code = _save_and_die(folder, step, moment)
-        if not saved_before(folder):
+        if not has_saved(folder):
             assert not before
         else:
             found, _ = load_latest(folder)

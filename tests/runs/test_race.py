@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from serl.runs.race import Race, TrialPlan, probability_above
-from serl.training.evaluation import most_void
+from serl.training.evaluation import max_void_trials
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_faults_that_do_not_end_are_not_repeated_for_ever() -> None:
     while (step := plan.next()) is not None:
         plan.add(step, False, True)
         episodes += 1
-    assert episodes == most_void(10) + 1 == 6
+    assert episodes == max_void_trials(10) + 1 == 6
     endless = TrialPlan([100], 0, None)
     for _ in range(100):
         assert endless.next() == 100

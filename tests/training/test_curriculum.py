@@ -68,7 +68,7 @@ def test_a_script_goes_the_share_that_is_not_left() -> None:
     assert world.curriculum.script() is not None
     for progress, reached in ((0.3, False), (0.49, False), (0.51, True)):
         world.progress = progress
-        assert world.curriculum.reached() is reached
+        assert world.curriculum.has_reached() is reached
 
 
 def test_a_whole_way_needs_no_script() -> None:

@@ -145,6 +145,16 @@ def test_it_prepares_on_demonstrations_once() -> None:
     assert desk.learner.progress.steps == 0
 
 
+def test_the_warm_up_draws_the_share_of_demonstrations_that_training_draws() -> None:
+    desk = Desk(warm_up=2, prior_share=1.0)
+    for record in episodes(2, source=ActionSource.SCRIPT):
+        desk.replay.add(record, prior=True)
+    for record in episodes(2, actor="b"):  # inherited experience
+        desk.replay.add(record)
+    desk.learner.prepare()
+    assert all(batch.prior.all() for batch in desk.agent.batches)
+
+
 def test_an_episode_becomes_a_row() -> None:
     desk = Desk()
     records = list(episodes(2))

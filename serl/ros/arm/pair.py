@@ -179,7 +179,7 @@ class RosPair(Pair):
 
     def observe(self) -> Observation:
         """Return the newest reading of both arms; raise as `Pair.observe`."""
-        left, right = self._both_observe()
+        left, right = self._observe_both()
         state = {f"{LEFT}{name}": values for name, values in left.state.items()}
         state |= {f"{RIGHT}{name}": values for name, values in right.state.items()}
         bodies = {name: left.state[name] for name in self._spec.state if name in left.state}

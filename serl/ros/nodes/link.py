@@ -25,7 +25,7 @@ from serl.errors import BadInput, CorruptData
 from serl.log.compression import Compactor
 from serl.log.episode_log import LogConfig
 from serl.log.episode_reader import episode_name, episode_paths
-from serl.log.recovery import encoded_losses
+from serl.log.recovery import encode_losses
 from serl.log.tail import Tail
 from serl.log.wire import Hello, decode_hello
 from serl.ros.environment import link_name
@@ -257,7 +257,7 @@ class Link:
 
     def _start(self, hello: Hello) -> None:
         self._idle = False
-        losses = partial(encoded_losses, self._episodes, hello.run, self._actor, logger.warning)
+        losses = partial(encode_losses, self._episodes, hello.run, self._actor, logger.warning)
         tail = partial(Tail, self._episodes, hello.epoch, losses=losses, spec=hello.spec)
         self._sender.start(hello, tail)
 
