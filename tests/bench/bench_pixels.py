@@ -235,7 +235,7 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
             baseline = baseline or seconds
             speed = f"{1000 * seconds:.0f} | {BATCH / seconds:.0f} | {baseline / seconds:.2f}"
             print(f"| {name} | {speed} |", flush=True)
-        seen = _best(lambda: agent._look(batch.images), rounds)
+        seen = _best(lambda: agent._encoder_inputs(batch.images), rounds)
         whole = _best(lambda: agent.update(batch), rounds)
         square = torch.rand(2048, 2048)
         most = 2 * len(square) ** 3 / _best(lambda: square @ square, rounds) / 1e9

@@ -110,7 +110,7 @@ def test_the_last_checkpoint_is_tried_beside_the_chosen_one(
         run.save_checkpoint(step, {"actor": agent.actor_weights()}, {})
     monkeypatch.setattr(train, "film", lambda *arguments: None)
     for chosen, expected in ((100, [(200, "last"), (100, "final")]), (200, [(200, "final")])):
-        monkeypatch.setattr(train, "choose", lambda *arguments, step=chosen: step)
+        monkeypatch.setattr(train, "choose_checkpoint", lambda *arguments, step=chosen: step)
         run.metrics.unlink(missing_ok=True)
         train.examine(run, display)
         rows = read_metrics(run.metrics)

@@ -222,7 +222,7 @@ def test_images_of_successes_are_shifted_as_all_others(
         found.append(most_px)
         return random_shift(images, rows, most_px, rng)
 
-    monkeypatch.setattr("serl.agents.vice.shifted", noted)
+    monkeypatch.setattr("serl.agents.vice.random_shift", noted)
     settings = {"reward": {"kind": "vice"}, "vice": {"crop_px": asked}, "learner": {"crop_px": 2}}
     config = resolve(CONFIG.model_dump(), PIXELS, settings, {"intervention": "none"})
     training = Training(config).run(3)
