@@ -205,7 +205,9 @@ def unproven(card: Card, config: RewardConfig) -> str:
         return f"does not record the tool's box for which its threshold was chosen; here: {here}"
     if card.place.holds(here):
         return ""
-    return f"its threshold was chosen where the tool is {card.place}, here it is asked {_at(here)}"
+    return (
+        f"its threshold was chosen where the tool is {card.place}, here it is queried {_at(here)}"
+    )
 
 
 def _at(place: ToolPlace) -> str:
@@ -221,7 +223,7 @@ def check_place(path: Path, card: Card, config: RewardConfig) -> None:
         logger.warning("reward model %s: %s: audit it first", path, unproven(card, config))
     elif why := unproven(card, config):
         raise SpecMismatch(
-            f"reward model {path}: {why}: ask it where it was trained by --reward.tool_low_m and "
+            f"reward model {path}: {why}: query it where it was trained by --reward.tool_low_m and "
             "--reward.tool_high_m, or train one for here (serl reward train ... --tool_low_m)"
         )
 

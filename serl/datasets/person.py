@@ -73,7 +73,7 @@ class RecordingStation:
         while not self._ending(read=False):
             if wait(lambda: self._ending(read=True)):
                 self.robot.recover()
-            action, owner = self.desk(), self.desk.owner.owner
+            action, owner = self.desk(), self.desk.mux.owner
             if action is None:
                 free = True
             elif free and owner is not None and owner.hands is Hands.ON:

@@ -129,14 +129,14 @@ def describe_classifier_bounds(config: TrainConfig, task: SimulatedTask) -> str:
         return ""
     if (place := config.reward.place) != ToolPlace():
         return (
-            f"the classifier is asked where the tool is {place}, in the base frame of this arm: "
+            f"the classifier is queried where the tool is {place}, in the base frame of this arm: "
             "elsewhere nothing is a success"
         )
     tuned = task.training_defaults() if task.scene.simulated else {}
     own = tuned.get("reward", {}).keys() & ToolPlace.model_fields.keys()
     simulated = f" ({task.name} has a place of a simulated table)" if own else ""
     return (
-        f"the classifier is asked wherever the tool is{simulated}: reward.tool_low_m and "
+        f"the classifier is queried wherever the tool is{simulated}: reward.tool_low_m and "
         "tool_high_m, in the base frame of this arm, must contain it"
     )
 

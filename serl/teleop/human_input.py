@@ -51,16 +51,16 @@ class HumanInput(Observer):
     A stop is always accepted.
 
     Args:
-        owner: arbitrates between the operators.
+        mux: arbitrates between the operators.
         hold: the robot's stop and pause state.
         labels: directory of the actor's episodes, for operator labels.
         last_end: time of the last event that ended an episode of the actor, at any console.
     """
 
     def __init__(
-        self, owner: TeleopMux, hold: StopLatch, labels: Path, last_end: LastEnd | None = None
+        self, mux: TeleopMux, hold: StopLatch, labels: Path, last_end: LastEnd | None = None
     ) -> None:
-        self.owner = owner
+        self.mux = mux
         self.hold = hold
         self._folder, self._last_end = labels, last_end or LastEnd()
         self._runs = self._resets = False
@@ -85,7 +85,7 @@ class HumanInput(Observer):
 
     def on_begin(self, chosen_by: ActionSource) -> None:
         """Pass on to the operators the source of the actions without their input."""
-        self.owner.on_begin(chosen_by)
+        self.mux.on_begin(chosen_by)
 
     def begin(self) -> None:
         """Start an episode."""
@@ -99,13 +99,13 @@ class HumanInput(Observer):
 
     def __call__(self) -> Action | None:
         """Return the action of the operator in control."""
-        return self.owner()
+        return self.mux()
 
     def events(self) -> tuple[Event, ...]:
         """Return the events since the last call; a stop is repeated while it holds."""
         found = [
             (event, by)
-            for event, by in self.owner.sourced_events()
+            for event, by in self.mux.sourced_events()
             if by == SCRIPT or not self._objection(event)
         ]
         while self._pending:
@@ -123,9 +123,9 @@ class HumanInput(Observer):
         Args:
             read: read the devices first, which nothing else does while the robot is held.
         """
-        for operator in self.owner.operators if read else ():
+        for operator in self.mux.operators if read else ():
             operator()
-        for event, by in self.owner.sourced_events():
+        for event, by in self.mux.sourced_events():
             if event is Event.STOP and by != SCRIPT:
                 self.hold.stop(f"stopped by {by}")
 
@@ -141,7 +141,7 @@ class HumanInput(Observer):
         if any(by != SCRIPT for event, by in self._sources.items() if event in _END_EVENTS):
             self._last_end.set()
         if end.reason is EndReason.DEVICE_LOST:
-            self.hold.pause(self.owner.trouble or "a device fell silent")
+            self.hold.pause(self.mux.trouble or "a device fell silent")
         if end.reason is EndReason.STOPPED:
             self.hold.stop(f"stopped by {self._sources.get(Event.STOP) or 'a person'}")
         self._label(end)
@@ -149,12 +149,12 @@ class HumanInput(Observer):
     def resume(self) -> None:
         """Resume motion without waiting for silent devices; raises as `StopLatch.resume`."""
         self.hold.resume()
-        self.owner.release()
+        self.mux.release()
 
     def _clear(self) -> None:
         self._pending.clear()
         self._sources.clear()
-        self.owner.begin()
+        self.mux.begin()
 
     def _objection(self, event: Event) -> str:
         """Return why an event is rejected now; empty when it is accepted."""

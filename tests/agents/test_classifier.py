@@ -361,17 +361,17 @@ def test_what_the_tool_tells_the_threshold_need_not() -> None:
             ToolPlace(tool_low_m=UP_M),
             (-1.0, -1.0, 0.05),
             "above x, y, z of [-1.0, -1.0, 0.1] m, "
-            "here it is asked where it is above x, y, z of [-1.0, -1.0, 0.05] m",
+            "here it is queried where it is above x, y, z of [-1.0, -1.0, 0.05] m",
         ),
         (
             ToolPlace(tool_low_m=UP_M),
             None,
-            "above x, y, z of [-1.0, -1.0, 0.1] m, here it is asked anywhere",
+            "above x, y, z of [-1.0, -1.0, 0.1] m, here it is queried anywhere",
         ),
         (
             ToolPlace(tool_high_m=(1.0, 1.0, 0.1)),
             UP_M,
-            "below x, y, z of [1.0, 1.0, 0.1] m, here it is asked where it is above",
+            "below x, y, z of [1.0, 1.0, 0.1] m, here it is queried where it is above",
         ),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_device_that_fell_silent_pauses_the_actor_and_a_person_goes_on(office:
     office.at[4] = lambda: setattr(pad, "alive", False)
     assert office.run().reason == "device lost"
     assert office.hold.reason == "pad fell silent"
-    assert office.desk.owner.silent == "pad"
+    assert office.desk.mux.silent == "pad"
     office.desk.resume()
     assert office.run().human_steps == 0
 

@@ -130,7 +130,7 @@ class People(Observer):
 
     def silence_s(self) -> float:
         """Return the silence of the active operator's device in s, for `RosArm.silence_s`."""
-        return 0.0 if self._desk is None else self._desk.owner.silence_s
+        return 0.0 if self._desk is None else self._desk.mux.silence_s
 
     def manage(self) -> None:
         """Let ROS 2's lifecycle tools hold the actor; a stop or a pause persists."""
@@ -248,8 +248,8 @@ class Control(Observer):
         desk = self.desk
         values = {
             "driver": self._driver,
-            "owner": _owner(desk.owner),
-            "silent": desk.owner.trouble,
+            "owner": _owner(desk.mux),
+            "silent": desk.mux.trouble,
             "stopped": desk.hold.stopped,
             "paused": desk.hold.inactive or desk.hold.paused,
             "attended": str(int(self._has_operator())),
