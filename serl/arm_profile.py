@@ -49,11 +49,6 @@ def is_real(robot: str | None) -> bool:
     return robot is not None and robot != SIM
 
 
-def is_simulated_arm(robot: str | None) -> bool:
-    """Return whether a robot is the simulated arm behind ROS 2."""
-    return robot == SIM
-
-
 FrameName = Annotated[str, Field(min_length=1, max_length=128)]
 
 

@@ -202,11 +202,6 @@ def _flow(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def has_simulation(task: Task) -> bool:
-    """Return whether a task can be simulated."""
-    return as_simulated(task).scene.simulated
-
-
 def as_simulated(task: Task) -> SimulatedTask:
     """Return a task with all methods of `SimulatedTask`; they raise if it has no simulation."""
     return task if hasattr(task, "scene") else _ArmOnly(task)  # type: ignore[return-value]

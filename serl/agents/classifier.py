@@ -205,13 +205,8 @@ def unproven(card: Card, config: RewardConfig) -> str:
         return f"does not record the tool's box for which its threshold was chosen; here: {here}"
     if card.place.holds(here):
         return ""
-    return (
-        f"its threshold was chosen where the tool is {card.place}, here it is queried {_at(here)}"
-    )
-
-
-def _at(place: ToolPlace) -> str:
-    return str(place) if place == ToolPlace() else f"where it is {place}"
+    where = str(here) if here == ToolPlace() else f"where it is {here}"
+    return f"its threshold was chosen where the tool is {card.place}, here it is queried {where}"
 
 
 def check_place(path: Path, card: Card, config: RewardConfig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from serl.arm_profile import is_simulated_arm
+from serl.arm_profile import SIM
 from serl.errors import SerlError
 from serl.guard.config import LATCHED, GuardState
 from serl.guard.latch import GuardedArm
@@ -181,7 +181,7 @@ class SupervisedArm:
     ) -> None:
         actor = name.partition("/")[0]
         self.name, self.actor, self._arm = name, actor, arm.namespace.rstrip("/")
-        self._simulated = is_simulated_arm(run.config.robot)
+        self._simulated = run.config.robot == SIM
         self._guard_key = key_path(arm.latch)
         self._actor_key = key_path(run.link(actor) / STOP_FILE)
         self._stopped = self._paused = ""  # the actor's reasons
