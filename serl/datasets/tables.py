@@ -209,7 +209,7 @@ def _common_spec(spec: Spec | None, specs: Mapping[Path, Spec]) -> Spec:
     last = None
     for path, each in specs.items():
         if each is not last:  # episodes of a run share theirs
-            last, own = each, each.limited_to(())
+            last, own = each, each.with_images(())
             if spec is not None and own != spec:
                 raise SpecMismatch(f"{path}: other than earlier episodes: {own.difference(spec)}")
             spec = own

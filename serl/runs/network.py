@@ -57,10 +57,10 @@ class NetworkConfig(BaseModel):
         """Return the addresses in `hosts` that belong to this host.
 
         Raises:
-            BadInput: none belongs to this host, or its interface is down.
+            BadInput: none belongs to this host.
         """
         own = tuple(host for host in self.hosts if is_own(host))
         if not own:
             hosts = ", ".join(map(str, self.hosts))
-            raise BadInput(f"network.hosts: none of {hosts} is an address of this host that is up")
+            raise BadInput(f"network.hosts: none of {hosts} is an address of this host")
         return own

@@ -179,7 +179,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
 
         eventually(lambda: not drives(Wish(REST, False, ())) and people.has_operator())
         eventually(lambda: drives(Wish(PUSH, True, ())))
-        eventually(lambda: second.owner.silence_s > 0.3)
+        eventually(lambda: second.mux.silence_s > 0.3)
         assert people.silence_s() == 0.0, "the first stage runs, which nobody drives"
         people.use(second)
         assert people.silence_s() > 0.3
