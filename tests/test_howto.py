@@ -1,0 +1,133 @@
+"""The commands of the How-to pages run here in their order, on a small run.
+
+The Python of howto/python.md runs in tests/test_howto_python.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serl import plugins
+from serl.cli.main import main
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths
+from serl.loop import EpisodeKey
+from serl.runs.task_setup import make_spec, make_task
+from serl.testing import episode
+
+from .support.command import LIMIT_S, SERL, Program
+from .test_api import trained
+from .test_tutorials import ROOT, SHORT
+
+NOT_RUN = {
+    "pip install ": "changes the environment",
+    "docker ": "no daemon",
+    "PROFILE=right.yaml ": "no daemon",
+    "ros2 ": "the wheels of ROS 2 have no such command",
+    "export ROS_DOMAIN_ID=": "for the command `ros2`",
+    "tensorboard --logdir": "a viewer",
+    "rerun ": "a viewer",
+    "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_exchange.py",
+    "serl train pick_cube --demos demos": "tests/test_tutorials.py",
+    "serl train pick_cube --console": "tests/test_tutorials.py",
+    "serl train pick_cube --log.wandb": "tests/log/test_wandb_run.py",
+    "serl train gymnasium:Fetch": "minutes; tests/tasks/test_gymnasium.py",
+    "serl train pick_cube --robot right.yaml --reward.kind topic": "tests/ros/test_reward_topic.py",
+    "serl train reach --robot sim --reward.kind topic": "tests/ros/test_reward_topic.py",
+}
+"""Beginnings of commands that are not run here, and the reason or the test that shows the same."""
+
+
+def lines(page: str) -> list[str]:
+    """The commands of a page that are run."""
+    text = (ROOT / "docs/howto" / page).read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    return [line for line in code.splitlines() if not line.startswith(tuple(NOT_RUN))]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of pick_cube, which has a checkpoint and a success of the expert."""
+    folder = tmp_path_factory.mktemp("howto")
+    (folder / "docs").symlink_to(ROOT / "docs")
+    run = trained(folder / "runs", task="pick_cube")
+    task: Any = make_task(run.config)
+    robot, key = plugins.make_simulation(task), EpisodeKey(run.name, "actor0", 1, 0)
+    robot.reset(0)
+    with EpisodeLog(run.episodes("actor0"), make_spec(task), run.name, "actor0", 1) as log:
+        for record in episode(robot, task, task.expert(robot.truth, 0), 0, key):
+            log.append(record)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, as the working directory."""
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    return made
+
+
+def run(page: str) -> str:
+    """Run the commands of a page, those of serl in this process; return what bash prints."""
+    printed, variables = "", ""
+    for line in lines(page):
+        if line.startswith("RUN="):
+            variables = f"{line}; "
+        command = ["bash", "-euc", f"{variables}echo {line}" if line[:5] == "serl " else line]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, (line, done.stderr)
+        if line[:5] == "serl ":
+            assert main(shlex.split(done.stdout)[1:]) == 0, line
+        else:
+            printed += done.stdout
+    return printed
+
+
+def test_each_page_has_a_test_and_names_what_it_does_not_run() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
+    run = {name for name in pages if lines(name)}
+    assert run == {"export.md", "gymnasium.md", "watch.md"}
+    every = "".join(pages.values())
+    assert [start for start in NOT_RUN if f"\n{start}" not in every] == []
+    for name in pages.keys() - {"python.md"}:
+        assert re.search(r"[Tt]he tests (run|check)", pages[name]), name
+
+
+def test_policies_and_data_are_exchanged(folder: Path) -> None:
+    assert "action for an observation of zeros:\n[" in run("export.md")
+    assert json.loads((folder / "cubes/meta/info.json").read_text())["total_episodes"] == 1
+    assert (folder / "minari/serl").is_dir()
+    assert (folder / "robomimic/demo.hdf5").is_file()
+    assert len(episode_paths(folder / "demos")) == 1
+
+
+def test_a_run_is_shown_in_other_tools(folder: Path) -> None:
+    pytest.importorskip("rerun", reason="NOT TESTED here: pip install 'serl[rerun]'")
+    run("watch.md")
+    assert (folder / "looked/episode-000000.rrd").is_file()
+    layout = (folder / "layout.json").read_text()
+    assert "/right" in layout
+    assert "/sim/arm" not in layout
+
+
+@pytest.mark.ros
+def test_an_environment_of_gymnasium_is_listed_and_trained_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed, train = lines("gymnasium.md")
+    assert main(shlex.split(listed)[1:]) == 0
+    assert "task_config.success_key" in capsys.readouterr().out
+    words = shlex.split(train.replace(" --steps 20000", "") + SHORT)[1:]
+    with Program([*SERL, *words], folder / "train.out") as program:
+        program.succeed(LIMIT_S)
+    assert list(folder.glob("runs/*/2*/report.html"))
