@@ -86,16 +86,15 @@ class Perception:
         if now_s < self._newest_s:  # the scene was placed anew
             self._frames.clear()
             self._newest_s = -math.inf
-        if now_s != self._newest_s and not (self._frames and self._is_lost()):
-            self._frames.append((now_s, self._frame(reading.state, now_s - self._newest_s)))
+        if now_s != self._newest_s:
+            lost = self._frames and self._rng.random() < self._config.dropout
+            if not lost:
+                self._frames.append((now_s, self._frame(reading.state, now_s - self._newest_s)))
         self._newest_s = now_s
         latest_s = now_s - self._config.delay_s + 1e-6
         while len(self._frames) > 1 and self._frames[1][0] <= latest_s:
             self._frames.popleft()
         return replace(reading, state={**reading.state, **self._frames[0][1]})
-
-    def _is_lost(self) -> bool:
-        return self._rng.random() < self._config.dropout
 
     def _frame(self, state: Mapping[str, Array], since_s: float) -> dict[str, Array]:
         """Return the poses in a state with their errors, and the states that are late."""

@@ -222,7 +222,8 @@ def settings(
     model = getattr(load(kind, name_or_path), "Config", default)
     if isinstance(model, type) and issubclass(model, contract):
         return model
-    raise BadInput(f"{name_or_path}: Config: expected a subclass of {_path_of(contract)}")
+    expected = f"{contract.__module__}.{contract.__qualname__}"
+    raise BadInput(f"{name_or_path}: Config: expected a subclass of {expected}")
 
 
 def kinds_in(path: Path) -> list[Kind]:
@@ -340,10 +341,6 @@ def _declares_config(kind: Kind, name: str) -> bool:
 
 def _folder(kind: Kind) -> Path:
     return Path(next(iter(importlib.import_module(_PACKAGES[kind]).__path__)))
-
-
-def _path_of(model: type[BaseModel]) -> str:
-    return f"{model.__module__}.{model.__qualname__}"
 
 
 def _cause(error: BaseException) -> str:

@@ -78,8 +78,10 @@ def _copy(source: EpisodeFile, config: LogConfig) -> EpisodeWriter | None:
             if not message.images or source.metadata["images"] != "raw":
                 return None
             if writer is None:
-                writer = _writer(source, config)
-            writer.copy(_compressed(source, message, config))
+                assert source.spec is not None  # there was a message
+                metadata = source.metadata | {"images": config.images}
+                writer = EpisodeWriter(source.path.parent, _SCRATCH, metadata, source.spec)
+            writer.copy(_compress(source, message, config))
     except BaseException:
         if writer is not None:
             writer.close()
@@ -87,13 +89,7 @@ def _copy(source: EpisodeFile, config: LogConfig) -> EpisodeWriter | None:
     return writer
 
 
-def _writer(source: EpisodeFile, config: LogConfig) -> EpisodeWriter:
-    assert source.spec is not None  # there was a message
-    metadata = source.metadata | {"images": config.images}
-    return EpisodeWriter(source.path.parent, _SCRATCH, metadata, source.spec)
-
-
-def _compressed(source: EpisodeFile, message: Message, config: LogConfig) -> Message:
+def _compress(source: EpisodeFile, message: Message, config: LogConfig) -> Message:
     assert source.spec is not None
     images = []
     cameras = sorted(source.spec.observation.images.items())

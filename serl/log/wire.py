@@ -172,7 +172,8 @@ def record_parts(record: Record) -> Parts:
         kind = END
         reason = record.text[:_MAX_TEXT].encode(errors="replace").decode()
         fields |= {"success": bool(record.success), "reason": reason}
-    if not all(map(isfinite, (*fields["stamps"].values(), *_scalars(record)))):  # null in JSON
+    scalars = [*fields["stamps"].values(), fields["monotonic_s"], fields["wall_s"]]
+    if not all(map(isfinite, (*scalars, fields.get("reward", 0.0)))):  # null in JSON
         raise SpecMismatch(f"record {key.index} of episode {key.episode}: a number is not finite")
     try:
         rest = msgspec.json.encode(fields)
@@ -181,11 +182,6 @@ def record_parts(record: Record) -> Parts:
     images = (np.ascontiguousarray(observation.images[name]) for name in cameras)
     pixels = tuple(image.data.cast("B") for image in images)
     return Parts(kind, text.encode() + rest[1:], pixels)
-
-
-def _scalars(record: Record) -> tuple[float, ...]:
-    reward = (record.reward,) if isinstance(record, Step) else ()
-    return (record.monotonic_s, record.wall_s, *reward)
 
 
 def _numbers(arrays: Mapping[str, Array]) -> str:

@@ -21,7 +21,7 @@ from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
 from serl.reward import RewardConfig
 from serl.runs.assembly import make_agent
-from serl.runs.checkpoint import Checkpoint, best, load, load_latest
+from serl.runs.checkpoint import best, load, load_latest
 from serl.runs.config import InitFrom, Part, TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -80,7 +80,8 @@ def inherit(config: TrainConfig) -> Inheritance:
         folders = ", ".join(str(part.path) for part in run.parts().values())
         raise BadInput(f"{path}: has stages, each with checkpoints of its own: expected {folders}")
     spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
-    checkpoint = _checkpoint(run)
+    chosen = best(run.checkpoints)
+    checkpoint = load(chosen) if chosen else load_latest(run.checkpoints)[0]
     arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
     parts: tuple[Part, ...] = get_args(Part)
     reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
@@ -109,11 +110,6 @@ def inherit(config: TrainConfig) -> Inheritance:
     pretrained = starting_file(config.agent, spec.observation.images) is not None
     lines = _lines(origin, source, reasons, mine, whole, pretrained, config.agent)
     return Inheritance(origin, state, (*lines, *_reward_line(run.config.reward, config)))
-
-
-def _checkpoint(run: RunFolder) -> Checkpoint:
-    chosen = best(run.checkpoints)
-    return load(chosen) if chosen else load_latest(run.checkpoints)[0]
 
 
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:

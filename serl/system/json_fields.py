@@ -115,11 +115,9 @@ def printable(text: str, limit: int = 1000) -> str:
     shown = text if len(text) <= limit else f"{text[:limit]}..."
     if shown.isprintable():
         return shown
-    return "".join(each if each.isprintable() else _escape(each) for each in shown)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown
+    )
 
 
 def short(value: object) -> str:

@@ -172,7 +172,8 @@ def _first_line(model: type[BaseModel], error: ValidationError, prefix: str) -> 
         return str(first["msg"])
     if first["type"] == "missing":
         return f"{where}: missing, but required"
-    found, hint = _describe_value(first["input"]), _suggest_number(where, first)
+    found = "nothing" if first["input"] is None else short(first["input"])
+    hint = _suggest_number(where, first)
     return f"{where}: {_describe_allowed(where, first)}, got {found}{hint}"
 
 
@@ -208,10 +209,6 @@ def _describe_allowed(where: str, error: ErrorDetails) -> str:
     unit = unit_of(where)
     bounds = {k: f"{v:g}" if isinstance(v, float) else v for k, v in error.get("ctx", {}).items()}
     return "expected " + text.format_map({"unit": f" in {unit}" * bool(unit), **bounds})
-
-
-def _describe_value(value: object) -> str:
-    return "nothing" if value is None else short(value)
 
 
 _UNITS = {"hz": "Hz", "m_s": "m/s", "rad_s": "rad/s", "n": "N", "nm": "Nm", "kg": "kg"}

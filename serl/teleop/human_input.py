@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from serl.intervention import Event
@@ -133,7 +134,8 @@ class HumanInput(Observer):
         """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
         self._resets = step.source is ActionSource.SCRIPT and (self._resets or step.key.index == 0)
         if step.terminated and step.reward_provenance == _HUMAN:
-            self._labels = {_after(step.key): step.reward > 0}
+            end_key = replace(step.key, index=step.key.index + 1)
+            self._labels = {end_key: step.reward > 0}
 
     def on_end(self, end: End) -> None:
         """Store the label; hold the robot if a stop or a lost device cut the episode."""
@@ -174,7 +176,3 @@ class HumanInput(Observer):
             place = StepKey(end.key.epoch, end.key.episode, end.key.index)
             by = self._sources.get(Event.SUCCESS if success else Event.FAILURE) or "a person"
             append_labels(self._folder, [(place, int(success))], by)
-
-
-def _after(key: Key) -> Key:
-    return Key(key.run, key.actor, key.epoch, key.episode, key.index + 1)
