@@ -439,10 +439,15 @@ HUMAN = {"kind": "human"}
 @pytest.mark.parametrize(
     ("there", "here", "data", "complaint"),
     [
-        (VICE, {}, "steps", "judged by reward.kind vice, here it is task (init_from.data none"),
-        (SEEN, {}, "steps", "judged by reward.kind classifier, here it is task"),
-        (SEEN, HUMAN, "successes", "judged by reward.kind classifier, here it is human"),
-        ({}, AT_GOAL, "steps", "judged by reward.kind task, here it is pose"),
+        (
+            VICE,
+            {},
+            "steps",
+            "their rewards are of reward.kind vice, here it is task (init_from.data none",
+        ),
+        (SEEN, {}, "steps", "their rewards are of reward.kind classifier, here it is task"),
+        (SEEN, HUMAN, "successes", "their rewards are of reward.kind classifier, here it is human"),
+        ({}, AT_GOAL, "steps", "their rewards are of reward.kind task, here it is pose"),
         (SEEN, SEEN | {"sha256": "2" * 64}, "steps", "reward.model 111111111111, here it is 2222"),
         (SEEN, SEEN | {"hold": (2, 3)}, "steps", "reward.hold (4, 5), here it is (2, 3)"),
         (AT_GOAL, AT_GOAL | {"tolerance_rad": 0.2}, "successes", "reward.tolerance_rad 0.1"),
