@@ -5,8 +5,7 @@ advantage. Each of n grippers may close, stay or open, which makes 3^n choices; 
 by double DQN (van Hasselt et al. 2016), estimates the value of each choice, and the best one is
 taken. A small cost of switching keeps the gripper from fluttering.
 
-The action space determines which of four set-ups applies: one arm or two, with moving or fixed
-grippers. Without moving grippers the algorithm is plain SAC.
+The action space determines the number of grippers; without any the algorithm is plain SAC.
 """
 
 from __future__ import annotations

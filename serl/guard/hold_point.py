@@ -21,11 +21,11 @@ _OVERSHOT = 1.04
 class HoldPoint:
     """The place at which an arm is held, and the rules for changing it.
 
-    The place changes in two ways. It settles once, at the pose where the arm came to rest, if that
-    is near enough to be explained by an obstacle that held the arm up. In a protective stop it
-    gives way to a push, by `Limits.yield_m` in all, measured from the pose at which the setpoint of
-    the stop came to rest. Neither leads out of the box or into a keep-out box, and neither happens
-    while the measurements are doubted. In an emergency stop the place does not change at all.
+    The place settles once at the pose where the arm came to rest, if an obstacle can explain its
+    distance from the setpoint. In a protective stop it gives way to a push, by `Limits.yield_m` in
+    all, measured from the pose at which the setpoint came to rest. Neither leads out of the box or
+    into a keep-out box, and neither happens while other nodes publish measurements. In an emergency
+    stop the place does not change at all.
 
     Attributes:
         place: goal of the setpoint; None: the setpoint stays at its pose.

@@ -61,8 +61,8 @@ class Operator:
 
     Input that was active before the first report is ignored: a stuck deadman has to be released
     once, or be seen going down. When the device times out while the operator is in control, the
-    robot holds; the policy regains control only after the operator takes over again and lets go, or
-    by `release`. A silence of `lost_s` cuts the episode.
+    robot holds; the policy regains control only after the operator takes over again and hands back,
+    or by `release`. A silence of `lost_s` cuts the episode.
 
     With two devices, either takes over both arms, and both arms hold when either device is silent.
 

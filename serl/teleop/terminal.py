@@ -1,10 +1,9 @@
 """A keyboard read through the terminal: works over ssh, without evdev and without a group.
 
-A terminal sends a character when a key goes down and repeats it while the key is held, but sends
-nothing when the key is released. Each character therefore moves the robot for `MOTION_S` only, and
-a held key moves it again with every repetition; silence is a released key. Between the first
-character and the first repetition most systems wait up to 0.66 s, in which the robot stands while
-the operator keeps control.
+A terminal repeats the character of a key while it is held, and sends nothing when it is released.
+Each character therefore moves the robot for `MOTION_S` only; silence is a released key. Between the
+first character and the first repetition most systems wait up to 0.66 s, in which the robot stands
+while the operator keeps control.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class Replay:
     """Transitions of interleaved actors, every observation stored once.
 
     A slot holds a frame and, once its successor is known, the transition that starts there; the
-    successor is the next frame of the same episode or the one of its `End`, never merely the next
-    slot. Demonstrations fill the first slots and stay; the rest is a ring that overwrites the
-    oldest. Transitions of humans and demonstrations hold the executed action, those of the policy
-    the requested one, unless a guard held the arm and nothing was executed. Equal records in an
-    equal order give equal contents. With an `encoder`, frames are stored and sampled as features,
-    and not shifted. Sampled images are the last `stacked` ones of their episode, as in
-    `FrameStack`; a transition without all of them is not sampled.
+    successor is the next frame of the same episode or the one of its `End`. Demonstrations fill the
+    first slots and stay; the rest is a ring that overwrites the oldest. Transitions of humans and
+    demonstrations hold the executed action, those of the policy the requested one, unless a guard
+    held the arm and nothing was executed. Equal records in an equal order give equal contents. With
+    an `encoder`, frames are stored and sampled as features, and not shifted. Sampled images are the
+    last `stacked` ones of their episode, as in `FrameStack`; a transition of which one was
+    overwritten is not sampled.
 
     Attributes:
         capacity: number of slots, demonstrations included.

@@ -1,18 +1,13 @@
 """Tasks that reset each other: each starts where the previous one has succeeded.
 
-A run with stages contains one run for each of them, under `stages/`: its settings, episodes,
-checkpoints, replay and report, and a learner that is independent of the others. The task of each
-item follows from its location, from the run and the task's name in every record, and from the
-digest of its spec; all commands for runs (resume, evaluation, verification) work on a stage. The
-cost is one learner process per stage. A single learner of several agents would avoid that, but
-would have to separate steps, weights, cursors and checkpoints by task in every message and file.
+A run with stages contains a run for each of them, under `stages/`, with its own settings, episodes,
+checkpoints, replay, report and learner process; all commands for runs work on a stage.
 
-All stages share one arm. An actor process holds an actor for each stage, and they take turns by
-outcome: success hands over to the next stage; a failure is repeated a few times and then left to
-the next stage or to another one: stages are the nodes of a graph of any size. The simulation
-places the scene once; from then on `Task.reset` bridges the gap between the end of one episode and
-the start of the next, and completes the work of a stage that has given up. A stage whose steps are
-done continues to act, for the others need it; its further steps are logged and not trained on.
+All stages share one arm, and one process holds their actors. Another stage follows after a success,
+and after several failures in a row. The simulation places the scene once; from then on `Task.reset`
+bridges the gap between the end of one episode and the start of the next, and completes the work of
+a stage that has failed. A stage whose steps are done continues to act for the others; its further
+steps are logged and not trained on.
 """
 
 from __future__ import annotations
