@@ -124,7 +124,7 @@ def describe_control(status: Mapping[str, str], records: bool = False) -> str:
     """
     if reason := status.get("stopped") or status.get("paused") or status.get("silent"):
         return f"it holds: {reason}"
-    off = "it holds: hands are off"
+    off = "it holds: no operator input"
     drivers = {
         "human": f"{status['owner']} drives" if status.get("owner") else off,
         "policy": "the policy drives",

@@ -134,7 +134,7 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
         ({}, "it rests between two episodes"),
         ({"driver": "policy", "owner": "", "stopped": ""}, "the policy drives"),
         ({"driver": "human", "owner": "the console"}, "the console drives"),
-        ({"driver": "human", "owner": ""}, "it holds: hands are off"),
+        ({"driver": "human", "owner": ""}, "it holds: no operator input"),
         ({"driver": "script"}, "the scene is being reset"),
         ({"driver": "human", "silent": "the device fell silent"}, "holds: the device fell silent"),
         ({"driver": "human", "paused": "paused"}, "it holds: paused"),
@@ -143,7 +143,7 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
 )
 def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
     assert describe_control(said).endswith(words)
-    assert describe_control({"driver": "script"}, records=True) == "it holds: hands are off"
+    assert describe_control({"driver": "script"}, records=True) == "it holds: no operator input"
 
 
 def test_devices_are_as_many_as_arms() -> None:
