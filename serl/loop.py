@@ -160,6 +160,7 @@ def run(
         if Event.STOP in events or Event.LOST in events:
             robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
         outcome, reason = _apply(outcome, events, halted, error)
+        outcome = outcome.shaped()  # after the operator, who may terminate the episode
         step = Step(
             key=key.at(index),
             observation=observation,
@@ -236,13 +237,14 @@ def _apply(
     if given := (Event.REWARD in events) - (Event.PENALTY in events):
         outcome = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
     cut = [reason for event, reason in ENDINGS.items() if event in events]
-    ended = Outcome(outcome.reward, truncated=True, provenance=outcome.provenance)
+    ended = replace(outcome, terminated=False, truncated=True, success=False)
+    labelled = replace(ended, terminated=True, truncated=False, provenance="human")
     if Event.DISCARD in events:
         return ended, cut[0]
     if Event.SUCCESS in events:
-        return Outcome(1.0, terminated=True, success=True, provenance="human"), EndReason.SUCCESS
+        return replace(labelled, reward=1.0, success=True), EndReason.SUCCESS
     if Event.FAILURE in events:
-        return Outcome(0.0, terminated=True, provenance="human"), EndReason.FAILURE
+        return replace(labelled, reward=0.0), EndReason.FAILURE
     if outcome.terminated:
         return outcome, EndReason.SUCCESS if outcome.success else EndReason.FAILURE
     if cut or interrupted:

@@ -52,6 +52,27 @@ class ToolPlace(BaseModel):
         return " and ".join(limits) or "anywhere"
 
 
+class ProgressConfig(BaseModel):
+    """Settings of the reward "progress": a sparse reward, shaped by the progress of the scene.
+
+    Progress is a number from 0 to 1; see `serl.shaping`.
+
+    Attributes:
+        success: kind of the sparse reward, which alone decides on success.
+        model: time-to-go model, written by `serl reward progress`; None: `reward.topic` has the
+            progress.
+        sha256: hash of that file when the run was created; None to skip the check.
+        weight: potential of full progress; a success has the reward 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    success: Literal["task", "human", "pose", "classifier"] = "task"
+    model: Path | None = None
+    sha256: str | None = None
+    weight: float = Field(1.0, gt=0, le=1000)
+
+
 class RewardConfig(BaseModel):
     """Settings of the reward and of the detection of success.
 
@@ -61,11 +82,12 @@ class RewardConfig(BaseModel):
         kind: "task", the task's own outcome; "classifier" of images; "pose" of the tool; "human",
             the operator's success and failure keys only; "vice", a reward that the learner learns
             during training (`serl.agents.vice`), with episodes that last until the time limit;
-            "topic", the number that a ROS node publishes; the name of a reward from an installed
-            package; or the path of a .py file.
+            "topic", the number that a ROS node publishes; "progress", a sparse reward shaped by the
+            progress of a scene; the name of a reward from an installed package; or the path of a
+            .py file.
         model: file of the classifier, written by `serl reward train`.
         sha256: hash of that file when the run was created; None to skip the check.
-        transfer: accept a classifier trained for another task with the same cameras.
+        transfer: accept a model trained for another task with the same observations.
         threshold: minimum probability of a classifier's detection, from 0 to 1; None for the
             model's own value. For the kind "topic" the least number of a success; None for 0.5.
         hold: k and n; a classifier's success needs a detection in k of the last n steps.
@@ -75,7 +97,8 @@ class RewardConfig(BaseModel):
         pose: base_T_tcp at success for the kind "pose": x y z, quaternion xyzw.
         tolerance_m: largest distance from `pose` along x, y and z, base frame.
         tolerance_rad: largest angle from `pose`.
-        topic: topic of the kind "topic"; relative to the namespace of the run, or absolute.
+        topic: topic of the kind "topic", or of the progress, from 0 to 1, of the kind "progress";
+            relative to the namespace of the run, or absolute.
         message: its type; a PointStamped has the number as x and counts from its stamp, a message
             without a stamp counts from its arrival.
         max_age_s: age of the newest message above which a step is a fault: its episode is void.
@@ -97,6 +120,7 @@ class RewardConfig(BaseModel):
     topic: str | None = Field(None, pattern=r"^/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*$", max_length=200)
     message: Literal["Float32", "Float64", "Bool", "PointStamped"] = "Float32"
     max_age_s: float = Field(0.3, gt=0, le=60)
+    progress: ProgressConfig = ProgressConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -105,11 +129,13 @@ class RewardConfig(BaseModel):
             raise ValueError(f"hold {self.hold}: expected k of n with 1 <= k <= n")
         if self.kind == "topic" and self.topic is None:
             raise ValueError("topic: expected the name of a ROS topic, such as /cell/done")
+        if self.kind == "progress" and (self.topic is None) == (self.progress.model is None):
+            raise ValueError("progress: expected either topic, or progress.model, not both")
         if self.kind != "topic" and self.threshold is not None and not 0 < self.threshold < 1:
             raise ValueError(f"threshold {self.threshold:g}: expected a number between 0 and 1")
-        if self.kind == "classifier" and self.model is None:
+        if self.success_kind == "classifier" and self.model is None:
             raise ValueError("model: a classifier needs the file that `serl reward train` wrote")
-        if self.kind == "pose":
+        if self.success_kind == "pose":
             if self.pose is None:
                 raise ValueError("pose: expected x y z and a quaternion xyzw")
             try:
@@ -117,6 +143,11 @@ class RewardConfig(BaseModel):
             except BadInput as error:
                 raise ValueError(f"pose: {error}") from None
         return self
+
+    @property
+    def success_kind(self) -> str:
+        """The kind of the reward that decides on success."""
+        return self.progress.success if self.kind == "progress" else self.kind
 
     @property
     def place(self) -> ToolPlace:
@@ -226,32 +257,39 @@ class PoseReward:
         return Judgement(float(success), success)
 
 
-class TopicReward:
-    """The number that another program publishes; a success from a threshold on.
+class TopicNumber:
+    """The number that another program publishes.
 
     Args:
-        config: `threshold` is used, and by the process that subscribes `topic`, `message` and
-            `max_age_s`.
+        config: the process that subscribes uses `topic`, `message` and `max_age_s`.
 
     Attributes:
         newest: returns the newest number, or raises `Silent` if it is too old; set by the process
             that subscribes to the topic.
     """
 
-    provenance = "topic"
-
     def __init__(self, config: RewardConfig) -> None:
         self.config = config
         self.newest: Callable[[], float] | None = None
+
+    def number(self) -> float:
+        """Return the newest number; raise `SerlError`, a fault of the step, without a fresh one."""
+        if self.newest is None:
+            raise SerlError("reward topic: this process subscribes to no topic")
+        return self.newest()
+
+
+class TopicReward(TopicNumber):
+    """The newest number of a topic as the reward; a success from `threshold` on."""
+
+    provenance = "topic"
 
     def begin(self, reading: Observation) -> None:
         """Do nothing: there is no state."""
 
     def __call__(self, reading: Observation) -> Judgement:
-        """Return the newest number; raise `SerlError`, a fault of the step, without a fresh one."""
-        if self.newest is None:
-            raise SerlError("reward topic: this process subscribes to no topic")
-        number, threshold = self.newest(), self.config.threshold
+        """Return the newest number; raise as `number`."""
+        number, threshold = self.number(), self.config.threshold
         return Judgement(number, number >= (0.5 if threshold is None else threshold))
 
 
@@ -373,7 +411,9 @@ class RewardedTask:
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
         """Return reward and success by `reward`, failure and time limit by the task."""
-        outcome = self._own(reading, index)
+        outcome = (
+            self.config.outcome(False, index) if self._apart else self._task.outcome(reading, index)
+        )
         self.solved, rated = outcome.success, self.reward(reading)
         failed = outcome.terminated and not outcome.success
         success = rated.success and not failed
@@ -406,8 +446,3 @@ class RewardedTask:
     def training_defaults(self) -> Mapping[str, Any]:
         """Return the tuned settings of the wrapped task."""
         return self._task.training_defaults()
-
-    def _own(self, reading: Observation, index: int) -> Outcome:
-        return (
-            self.config.outcome(False, index) if self._apart else self._task.outcome(reading, index)
-        )

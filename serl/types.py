@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,24 @@ class Observation:
     stamps: Mapping[str, float] = field(default_factory=dict)
 
 
+SHAPED = " + progress of "
+"""Text between the provenance of a reward and that of the potentials that shape it."""
+
+
+class Shaping(NamedTuple):
+    """Potentials that shape the reward of a step; see `serl.shaping`.
+
+    Attributes:
+        before: potential of the observation before the step.
+        after: discounted potential of the observation after it.
+        provenance: source of the potentials.
+    """
+
+    before: float
+    after: float
+    provenance: str
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The task's result of one step: reward, end of the episode, success.
@@ -55,6 +74,7 @@ class Outcome:
         truncated: the episode was cut (time limit, fault): bootstrap from the final observation.
         success: the task is solved.
         provenance: source of the reward: "truth", "classifier", "human"; "none" after a fault.
+        shaping: potentials that are not yet in the reward; None without shaping.
     """
 
     reward: float = 0.0
@@ -62,6 +82,21 @@ class Outcome:
     truncated: bool = False
     success: bool = False
     provenance: str = "truth"
+    shaping: Shaping | None = None
+
+    def shaped(self) -> Outcome:
+        """Return the outcome with its shaping in reward and provenance.
+
+        After a termination there is nothing to earn, so the potential there counts as 0. After a
+        truncation learning bootstraps, so the potential there stays.
+        """
+        if self.shaping is None:
+            return self
+        before, after, source = self.shaping
+        earned = self.reward + (0.0 if self.terminated else after) - before
+        return replace(
+            self, reward=earned, provenance=f"{self.provenance}{SHAPED}{source}", shaping=None
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from serl import plugins
-from serl.agents.config import ClassifierConfig, PretrainingConfig
+from serl.agents.config import ClassifierConfig, PretrainingConfig, TimeToGoConfig
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.plugin_settings import CHOICES
@@ -21,6 +21,7 @@ _MODELS: tuple[type[BaseModel], ...] = (
     TrainConfig,
     ClassifierConfig,
     PretrainingConfig,
+    TimeToGoConfig,
     *(type(plugins.load("task", name)().config) for name in plugins.names("task")),
 )
 # What may be as large as one likes: such a number of steps is "never", such a size "all of it".

@@ -31,7 +31,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
     assert plugins.names("sim") == ["arm", "bimanual", "car", "gymnasium"]
     assert plugins.names("renderer") == ["gl", "ray"]
     assert plugins.names("agent") == ["bc", "hybrid", "sac"]
-    assert plugins.names("reward") == ["classifier", "vice"]
+    assert plugins.names("reward") == ["classifier", "progress", "vice"]
 
 
 def test_listing_imports_nothing_heavy() -> None:

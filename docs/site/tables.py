@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from serl import plugins
-from serl.agents.config import ClassifierConfig, PretrainingConfig
+from serl.agents.config import ClassifierConfig, PretrainingConfig, TimeToGoConfig
 from serl.arm_profile import ArmProfile, Channel
 from serl.cli import main as cli
 from serl.cli import settings
@@ -205,6 +205,7 @@ _SETTINGS_OF = {
     "reward": "the settings `--reward.*` of a run",
     "classifier": "the settings of a classifier, as `--SETTING VALUE`",
     "pretraining": "the settings of pretraining, as `--SETTING VALUE`",
+    "progress": "the settings of a time-to-go model, as `--SETTING VALUE`",
 }
 _ANCHOR = {
     "run": "settings-of-a-run",
@@ -212,6 +213,7 @@ _ANCHOR = {
     "reward": "reward",
     "classifier": "training-of-a-classifier",
     "pretraining": "pretraining-of-an-encoder",
+    "progress": "training-of-a-time-to-go-model",
 }
 
 
@@ -337,6 +339,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "classifier": _of_model(ClassifierConfig),
     "pretraining": _of_model(PretrainingConfig),
+    "progress": _of_model(TimeToGoConfig),
     "guard": _of_model(GuardConfig),
     "arm_profile": _of_model(ArmProfile),
     "workspace": _of_model(Workspace),

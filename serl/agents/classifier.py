@@ -139,7 +139,7 @@ class Classifier:
             raise BadInput(f"reward model {path}: {error.strerror}") from error
         try:
             card, arrays = _card(data), safetensors.numpy.load(data)
-            _check_sizes(card, arrays)
+            check_sizes(networks(card), arrays)
             made = cls.create(card, torch.Generator())
             copy_into(made._tensors(), arrays)
         except (SafetensorError, CorruptData, SpecMismatch, ValueError, KeyError) as error:
@@ -288,9 +288,11 @@ def _card(data: bytes) -> Card:
         raise ValueError(f"card: {where}: {first['msg']}") from error
 
 
-def _check_sizes(card: Card, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Check that the file holds the sizes in the card, before allocating memory for them."""
-    for part, network in zip(("encoder", "head"), networks(card), strict=True):
+def check_sizes(
+    parts: tuple[Encoder, EnsembleMLP], arrays: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    """Check that a file holds the parameters of encoder and head, before allocating memory."""
+    for part, network in zip(("encoder", "head"), parts, strict=True):
         for name, shape in network.shapes.items():
             found = arrays.get(f"{part}.{name}")
             if found is None or found.shape != (1, *shape):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from serl.agents.classifier import Card, Classifier, imported_trunk, networks
-from serl.agents.config import ClassifierConfig
+from serl.agents.config import ClassifierConfig, SupervisedConfig
 from serl.agents.networks import Group, cosine, descend
 from serl.agents.resnet import Trunk
 from serl.errors import BadInput
 from serl.log.annotations import Samples
 from serl.reward import ToolPlace, may_be_there
 from serl.training.frames import random_brightness, random_shift
+from serl.types import Image
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -96,9 +97,9 @@ def _fit(
     fresh = Classifier.create(card, generator, trunk)
     groups = [Group(flat, config.learning_rate) for flat in (fresh.encoder_flat, fresh.head_flat)]
     rng = np.random.default_rng(config.seed)
-    augment = (
-        _copies(training, config, rng, trunk) if trunk else partial(_augment, training, config, rng)
-    )
+    augment: Callable[[Rows], dict[str, Tensor]] = partial(augmented, training.images, config, rng)
+    if trunk:
+        augment = trunk_features(training.images, config, config.copies, rng, trunk)
     for epoch in range(config.epochs):
         for group in groups:
             group.learning_rate = config.learning_rate * cosine(epoch / config.epochs)
@@ -154,8 +155,8 @@ def _batches(
         yield np.concatenate([rng.choice(kind, each) for kind in kinds])
 
 
-def _augment(
-    samples: Samples, config: ClassifierConfig, rng: np.random.Generator, rows: Rows
+def augmented(
+    images: Mapping[str, Image], config: SupervisedConfig, rng: np.random.Generator, rows: Rows
 ) -> dict[str, Tensor]:
     """Return copies of images, each with its own random shift and brightness."""
     return {
@@ -164,24 +165,28 @@ def _augment(
                 random_shift(frames, rows, config.crop_px, rng), config.brightness, rng
             )
         )
-        for name, frames in samples.images.items()
+        for name, frames in images.items()
     }
 
 
-def _copies(
-    samples: Samples, config: ClassifierConfig, rng: np.random.Generator, trunk: Trunk
+def trunk_features(
+    images: Mapping[str, Image],
+    config: SupervisedConfig,
+    copies: int,
+    rng: np.random.Generator,
+    trunk: Trunk,
 ) -> Callable[[Rows], dict[str, Tensor]]:
     """Precompute trunk features of some augmented copies of each image; return their sampler."""
-    count = len(samples.labels)
-    features: dict[str, list[Tensor]] = {name: [] for name in samples.images}
-    for start in range(0, config.copies * count, 64):
-        rows = np.arange(start, min(start + 64, config.copies * count)) % count
-        for name, images in _augment(samples, config, rng, rows).items():
-            features[name].append(trunk(images).half())
+    count = len(next(iter(images.values())))
+    features: dict[str, list[Tensor]] = {name: [] for name in images}
+    for start in range(0, copies * count, 64):
+        rows = np.arange(start, min(start + 64, copies * count)) % count
+        for name, seen in augmented(images, config, rng, rows).items():
+            features[name].append(trunk(seen).half())
     kept = {name: torch.cat(parts) for name, parts in features.items()}
 
     def augment(rows: Rows) -> dict[str, Tensor]:
-        picked = torch.from_numpy(rows + count * rng.integers(config.copies, size=len(rows)))
+        picked = torch.from_numpy(rows + count * rng.integers(copies, size=len(rows)))
         return {name: seen[picked].float() for name, seen in kept.items()}
 
     return augment

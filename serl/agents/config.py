@@ -38,7 +38,8 @@ class SACConfig(AgentConfig):
             "bc" 0.05.
         noise_correlation: correlation of the noise of successive steps in training; see
             `serl.agents.exploration`.
-        return_bounds: least and greatest possible return; the critic's target is clipped to it.
+        return_bounds: least and greatest possible return, without the shaping of the reward
+            "progress"; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
         actor_layer_norm: LayerNorm in the actor; None for `layer_norm`.
@@ -154,6 +155,26 @@ class ClassifierConfig(SupervisedConfig):
     copies: int = Field(4, ge=1, le=64)
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
+
+
+class TimeToGoConfig(SupervisedConfig):
+    """Hyper-parameters of time-to-go models, see `serl.agents.progress`.
+
+    Attributes:
+        held_out: share of the demonstrations for measurement only.
+        encoder: "none" to see the state alone; "resnet10" to see the images as well, by the frozen
+            ResNet-10 imported by `serl encoder import`.
+        copies: number of differently augmented copies of each image.
+        latent: features of each camera.
+        hidden: widths of the layer of the state and of the hidden layer.
+    """
+
+    epochs: int = Field(200, ge=1, le=100_000)
+    held_out: float = Field(0.2, gt=0, lt=0.5)
+    encoder: Literal["none", "resnet10"] = "none"
+    copies: int = Field(4, ge=1, le=64)
+    latent: Width = 64
+    hidden: Width = 128
 
 
 class VICEConfig(BaseModel):

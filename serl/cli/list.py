@@ -137,8 +137,9 @@ def _show_plugin(kind: plugins.Kind, name: str, word: str | None) -> None:
     _print_plugin(kind, name, _own_line(kind, name) if builtin else _summary(_load(kind, name), ""))
     choice = next((each for each in CHOICES.values() if each.kind == kind), None)
     if choice is not None:
-        needs_more = name in ("classifier", "pose") and kind == "reward"  # a model, or a pose
-        config = TrainConfig() if needs_more else resolve(choice.selection(name))
+        needs_more = ("classifier", "pose", "topic", "progress")  # a file, a pose or a topic
+        bare = kind == "reward" and name in needs_more
+        config = TrainConfig() if bare else resolve(choice.selection(name))
         found = _settings(getattr(config, choice.field), f"{choice.field}.")
     elif kind == "device":
         group = name if name in TeleopConfig.model_fields else "device"

@@ -55,7 +55,7 @@ _GROUPS = {
     "demos": "import demonstrations, or remove the newest one",
     "encoder": "import or pretrain image encoders",
     "task": "teach a task at a real arm",
-    "reward": "collect and label images, train and audit success classifiers",
+    "reward": "collect and label images, train and audit models of success and of progress",
 }
 _DAY = ("doctor", "record", "train", "replay", "eval", "run")
 """The commands of a working day, in their order."""
@@ -139,6 +139,11 @@ COMMANDS = {
     ),
     "reward train": Command(
         "reward:train", "train a model of success on labelled images", settings="classifier"
+    ),
+    "reward progress": Command(
+        "progress:train",
+        "train a model of the time until success on demonstrations",
+        settings="progress",
     ),
     "reward audit": Command(
         "reward:audit_model",

@@ -130,7 +130,7 @@ def _record_person(options: argparse.Namespace) -> int:
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})
     task = make_rewarded_task(run.config)
     unjudged = options.robot is not None and lacks_success_test(make_task(run.config))
-    if unjudged and run.config.reward.kind == "task":
+    if unjudged and run.config.reward.success_kind == "task":
         print(NO_REWARD, flush=True)
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         recorded = Recording(run.path, run.episodes(ACTOR))

@@ -109,7 +109,7 @@ def deploy(
     print(f"policy: checkpoint {' or '.join(f'{int(path.name):,}' for path in paths)}", flush=True)
     arm = arm_of(run)
     unjudged = arm is not None and lacks_success_test(make_task(run.config))
-    if unjudged and run.config.reward.kind == "task":
+    if unjudged and run.config.reward.success_kind == "task":
         print(NO_REWARD, flush=True)
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)

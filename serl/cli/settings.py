@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from serl.agents.config import ClassifierConfig, PretrainingConfig
+from serl.agents.config import ClassifierConfig, PretrainingConfig, TimeToGoConfig
 from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import leaves, merge, unit_of
@@ -112,7 +112,7 @@ def names(kind: str) -> set[str]:
     if kind == "run":
         return {*TrainConfig.model_fields}
     config, prefix = _defaults(kind, ())
-    more = {"task_config"} if kind == "pretraining" else set()
+    more = {"pretraining": {"task_config"}, "progress": {"task_config", "observe"}}.get(kind, set())
     return {prefix.rstrip(".")} if prefix else {*type(config).model_fields, *more}
 
 
@@ -122,6 +122,8 @@ def _defaults(kind: str, overrides: Sequence[str]) -> tuple[BaseModel, str]:
         return ClassifierConfig(), ""
     if kind == "pretraining":
         return PretrainingConfig(), ""
+    if kind == "progress":
+        return TimeToGoConfig(), ""
     config = _with_plugins(overrides)
     return (config, "") if kind == "run" else (getattr(config, kind), f"{kind}.")
 

@@ -131,7 +131,11 @@ def demonstrate(run: RunFolder, display: Display) -> None:
     by_hand = config.demonstrator == "human"
     whose = "a simulated person" if by_hand else "the scripted expert"
     display.print_line(f"recording {config.demos} demonstrations of {whose}")
-    is_self_rewarded = config.reward.kind in ("human", "vice", "topic")  # the expert's own success
+    is_self_rewarded = config.reward.success_kind in (
+        "human",
+        "vice",
+        "topic",
+    )  # the expert's own success
     task = make_demonstrated_task(config, with_reward=not is_self_rewarded)
     key = EpisodeKey(run.name, EXPERT, time.time_ns(), 0)
     scratch = run.path / ".demonstrations"

@@ -1,6 +1,7 @@
-"""Rewards that other programs publish: the subscription of `--reward.kind topic`.
+"""Numbers that other programs publish: the subscription of `reward.topic`.
 
-A limit switch, a PLC or a vision model publishes a number; the newest one is the reward of a step.
+A limit switch, a PLC or a vision model publishes a number; the newest one is the reward of a step,
+or the progress that shapes it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from geometry_msgs.msg import PointStamped
 from std_msgs.msg import Bool, Float32, Float64
 
 from serl.errors import BadInput, Silent
-from serl.reward import RewardConfig, RewardedTask, TopicReward
+from serl.reward import RewardConfig, RewardedTask, TopicNumber
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
+from serl.shaping import ShapedTask
 from serl.task import Task
 
 KINDS = {kind.__name__: kind for kind in (Float32, Float64, Bool, PointStamped)}
@@ -23,9 +25,12 @@ KINDS = {kind.__name__: kind for kind in (Float32, Float64, Bool, PointStamped)}
 
 def connect_reward(node: RosNode, task: Task) -> None:
     """Subscribe to the topic of a task's reward; do nothing for other rewards."""
-    if not isinstance(task, RewardedTask) or not isinstance(task.reward, TopicReward):
+    if not isinstance(task, RewardedTask):
         return
-    feed = reward_feed(node, task.reward.config)
+    source = task.shaper.progress if isinstance(task, ShapedTask) else task.reward
+    if not isinstance(source, TopicNumber):
+        return
+    feed = reward_feed(node, source.config)
 
     def newest() -> float:
         try:
@@ -33,7 +38,7 @@ def connect_reward(node: RosNode, task: Task) -> None:
         except Silent as error:
             raise Silent(f"reward: {error}") from None
 
-    task.reward.newest = newest
+    source.newest = newest
 
 
 def reward_feed(node: RosNode, config: RewardConfig) -> Feed[float]:

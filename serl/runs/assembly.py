@@ -54,6 +54,9 @@ def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     """
     threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
     own: dict[str, Any] = {"threads": threads}
+    bounds = getattr(config.agent, "return_bounds", None)
+    if bounds is not None and config.reward.kind == "progress":  # see `serl.shaping`
+        own["return_bounds"] = (bounds[0] - config.reward.progress.weight, bounds[1])
     if config.agent.encoder_weights == "auto" and is_real(config.robot):
         own["encoder_weights"] = None  # those of "auto" were trained on simulated images
     return _agent(spec, config.agent.model_copy(update=own), seed)
@@ -105,7 +108,7 @@ def make_human(
         planned_steps=config.steps,
         steps_before=steps_before,
         trained=trained,
-        labels=config.reward.kind == "human",
+        labels=config.reward.success_kind == "human",
         seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
     )
     human: Teleop = plugins.load("person", config.intervention).create(config.human, training)

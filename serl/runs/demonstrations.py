@@ -14,7 +14,8 @@ from serl.log.episode_reader import count_records, episode_paths, read_episode, 
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
-from serl.runs.task_setup import for_recording, make_spec, make_task
+from serl.runs.task_setup import for_recording, make_shaper, make_spec, make_task
+from serl.shaping import is_shaped
 from serl.specs import Spec
 from serl.task import DemonstrationTask, SimulatedTask
 from serl.teleop.human_motion import HumanMotion
@@ -106,6 +107,53 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
         if isinstance(task, DemonstrationTask) and episode.success and _is_wider(path, specs):
             episode = task.relabel(episode)
         yield episode
+
+
+def shape_for(config: TrainConfig) -> Callable[[Episode, object], Episode]:
+    """Return the function that gives a recorded episode the rewards that a run learns from.
+
+    With the reward "progress" a time-to-go model shapes sparse rewards; rewards that were shaped in
+    the same way when they were recorded stay. The kind "vice" uses no recorded reward. The second
+    argument names the recording in errors. The function raises `SpecMismatch` for rewards that were
+    shaped in another way.
+
+    Raises:
+        BadInput: see `make_shaper`.
+    """
+    shaper = make_shaper(config)
+
+    def shape(episode: Episode, source: object) -> Episode:
+        if config.reward.kind == "vice":
+            return episode
+        try:
+            done = is_shaped(episode, shaper.provenance if shaper else "")
+        except SpecMismatch as error:
+            raise SpecMismatch(f"{source}: {error}") from None
+        if shaper is None or done:
+            return episode
+        if config.reward.topic is not None:
+            raise SpecMismatch(
+                f"{source}: holds no progress of {config.reward.topic}, which shapes the reward: "
+                f"expected a recording with {shaper.provenance} (serl record, with the same "
+                "reward.* and agent.discount)"
+            )
+        return shaper.shaped(episode)
+
+    return shape
+
+
+def check_rewards(config: TrainConfig) -> None:
+    """Check, before a run is made, that rewards of its demonstrations fit; raise as `shape_for`."""
+    shape, specs = shape_for(config), specs_of(config)
+    for folder in config.demo_paths:
+        for path in episode_paths(folder)[:1]:
+            shape(_read(path, specs), folder)
+    of_topic = config.reward.kind == "progress" and config.reward.topic is not None
+    if config.demos and not config.demo_paths and of_topic:
+        raise BadInput(
+            f"demos: {config.demos}: no script publishes {config.reward.topic}, which shapes the "
+            "reward: expected recordings made with it (serl record), or --demos 0"
+        )
 
 
 def demonstrated_settings(config: TrainConfig) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from serl.agents.encoder_weights import starting_file
 from serl.agents.trunk_weights import digest_of_trunk
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_reader import PART, SEALED, episode_paths, read_episode, read_spec
-from serl.reward import RewardConfig
+from serl.reward import ProgressConfig, RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.checkpoint import best, load, load_latest
 from serl.runs.config import InitFrom, Part, TrainConfig
@@ -45,6 +45,7 @@ _REWARD_SETTINGS: dict[str, tuple[str, ...]] = {
     "classifier": ("model", "threshold", "hold", "tool_low_m", "tool_high_m"),
     "pose": ("pose", "tolerance_m", "tolerance_rad"),
     "topic": ("topic", "message", "threshold"),
+    "progress": ("topic", "message", "progress"),
 }
 _NEEDS = {"encoder": _OBSERVATION, "normaliser": _OBSERVATION}
 """Fields of the spec in which a part has to agree; other parts need all fields."""
@@ -174,11 +175,20 @@ def _shorten(difference: str) -> str:
 def _data_misfit(theirs: TrainConfig, mine: TrainConfig) -> str:
     """Return the reason why steps of the other run cannot be learned from; empty if they can."""
     there, here = make_task(theirs), make_task(mine)
-    trusted = theirs.reward.kind in _GROUND_TRUTH
+    of_topic = mine.reward.kind == "progress" and mine.reward.topic is not None
+    trusted = theirs.reward.kind in _GROUND_TRUTH and not of_topic  # only a model can shape them
     if mine.init_from.data == "steps":
-        trusted = mine.reward.kind == "vice" or (trusted and mine.reward.kind in _GROUND_TRUTH)
+        trusted = mine.reward.kind == "vice" or (
+            trusted and mine.reward.success_kind in _GROUND_TRUTH
+        )
+    alone = "(init_from.data none takes its networks alone)"
     if not trusted and (difference := _reward_difference(theirs.reward, mine.reward)):
-        return f"{difference} (init_from.data none takes its networks alone)"
+        return f"{difference} {alone}"
+    discounts = theirs.agent.discount, mine.agent.discount
+    if theirs.reward.kind == "progress" and discounts[0] != discounts[1]:
+        return "their rewards are shaped for agent.discount {}, here it is {} {}".format(
+            *discounts, alone
+        )
     if difference := _difference(make_spec(there), make_spec(here), set()):
         return difference
     if not isinstance(there, DemonstrationTask) or not isinstance(here, DemonstrationTask):
@@ -189,7 +199,8 @@ def _data_misfit(theirs: TrainConfig, mine: TrainConfig) -> str:
 
 def _reward_difference(theirs: RewardConfig, mine: RewardConfig) -> str:
     """Return the reward setting in which the runs differ; empty if their rewards are the same."""
-    for name in ("kind", *_REWARD_SETTINGS.get(mine.kind, ())):
+    kinds = (mine.kind, mine.success_kind)
+    for name in ("kind", *(name for kind in kinds for name in _REWARD_SETTINGS.get(kind, ()))):
         there, here = (_comparable_setting(each, name) for each in (theirs, mine))
         if there != here:
             return f"their rewards are of reward.{name} {there}, here it is {here}"
@@ -197,20 +208,28 @@ def _reward_difference(theirs: RewardConfig, mine: RewardConfig) -> str:
 
 
 def _reward_line(theirs: RewardConfig, mine: TrainConfig) -> tuple[str, ...]:
-    """Return a message if data with different rewards enters replay; "vice" learns its own."""
+    """Return a message if data with different rewards enters replay.
+
+    The kind "vice" learns its own, and "progress" shapes the others.
+    """
     entering, other = mine.init_from.data, _reward_difference(theirs, mine.reward)
-    if entering == "none" or mine.reward.kind == "vice" or not other:
+    if entering == "none" or mine.reward.kind in ("vice", "progress") or not other:
         return ()
     return (f"its {entering} keep their rewards: {other}",)
 
 
 def _comparable_setting(reward: RewardConfig, name: str) -> object:
     """Return a reward setting; for a model file, whose path may change, its digest if known."""
-    if name != "model" or reward.model is None:
-        return getattr(reward, name)
-    if reward.sha256 is None and not reward.model.is_file():
-        return reward.model
-    return (reward.sha256 or digest_of(reward.model))[:12]
+    if name == "progress":
+        success, weight = reward.progress.success, reward.progress.weight
+        return f"{success}, weight {weight:g}, model {_digest(reward.progress)}"
+    return _digest(reward) if name == "model" else getattr(reward, name)
+
+
+def _digest(owner: RewardConfig | ProgressConfig) -> object:
+    if owner.model is None or (owner.sha256 is None and not owner.model.is_file()):
+        return owner.model
+    return (owner.sha256 or digest_of(owner.model))[:12]
 
 
 def _shape(array: object) -> str:

@@ -64,13 +64,13 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
-    if not getattr(task, "decides_success", True) and config.reward.kind == "task":
+    if not getattr(task, "decides_success", True) and config.reward.success_kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} does not decide on success itself: expected "
             "classifier, pose, human, vice or topic"
         )
     poses = ", ".join(f"{name}_pose" for name in task.scene.tracked)
-    if needs_unmeasured_poses(task) and config.reward.kind == "task":
+    if needs_unmeasured_poses(task) and config.reward.success_kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} judges itself by {poses}, which nothing measures on "
             "a real arm with this policy: expected classifier, pose, human, vice or topic"
@@ -125,7 +125,7 @@ def describe_classifier_bounds(config: TrainConfig, task: SimulatedTask) -> str:
 
     Empty in simulation, and for other kinds of rewards.
     """
-    if not is_real(config.robot) or config.reward.kind != "classifier":
+    if not is_real(config.robot) or config.reward.success_kind != "classifier":
         return ""
     if (place := config.reward.place) != ToolPlace():
         return (

@@ -31,7 +31,7 @@ from serl.runs.checkpoint import (
     load_latest,
 )
 from serl.runs.config import TrainConfig
-from serl.runs.demonstrations import read_demonstrations
+from serl.runs.demonstrations import read_demonstrations, shape_for
 from serl.runs.folder import RunFolder
 from serl.runs.inheritance import inherit, inherited_episodes, link_episodes
 from serl.runs.replica import Replica
@@ -347,6 +347,7 @@ class Continuation:
         """Yield the successful episodes of recordings and of the run in `init_from`."""
         config = self._folder.config
         recorded = (self._folder.demonstrations,) if config.demos else ()
+        shape = shape_for(config)
         for folder in config.demo_paths or recorded:
             paths, kept = episode_paths(folder), 0
             if not paths:
@@ -354,7 +355,7 @@ class Continuation:
             for episode in read_demonstrations(folder, config):
                 if episode.end is not None and episode.success:
                     kept += 1
-                    yield from episode.steps
+                    yield from shape(episode, folder).steps
                     yield episode.end
             if not kept:
                 raise BadInput(f"{folder}: none of its {len(paths)} episodes is a success")
@@ -371,8 +372,9 @@ class Continuation:
 
     def _inherited_records(self, purpose: str) -> Iterator[Record]:
         origin, episodes, steps = self._folder.config.init_from, 0, 0
+        shape = shape_for(self._folder.config)
         for episode in inherited_episodes(origin, self._folder.inherited, self.spec):
-            yield from episode.steps
+            yield from shape(episode, origin.run).steps
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)
         self._notify(f"{episodes} episodes, {steps:,} steps of {origin.run} are {purpose}")

@@ -13,10 +13,15 @@ from serl.arm_profile import is_real, load_robot
 from serl.errors import BadInput
 from serl.log.wandb_run import check_wandb
 from serl.reset import ResetConfig
-from serl.reward import RewardConfig
+from serl.reward import ProgressConfig, RewardConfig
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, expand_abbreviations, resolve, stage_configs
-from serl.runs.demonstrations import check_recordings, demonstrated_settings, specs_of
+from serl.runs.demonstrations import (
+    check_recordings,
+    check_rewards,
+    demonstrated_settings,
+    specs_of,
+)
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import without_unknown
@@ -104,6 +109,7 @@ def _check_settings(config: TrainConfig) -> list[Spec]:
     specs = [make_spec(make_task(stage)) for stage in stages]
     for stage, spec in zip(stages, specs, strict=True):
         check_recordings(stage.demo_paths, *specs_of(stage))
+        check_rewards(stage)
         _check_positives(stage, spec)
     if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
         raise BadInput("vice.positives: are for --reward.kind vice alone")
@@ -127,7 +133,7 @@ def _resolve_files(config: TrainConfig, specs: Sequence[Spec]) -> dict[str, Any]
     trunk = with_trunk(config.agent)
     return {
         "demo_paths": tuple(each.resolve() for each in config.demo_paths),
-        "reward": config.reward.model_copy(update=_pin_model(config.reward)),
+        "reward": config.reward.model_copy(update=_pin_reward(config.reward)),
         "reset": config.reset.model_copy(update=_pin_model(config.reset)),
         "vice": config.vice.model_copy(update={"positives": positives}),
         "init_from": origin,
@@ -221,8 +227,14 @@ _TUNED_FOR_AGENT = (
 )
 
 
-def _pin_model(config: RewardConfig | ResetConfig) -> dict[str, Any]:
-    """Return the absolute path and the digest of a classifier's file; {} without one."""
+def _pin_reward(reward: RewardConfig) -> dict[str, Any]:
+    """Return the absolute paths and the digests of the files of a reward."""
+    progress = reward.progress.model_copy(update=_pin_model(reward.progress))
+    return {**_pin_model(reward), "progress": progress}
+
+
+def _pin_model(config: RewardConfig | ResetConfig | ProgressConfig) -> dict[str, Any]:
+    """Return the absolute path and the digest of a model's file; {} without one."""
     if config.model is None:
         return {}
     model = config.model.resolve()

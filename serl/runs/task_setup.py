@@ -15,6 +15,7 @@ from serl.real_task import as_simulated
 from serl.reward import NoReward, PoseReward, RewardedTask, TopicReward
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import lacks_success_test, needs_unmeasured_poses
+from serl.shaping import ShapedTask, Shaper, TopicProgress
 from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
@@ -66,10 +67,10 @@ def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> Si
 
     Args:
         config: settings of the run.
-        with_reward: use the configured reward, as `make_rewarded_task`.
+        with_reward: use the configured reward, as `make_unshaped_task`.
 
     Raises:
-        BadInput: see `check_hand`; if `with_reward`, see `make_rewarded_task`.
+        BadInput: see `check_hand`; if `with_reward`, see `make_unshaped_task`.
     """
     task = make_task(config)
     if config.demonstrator == "human":
@@ -77,7 +78,7 @@ def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> Si
         longer = {"time_limit_s": TIME_FACTOR * task.config.time_limit_s}
         given = merge(config.task_config, longer)
         config = config.model_copy(update={"task_config": given})
-    return make_rewarded_task(config) if with_reward else make_task(config)
+    return make_unshaped_task(config) if with_reward else make_task(config)
 
 
 def check_topics(task: SimulatedTask, pair: bool = False) -> None:
@@ -106,7 +107,28 @@ def check_one_tool(task: SimulatedTask) -> None:
 
 
 def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
-    """Return the task with the configured reward.
+    """Return the task with the configured reward; raise as its two parts below."""
+    unshaped, shaper = make_unshaped_task(config), make_shaper(config)
+    return unshaped if shaper is None else ShapedTask(unshaped, shaper)
+
+
+def make_shaper(config: TrainConfig) -> Shaper | None:
+    """Return the shaping of the reward "progress"; None for other kinds.
+
+    Raises:
+        BadInput: the time-to-go model is absent, damaged, or made for another task or observation.
+    """
+    if config.reward.kind != "progress":
+        return None
+    progress, discount = TopicProgress(config.reward), config.agent.discount
+    if config.reward.progress.model is not None:
+        learned, spec = plugins.load("reward", "progress"), make_spec(make_task(config))
+        progress = learned(config.reward, spec, discount)
+    return Shaper(progress, config.reward.progress.weight, discount)
+
+
+def make_unshaped_task(config: TrainConfig) -> SimulatedTask:
+    """Return the task with the configured source of success, and its unshaped reward.
 
     With a classifier its observations also hold `private_views`, if they are logged. On a real arm
     that does not measure the poses of the task's own reward, the default reward is a person's.
@@ -114,7 +136,7 @@ def make_rewarded_task(config: TrainConfig) -> SimulatedTask:
     Raises:
         BadInput: the reward model is absent, damaged, or made for another task or other cameras.
     """
-    task, kind = make_task(config), config.reward.kind
+    task, kind = make_task(config), config.reward.success_kind
     apart = is_real(config.robot) and needs_unmeasured_poses(task)
     if kind == "task" and not (is_real(config.robot) and lacks_success_test(task)):
         return task
@@ -142,7 +164,7 @@ def renderer_of(config: TrainConfig) -> str:
 def logged_views(config: TrainConfig) -> Mapping[str, View]:
     """Return the camera views in an actor's log; the learner gets only the policy's views."""
     task = make_task(config).config
-    private = config.reward.kind == "classifier" and config.log.private_views
+    private = config.reward.success_kind == "classifier" and config.log.private_views
     return task.all_views if private else task.policy_views
 
 

@@ -13,7 +13,7 @@ from serl.log.annotations import StepKey, append_labels
 from serl.loop import Observer
 from serl.teleop.mux import SCRIPT, TeleopMux
 from serl.teleop.stop import StopLatch
-from serl.types import Action, ActionSource, End, EndReason, Key, Step
+from serl.types import SHAPED, Action, ActionSource, End, EndReason, Key, Step
 
 TWICE_S = 0.7
 """Seconds after an episode-ending event in which further labels belong to that episode."""
@@ -67,7 +67,7 @@ class HumanInput(Observer):
         self._runs = self._resets = False
         self._pending: deque[tuple[Event, str]] = deque()
         self._sources: dict[Event, str] = {}
-        self._labels: dict[Key, bool] = {}
+        self._labelled: Key | None = None  # the end that an operator labelled
 
     def add_event(self, event: Event, by: str) -> str:
         """Queue an operator event; return why it is rejected, or an empty string. Thread-safe.
@@ -133,9 +133,8 @@ class HumanInput(Observer):
     def on_step(self, step: Step) -> None:
         """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
         self._resets = step.source is ActionSource.SCRIPT and (self._resets or step.key.index == 0)
-        if step.terminated and step.reward_provenance == _HUMAN:
-            end_key = replace(step.key, index=step.key.index + 1)
-            self._labels = {end_key: step.reward > 0}
+        if step.terminated and step.reward_provenance.partition(SHAPED)[0] == _HUMAN:
+            self._labelled = replace(step.key, index=step.key.index + 1)
 
     def on_end(self, end: End) -> None:
         """Store the label; hold the robot if a stop or a lost device cut the episode."""
@@ -171,8 +170,7 @@ class HumanInput(Observer):
         return ""
 
     def _label(self, end: End) -> None:
-        success = self._labels.pop(end.key, None)
-        if success is not None and not self._resets:
+        if end.key == self._labelled and not self._resets:
             place = StepKey(end.key.epoch, end.key.episode, end.key.index)
-            by = self._sources.get(Event.SUCCESS if success else Event.FAILURE) or "a person"
-            append_labels(self._folder, [(place, int(success))], by)
+            by = self._sources.get(Event.SUCCESS if end.success else Event.FAILURE) or "a person"
+            append_labels(self._folder, [(place, int(end.success))], by)

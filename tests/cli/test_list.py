@@ -63,7 +63,7 @@ def test_plugins_are_filtered_by_kind_and_by_word(capsys: pytest.CaptureFixture[
     assert line.split()[:2] == ["task", "pick_cube"]
 
 
-@pytest.mark.parametrize("kind", ["classifier", "pose", "spacemouse", "bc"])
+@pytest.mark.parametrize("kind", ["classifier", "pose", "topic", "progress", "spacemouse", "bc"])
 def test_a_plugin_is_listed_with_its_settings(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

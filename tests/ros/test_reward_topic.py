@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,20 @@ from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError, Silent
 from serl.loop import EpisodeKey, Observer, Result, run
 from serl.policy import ZeroPolicy
-from serl.reward import RewardConfig, RewardedTask, TopicReward
+from serl.reward import RewardConfig, RewardedTask, TopicNumber
 from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode
+from serl.ros.nodes.actor import _make_actor
+from serl.ros.people.recorder import recording_station
 from serl.ros.reward_topic import connect_reward, reward_feed
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
+from serl.runs.assembly import DrivenArm, RunSite
 from serl.runs.config import resolve
-from serl.runs.task_setup import make_rewarded_task
+from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_rewarded_task, make_task
+from serl.shaping import ShapedTask
+from serl.task import Task
 from serl.training.evaluation import void_cause
 from serl.types import EndReason, Step
 
@@ -72,13 +79,14 @@ def episode(task: RewardedTask, robot: SimulatedRobot, seen: Steps) -> Result:
     return run(robot, task, ZeroPolicy(robot.action_spec), clock, key, [seen])
 
 
-def newest(task: RewardedTask) -> float:
-    assert isinstance(task.reward, TopicReward)
-    assert task.reward.newest is not None
-    return task.reward.newest()
+def newest(task: Task) -> float:
+    assert isinstance(task, RewardedTask)
+    source = task.shaper.progress if isinstance(task, ShapedTask) else task.reward
+    assert isinstance(source, TopicNumber)
+    return source.number()
 
 
-def fresh(task: RewardedTask) -> bool:
+def fresh(task: Task) -> bool:
     try:
         newest(task)
     except Silent:
@@ -119,6 +127,26 @@ def test_a_reward_that_falls_silent_makes_the_episode_void(tmp_path: Path) -> No
     assert re.fullmatch(line, result.fault)
     assert void_cause(result.reason, result.fault) == "reward"
     assert (seen.steps[0].reward_provenance, seen.steps[0].truncated) == ("none", True)
+
+
+@pytest.mark.parametrize("kind", ["topic", "progress"])
+def test_actor_and_recorder_subscribe_to_the_topic(tmp_path: Path, kind: str) -> None:
+    reward = {"kind": kind, "topic": "/cell/done", "message": "Float32", "max_age_s": STALE_S}
+    config = resolve({"task": "reach", "demos": 0, "reward": reward, "intervention": "none"})
+    folder = RunFolder.create(tmp_path, config, datetime.now())
+    with published(tmp_path, "Float32") as process:
+        put(process, "0.25")
+        with RosNode("actor0", folder.path, local=True) as node, ExitStack() as logs:
+            robot = plugins.make_simulation(make_task(config))
+            arm = DrivenArm(logs.enter_context(robot))
+            actor = _make_actor(node, folder, config, "actor0", arm, RunSite(), [], logs)
+            eventually(lambda: fresh(actor.task))
+            assert newest(actor.task) == 0.25
+        task, clock = make_rewarded_task(config), VirtualClock(lambda dt_s: None, 10.0)
+        with recording_station(folder, robot, clock, [], {}, lambda: None) as station:
+            station.connect(task)
+            eventually(lambda: fresh(task))
+            assert newest(task) == 0.25
 
 
 def test_a_number_counts_from_its_stamp_and_must_be_finite(tmp_path: Path) -> None:

@@ -434,6 +434,7 @@ AT_GOAL = {"kind": "pose", "pose": POSE}
 SEEN = {"kind": "classifier", "model": "m.safetensors", "sha256": "1" * 64}
 VICE = {"kind": "vice"}
 HUMAN = {"kind": "human"}
+NEAR = {"kind": "progress", "topic": "/cell/near"}
 
 
 @pytest.mark.parametrize(
@@ -457,6 +458,12 @@ HUMAN = {"kind": "human"}
         (HUMAN, {}, "steps", ""),
         ({}, SEEN, "successes", ""),
         (VICE, {}, "none", ""),
+        (NEAR, {}, "steps", "of reward.kind progress, here it is task"),
+        (NEAR, NEAR | {"topic": "/other"}, "steps", "reward.topic /cell/near, here it is /other"),
+        (NEAR, NEAR | {"progress": {"weight": 2}}, "steps", "task, weight 1, model None, here it"),
+        (NEAR, NEAR, "steps", ""),
+        (NEAR, VICE, "steps", ""),
+        (HUMAN, NEAR, "successes", "of reward.kind human, here it is progress"),
     ],
 )
 def test_steps_that_were_judged_otherwise_do_not_enter(

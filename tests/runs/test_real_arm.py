@@ -164,7 +164,7 @@ def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path
     assert describe_classifier_bounds(simulated, make_task(simulated)) == ""
     config = run_settings("pick_cube", {}, {**arm, "reward": reward})
     assert config.reward.place == ToolPlace()
-    assert "asked wherever the tool is (pick_cube has a place of a simulated table)" in (
+    assert "queried wherever the tool is (pick_cube has a place of a simulated table)" in (
         describe_classifier_bounds(config, make_task(config))
     )
     assert "tool_low_m" not in overrides(config), "it is what a run there has by default"

@@ -11,6 +11,8 @@ from serl.intervention import Event, Teleop
 from serl.log.annotations import LABELS_FILE, StepKey, read_labels
 from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.policy import ZeroPolicy
+from serl.reward import RewardConfig
+from serl.shaping import ShapedTask, Shaper, TopicProgress
 from serl.specs import ArraySpec
 from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import TeleopMux
@@ -30,7 +32,8 @@ class Office:
         self.desk = HumanInput(
             TeleopMux([self.bench.person]), self.hold, folder, LastEnd(self.bench.pad.now_s)
         )
-        self.robot, self.task = FakeRobot(), FakeTask()
+        self.robot = FakeRobot()
+        self.task: FakeTask | ShapedTask = FakeTask()
         self.records: list[Record] = []
         self.at: dict[int, Callable[[], object]] = {}
         self.episode = 0
@@ -85,9 +88,14 @@ class TestDesk(TeleopSuite):
 
 
 @pytest.mark.parametrize(("event", "label"), [(Event.SUCCESS, 1), (Event.FAILURE, 0)])
+@pytest.mark.parametrize("shaped", [False, True])
 def test_what_a_person_says_is_a_label_with_its_origin(
-    office: Office, event: Event, label: int
+    office: Office, event: Event, label: int, shaped: bool
 ) -> None:
+    if shaped:  # whatever shaping makes of the reward
+        progress = TopicProgress(RewardConfig(kind="progress", topic="/near"))
+        progress.newest = lambda: 0.9
+        office.task = ShapedTask(FakeTask(), Shaper(progress, 2.0, 0.9))
     office.at[4] = office.say(event)
     assert office.run().success == bool(label)
     assert read_labels(office.folder) == {StepKey(7, 0, 5): label}

@@ -37,7 +37,7 @@ from serl.runs.deployment import FixedWeights, TrialResult, append_trial_result,
 from serl.runs.folder import RunFolder
 from serl.runs.race import TrialPlan
 from serl.runs.scene_reset import is_attended, make_scene_reset
-from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
+from serl.runs.task_setup import make_spec, make_task, make_unshaped_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
 from serl.training.actor import Actor, Site
@@ -139,7 +139,7 @@ class _DeploymentSite(Site):
         config, self._epoch = folder.config, time.time_ns()
         self.simulated = not is_real(config.robot)
         self._task: SimulatedTask = (
-            make_task(config) if self.simulated else make_rewarded_task(config)
+            make_task(config) if self.simulated else make_unshaped_task(config)
         )
         connect_reward(node, self._task)
         rate_hz = self._task.config.rate_hz

@@ -1,0 +1,47 @@
+"""`serl reward progress`, from demonstrations to the run that uses the model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from serl.cli import main as cli
+
+from .test_main import Serl, refused, serl
+
+__all__ = ["serl"]  # the fixture
+
+PAGE = (Path(__file__).parents[2] / "docs/howto/progress.md").read_text(encoding="utf-8")
+
+
+def test_a_model_of_the_remaining_time_is_trained_measured_and_used(serl: Serl) -> None:
+    record, train, use = (
+        line.replace("pick_cube", "reach").split()[1:]
+        for line in re.findall(r"^serl .*(?:demos$|safetensors$)", PAGE, re.MULTILINE)[:3]
+    )
+    assert (train[:2], use[0]) == (["reward", "progress"], "train")
+    assert serl(*["6" if word == "20" else word for word in record])[0] == cli.DONE
+    quick = ("--epochs", 20, "--threads", 1)
+    code, text, errors = serl(*train, *quick)
+    assert (code, errors) == (cli.DONE, "")
+    assert re.search(
+        r"^mean error on 1 of 6 demonstrations, .*: \d\.\d\d s \(the best c", text, re.M
+    )
+    assert f"next: serl {' '.join(use)}" in text
+    for words, part in (
+        (
+            ["reward", "progress", "reach", "absent", "--out", "m.safetensors"],
+            "absent: no such fol",
+        ),
+        (["reward", "progress", "reach", "demos", "--out", "m.pt"], "must end in .safetensors"),
+        ([*train, "--epochs", "0"], "epochs: "),
+        ([*train, "--encoder", "resnet10"], "these observations have no images"),
+        (
+            ["reward", "progress", "pick_cube", "demos", "--out", "m.safetensors"],
+            "demonstrates some",
+        ),
+        (["train", "pick_cube", *use[4:]], "trained for reach, not for pick_cube"),
+        (["train", "reach", "--reward.kind", "progress"], "expected either topic, or progress.mod"),
+    ):
+        assert part in refused(serl, *words), words
+    assert not Path("runs").exists()
