@@ -225,8 +225,10 @@ async def _a_session(training: Training, folder: Path) -> None:
         await says(page, "Stopped")
         await ended(training, ["success", "stopped"])
         assert await asyncio.to_thread(training.rests)
-        training.command.child("serl.ros.nodes.actor").kill()
+        actor = training.command.child("serl.ros.nodes.actor")
+        actor.suspend()  # its successor may be there before the page has missed it
         await says(page, "Nobody drives")
+        actor.kill()
         await says(page, "Stopped")  # which outlives the process
         assert await asyncio.to_thread(training.rests)
         await page.hit("KeyG")
