@@ -1,10 +1,13 @@
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from serl.errors import BadInput
 from serl.gymnasium_env import TaskEnv
@@ -123,10 +126,77 @@ def test_an_intervention_is_in_info() -> None:
     assert "intervene_action" not in TaskEnv("reach").reset()[1]
 
 
+def test_a_single_file_script_learns_from_vector_environments_and_takeovers() -> None:
+    """The loop of a script as of CleanRL: wrapped copies, final observations, a critic."""
+
+    def make(index: int) -> Callable[[], gymnasium.Env[Any, Any]]:
+        def thunk() -> gymnasium.Env[Any, Any]:
+            own = {"task_config": {"time_limit_s": 3.0}, "intervention": "scripted"}
+            env = gymnasium.make("serl/Reach-v0", planned_steps=200, **own)  # type: ignore[arg-type]
+            env = gymnasium.wrappers.RecordEpisodeStatistics(env)
+            env.action_space.seed(index)
+            return env
+
+        return thunk
+
+    envs = SyncVectorEnv([make(0), make(1)], autoreset_mode=AutoresetMode.SAME_STEP)
+    assert isinstance(envs.single_action_space, gymnasium.spaces.Box)
+    rows, takeovers, returns, kept = [], 0, [], 0
+    seen, _ = envs.reset(seed=1)
+    for _ in range(70):
+        actions = np.array([envs.single_action_space.sample() for _ in range(2)])
+        following, rewards, terminated, truncated, infos = envs.step(actions)
+        driven = infos.get("_intervene_action", np.zeros(2, bool))
+        takeovers += int(driven.sum())
+        if driven.any():
+            actions[driven] = infos["intervene_action"][driven]
+        last = following.copy()
+        for index in np.flatnonzero(terminated | truncated):
+            last[index] = infos["final_obs"][index]
+            kept += not np.array_equal(last[index], following[index])
+            returns.append(float(infos["final_info"]["episode"]["r"][index]))
+        rows += list(zip(seen, actions, rewards, terminated, last, strict=True))
+        seen = following
+    envs.close()
+    assert takeovers > 0
+    assert len(returns) >= 4
+    assert kept == len(returns), "the observation before the reset is not the one after it"
+    assert sum(returns) <= sum(float(row[2]) for row in rows)
+    batch = [
+        torch.as_tensor(np.array(column), dtype=torch.float32) for column in zip(*rows, strict=True)
+    ]
+    observations, acted, earned, ended, successors = batch
+    critic = torch.nn.Linear(observations.shape[1] + acted.shape[1], 1)
+    optimizer, losses = torch.optim.Adam(critic.parameters(), lr=1e-2), []
+    for _ in range(50):
+        with torch.no_grad():
+            ahead = critic(torch.cat([successors, acted], 1)).squeeze(1)
+            target = earned + 0.9 * (1 - ended) * ahead
+        loss = (critic(torch.cat([observations, acted], 1)).squeeze(1) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.slow
 def test_stable_baselines_learns_from_the_environment() -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="pip install 'serl[bench]'")
-    env = gymnasium.make("serl/Reach-v0")
-    model = sb3.SAC("MlpPolicy", env, learning_starts=100, seed=0, device="cpu")
+    executed: list[np.ndarray[Any, Any]] = []
+
+    class TakeoverSAC(sb3.SAC):  # type: ignore[misc, name-defined]
+        def _store_transition(self, buffer: Any, action: Any, *rest: Any) -> None:
+            (info,) = rest[-1]
+            if "intervene_action" in info:
+                action = info["intervene_action"][None]
+                executed.append(action[0])
+            super()._store_transition(buffer, action, *rest)
+
+    env = gymnasium.make("serl/Reach-v0", intervention="scripted", planned_steps=600)
+    model = TakeoverSAC("MlpPolicy", env, learning_starts=100, seed=0, device="cpu")
     model.learn(300)
     assert model.num_timesteps == 300
+    assert len(executed) > 10
+    kept = {row.tobytes() for row in model.replay_buffer.actions[:300, 0]}
+    assert all(row.astype(np.float32).tobytes() in kept for row in executed)
