@@ -28,7 +28,6 @@ class VirtualClock:
 
     Args:
         advance: advances simulated time by seconds (`SimulatedRobot.advance`).
-        rate_hz: control rate.
         pace: called before each period; simulated time stands still until it returns (never used
             on a real arm).
     """
@@ -86,7 +85,6 @@ class WallClock:
     """Real time with absolute deadlines, so that delays do not accumulate.
 
     Args:
-        rate_hz: control rate.
         beat: heartbeat, called in each slice of the wait.
         slice_s: longest sleep between heartbeats.
 

@@ -271,7 +271,7 @@ class _Expert(ArmExpert):
 
     HIGH_M = 0.13
     PRESS_M = _SWITCH[2] + 0.009  # of the tool, whose pads end 12 mm below; then it presses
-    PUSH_M, BEFORE_M, BEHIND_M = _BOARD_M + 0.048, -0.065, 0.05  # of the tool at the lever
+    PUSH_M, BEFORE_M = _BOARD_M + 0.048, -0.065  # of the tool at the lever
     GRASP_M = _CARD.below_tcp_m  # of the tool above the card's middle
     HOVER_M, ALIGNED_M, BEGUN_M, STILL_M_S = 0.003, 0.0004, 0.001, 0.006
     FEED_M = 0.010

@@ -5,6 +5,7 @@ See `audit/sitecustomize.py` and `support/preloaded.py`.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import sys
@@ -36,10 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests that share a fixture of their file or class to one worker, which makes it once."""
     for item in items:
         made = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-        shared = {each.baseid for fixtures in made for each in fixtures if each.scope in SHARED}
+        shared = {
+            each.baseid if ".py" in each.baseid else item.nodeid.partition("::")[0]
+            for fixtures in made
+            for each in fixtures
+            if each.scope in SHARED and not each._autouse
+        }
         for place in shared:
-            if ".py" in place and item.get_closest_marker("xdist_group") is None:
+            if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(place))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spare what was imported and collected from all further searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

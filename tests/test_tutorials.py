@@ -5,10 +5,8 @@ A training is run with the page's own command, made short by further settings.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -23,7 +21,7 @@ from serl.runs.folder import RunFolder
 from serl.testing import SimulatedTaskSuite, episode, failures
 from serl.types import End
 
-from .support.command import LIMIT_S, Program
+from .support.command import LIMIT_S, SERL, Program
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
@@ -125,21 +123,25 @@ def commands() -> list[str]:
 
 
 class Shell:
-    """A bash in an empty folder beside which the repository's `docs` lie."""
+    """A bash in an empty folder beside which the repository's `docs` lie.
+
+    It expands the words of a `serl` command, whose process is then forked after the imports.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "bin").mkdir()
-        script = folder / "bin" / "serl"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serl.cli.main "$@"\n')
-        script.chmod(0o755)
         (folder / "docs").symlink_to(ROOT / "docs")
-        path = f"{folder / 'bin'}:{os.environ['PATH']}"
-        self._variables = {**os.environ, "PATH": path}
         self._outputs = (folder / f"{number}.out" for number in count())
 
     def start(self, command: str) -> Program:
-        return Program(["bash", "-euc", command], next(self._outputs), self._variables)
+        words = ["bash", "-euc", command]
+        if (expand := re.sub(r"(^|; )serl ", r"\1printf '%s\\0' ", command)) != command:
+            words[-1] = expand
+            told = subprocess.run(
+                words, cwd=self.folder, check=True, capture_output=True, text=True
+            )
+            words = [*SERL, *told.stdout.split("\0")[:-1]]
+        return Program(words, next(self._outputs))
 
     def run(self, command: str) -> str:
         with self.start(command) as program:

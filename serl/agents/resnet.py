@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from serl.agents.trunk_weights import WIDTHS, load_trunk
-from serl.errors import SpecMismatch
+from serl.agent import AgentConfig
+from serl.agents.trunk_weights import WIDTHS, load_trunk, trunk_file
+from serl.errors import BadInput, SpecMismatch
+from serl.system.files import digest_of
 
 IMAGE = 128
 """Side of the input in pixels; images of another size are resized."""
@@ -78,6 +80,18 @@ class Trunk(nn.Module):
             BadInput: see `serl.agents.trunk_weights.load_trunk`.
         """
         return cls(load_trunk(path).tensors, dtype, device)
+
+    @classmethod
+    def configured(
+        cls, config: AgentConfig, dtype: torch.dtype, device: torch.device
+    ) -> Self | None:
+        """Load the trunk of an agent's configuration; None for the small encoder."""
+        path = trunk_file(config)
+        if path is None:
+            return None
+        if config.trunk_sha256 is not None and digest_of(path) != config.trunk_sha256:
+            raise BadInput(f"{path}: holds another trunk than when the run was made")
+        return cls.load(path, dtype, device)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:

@@ -40,11 +40,9 @@ from serl.agents.networks import (
 )
 from serl.agents.pretraining import load_encoder
 from serl.agents.resnet import CHANNELS, GRID, Trunk
-from serl.agents.trunk_weights import trunk_file
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import Spec
-from serl.system.files import digest_of
 from serl.training.frames import FrameEncoder
 from serl.types import Action, Array, Batch, Features, Image, Observation
 
@@ -80,7 +78,7 @@ class SAC:
             name: (image.shape[0], image.shape[1])
             for name, image in spec.observation.images.items()
         }
-        self.trunk = _trunk(config, self.device, dtype) if cameras else None
+        self.trunk = Trunk.configured(config, dtype, self.device) if cameras else None
         if config.frames > 1 and not cameras:
             raise BadInput("agent.frames: the task has no cameras (--observe pixels)")
         if config.cached_features:
@@ -424,16 +422,6 @@ def _check_cached(config: SACConfig, has_cameras: bool, trunk: Trunk | None) -> 
         raise BadInput("agent.cached_features: needs the ResNet-10 (serl encoder import FILE)")
     if trunk is None and config.frames > 1:
         raise BadInput("agent.cached_features: the small encoder sees agent.frames 1 at a time")
-
-
-def _trunk(config: SACConfig, device: torch.device, dtype: torch.dtype) -> Trunk | None:
-    """Load the frozen trunk if it is configured and available; otherwise return None."""
-    path = trunk_file(config)
-    if path is None:
-        return None
-    if config.trunk_sha256 is not None and digest_of(path) != config.trunk_sha256:
-        raise BadInput(f"{path}: holds another trunk than when the run was made")
-    return Trunk.load(path, dtype, device)
 
 
 agent = SAC

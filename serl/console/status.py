@@ -38,7 +38,6 @@ class TrainingStatus:
     """Progress of a training.
 
     Args:
-        run: the observed run.
         actor: the actor that is driven.
 
     Attributes:

@@ -69,7 +69,6 @@ class CameraNode:
     """Publisher of a camera's frames as they arrive; a stamp is the time of arrival.
 
     Args:
-        node: the process's node.
         robot: namespace of the robot.
         camera: name of the camera in views.
         config: see `PublishConfig`.

@@ -38,8 +38,6 @@ class Feed(Generic[Value]):
     """A subscription that drops messages that are damaged, repeated or from the future.
 
     Args:
-        node: the process's node.
-        topic: the topic to subscribe to.
         decode: returns a message's value, None for a message to ignore; raises `BadInput`.
         oldest_s: age above which the newest sample is stale; None in lock-step, where time waits.
         keep: number of samples to keep.

@@ -109,7 +109,6 @@ class Remote:
     """A blocking client for services of other nodes of the run.
 
     Args:
-        node: the process's node.
         beat: called every 20 ms while waiting. None where time stands still meanwhile: then every
             arriving message ends a wait between two checks.
     """

@@ -26,7 +26,6 @@ class ScenePublisher:
     It runs beside the control loop, and never waits for it.
 
     Args:
-        node: the process's node.
         actor: the actor whose simulation it is.
         robot: the simulation; without `placement`, as on a real arm, nothing is published.
     """

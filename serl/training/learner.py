@@ -77,7 +77,6 @@ class Learner:
     checkpoint, with the same order of records, ends with the same parameters.
 
     Args:
-        agent: the agent to train.
         replay: the replay, which already holds the demonstrations.
         transport: delivers records and accepts weights.
         config: see `LearnerConfig`.

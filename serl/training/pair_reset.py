@@ -20,7 +20,6 @@ class PairReset(SceneReset):
     """Return of both tools to random starts, at the same time, within one episode.
 
     Args:
-        task: the task.
         arms: the reset of each arm, by its side, left first; in the frame of both.
         sizes: number of entries of each arm's action, in the same order.
         check: condition for the next episode.

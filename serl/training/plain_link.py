@@ -152,7 +152,6 @@ class ExactlyOnce:
     """A filter of a learner's end: each record once, in order, and none after a gap.
 
     Args:
-        end: the transport's end.
         spec: spec of the records.
         run: name of the run.
         cursors: number of records of each stream that the learner has.

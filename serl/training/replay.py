@@ -351,7 +351,6 @@ class Prefetch:
     """Batches of one replay, which must not change between `begin` and the next `take`.
 
     Args:
-        replay: the replay to sample.
         rows: transitions per batch.
         prior_share: see `Replay.sample`.
     """

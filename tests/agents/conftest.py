@@ -17,7 +17,7 @@ from serl.agents.trunk_weights import import_trunk
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation
 
-from ..support.pickled import pickled
+from ..support.pickled import pickled_parameters
 from .resnet10_reference import stand_in
 
 STATE, ACTION, ROWS = 6, 3, 8
@@ -58,7 +58,7 @@ def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stand-in for the weights of SERL's trunk, imported from SERL's format beside it."""
     folder = tmp_path_factory.mktemp("trunk")
     source = folder / "resnet10_params.pkl"
-    source.write_bytes(pickled(stand_in()))
+    source.write_bytes(pickled_parameters(stand_in()))
     import_trunk(source, folder / "resnet10.safetensors")
     return folder / "resnet10.safetensors"
 

@@ -13,7 +13,7 @@ from serl.agents.config import ClassifierConfig
 from serl.agents.trunk_weights import default_path, import_trunk, load_trunk
 from serl.errors import BadInput, SpecMismatch
 
-from ..support.pickled import pickled
+from ..support.pickled import pickled_parameters
 from .resnet10_reference import stand_in
 from .test_classifier import VIEWS, make_samples
 
@@ -27,7 +27,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("caches")
     for seed, name in ((3, "serl"), (4, "other")):
         pickle = folder / f"{name}.pkl"
-        pickle.write_bytes(pickled(stand_in(seed=seed)))
+        pickle.write_bytes(pickled_parameters(stand_in(seed=seed)))
         import_trunk(pickle, folder / name / "resnet10.safetensors")
     return folder
 

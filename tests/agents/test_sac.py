@@ -64,26 +64,6 @@ def test_acting_does_not_change_learning() -> None:
     assert np.array_equal(quiet.state_dict()["actor.0.weight"], busy.state_dict()["actor.0.weight"])
 
 
-def test_actor_weights_carry_policy_and_normaliser() -> None:
-    learner, actor = make(1), make(2)
-    learner.fit_normaliser(5.0 + 3.0 * make_batch().state)
-    for i in range(3):
-        learner.update(make_batch(i))
-    before = actor.act(observation(), explore=False)
-    actor.load_actor_weights(learner.actor_weights())
-    after = actor.act(observation(), explore=False)
-    assert not np.array_equal(before, after)
-    assert np.array_equal(after, learner.act(observation(), explore=False))
-
-
-def test_actor_weights_are_copies() -> None:
-    agent = make()
-    weights = agent.actor_weights()
-    held = {name: array.copy() for name, array in weights.items()}
-    agent.update(make_batch())
-    assert equal(weights, held)
-
-
 def _without(weights: dict[str, Any]) -> None:
     del weights["actor.2.bias"]
 

@@ -25,7 +25,7 @@ from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.runs.settings import run_settings
 from serl.system.files import digest_of
 
-from ..support.pickled import pickled
+from ..support.pickled import pickled_parameters
 from .resnet10_reference import stand_in
 
 TREE = stand_in()
@@ -43,7 +43,7 @@ def source(trunk_file: Path) -> Path:
 
 
 def written(path: Path, tree: Any) -> Path:
-    path.write_bytes(pickled(tree))
+    path.write_bytes(pickled_parameters(tree))
     return path
 
 

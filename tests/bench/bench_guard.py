@@ -257,8 +257,7 @@ class PageDriver:
         assert self._address is not None
         async with browser(self._folder) as page:
             await page.open(self._address.url)
-            await page.run(f"document.getElementById('token').value = '{self._address.token}'")
-            await page.run("document.getElementById('door').requestSubmit()")
+            await page.unlock(self._address.token)
             await page.until("!document.getElementById('desk').hidden")
             await page.hit("KeyT")
             for key, other in cycle((self.KEYS, self.KEYS[::-1])):

@@ -50,11 +50,9 @@ async def press(door: ConsoleAddress, folder: Path, presses: int) -> list[tuple[
     """Drive left and right in turns; when each key went down, in wall seconds."""
     async with browser(folder) as page:
         await page.open(door.url)
-        await page.run(f"document.getElementById('token').value = '{door.token}'")
-        await page.run("document.getElementById('door').requestSubmit()")
+        await page.unlock(door.token)
         await page.until("!document.getElementById('session').hidden")
-        await page.hit("KeyT")
-        await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+        await page.take()
         await asyncio.sleep(1.0)
         await page.run(NOTE)
         await _begin(page)
@@ -69,7 +67,7 @@ async def press(door: ConsoleAddress, folder: Path, presses: int) -> list[tuple[
 async def _begin(page: Page) -> None:
     """The episode runs, and hands stay on: space holds the robot still."""
     await page.key("Space")
-    await page.until("document.getElementById('who').textContent === 'You drive'")
+    await page.says("You drive")
 
 
 def latencies_s(downs: Sequence[tuple[str, float]], steps: Sequence[Step]) -> list[float]:

@@ -84,8 +84,7 @@ async def _watch(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as profile:
         async with browser(Path(profile)) as page:
             await page.open(doors[0].url)
-            await page.run(f"document.getElementById('token').value = '{doors[0].token}'")
-            await page.run("document.getElementById('door').requestSubmit()")
+            await page.unlock(doors[0].token)
             await asyncio.Event().wait()
 
 

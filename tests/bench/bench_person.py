@@ -121,11 +121,9 @@ async def record(
     async with browser(folder) as page:
         await page.open(door.url)
         await page.run(PAD)
-        await page.run(f"document.getElementById('token').value = '{door.token}'")
-        await page.run("document.getElementById('door').requestSubmit()")
+        await page.unlock(door.token)
         await page.until("!document.getElementById('session').hidden")
-        await page.hit("KeyT")
-        await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+        await page.take()
         while process.poll() is None:
             seen = eyes.look()
             if seen is None and driving:  # it ended: let go, so that the next one may begin

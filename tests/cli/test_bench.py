@@ -94,26 +94,6 @@ def test_it_runs_what_is_missing_and_prints_a_table(
     assert main(["compare", *folders, page, *factors, "--factor=human"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--tasks", "pegs"], "--tasks: 'pegs' is none of peg_insertion, "),
-        (["--rows", "sac"], "--rows: 'sac' is none of expert, bc, hg_dagger, rl, "),
-        (["--rows", "hg_dagger"], "--rows: hg_dagger has as many takeovers as rl_human: "),
-        (["--seeds", "1", "1"], "--seeds: one is given twice"),
-        (["--seed", "1"], "--seed: expected --seeds"),
-        (["--tasks", "peg_insertion", "--rows", "rl", "--agent.utd=0"], "agent.utd: "),
-    ],
-)
-def test_bad_input_is_one_line_before_any_run(
-    tmp_path: Path, bench: Callable[..., tuple[int, str]], words: list[str], line: str
-) -> None:
-    code, text = bench(*words)
-    assert (code, text.count("\n")) == (2, 1)
-    assert text.startswith(f"serl: {line}")
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_expert_of_other_settings_is_not_taken(bench: Callable[..., tuple[int, str]]) -> None:
     words = ("--tasks", "peg_insertion", "--rows", "expert", "--seeds", "1")
     assert bench(*words)[0] == 0

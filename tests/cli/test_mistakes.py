@@ -1,13 +1,21 @@
-"""Forty mistakes of a newcomer, and the one line that answers each of them."""
+"""Mistakes of a newcomer, and the one line that answers each of them."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 
 import pytest
 
 from serl.cli import main as cli
 
+from .conftest import Serl, make_run, refused, save_checkpoint
+
+LONG = "a" * 300
+BY_FORCE = (
+    "--task_config.motion.action_mode", "wrench", "--task_config.motion.axes", "[x, z, pitch]",
+)  # fmt: skip
 TASKS = "expected one of bin_relocation, cable_routing, "
 FILES = {
     "demos.pkl": "",
@@ -17,6 +25,10 @@ FILES = {
     "typo.yaml": "task: reach\nagent: {utdd: 3}\n",
     "twice.yaml": "task: reach\nseed: 1\nseed: 2\n",
     "sweep.yaml": "tasks: [reach]\nseed: [1]\n",
+    "unicorn.yaml": "task: unicorn\n",
+    "robot.yaml": "task: reach\nrobot: 1\n",
+    "sed.yaml": "task: reach\nsettings: {sed: 1}\n",
+    "absent.yaml": "run: absent\n",
     "photos/cat.jpg": "",
     "runs/reach/2026-11-23_10-00-00/config.yaml": "",
     "runs/reach/2026-11-24_10-00-00/config.yaml": "",
@@ -32,17 +44,22 @@ MISTAKES = {
     # tasks and other plug-ins
     "train": f"train: expected TASK, {TASKS[9:]}",
     "train PickCube": "unknown task 'PickCube'",
+    "learner unicorn": "unknown task 'unicorn'",
+    "record unicorn": "unknown task 'unicorn'",
     "train serl/PickCube-v0": "did you mean 'pick_cube'?",
     "train reach pick_cube": "train: unexpected argument 'pick_cube'; see `serl train --help`",
     "train runs/reach/2026-11-23_10-00-00": "to continue it: serl train --resume runs/reach/2026-",
     "train nofile.py": "nofile.py: no such file",
     "train reach --robot frank": "expected one of franka, sim, ur5e,",
+    "train handover --robot sim": "driven by 'bimanual' in this process only",
     "train reach --agent.algorithm ppo": "unknown agent 'ppo': expected one of bc, hybrid, sac,",
     # options
     "train reach --step 100": "train: unknown option --step; did you mean --steps?",
     "train reach --agent.utdd 8": "agent.utdd: unknown setting; did you mean 'agent.utd'?",
     "train reach --device cuda": "train: unknown option --device; did you mean --agent.device?",
     "train reach --steps": "--steps: expected a value",
+    "train --resume . --seed 1": "--resume RUN takes no task",
+    "encoder import no.pkl --seed 1": "unknown option --seed",
     "train reach --console yes": "train: --console takes no value, got 'yes'",
     "eval": "eval: expected RUN (folder of a run, such as runs/TASK/DATE_TIME); see `serl eval --h",
     # options of SERL, HIL-SERL and LeRobot
@@ -59,6 +76,7 @@ MISTAKES = {
     "train reach --agent.discount 1.5": "agent.discount: expected at most 1, got 1.5",
     "train reach --observe image": "observe: expected 'state' or 'pixels', got 'image'",
     "train reach --steps 1e4": "steps: expected a whole number, got '1e4'; write 10000",
+    "train reach --agent.utd x": "agent.utd: expected a whole number, got 'x'",
     "train reach --learner.prefetch maybe": "expected true or false, got 'maybe'",
     "train reach --namespace left": "namespace: expected one such as /left, or /, got 'left'",
     "train reach --agent.device gpu": "expected auto, cpu, cuda, or one GPU such as cuda:1",
@@ -71,6 +89,10 @@ MISTAKES = {
     "train reach --task_config.time_limit 5": "did you mean 'task_config.time_limit_s'?",
     # files
     "train reach --config no.yaml": "no.yaml: cannot be read: No such file or directory",
+    "encoder import no.pkl": "no.pkl: cannot be read: No such file",
+    "train --resume absent": "absent: expected the folder of a run, found no folder",
+    "actor absent": "absent: expected the folder of a run, found no folder",
+    "replay absent": "absent: expected the folder of a run, found no folder",
     "train reach --config photos": "photos: is a folder, expected a regular file",
     "train reach --config empty.yaml": "empty.yaml: expected a YAML mapping, found nothing",
     "train reach --config list.yaml": "list.yaml: expected a YAML mapping, found list",
@@ -83,25 +105,81 @@ MISTAKES = {
     "replay photos": "photos: expected the folder of a run, found no config.yaml; the newest in ",
     "eval reach": "found no folder; the newest in runs/reach is runs/reach/2026-11-24_10-00-00",
     "eval runs/reach/2026-11-24_10-00-00": "config.yaml: expected a YAML mapping, found nothing",
+    # plans and devices
+    "plan unicorn": "unknown task 'unicorn'",
+    "plan reach --seconds 0": "--seconds: expected from 0.1 to 60, got 0",
+    "plan reach --reset-s nan": "--reset-s: expected from 0 to 3600, got nan",
+    "plan reach --agent.nonsense 1": "agent.nonsense: unknown setting",
+    "teleop": "expected RUN (folder of a run), or --check",
+    "teleop --check --device keyboard --path nothing": "nothing",
+    "teleop --check --device terminal": "terminal: ",
+    "record reach --device terminal": "asks questions at its terminal",
+    "teleop --check --device spacemouse": "no SpaceMouse found",
+    "teleop --check --device spacemouse --left a": "give --left and --right",
+    "teleop --check --left a --right b --path c": "give --left and --right, and no --path",
+    "teleop --check --left a --right a": "--left and --right are both a",
+    "teleop --check --device spacemouse --left a --right b": "no SpaceMouse 'a' by path, serial ",
+    "teleop --check --teleop.gamepad.dead_zone=2": "gamepad.dead_zone",
+    "teleop --check --agent.utd=2": "teleop: unknown option --agent.utd",
+    "console nothing": "found no folder",
+    "teleop nothing --device spacemouse": "found no folder",
+}
+NEED_ROS = {
+    "bench hard --tasks pegs": "serl: --tasks: 'pegs' is none of peg_insertion, ",
+    "bench hard --rows sac": "serl: --rows: 'sac' is none of expert, bc, hg_dagger, rl, ",
+    "bench hard --rows hg_dagger": "serl: --rows: hg_dagger has as many takeovers as rl_human: ",
+    "bench hard --seeds 1 1": "serl: --seeds: one is given twice",
+    "bench hard --seed 1": "--seed: expected --seeds",
+    "bench hard --tasks peg_insertion --rows rl --agent.utd=0": "serl: agent.utd: ",
+    "guard franka": "arm franka: has no workspace: teach it with `serl setup`",
+    "guard franka --task reach": "arm franka: it has no workspace yet",
+    "guard nobody": "unknown robot 'nobody'",
+    "guard sim --task nothing": "unknown task 'nothing'",
+    "guard sim --task reach --namespace a/b": "--namespace 'a/b': expected one such as /left",
+    "guard sim --task reach --namespace ''": "--namespace '': expected one such as",
+    "order guard/arm --key left.key": "'guard/arm': expected a service such as /cell/left",
+    "order /left/guard/arm --key left.key": "left.key: no key: the guard, or the actor, ",
+    "setup nobody": "unknown robot 'nobody'",
+    "setup sim --out a.py": "--out a.py: expected a .yaml file",
+    "setup sim --namespace 'a b'": "--namespace 'a b'",
+    "setup sim --repeat dance": "--repeat dance: expected one of connection, limits",
+    "doctor --graph absent": "absent: expected the folder of a run",
+    "doctor --graph 102": "expected a number from 0 to 101",
+    "doctor --robot nobody": "unknown robot 'nobody'",
+    "doctor --robot franka --namespace left": "--namespace 'left': expected one such",
+    "up unicorn.yaml": "unknown task 'unicorn'",
+    "up robot.yaml": "robot: unknown setting",
+    "up sed.yaml": "sed: unknown setting",
+    "up absent.yaml": "absent: expected the folder of a run",
+    "up list.yaml": "expected a YAML mapping, found list",
+    "record reach --robot nobody": "unknown robot 'nobody': expected one of",
+    "record reach --robot sim": "--robot sim: expected a real arm",
+    "record reach --robot franka --namespace left": "--namespace 'left': expected one such as",
+    "record reach --robot franka --stages.x 1": "stages",
+    "record reach --robot franka": "arm franka: it has no workspace yet: serl setup",
+    "reward collect pick_cube --robot nobody": "unknown robot 'nobody': expected one of",
+    "reward collect pick_cube --robot sim": "--robot sim: expected a real arm",
+    "reward collect pick_cube --robot franka --namespace left": "'left': expected one such as",
+    "reward collect pick_cube --robot franka": "arm franka: it has no workspace yet: serl setup",
+    "reward collect pick_cube --robot franka --positives 0": "expected at least 1, got 0",
+    "reward collect pick_cube --robot franka --path /dev/x": "expected the kind of this device as ",
 }
 
 
-@pytest.mark.parametrize(("line", "answer"), MISTAKES.items())
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [*MISTAKES.items(), *(pytest.param(*row, marks=pytest.mark.ros) for row in NEED_ROS.items())],
+)
 def test_a_mistake_is_answered_by_one_line_with_the_remedy(
-    line: str,
-    answer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, answer: str, serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("serl.teleop.spacemouse.FOLDER", Path("/nowhere"))  # has no device
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(line.split()) == cli.BAD_INPUT
-    out, errors = capsys.readouterr()
-    assert out == ""
+    code, out, errors = serl(*shlex.split(line))
+    assert (code, out) == (cli.BAD_INPUT, "")
     assert errors.startswith("serl: ")
     assert errors.count("\n") == 1, errors
     assert answer in errors
@@ -113,14 +191,18 @@ def test_the_help_describes_every_command_and_fits_100_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     names = {name.partition(" ")[0] for name in cli.COMMANDS}
-    for words in ([], ["run"], ["bench"], ["train"]):
-        with pytest.raises(SystemExit):
-            cli.main([*words, "--help"])
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= 100, words
-        if not words:
+    for name in ("", *cli.COMMANDS):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*name.split(), "--help"])
+        assert ended.value.code == 0
+        text = capsys.readouterr().out
+        assert f"usage: serl {name}".strip() in text
+        lines = text.splitlines()
+        assert name not in ("", "run", "bench", "train") or max(map(len, lines)) <= 100
+        if not name:
             assert {line.split()[0] for line in lines if line.startswith("  ")} >= names
-    first = [line.split()[0] for line in lines if line.startswith("  --")]
+        elif name == "train":
+            first = [line.split()[0] for line in lines if line.startswith("  --")]
     assert first[:6] == ["--steps", "--seed", "--demos", "--robot", "--observe", "--trials"]
 
 
@@ -135,3 +217,87 @@ def test_without_arguments_the_commands_of_a_working_day_are_described(
     named = {*described, *(name.rstrip(",") for name in more.partition("\n\n")[0].split())}
     assert named == {name.partition(" ")[0] for name in cli.COMMANDS}
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "object_flip", "--robot", "sim"),
+        ("train", "object_flip", "--robot", "franka"),
+        ("train", "reach", "--robot", "sim", *BY_FORCE),
+        ("learner", "object_flip", "--robot", "franka"),
+        ("sim", "object_flip"),
+        ("guard", "franka", "--task", "object_flip"),
+        ("record", "object_flip", "--robot", "franka", "--console"),
+        ("run", "RUN", "--robot", "franka"),
+    ],
+)
+def test_no_arm_behind_topics_is_driven_by_wrenches(
+    serl: Serl, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = make_run(tmp_path, task="object_flip")
+    save_checkpoint(run)
+    code, out, errors = serl(*(run.path if word == "RUN" else word for word in words))
+    assert (code, out) == (cli.BAD_INPUT, "")
+    name = "reach" if "reach" in words else "object_flip"
+    said = "wrenches are exerted in this process only, not over topics"
+    assert errors == f"serl: {name}: {said}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert [path.parent.name for path in tmp_path.rglob("config.yaml")] == [run.name]
+
+
+def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("")
+    for words in (["eval"], ["actor"], ["learner"], ["replay"], ["train", "--resume"]):
+        assert "found no config.yaml" in refused(serl, *words, "photos")
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", LONG),
+        ("eval", LONG),
+        ("run", LONG),
+        ("replay", LONG),
+        ("actor", LONG),
+        ("learner", LONG),
+        ("train", "--resume", LONG),
+        ("train", f"{LONG}.py"),
+        ("train", "reach", "--config", LONG),
+        ("train", "reach", "--runs", LONG),
+        ("train", "reach", "--demos", LONG),
+        ("train", "reach", "--init-from", LONG),
+        ("train", "reach", "--robot", f"{LONG}.yaml"),
+        ("guard", f"{LONG}.yaml"),
+        ("up", LONG),
+        ("record", "reach", "--out", LONG),
+        ("demos", "import", LONG, "--task", "reach"),
+        ("demos", "undo", LONG),
+        ("reward", "label", LONG, "--episode=0", "--steps=0", "--label=1"),
+        ("reward", "train", LONG, "--out", "x.safetensors"),
+        ("encoder", "import", LONG),
+        ("doctor", "--new-key", LONG),
+    ],
+)
+def test_a_path_that_is_too_long_is_refused(serl: Serl, words: tuple[str, ...]) -> None:
+    assert "too long" in refused(serl, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "reach", "--config", "fifo"),
+        ("plan", "reach", "--config", "fifo"),
+        ("up", "fifo"),
+        ("train", "reach", "--robot", "fifo.yaml"),
+        ("demos", "import", "fifo", "--task", "reach"),
+        ("encoder", "import", "fifo"),
+        ("train", "fifo.py"),
+    ],
+)
+def test_a_fifo_is_refused_and_not_waited_for(serl: Serl, words: tuple[str, ...]) -> None:
+    for name in ("fifo", "fifo.yaml", "fifo.py"):
+        os.mkfifo(name)
+    assert "fifo" in refused(serl, *words)

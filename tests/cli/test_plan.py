@@ -83,24 +83,6 @@ def test_rates_are_those_of_the_clock() -> None:
     assert 1 <= rates.expert_steps <= 10
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["unicorn"], "unknown task 'unicorn'"),
-        (["reach", "--seconds", "0"], "--seconds: expected from 0.1 to 60, got 0"),
-        (["reach", "--reset-s", "nan"], "--reset-s: expected from 0 to 3600, got nan"),
-        (["reach", "--agent.nonsense", "1"], "agent.nonsense: unknown setting"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["plan", *words]) == cli.BAD_INPUT
-    said = capsys.readouterr().err
-    assert complaint in said
-    assert said.count("\n") == 1
-
-
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seconds", "0.2", "--agent.hidden", "[8,8]", "--agent.device", "cpu"]
     assert cli.main(["plan", "reach", *words]) == cli.DONE

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from serl.cli import main as cli
 
-from .test_main import Serl, refused, serl
-
-__all__ = ["serl"]  # the fixture
+from .conftest import Serl, refused
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/progress.md").read_text(encoding="utf-8")
 

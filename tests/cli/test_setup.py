@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, read_robot, write_robot
+from serl.arm_profile import ArmProfile, read_robot
 from serl.cli import setup as setup_command
-from serl.cli.main import main
 from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
 from serl.ros.setup.checks import Left, StepFailed, begun
@@ -143,33 +142,6 @@ def test_what_a_step_taught_is_kept_with_it(tmp_path: Path) -> None:
 
     assert go(Sitting(tmp_path / "a.yaml", [""]), Step("step", "one", teach))
     assert read_robot(tmp_path / "a.yaml").summary == "mine"
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["nobody"], "unknown robot 'nobody'"),
-        (["sim", "--out", "a.py"], "--out a.py: expected a .yaml file"),
-        (["sim", "--namespace", "a b"], "--namespace 'a b'"),
-        (["sim", "--repeat", "dance"], "--repeat dance: expected one of connection, limits"),
-        (["damaged.yaml"], "damaged.yaml: colour: unknown setting"),
-    ],
-)
-def test_bad_input_is_one_line(
-    words: list[str],
-    line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_robot(tmp_path / "damaged.yaml", SIM)
-    with (tmp_path / "damaged.yaml").open("a") as file:
-        file.write("colour: red\n")
-    assert main(["setup", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert line in said
-    assert len(said.splitlines()) == 1
 
 
 def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,43 +21,6 @@ from serl.teleop.mapping import Wish, describe_control
 from serl.testing import FakeRobot
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["teleop"], "expected RUN (folder of a run), or --check"),
-        (
-            ["teleop", "--check", "--device", "keyboard", "--path", "nothing"],
-            "nothing",
-        ),
-        (["teleop", "--check", "--device", "terminal"], "terminal: "),
-        (["record", "reach", "--device", "terminal"], "asks questions at its terminal"),
-        (["teleop", "--check", "--device", "spacemouse"], "no SpaceMouse found"),
-        (["teleop", "--check", "--device", "spacemouse", "--left", "a"], "give --left and --right"),
-        (
-            ["teleop", "--check", "--left", "a", "--right", "b", "--path", "c"],
-            "give --left and --right, and no --path",
-        ),
-        (["teleop", "--check", "--left", "a", "--right", "a"], "--left and --right are both a"),
-        (
-            ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"],
-            "no SpaceMouse 'a' by path, serial number or port; found: none",
-        ),
-        (["teleop", "--check", "--teleop.gamepad.dead_zone=2"], "gamepad.dead_zone"),
-        (["teleop", "--check", "--agent.utd=2"], "teleop: unknown option --agent.utd"),
-        (["console", "nothing"], "found no folder"),
-        (["teleop", "nothing", "--device", "spacemouse"], "found no folder"),
-    ],
-)
-def test_what_is_not_there_is_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serl.teleop.spacemouse.FOLDER", Path("/nowhere"))
-    assert cli.main(words) == cli.BAD_INPUT
-    error = capsys.readouterr().err
-    assert line in error
-    assert error.count("\n") == 1
-
-
 def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

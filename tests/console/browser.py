@@ -79,6 +79,24 @@ class Page:
         """What an element says."""
         return str(await self.run(f"document.getElementById('{identifier}').textContent"))
 
+    async def reads(self, identifier: str, text: str) -> None:
+        """Return once an element contains the text."""
+        await self.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
+
+    async def says(self, who: str) -> None:
+        """Return once the page shows in big letters who drives."""
+        await self.until(f"document.getElementById('who').textContent === '{who}'")
+
+    async def unlock(self, word: str) -> None:
+        """Type the token, or a pairing code, into the form of the door."""
+        await self.run(f"document.getElementById('token').value = '{word}'")
+        await self.run("document.getElementById('door').requestSubmit()")
+
+    async def take(self) -> None:
+        """Take the controls."""
+        await self.hit("KeyT")
+        await self.until("document.getElementById('lease').textContent.startsWith('Give')")
+
     async def click(self, identifier: str) -> None:
         """Press a button."""
         await self.run(f"document.getElementById('{identifier}').click()")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +16,9 @@ from serl.sim.arm import SimArm
 from serl.system.video import encode_image
 from serl.tasks.pick_cube import PickCube
 
-from .browser import CHROMIUM, Page, chromium, tab
+from .browser import CHROMIUM, Page, tab
+from .conftest import ACTORS, COLLECTING, RECORDING, TRAINING, enter, told
 from .site import Site, site
-from .test_page import ACTORS, COLLECTING, RECORDING, TRAINING, enter, reads, take, told
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
@@ -99,12 +98,6 @@ async def two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
     await page.until(f"{loaded}.length === 2")
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with chromium(tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
 @pytest.mark.parametrize("size", [DESK, UPRIGHT, LYING], ids=["desk", "upright", "lying"])
 def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
     address: str, tmp_path: Path, size: tuple[int, int]
@@ -113,10 +106,10 @@ def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
         async with site() as here, tab(address) as page:
             told(here, {"driver": "policy"})
             await two_pictures(page, here)
-            await take(page)
+            await page.take()
             for name, (state, progress) in STATES.items():
                 told(here, state, progress)
-                await reads(page, "advice", progress["advice"])
+                await page.reads("advice", progress["advice"])
                 window = await resize(page, size)
                 await page.shoot(tmp_path / f"{name}.png", *size)
                 await _stop_is_free(page, window)
@@ -125,7 +118,7 @@ def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
                     assert panel.bottom - panel.top > 40, "not squeezed"
             here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
             await page.hit("Escape")
-            await reads(page, "alarm", "NOT STOPPED")
+            await page.reads("alarm", "NOT STOPPED")
             await _stop_is_free(page, window)
 
     asyncio.run(check())

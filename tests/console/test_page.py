@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +15,11 @@ from serl.errors import SerlError
 from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
 
-from .browser import CHROMIUM, Page, browser, chromium, tab
+from .browser import CHROMIUM, Page, browser, tab
+from .conftest import ACTORS, COLLECTING, EPISODES, RECORDING, TRAINING, at_the_page, enter, told
 from .site import Site, settled, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
-
-REST: dict[str, Any] = {
-    **dict.fromkeys(("driver", "owner", "silent", "stopped", "paused", "last"), ""),
-    **{"episode": 3, "step": 11, "fresh": True, "still": False, "over": False},
-}
-HEALTH = {name: [True, "well"] for name in ("learner", "weights", "link", "disk")}
-TRAINING: dict[str, Any] = {
-    **{"task": "reach", "run": "run", "steps": 7, "total_steps": 10, "advice": "watch"},
-    **{"alone": [0, 0], "assisted": [0, 0], "human_share": None, "cycle_time_s": None},
-    **{"takeovers": 0, "budget_share": 0.5},
-    **{"recent": [], "elapsed_s": 1.0, "left_s": None, **HEALTH},
-}
-COLLECTING: dict[str, Any] = {
-    **{"task": "reach", "run": "run", "session": "reward", "counts": [], "recent": []},
-    **{"advice": "to go: 3 positives", "disk": [True, "well"]},
-}
-
-EPISODES = [
-    {"name": f"{number}-000000", "place": place, "film": True}
-    for number, place in enumerate(("kept", "failures", "undone", "kept"), 1)
-]
-RECORDING: dict[str, Any] = {
-    **COLLECTING,
-    **{"session": "demonstrations", "advice": "to go: 3 demonstrations", "episodes": EPISODES},
-}
-ACTORS = [
-    {**dict.fromkeys(("driver", "owner", "silent", "stopped", "paused", "question"), "")}
-    | {"name": name, "step": 4, "fresh": True, **state}
-    for name, state in (("left", {}), ("right", {"stopped": "stopped by the operator"}))
-]
 
 WORDS: list[tuple[dict[str, Any], str, str]] = [
     ({"driver": "human"}, "Hands are off", "episode 3, step 12"),
@@ -88,55 +58,14 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def told(here: Site, state: Mapping[str, Any], progress: Mapping[str, Any] = TRAINING) -> None:
-    here.backend.shown, here.backend.numbers = {**REST, **state}, dict(progress)
-
-
-async def enter(page: Page, here: Site) -> None:
-    await page.open(here.own)
-    await page.run(f"document.getElementById('token').value = '{here.token}'")
-    await page.run("document.getElementById('door').requestSubmit()")
-    await page.until("document.getElementById('task').textContent === 'reach'")
-
-
-async def reads(page: Page, identifier: str, text: str) -> None:
-    await page.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The browser of all tests; each has a page of its own."""
-    with chromium(tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
-def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[str], None]:
-    """A test with a console and a page of the browser, made of what happens in them."""
-
-    def test(address: str) -> None:
-        async def run() -> None:
-            async with site() as here, tab(address) as page:
-                await check(page, here)
-
-        asyncio.run(run())
-
-    test.__name__ = check.__name__
-    return test
-
-
-async def take(page: Page) -> None:
-    await page.hit("KeyT")
-    await reads(page, "lease", "Give the controls back")
-
-
 @at_the_page
 async def test_the_page_says_who_drives_and_why_nobody_does(page: Page, here: Site) -> None:
     told(here, {})
     await enter(page, here)
     for state, who, why in WORDS:
         told(here, state)
-        await reads(page, "who", who)
-        await reads(page, "why", why)
+        await page.reads("who", who)
+        await page.reads("why", why)
         assert not await page.run("document.getElementById('estop').disabled")
     assert page.said == [], "the browser has nothing to complain about"
 
@@ -149,18 +78,18 @@ def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(
             told(here, {"driver": "policy"})
             await enter(first, here)
             await enter(second, here)
-            await take(first)
-            await reads(second, "lease", "Another page has the controls")
+            await first.take()
+            await second.reads("lease", "Another page has the controls")
             await second.hit("KeyT")
             await second.key("KeyW")
             await second.hit("Enter")
-            await reads(second, "answer", "take over first")
+            await second.reads("answer", "take over first")
             await second.key("KeyW", "keyUp")
             await second.hit("Escape")
             await settled(lambda: here.backend.said == ["estop"])
             assert not any(wish.hands for wish in here.backend.driven)
             await first.hit("KeyT")
-            await reads(second, "lease", "Take the controls")
+            await second.reads("lease", "Take the controls")
 
     asyncio.run(check())
 
@@ -172,9 +101,9 @@ async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_not
     told(here, {})
     here.backend.answers["success"] = SerlError("not heard: no episode runs")
     await enter(page, here)
-    await take(page)
+    await page.take()
     await page.hit("Enter")
-    await reads(page, "answer", "not heard: no episode runs")
+    await page.reads("answer", "not heard: no episode runs")
     await page.hit("Digit1")  # is of a collection
     await page.hit("KeyZ")  # of a recording
     await page.hit("KeyN")
@@ -182,7 +111,7 @@ async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_not
     told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await page.until("!document.getElementById('marks').hidden")
     told(here, {"driver": "script"}, COLLECTING)
-    await reads(page, "why", "Hands are off: mark, or drive on.")
+    await page.reads("why", "Hands are off: mark, or drive on.")
     for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
         await page.hit(code)
     await settled(lambda: here.backend.said == ["success", "reset", "negative"])
@@ -196,15 +125,15 @@ async def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(
     here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
     await enter(page, here)
     await page.hit("Escape")
-    await reads(page, "alarm", "NOT STOPPED")
-    await reads(page, "answer", "Take the controls")  # which says what is next all the time
+    await page.reads("alarm", "NOT STOPPED")
+    await page.reads("answer", "Take the controls")  # which says what is next all the time
     assert "the guard does not answer" in await page.text("alarm")
     assert not await page.run("document.getElementById('alarm').hidden")
-    await reads(page, "who", "The arm may move")
+    await page.reads("who", "The arm may move")
     here.backend.answers.pop("estop")
     await page.hit("Escape")
     await page.until("document.getElementById('alarm').hidden")
-    await reads(page, "who", "Stopped")
+    await page.reads("who", "Stopped")
 
 
 @at_the_page
@@ -214,17 +143,17 @@ async def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(
     told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
     here.backend.slow["estop"] = asyncio.Event()
     await enter(page, here)
-    await reads(page, "who", "Stopped")
+    await page.reads("who", "Stopped")
     await page.hit("Escape")
-    await reads(page, "who", "Stopping ...")
+    await page.reads("who", "Stopping ...")
     await page.run("new Promise((done) => setTimeout(done, 300))")  # several states
     assert await page.text("who") == "Stopping ..."
-    await reads(page, "alarm", "NOT STOPPED")  # the console hangs
+    await page.reads("alarm", "NOT STOPPED")  # the console hangs
     assert "The console does not answer." in await page.text("alarm")
     here.backend.slow["estop"].set()
-    await reads(page, "who", "Stopped")
+    await page.reads("who", "Stopped")
     await page.until("document.getElementById('alarm').hidden")
-    await reads(page, "go", "Release the actor")
+    await page.reads("go", "Release the actor")
 
 
 def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
@@ -233,9 +162,9 @@ def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
             async with site() as here:
                 told(here, {"driver": "policy"})
                 await enter(page, here)
-            await reads(page, "who", "Not connected")
+            await page.reads("who", "Not connected")
             await page.hit("Escape")
-            await reads(page, "alarm", "NOT STOPPED")
+            await page.reads("alarm", "NOT STOPPED")
             assert "This page is not connected." in await page.text("alarm")
 
     asyncio.run(check())
@@ -249,15 +178,15 @@ async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_contro
     arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
     told(here, {"question": stop, "yes": "ack", "not_now": ""})
     await enter(page, here)
-    await reads(page, "guard-says", "Estop: the service estop.")
+    await page.reads("guard-says", "Estop: the service estop.")
     assert await page.run("document.getElementById('yes').disabled")
-    await take(page)
+    await page.take()
     await page.until("!document.getElementById('yes').disabled")
     await page.click("yes")
     await settled(lambda: here.backend.said == [f"yes: {stop}"])
     told(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
-    await reads(page, "guard-says", "The guard waits: pose is stale.")
-    await reads(page, "yes", "Arm the guard")
+    await page.reads("guard-says", "The guard waits: pose is stale.")
+    await page.reads("yes", "Arm the guard")
     await page.until("document.getElementById('yes').disabled")
     told(here, {})
     await page.until("document.getElementById('guard').hidden")
@@ -267,7 +196,7 @@ async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_contro
 async def test_buttons_that_are_held_mark_again_and_again_and_move(page: Page, here: Site) -> None:
     told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await enter(page, here)
-    await take(page)
+    await page.take()
     await page.press_on("[data-say=positive]")
     await settled(lambda: len(here.backend.said) >= 4)
     await page.release()
@@ -295,12 +224,12 @@ async def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(
     """The actor hears nothing more, and holds; with hands off it would be the policy's turn."""
     told(here, {"driver": "policy"})
     await enter(page, here)
-    await take(page)
+    await page.take()
     await page.run(PAD)
     await settled(lambda: any(wish.hands for wish in here.backend.driven))
     since = len(here.backend.driven)
     await page.run("window.pad = null")
-    await reads(page, "answer", "the gamepad is gone: the robot holds")
+    await page.reads("answer", "the gamepad is gone: the robot holds")
     await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
     assert all(wish.hands for wish in here.backend.driven[since:])
 
@@ -311,7 +240,7 @@ async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
 ) -> None:
     told(here, {"driver": "policy"})
     await enter(page, here)
-    await take(page)
+    await page.take()
     await page.key("KeyW")
     await settled(lambda: any(wish.hands for wish in here.backend.driven))
     since = len(here.backend.driven)
@@ -320,10 +249,10 @@ async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
     assert all(wish.hands for wish in here.backend.driven[since:]), "no beat says: let go"
     await page.key("KeyW", "keyUp")
     await page.until("!document.getElementById('lease').textContent.startsWith('Give')")
-    await take(page)
+    await page.take()
     await settled(lambda: not here.backend.driven[-1].hands)
     await page.run("window.dispatchEvent(new Event('blur'))")
-    await reads(page, "lease", "Take the controls")
+    await page.reads("lease", "Take the controls")
 
 
 @at_the_page
@@ -331,11 +260,11 @@ async def test_the_page_shows_what_the_robot_feels(page: Page, here: Site) -> No
     felt = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
     told(here, {"driver": "policy", **felt})
     await enter(page, here)
-    await reads(page, "force-says", "12 of 30 N")
+    await page.reads("force-says", "12 of 30 N")
     assert await page.run("[force.value, force.max, gripper.value]") == [12.4, 30, 0.25]
     assert await page.text("box") == "edge of the box 104 mm"
     told(here, {"driver": "policy", **felt, "box_m": 0.0, "gripper": None})
-    await reads(page, "box", "at the edge of the box")
+    await page.reads("box", "at the edge of the box")
     assert await page.run("document.getElementById('box').className") == "near"
     assert await page.run("document.getElementById('grip').hidden")
     told(here, {"driver": "policy", **dict.fromkeys(felt)})  # a car
@@ -347,7 +276,7 @@ async def test_the_page_shows_takeovers_beside_their_budget(page: Page, here: Si
     over = {"takeovers": 7, "human_share": 0.4, "budget_share": 0.26}
     told(here, {"driver": "policy"}, {**TRAINING, **over})
     await enter(page, here)
-    await reads(page, "takeovers", "in 7 takeovers; budget now 26 %")
+    await page.reads("takeovers", "in 7 takeovers; budget now 26 %")
     await page.until("document.getElementById('human').classList.contains('over')")
 
 
@@ -371,17 +300,17 @@ async def test_a_hand_over_is_heard_and_felt_once_unless_switched_off(
     await page.run(SIGNALS)
     await page.click_on("#pad .up")  # a person is there
     told(here, {"driver": "human", "owner": "the gamepad"})
-    await reads(page, "who", "The gamepad drives")
+    await page.reads("who", "The gamepad drives")
     await page.until("window.played.length === 1 && window.pulses.length === 1")
     told(here, {"driver": "human", "owner": "the gamepad", "step": 40})
-    await reads(page, "why", "step 41")
+    await page.reads("why", "step 41")
     told(here, {"driver": "policy"})
-    await reads(page, "who", "The policy drives")
+    await page.reads("who", "The policy drives")
     await page.until("window.played.length === 2 && window.pulses.length === 2")
     await page.click("sound")
     assert await page.text("sound") == "Sound off"
     told(here, {"paused": "paused"})
-    await reads(page, "who", "Holding")
+    await page.reads("who", "Holding")
     assert await page.run("[window.played.length, window.pulses.length]") == [2, 2]
     assert await page.run("window.played") == pytest.approx([0.24, 0.24], abs=0.01)
     await page.click("sound")
@@ -401,7 +330,7 @@ async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
     here.backend.films = {f"{number}-000000": film_of(DARK, LIGHT) for number in range(1, 6)}
     told(here, {}, RECORDING)
     await enter(page, here)
-    await take(page)
+    await page.take()
     loaded = "[...document.querySelectorAll('#strip img')].filter((each) => each.naturalWidth)"
     await page.until(f"{loaded}.length === 4")
     assert await page.run("document.getElementById('film').hidden"), "they are old"
@@ -413,7 +342,7 @@ async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
     await settled(lambda: here.backend.orders == [Judgement("5-000000", False)])
     assert await page.run("document.getElementById('film').hidden")
     await page.click_on("#strip .undone")
-    await reads(page, "film-says", "film: discarded")
+    await page.reads("film-says", "film: discarded")
     assert await page.text("film-judge") == "Bring back"
     await page.click_on("#film-judge")
     await settled(lambda: here.backend.orders[1:] == [Judgement("3-000000", True)])
@@ -435,7 +364,7 @@ async def test_a_region_drawn_with_the_mouse_is_the_crop_of_a_camera(
     await page.until("document.querySelectorAll('#views .crop').length === 1")
     wrist = "#views [data-camera=wrist]"
     assert await page.run(f"document.querySelector('{wrist} .crop button').disabled")
-    await take(page)
+    await page.take()
     await page.until(f"!document.querySelector('{wrist} .crop button').disabled")
     await page.click_on(f"{wrist} .crop button")
     await page.drag(wrist, (0.2, 0.1), (0.9, 0.8))
@@ -445,7 +374,7 @@ async def test_a_region_drawn_with_the_mouse_is_the_crop_of_a_camera(
     assert isinstance(order, CropOrder)
     assert order.camera == "wrist"
     assert order.crop == pytest.approx((0.2, 0.1, 0.9, 0.8), abs=0.01)
-    await reads(page, "answer", "did CropOrder")
+    await page.reads("answer", "did CropOrder")
 
 
 @at_the_page
@@ -460,14 +389,14 @@ async def test_several_actors_are_seen_at_once_and_one_of_them_is_driven(
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
     told(here, {"driver": "policy", "actor": "left", "actors": ACTORS})
     await enter(page, here)
-    await reads(page, "estop", "STOP ALL")
-    await reads(page, "actors", "stopped")
+    await page.reads("estop", "STOP ALL")
+    await page.reads("actors", "stopped")
     card = "document.querySelector('#actors [data-actor=right]')"
     await page.until(f"{card}.querySelector('img').naturalWidth === 80")
     assert await page.run(f"{card}.disabled"), "without the controls"
     cameras = "[...document.querySelectorAll('#views [data-camera]')].map((each) => each.innerText)"
     assert await page.run(cameras) == ["left/front", "left/wrist"]
-    await take(page)
+    await page.take()
     await page.until(f"!{card}.disabled")
     await page.click_on("#actors [data-actor=right]")
     await settled(lambda: here.backend.orders == [Selection("right")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from serl.console.phone import CODE_TRIES, CODE_VALID_S, PairingCode, check_host
 from serl.console.server import MAX_ENTERING
 from serl.errors import BadInput
 
-from .browser import CHROMIUM, Page, chromium, tab
+from .browser import CHROMIUM, Page, tab
+from .conftest import told
 from .site import heard, refused, site
-from .test_page import reads, told
 
 LAB = "127.0.0.2"  # stands for an address of this machine in a network
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -186,12 +185,6 @@ def test_sockets_that_show_no_token_take_no_place_of_a_page_that_does() -> None:
     asyncio.run(check())
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with chromium(tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
 async def _inside(page: Page) -> None:
     await page.until("document.getElementById('task').textContent === 'reach'")
 
@@ -235,10 +228,9 @@ def test_a_phone_scans_the_code_of_the_page_or_types_the_one_that_it_shows(
             assert f"https://{LAB}:{here.port}/" in says
             await small.open(f"https://{LAB}:{here.port}/")
             for code in ("0000 0000", says.partition("type ")[2][:9]):
-                await small.run(f"document.getElementById('token').value = '{code}'")
-                await small.run("document.getElementById('door').requestSubmit()")
+                await small.unlock(code)
                 if code == "0000 0000":
-                    await reads(small, "refused", "This code is wrong")
+                    await small.reads("refused", "This code is wrong")
             await _inside(small)
             await small.open("about:blank")
             await small.open(f"https://{LAB}:{here.port}/")
@@ -253,11 +245,15 @@ async def _scanned(page: Page) -> str:
         "Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=2,
         mobile=False,
     )  # fmt: skip
-    await asyncio.sleep(0.3)
-    shot = await page.call("Page.captureScreenshot", format="png")
-    picture = cv2.imdecode(np.frombuffer(base64.b64decode(shot["data"]), np.uint8), 0)
-    assert picture is not None
-    return str(cv2.QRCodeDetector().detectAndDecode(picture[:, 2000:])[0])
+    for _ in range(100):  # until it is drawn as large
+        shot = await page.call("Page.captureScreenshot", format="png")
+        picture = cv2.imdecode(np.frombuffer(base64.b64decode(shot["data"]), np.uint8), 0)
+        assert picture is not None
+        right = picture[:, min(2000, picture.shape[1] - 1) :]
+        if text := cv2.QRCodeDetector().detectAndDecode(right)[0]:
+            return str(text)
+        await asyncio.sleep(0.05)
+    return ""
 
 
 def test_a_terminal_shows_the_same_code() -> None:

@@ -17,7 +17,7 @@ from serl.log.episode_reader import episode_paths, read_episode
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import ActionSource, Episode
 
-from ..support.transitions import pickled
+from ..support.pickled import pickled
 
 SPEC = Spec(
     task="insertion",

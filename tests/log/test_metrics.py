@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -9,7 +11,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from serl.errors import SerlError
+from serl.errors import BadInput, SerlError
+from serl.log import wandb_run
 from serl.log.metrics import (
     EpisodeRow,
     EvaluationRow,
@@ -19,6 +22,7 @@ from serl.log.metrics import (
     UpdateRow,
     read_metrics,
 )
+from serl.runs.settings import run_settings
 
 EPISODE = EpisodeRow("actor-0", 3, 42, True, False, 1.0, 0, 0, "success", 4.2, 1)
 
@@ -213,3 +217,24 @@ def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:
     assert scalars["episode/length"] == (42, 42.0)
     assert scalars["episode/success"] == (42, 1.0)
     assert not any(tag.startswith("event/") or tag.endswith("/reason") for tag in scalars)
+
+
+def test_without_the_package_a_run_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wandb_run, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"pip install 'serl\[wandb\]'"):
+        run_settings("reach", {}, {"log": {"wandb": "offline"}})
+
+
+@pytest.mark.slow
+def test_the_metrics_of_a_run_are_in_its_file(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="pip install 'serl[wandb]'")
+    row = EpisodeRow("actor0", 0, 10, True, False, 1.0, 0, 0, "success", 1.0, 0)
+    with MetricsWriter(tmp_path / "reach" / "one", wandb="offline") as metrics:
+        metrics.write(10, row)
+        metrics.write(25, row)
+    (file,) = tmp_path.rglob("*.wandb")
+    content = file.read_bytes()  # records of protobuf, not compressed
+    for name in (b"episode/reward", b"episode/length", b"steps", b"reach-one"):
+        assert name in content

@@ -12,7 +12,7 @@ from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import RandomPolicy
 from serl.report.film import ReplayDiverged, reenact
 from serl.runs.assembly import make_human
-from serl.runs.config import TrainConfig, resolve
+from serl.runs.config import resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
@@ -33,10 +33,10 @@ def as_episode(records: list[Record]) -> Episode:
     return Episode(tuple(item for item in records if isinstance(item, Step)), end)
 
 
-def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
+def train_episode(number: int) -> Episode:
     """As an actor records it: a policy that knows nothing, and a human."""
     robot, task = plugins.make_simulation(TASK), TASK
-    robot.reset(start_seed(Purpose.TRAINING, config.seed, "actor0", number))
+    robot.reset(start_seed(Purpose.TRAINING, CONFIG.seed, "actor0", number))
     records: list[Record] = []
     run(
         robot,
@@ -45,9 +45,15 @@ def train_episode(number: int, config: TrainConfig = CONFIG) -> Episode:
         VirtualClock(robot.advance, 10.0),
         EpisodeKey("run", "actor0", 1, number),
         [RecordCallback(records.append)],
-        teleop=make_human(config, task, robot, "actor0"),
+        teleop=make_human(CONFIG, task, robot, "actor0"),
     )
     return as_episode(records)
+
+
+@pytest.fixture(scope="module")
+def episode() -> Episode:
+    """The first episode of the run."""
+    return train_episode(0)
 
 
 def test_an_episode_with_a_human_is_seen_once_more() -> None:
@@ -70,29 +76,25 @@ def test_demonstrations_are_found_behind_the_experts_failures() -> None:
     assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
 
 
-def test_a_recording_of_another_run_has_no_start_here() -> None:
-    episode = train_episode(0)
+def test_a_recording_of_another_run_has_no_start_here(episode: Episode) -> None:
     with pytest.raises(ReplayDiverged, match="no start of its run gives"):
         reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
 
 
-def test_a_simulation_that_goes_another_way_is_noticed() -> None:
-    episode = train_episode(0)
+def test_a_simulation_that_goes_another_way_is_noticed(episode: Episode) -> None:
     still = np.zeros_like(episode.steps[0].action)
     changed = [replace(step, requested=still, action=still) for step in episode.steps]
     with pytest.raises(ReplayDiverged, match=r"departs from the recording at step \d+"):
         reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
 
 
-def test_a_simulation_that_ends_early_is_noticed() -> None:
-    episode = train_episode(0)
+def test_a_simulation_that_ends_early_is_noticed(episode: Episode) -> None:
     longer = replace(episode, steps=(*episode.steps, episode.steps[-1]))
     with pytest.raises(ReplayDiverged, match=f"ends at step {len(episode.steps)}"):
         reenact(longer, SPEC, CONFIG, 0, SIZE)
 
 
-def test_another_task_is_refused() -> None:
-    episode = train_episode(0)
+def test_another_task_is_refused(episode: Episode) -> None:
     with pytest.raises(ReplayDiverged, match='the task has changed: task: "reach"'):
         reenact(episode, SPEC, resolve({"task": "reach"}), 0, SIZE)
     with pytest.raises(BadInput, match="unknown task 'unicorn'"):

@@ -97,22 +97,21 @@ async def opened(training: Training, folder: Path) -> AsyncIterator[Page]:
     async with browser(folder) as page:
         await page.open(training.door.url)
         token = training.door.token
-        await page.run(f"document.getElementById('token').value = '{token}'")
-        await page.run("document.getElementById('door').requestSubmit()")
+        await page.unlock(token)
         await page.until("!document.getElementById('desk').hidden")
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
         yield page
 
 
-async def says(page: Page, what: str) -> None:
-    """The page says in big letters who drives."""
-    await page.until(f"document.getElementById('who').textContent === '{what}'")
+async def drives(training: Training, steps: int) -> None:
+    """The person has made so many more steps."""
 
+    def count() -> int:
+        found = (each for each in training.log if isinstance(each, Step))
+        return sum(step.source is ActionSource.HUMAN for step in found)
 
-async def take(page: Page) -> None:
-    """Take the controls."""
-    await page.hit("KeyT")
-    await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+    goal = count() + steps
+    await asyncio.to_thread(eventually, lambda: count() >= goal)
 
 
 async def ended(training: Training, reasons: list[str]) -> None:
@@ -209,33 +208,33 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
 
 async def _a_session(training: Training, folder: Path) -> None:
     async with opened(training, folder) as page:
-        await take(page)
+        await page.take()
         await page.key("KeyD")
-        await says(page, "You drive")
-        await asyncio.sleep(1.0)
+        await page.says("You drive")
+        await drives(training, 10)
         await page.key("KeyD", "keyUp")
         await page.key("KeyA")
-        await asyncio.sleep(1.0)
+        await drives(training, 10)
         await page.hit("Enter")
         await ended(training, ["success"])
         await page.key("KeyA", "keyUp")
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
 
         await page.hit("Escape")
-        await says(page, "Stopped")
+        await page.says("Stopped")
         await ended(training, ["success", "stopped"])
         assert await asyncio.to_thread(training.rests)
         actor = training.command.child("serl.ros.nodes.actor")
         actor.suspend()  # its successor may be there before the page has missed it
-        await says(page, "Nobody drives")
+        await page.says("Nobody drives")
         actor.kill()
-        await says(page, "Stopped")  # which outlives the process
+        await page.says("Stopped")  # which outlives the process
         assert await asyncio.to_thread(training.rests)
         await page.hit("KeyG")
-        await says(page, "Holding")
+        await page.says("Holding")
         assert await asyncio.to_thread(training.rests)
         await page.hit("KeyG")
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
 
         await page.hit("KeyN")
         await page.hit("KeyN")  # twice is once
@@ -245,7 +244,7 @@ async def _a_session(training: Training, folder: Path) -> None:
         await ended(training, ["success", "stopped", "operator", "discarded"])
 
         await page.key("KeyA")
-        await says(page, "You drive")
+        await page.says("You drive")
         await page.open("about:blank")  # with a key held down
         await ended(training, ["success", "stopped", "operator", "discarded", "device lost"])
         assert await asyncio.to_thread(training.rests)

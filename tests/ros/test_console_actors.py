@@ -28,7 +28,6 @@ from serl.types import ActionSource, Step
 
 from ..console.browser import CHROMIUM, Page, browser
 from .support.guard_bench import GuardBench
-from .test_console import says, take
 
 pytestmark = [
     pytest.mark.ros,
@@ -130,14 +129,14 @@ async def _at_the_page(
         await page.open(f"{door.url}#{door.token}")
         await page.until("!document.getElementById('desk').hidden")
         await page.until("document.querySelectorAll('#actors [data-actor]').length === 2")
-        await says(page, "The policy drives")
-        await take(page)
+        await page.says("The policy drives")
+        await page.take()
         await _drive(page, left, right)
         await page.click_on(f"#actors [data-actor={ROBOT}]")
         await page.until(f"document.querySelector('#actors .here').dataset.actor === '{ROBOT}'")
         await _drive(page, right, left)
         await page.click("estop")
-        await says(page, "Stopped")
+        await page.says("Stopped")
         await page.until("document.querySelectorAll('#actors [data-mood=stop]').length === 2")
         await asyncio.to_thread(bench.until, "estop")
         assert left.people.hold.stopped
@@ -148,10 +147,10 @@ async def _at_the_page(
 async def _drive(page: Page, driven: Acting, other: Acting) -> None:
     """Hold W until the driven actor moves forward; the other one gets no input."""
     before = sum(other.forward)
-    await says(page, "The policy drives")
+    await page.says("The policy drives")
     await page.key("KeyW")
     await asyncio.to_thread(eventually, lambda: any(driven.forward))
     await page.key("KeyW", "keyUp")
     await asyncio.to_thread(eventually, lambda: driven.rested >= 10)
-    await says(page, "The policy drives")
+    await page.says("The policy drives")
     assert sum(other.forward) == before

@@ -16,7 +16,7 @@ from serl.types import ActionSource, End, Step
 
 from ..bench.bench_person import Eyes
 from ..console.browser import CHROMIUM, Page
-from .test_console import Training, ended, human_segments, opened, says, take
+from .test_console import Training, ended, human_segments, opened
 
 pytestmark = [
     pytest.mark.ros,
@@ -91,26 +91,26 @@ class KeyPicker:
 
 async def session(training: Training, folder: Path) -> None:
     async with opened(training, folder) as page:
-        await take(page)
+        await page.take()
         async with held(page, "Space"):
-            await says(page, "You drive")
+            await page.says("You drive")
             await page.hit("KeyN")  # whatever the policy did to the cube
             await ended(training, ["operator"])
-            await says(page, "You drive")
+            await page.says("You drive")
             await KeyPicker(page, Eyes(training.run.episodes("actor0"))).pick()
             await page.hit("Enter")
             await ended(training, ["operator", "success"])
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
         await page.hit("Escape")
-        await says(page, "Stopped")
+        await page.says("Stopped")
         await ended(training, ["operator", "success", "stopped"])
         await page.hit("KeyG")
-        await says(page, "Holding")
+        await page.says("Holding")
         await page.hit("KeyG")
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
         await page.hit("KeyN")
         await ended(training, ["operator", "success", "stopped", "operator"])
-        await says(page, "The policy drives")
+        await page.says("The policy drives")
 
 
 def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from serl.ros.doctor import Finding
 from serl.ros.environment import environment, meet_others
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
+from serl.ros.setup import driver_check
 from serl.ros.setup.driver_check import RobotCheck
 from serl.ros.topics import STATS, Topic
 from serl.runs.config import resolve
@@ -157,8 +158,13 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
     ],
 )
 def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
-    bench: Bench, profile: object, complaints: dict[str, str]
+    bench: Bench,
+    profile: object,
+    complaints: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "controller" in complaints and "absent" in complaints["controller"]:
+        monkeypatch.setattr(driver_check, "_ANSWER_S", 1.0)  # of a node that is not there
     found = bench.findings(profile)
     for subject, complaint in complaints.items():
         assert not found[subject].sound
@@ -305,21 +311,3 @@ def test_what_is_wrong_with_a_graph_is_a_line_and_an_exit_code(
     assert any("target_pose: 2 publishers command: " in line for line in bad)
     assert any("/loose: " in line and "best effort" in line for line in bad)
     assert any("/torn: has several types" in line for line in bad)
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--graph", "absent"], "absent: expected the folder of a run"),
-        (["--graph", "102"], "expected a number from 0 to 101"),
-        (["--robot", "nobody"], "unknown robot 'nobody'"),
-        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such"),
-    ],
-)
-def test_what_cannot_be_looked_at_is_one_line(
-    words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["doctor", *words]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)

@@ -60,31 +60,6 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["franka"], "arm franka: has no workspace: teach it with `serl setup`"),
-        (["franka", "--task", "reach"], "arm franka: it has no workspace yet"),
-        (["nobody"], "unknown robot 'nobody'"),
-        (["sim", "--task", "nothing"], "unknown task 'nothing'"),
-        (
-            ["sim", "--task", "reach", "--namespace", "a/b"],
-            "--namespace 'a/b': expected one such as /left",
-        ),
-        (["sim", "--task", "reach", "--namespace", ""], "--namespace '': expected one such as"),
-    ],
-)
-def test_what_cannot_be_guarded_is_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from serl.cli.main import main
-
-    assert main(["guard", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert line in said
-    assert len(said.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("asked", "namespace", "prefix"),
     [
         (None, "/cell/sim", "/cell/sim"),

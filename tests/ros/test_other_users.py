@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from serl.cli.main import main
 from serl.guard.latch import Latch, LatchFile
 from serl.ros.environment import meet_others
 from serl.ros.node import namespace
@@ -96,19 +95,3 @@ def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
     owner = ordered(f"{actor}/release", "--key", f"{stopped}.key")
     assert owner.returncode == 0, owner.stderr
     assert not stopped.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["guard/arm", "--key", "left.key"], "'guard/arm': expected a service such as /cell/left"),
-        (["/left/guard/arm", "--key", "left.key"], "left.key: no key: the guard, or the actor, "),
-    ],
-)
-def test_an_order_that_cannot_be_given_is_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["order", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert line in said
-    assert len(said.splitlines()) == 1

@@ -58,22 +58,20 @@ def recording(folder: Path, demos: int) -> tuple[Command, ConsoleAddress]:
 
 async def enter(page: Page, door: ConsoleAddress) -> None:
     await page.open(door.url)
-    await page.run(f"document.getElementById('token').value = '{door.token}'")
-    await page.run("document.getElementById('door').requestSubmit()")
-    await page.until("document.getElementById('who').textContent === 'Ready'")
+    await page.unlock(door.token)
+    await page.says("Ready")
     await page.until("!document.getElementById('session').hidden")
-    await page.hit("KeyT")
-    await page.until("document.getElementById('lease').textContent.startsWith('Give')")
+    await page.take()
     await asyncio.sleep(1.0)  # hands that were never seen off are not believed
 
 
 async def demonstrate(page: Page, says: str) -> None:
     """Hold a key until the page says who drives, then say how it went and let go."""
     await page.key("KeyD")
-    await page.until("document.getElementById('who').textContent === 'You drive'")
+    await page.says("You drive")
     await asyncio.sleep(0.5)
     await page.hit(says)
-    await page.until("document.getElementById('who').textContent === 'Ready'")
+    await page.says("Ready")
     await page.key("KeyD", "keyUp")
 
 
@@ -88,7 +86,7 @@ ASLEEP = "const until = Date.now() + 25_000; while (Date.now() < until);"
 async def sleep_while_pushing(page: Page, command: Command) -> None:
     """The tab runs nothing for a while, as one that its browser has put to sleep."""
     await page.key("KeyD")
-    await page.until("document.getElementById('who').textContent === 'You drive'")
+    await page.says("You drive")
     asleep = asyncio.create_task(page.run(f"(() => {{ {ASLEEP} }})()"))
     await asyncio.to_thread(eventually, lambda: "device lost, " in command.output, LIMIT_S)
     await asleep
@@ -114,7 +112,7 @@ async def second_session(folder: Path, door: ConsoleAddress) -> None:
         await enter(page, door)
         await counted(page, "demonstrations", 1)
         await page.key("KeyD")
-        await page.until("document.getElementById('who').textContent === 'You drive'")
+        await page.says("You drive")
         await page.hit("Enter")
 
 

@@ -9,7 +9,6 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import Joy
 
-from serl.cli import main as cli
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import FAILURES
 from serl.log.episode_reader import episode_paths, read_episode
@@ -87,28 +86,3 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(tmp_path: Path, start
     assert max(been) - min(been) > 0.005, "the arm moved"
     (latch,) = tmp_path.glob("mine@*.latch")
     assert latch.read_text() == "serl latch: disarmed\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
-        (["--robot", "sim"], "--robot sim: expected a real arm"),
-        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
-        (["--robot", "franka", "--stages.x", "1"], "stages"),
-        (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
-    ],
-)
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    complaint: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["record", "reach", *words]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert not list(tmp_path.iterdir())

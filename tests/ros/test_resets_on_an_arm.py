@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from serl.log.episode_reader import read_records
-from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 from serl.runs.scene_reset import make_scene_reset
 from serl.runs.task_setup import make_spec, make_task
@@ -24,7 +23,7 @@ from serl.types import ActionSource, End, Record, Step
 
 from ..support.command import Command
 from .conftest import Start
-from .support.tracked import PROGRESS
+from .support.tracked import questions_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
@@ -55,23 +54,6 @@ def train(start: Start, robot: str) -> Callable[..., Command]:
         return start("train", task, *place, *SMALL, *words)
 
     return both
-
-
-def answer_until(command: Command, done: Callable[[], bool], limit_s: float) -> list[str]:
-    """Answer what is asked until it is done; return the questions."""
-    asked: list[str] = []
-
-    def step() -> bool:
-        lines = [line for line in command.output.splitlines(True) if PROGRESS not in line]
-        questions = [line for line in lines if ": Enter " in line and line.endswith("\n")]
-        if len(questions) > len(asked):
-            asked[:] = questions
-            command.say()
-        return done() or not command.is_running
-
-    eventually(step, limit_s, lambda: command.output[-2000:])
-    assert command.is_running, command.output[-2000:]
-    return [question for question in asked if "guard" not in question and "estop" not in question]
 
 
 def sealed(part: RunFolder) -> int:
@@ -119,7 +101,7 @@ def test_an_arm_returns_to_its_starts_by_itself(
         run = run_of(tmp_path)
         return run is not None and sealed(run) >= 2 * EPISODES  # a reset before each
 
-    asked = answer_until(command, done, LONGEST_S)
+    asked = questions_until(command, done, LONGEST_S)
     command.interrupt()
     assert [each for each in asked if "newest message" not in each] == []  # a busy machine is late
     run = run_of(tmp_path)
@@ -149,7 +131,7 @@ def test_two_directions_reset_each_other_on_an_arm(
         run = run_of(tmp_path)
         return run is not None and all(sealed(part) >= 6 for part in run.parts().values())
 
-    asked = answer_until(command, done, 900.0)
+    asked = questions_until(command, done, 900.0)
     command.interrupt()
     assert not any("bring arm and scene" in each for each in asked)
     run = run_of(tmp_path)

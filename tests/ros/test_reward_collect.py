@@ -84,7 +84,7 @@ async def first_session(folder: Path, door: ConsoleAddress) -> None:
         await page.hit("Enter")  # is of no use here
         await page.until("document.getElementById('who').textContent !== 'Ready'")
         await page.hit("KeyN")
-        await page.until("document.getElementById('who').textContent === 'Ready'")
+        await page.says("Ready")
         await page.hit("Digit0")
         await says(page, "nothing to mark")
 

@@ -10,7 +10,6 @@ import pytest
 from sensor_msgs.msg import Joy
 
 from serl.camera import REAL
-from serl.cli import main as cli
 from serl.datasets.person import ACTOR
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
@@ -80,32 +79,3 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
     assert samples.images["wrist"].std() > 10, "a picture with a sensor's noise"
     assert episode_paths(folder)
     assert json.loads((folder / "cameras.json").read_text()).keys() == set(CAMERAS)
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--robot", "nobody"], "unknown robot 'nobody': expected one of"),
-        (["--robot", "sim"], "--robot sim: expected a real arm"),
-        (["--robot", "franka", "--namespace", "left"], "--namespace 'left': expected one such as"),
-        (["--robot", "franka"], "arm franka: it has no workspace yet: serl setup"),
-        (["--robot", "franka", "--positives", "0"], "--positives: expected at least 1, got 0"),
-        (
-            ["--robot", "franka", "--path", "/dev/x"],
-            "expected the kind of this device as well, by --device",
-        ),
-    ],
-)
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    complaint: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["reward", "collect", "pick_cube", *words]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert not list(tmp_path.iterdir())

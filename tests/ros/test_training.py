@@ -21,7 +21,8 @@ from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
-from serl.types import ActionSource, Step
+from serl.training.link import read_control_status
+from serl.types import ActionSource, End, Step
 
 from ..support.command import Command
 from .conftest import Start
@@ -257,3 +258,22 @@ def test_demonstrations_of_another_spec_or_task_are_refused(
     assert cli.main(["learner", "reach", *tiny, "--demo_paths=[demos]"]) == cli.BAD_INPUT
     line = capfd.readouterr().err.splitlines()[-1]
     assert line == f"serl: demos: demonstrates something else: {difference}"
+
+
+def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_death(
+    tmp_path: Path, start: Start
+) -> None:
+    settings = TINY | {"learner.checkpoint_every": 25, "selection_checkpoints": 1}
+    command = start("train", "reach", **settings, steps=50, robot="sim")
+    run = command.run_folder()
+    command.child("serl.ros.nodes.guard", "actor0")
+    command.until(lambda: read_control_status(run.link("actor0")) is not None)  # an episode
+    command.child("serl.ros.nodes.sim", "actor0").send_signal(signal.SIGKILL)
+    command.succeed()
+    assert "sim-actor0 was killed by SIGKILL: started again" in command.output
+    assert "control periods began late" in command.output
+    assert sum(trained(run).values()) == 50
+    assert_sound(run)
+    records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
+    reasons = {record.text for record in records if isinstance(record, End)}
+    assert reasons & {"time limit", "success"}, f"no episode went well: {reasons}"

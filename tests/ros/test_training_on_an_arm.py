@@ -14,6 +14,7 @@ from serl.errors import SerlError
 from serl.log.episode_reader import read_records
 from serl.ros.arm.station import RESTORE
 from serl.ros.node import RosNode
+from serl.ros.processes import started_domain_id
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
@@ -23,10 +24,19 @@ from serl.training.evaluation import max_void_trials
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step
 
-from ..support.command import LIMIT_S
+from ..support.command import LIMIT_S, Command
 from .conftest import Start
-from .support.tracked import ARMS, GOAL_M, GOES_ON, answer_all, answer_until, franka_beside_a_goal
-from .test_training import assert_sound, rows, trained
+from .support.tracked import (
+    ARMS,
+    GOAL_M,
+    GOES_ON,
+    PROGRESS,
+    SEEN,
+    answer_all,
+    answer_until,
+    franka_beside_a_goal,
+)
+from .test_training import TINY, assert_sound, rows, trained
 
 pytestmark = pytest.mark.ros
 
@@ -140,3 +150,41 @@ def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
     assert max(abs(a - b) for a, b in zip(seen[20], seen[-1], strict=True)) < 1e-6
     (latch,) = tmp_path.glob("mine@*.latch")
     assert latch.read_text().strip() == "serl latch: disarmed"  # the guard itself was not killed
+
+
+WAITS = (
+    "actor0 waits for a person: estop: the service estop: "
+    "Enter confirms that you have dealt with it"
+)
+
+
+def stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(started_domain_id(run)))
+    with RosNode("presser", run.path, local=True) as node:
+        Remote(node, lambda: None).trigger("actor0/guard/estop", LIMIT_S)
+
+
+def last_progress(command: Command) -> str:
+    return [line for line in command.output.splitlines() if PROGRESS in line][-1]
+
+
+def run_of(folder: Path) -> RunFolder:
+    (settings,) = (folder / "runs").rglob("config.yaml")
+    return RunFolder.open(settings.parent)
+
+
+@pytest.mark.slow
+def test_a_latched_guard_asks_at_the_terminal_and_the_progress_says_so_also_when_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [word for name, value in TINY.items() for word in (f"--{name}", value)]
+    words = ("train", "reach", "--robot", "sim", "--steps", 100_000, *options)
+    with Command(tmp_path, *words) as command:
+        command.until(PROGRESS)
+        stop(run_of(tmp_path), monkeypatch)
+        command.until(WAITS)
+    with Command(tmp_path, "train", "--resume", run_of(tmp_path).path) as command:
+        command.until(WAITS)
+        answer_until(command, lambda: "disarmed\n" in command.output, (SEEN,))
+        eventually(lambda: "waits for a person" not in last_progress(command), LIMIT_S)
+        assert "Enter arms it" not in command.output, "its actor does that itself"

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,34 +27,18 @@ from serl.types import ActionSource, End, Step
 
 from ..support.command import Command
 from .conftest import Start
-from .support.tracked import PROGRESS
+from .support.tracked import questions_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 EPISODES = int(os.environ.get("SERL_TWO_ARMS_EPISODES", "10"))
+LONGEST_S = 120.0 + 20.0 * EPISODES
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 SMALL = (
     *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
     *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
     *("--demos", "0", "--trials", "0", "--steps", "100000", "--task_config.time_limit_s", "2.0"),
 )
-
-
-def answer_until(command: Command, done: Callable[[], bool]) -> list[str]:
-    """Confirm what is asked until it is done; return the questions about the scene."""
-    asked: list[str] = []
-
-    def step() -> bool:
-        lines = [line for line in command.output.splitlines(True) if PROGRESS not in line]
-        questions = [line for line in lines if ": Enter " in line and line.endswith("\n")]
-        if len(questions) > len(asked):
-            asked[:] = questions
-            command.say()
-        return done() or not command.is_running
-
-    eventually(step, 120.0 + 20.0 * EPISODES, lambda: command.output[-2000:])
-    assert command.is_running, command.output[-2000:]
-    return [question for question in asked if "guard" not in question and "estop" not in question]
 
 
 def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, start: Start) -> None:
@@ -75,7 +58,7 @@ def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, sta
             2 * EPISODES
         )
 
-    asked = answer_until(command, done)
+    asked = questions_until(command, done, LONGEST_S)
     assert [each for each in asked if "newest message" not in each] == []  # a busy machine is late
     one_guard_stops_both(tmp_path, command)
     command.interrupt()
@@ -115,7 +98,8 @@ def one_guard_stops_both(folder: Path, command: Command) -> None:
         for side in ("left", "right"):
             watch(side)
         moving = {str(GuardState.POLICY), str(GuardState.RESET)}
-        answer_until(command, lambda: len(states) == 2 and set(states.values()) <= moving)
+        both_move = lambda: len(states) == 2 and set(states.values()) <= moving  # noqa: E731
+        questions_until(command, both_move, LONGEST_S)
         Remote(node, lambda: None).trigger("/sim/right/guard/estop")
         eventually(lambda: states["right"].startswith(GuardState.ESTOP))
         eventually(lambda: states["left"] not in moving, found=lambda: json.dumps(states))

@@ -165,32 +165,6 @@ def test_robots_other_than_the_runs_are_refused(tmp_path: Path) -> None:
         described(made(tmp_path, None))
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("task: unicorn", "unknown task 'unicorn'"),
-        ("task: reach\nrobot: 1", "robot: unknown setting"),
-        ("task: reach\nsettings: {sed: 1}", "sed: unknown setting"),
-        ("run: absent", "absent: expected the folder of a run"),
-        ("- task", "expected a YAML mapping, found list"),
-    ],
-)
-def test_what_a_file_may_not_say_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    text: str,
-    complaint: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "up.yaml").write_text(text)
-    assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["up.yaml"]
-
-
 def test_the_tutorial_names_the_file_of_two_arms() -> None:
     page = (DOCS / "tutorials/two-arms.md").read_text(encoding="utf-8")
     assert "\nserl up docs/examples/two_arms.yaml\n" in page

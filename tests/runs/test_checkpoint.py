@@ -169,8 +169,7 @@ def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) ->
         load_latest(tmp_path)
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(("before", "step"), [(0, 1), (1, 1), (1, 2)])
 def test_a_kill_at_any_moment_keeps_a_whole_checkpoint(
     tmp_path: Path, before: int, step: int
 ) -> None:

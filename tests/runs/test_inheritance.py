@@ -21,7 +21,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.metrics import MetricsWriter, read_metrics
 from serl.runs.assembly import make_agent
 from serl.runs.checkpoint import checkpoint_paths, load, mark_best
-from serl.runs.config import TrainConfig, resolve
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.inheritance import inherit
 from serl.runs.resume import Continuation
@@ -32,7 +32,7 @@ from serl.testing.samples import equal, random_step
 from serl.types import ActionSource, End, EndReason, Key, Observation, Record
 
 from ..agents.resnet10_reference import stand_in
-from ..support.pickled import pickled
+from ..support.pickled import pickled_parameters
 
 AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
 RNG = np.random.default_rng(0)
@@ -54,12 +54,16 @@ def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -
     return run
 
 
+def fresh(tmp_path: Path, *settings: dict[str, Any]) -> RunFolder:
+    """A new run, beside the one that it is to start from."""
+    return RunFolder.create(tmp_path / "after", resolve(*settings), datetime(2026, 11, 22))
+
+
 @pytest.fixture
 def heir(tmp_path: Path) -> tuple[RunFolder, RunFolder]:
     """A run, and a fresh one that is to start from it."""
     before = saved_run(tmp_path / "before")
-    config = resolve(SETTINGS, {"init_from": before.path, "seed": 9})
-    return before, RunFolder.create(tmp_path / "after", config, datetime(2026, 11, 22))
+    return before, fresh(tmp_path, SETTINGS, {"init_from": before.path, "seed": 9})
 
 
 def test_a_run_starts_with_the_networks_and_the_scale_of_another(
@@ -67,11 +71,7 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
 ) -> None:
     before, after = heir
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
-    with MetricsWriter(after.path) as metrics:
-        continuation = Continuation(after, metrics)
-        learner = continuation.learner(InProcess())
-        continuation.close()
-    mine = learner.agent.state_dict()
+    mine = continued(after)
     kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
     assert {name.split(".")[0] for name in kept} == {
         *("actor", "critic", "target", "temperature", "normaliser", "updates")
@@ -100,14 +100,11 @@ def test_what_was_inherited_stays_when_the_other_run_changes_or_goes(
 def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, RunFolder]) -> None:
     _, after = heir
     mean = continued(after)["normaliser.mean"]
-    with MetricsWriter(after.path) as metrics:
-        continuation = Continuation(after, metrics)
-        transport = InProcess()
-        learner = continuation.learner(transport)
-        transport.send(list(episodes(continuation.spec)))
+    with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
+        learner = going.learner(transport := InProcess())
+        transport.send(list(episodes(going.spec)))
         while learner.progress.steps < 3:
             learner.step()
-        continuation.close()
     assert np.array_equal(learner.agent.state_dict()["normaliser.mean"], mean)
 
 
@@ -119,17 +116,11 @@ def continued(run: RunFolder) -> Mapping[str, Any]:
 
 def episodes(spec: Spec) -> Iterator[Record]:
     """The steps of an episode, and its end."""
-    rng = np.random.default_rng(0)
-    key = Key("run", "a", 1, 0, 0)
+    rng, key = np.random.default_rng(0), Key("run", "a", 1, 0, 0)
     for index in range(20):
         step = random_step(replace(key, index=index), spec, rng)
-        yield replace(
-            step,
-            source=ActionSource.POLICY,
-            policy_version=0,
-            terminated=False,
-            truncated=index == 19,
-        )
+        step = replace(step, source=ActionSource.POLICY, policy_version=0)
+        yield replace(step, terminated=False, truncated=index == 19)
     yield End(replace(key, index=20), step.observation, False, EndReason.TIME_LIMIT, 1.0, 1.0)
 
 
@@ -170,17 +161,12 @@ def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> Non
 
 
 def test_networks_of_another_size_are_refused(heir: tuple[RunFolder, RunFolder]) -> None:
-    before, after = heir
-    wider = TrainConfig.model_validate(
-        {**after.config.model_dump(), "agent": {**AGENT, "hidden": [16]}}
-    )
-    after.info = after.info.model_copy(update={"config": wider})
-    with MetricsWriter(after.path) as metrics:
-        continuation = Continuation(after, metrics)
-        with pytest.raises(SpecMismatch, match=r"expected float32\["):
-            continuation.learner(InProcess())
-        continuation.close()
-    assert before.path.exists()
+    _, after = heir
+    wider = after.config.agent.model_copy(update={"hidden": (16,)})
+    config = after.config.model_copy(update={"agent": wider})
+    after.info = after.info.model_copy(update={"config": config})
+    with pytest.raises(SpecMismatch, match=r"expected float32\["):
+        continued(after)
 
 
 def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Path) -> None:
@@ -204,7 +190,7 @@ def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path)
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
     found = {"run": before.path, "data": "successes"}
     warm = {"init_from": found, "learner": {"warm_up": 3}, "agent": {"frozen": ["actor"]}}
-    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, warm), datetime(2026, 11, 22))
+    after = fresh(tmp_path, SETTINGS, warm)
     assert RunFolder.open(after.path).config == after.config
     inheritance = inherit(after.config)
     assert inheritance.origin.load == ("actor", "normaliser")
@@ -239,12 +225,8 @@ VIEWS = {
     name: {"camera": camera, "width": 16, "height": 16}
     for name, camera in (("front", "field"), ("wrist", "wrist"))
 }
-PIXELS: dict[str, Any] = {
-    **SETTINGS,
-    "task": "pick_cube",
-    "observe": "pixels",
-    "task_config": {"views": VIEWS},
-}
+FROM_IMAGES = {"task": "pick_cube", "observe": "pixels", "task_config": {"views": VIEWS}}
+PIXELS: dict[str, Any] = SETTINGS | FROM_IMAGES
 
 
 def behind(**encoder: Any) -> dict[str, Any]:
@@ -257,7 +239,7 @@ def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two stand-ins for the weights of a ResNet-10."""
     folder = tmp_path_factory.mktemp("trunks")
     for seed in (3, 4):
-        (folder / f"{seed}.pkl").write_bytes(pickled(stand_in(seed=seed)))
+        (folder / f"{seed}.pkl").write_bytes(pickled_parameters(stand_in(seed=seed)))
         import_trunk(folder / f"{seed}.pkl", folder / f"{seed}.safetensors")
     return {seed: folder / f"{seed}.safetensors" for seed in ("3", "4")}
 
@@ -265,8 +247,8 @@ def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_run_from_pixels_starts_with_the_encoder_too(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before", PIXELS)
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
-    config = resolve(PIXELS, {"init_from": before.path, "seed": 9})
-    after = RunFolder.create(tmp_path / "after", config, datetime(2026, 11, 22))
+    after = fresh(tmp_path, PIXELS, {"init_from": before.path, "seed": 9})
+    config = after.config
     assert inherit(config).origin.load == ("actor", "critics", "encoder", "normaliser")
     mine = continued(after)
     kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
@@ -371,7 +353,7 @@ def test_what_another_run_recorded_enters_by_choice_and_stays(
     before = saved_run(tmp_path / "before")
     record(before, KINDS)
     origin = {"init_from": {"run": before.path, "load": ["actor"], "data": data}}
-    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    after = fresh(tmp_path, SETTINGS, origin)
     states = []
     for _ in range(2):
         with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
@@ -395,10 +377,7 @@ def test_resets_of_a_run_that_is_given_as_demonstrations_demonstrate_nothing(
 ) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS)
-    settings = {"demo_paths": [before.episodes("a")]}
-    after = RunFolder.create(
-        tmp_path / "after", resolve(SETTINGS, settings), datetime(2026, 11, 22)
-    )
+    after = fresh(tmp_path, SETTINGS, {"demo_paths": [before.episodes("a")]})
     with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
         assert going.learner(InProcess()).replay.demonstrations == 20, "the policy's success"
     assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
@@ -407,8 +386,7 @@ def test_resets_of_a_run_that_is_given_as_demonstrations_demonstrate_nothing(
 def test_a_run_that_recorded_no_success_demonstrates_nothing(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS[1:])
-    origin = {"init_from": {"run": before.path, "data": "successes"}}
-    after = RunFolder.create(tmp_path / "after", resolve(SETTINGS, origin), datetime(2026, 11, 22))
+    after = fresh(tmp_path, SETTINGS, {"init_from": {"run": before.path, "data": "successes"}})
     with pytest.raises(BadInput, match=r"init_from\.data successes: it recorded no success"):
         continued(after)
 

@@ -14,7 +14,7 @@ from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput, NeedsPerson, SerlError
-from serl.loop import EpisodeKey, RecordCallback
+from serl.loop import EpisodeKey, RecordCallback, Result
 from serl.policy import Policy, RandomPolicy, ZeroPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
@@ -92,19 +92,25 @@ class Bench:
         self.robot.advance(0.3)
 
 
-def pick_cube() -> tuple[Bench, Actor]:
-    task = make_task(resolve({"task": "pick_cube", "task_config": {"auto_reset": True}}))
-    bench = Bench({"": task})
+def restoring(name: str) -> tuple[Bench, Actor]:
+    """The bench of a task that restores its scene, and its actor."""
+    bench = Bench({"": make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))})
     return bench, bench.actors[""]
 
 
+def succeeded(actor: Actor) -> Result:
+    """The result of the actor's next episode, a success."""
+    result = actor.episode()
+    assert result is not None
+    assert result.success
+    return result
+
+
 def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     starts, cubes = [], []
     for _ in range(5):
-        result = actor.episode()
-        assert result is not None
-        assert result.success
+        succeeded(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         assert first.observation.state["gripper"][0] > 0.9
@@ -132,9 +138,7 @@ def struck(bench: Bench, reading: int) -> None:
 
 @pytest.mark.parametrize("name", ["pick_cube", "racing_car"])
 def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None:
-    task = make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))
-    bench = Bench({"": task})
-    actor = bench.actors[""]
+    bench, actor = restoring(name)
     bench.sites[0].stopping = lambda: len(bench.records) > 1000
     struck(bench, 15)
     results = [actor.episode() for _ in range(3)]
@@ -145,30 +149,26 @@ def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None
 
 
 def test_a_cube_beside_the_field_is_brought_back() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     actor.episode()
     bench.robot.reset(3)
     bench.move("cube", 0.62, 0.23, 0.02)
-    result = actor.episode()
-    assert result is not None
-    assert result.success
+    succeeded(actor)
     assert not bench.asked
     assert bench.scripted()[-1].terminated
 
 
 def test_a_cube_out_of_reach_is_asked_for_once_in_words() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     actor.episode()
     bench.robot.reset(3)
     bench.move("cube", 0.80, 0.10, 0.02)
-    result = actor.episode()
+    succeeded(actor)
     assert bench.asked == ["a person is needed: the cube is at x 0.80 y 0.10 m, out of reach"]
-    assert result is not None
-    assert result.success
 
 
 def test_without_anybody_to_ask_the_arm_holds() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     actor.episode()
     bench.sites[0].person = None
     bench.robot.reset(3)
@@ -188,7 +188,7 @@ def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
 
 
 def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     actor.config = ActorConfig(home_every=2)
     homes: list[float] = []
     home = bench.robot.home
@@ -199,9 +199,7 @@ def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
 
     bench.robot.home = begun
     for _ in range(4):
-        result = actor.episode()
-        assert result is not None
-        assert result.success
+        succeeded(actor)
     assert homes == [4], "after the second reset"
     ends = bench.ends("")
     assert all(end.success for end in ends)
@@ -214,13 +212,11 @@ def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
 def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     actor.config = ActorConfig(home_every=1, reset_time_limit_s=15.0)
     monkeypatch.setattr(type(bench.robot), "is_home", False)
     for _ in range(3):
-        result = actor.episode()
-        assert result is not None
-        assert result.success, "the arm obeys again"
+        succeeded(actor)  # the arm obeys again
     reasons = [end.text for end in bench.ends("")]
     assert reasons.count("time limit") == 2
     assert not bench.asked
@@ -228,7 +224,7 @@ def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
 
 
 def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
-    bench, actor = pick_cube()
+    bench, actor = restoring("pick_cube")
     policy = actor.policy
     assert isinstance(policy, Acting)
     for seed in range(4):
@@ -238,19 +234,12 @@ def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
     assert bench.placed == [0]
 
 
-def insertion(name: str) -> tuple[Bench, Actor]:
-    bench = Bench({"": make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))})
-    return bench, bench.actors[""]
-
-
 @pytest.mark.parametrize("name", ["peg_insertion", "connector_insertion"])
 def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
-    bench, actor = insertion(name)
+    bench, actor = restoring(name)
     starts = []
     for _ in range(4):
-        result = actor.episode()
-        assert result is not None
-        assert result.success
+        succeeded(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         x, y, z = first.observation.state["hole_from_tip"].tolist()
@@ -280,9 +269,7 @@ def test_these_tasks_restore_their_scene() -> None:
 def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name: str) -> None:
     config = resolve({"task": name, "task_config": {"auto_reset": True, "renderer": "none"}})
     bench = Bench({"": make_task(config)})
-    before = bench.actors[""].episode()
-    assert before is not None
-    assert before.success
+    succeeded(bench.actors[""])
     task = make_task(config)  # of another process, which has seen nothing
     begun: list[bool] = []
 
@@ -298,23 +285,19 @@ def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name
         policy=Started(task.expert(bench.robot.truth, 1)),
         site=FakeSite(person=bench.help),
     )
-    result = actor.episode()
+    result = succeeded(actor)  # from where it began it can be solved again
     assert begun == [False]
-    assert result is not None
     assert result.steps > 1
-    assert result.success, "and from where it began it can be solved again"
     assert bench.placed == [0]
     assert not bench.asked
 
 
 def test_a_peg_that_fell_is_asked_for_in_words() -> None:
-    bench, actor = insertion("peg_insertion")
+    bench, actor = restoring("peg_insertion")
     actor.episode()
     bench.move("peg", 0.45, 0.08, 0.03)
-    result = actor.episode()
+    succeeded(actor)
     assert bench.asked == ["a person is needed: the peg is not in the hand"]
-    assert result is not None
-    assert result.success
 
 
 def test_a_task_without_a_reset_refuses_to_be_asked_for_one() -> None:
@@ -355,10 +338,8 @@ def test_help_that_leaves_the_part_in_the_goal_begins_no_episode_there() -> None
     actor = bench.actors["backward"]
     bench.robot.reset(0)
     bench.move("part", 0.80, 0.10, 0.02)
-    result = actor.episode()
+    result = succeeded(actor)
     assert bench.asked == ["a person is needed: the part is at x 0.80 y 0.10 m, out of reach"]
-    assert result is not None
-    assert result.success
     assert result.steps > 30, "it was carried back, which is no success, and then brought"
     ends = bench.ends("backward")
     assert [end.success for end in ends] == [False, True, True], "asked, reset, episode"
@@ -373,9 +354,7 @@ def test_a_part_is_grasped_from_a_side_to_which_the_tool_can_turn() -> None:
         bench.robot.advance(0.1)
     bench.move("part", 0.47, 0.0, 0.02, yaw_rad=1.2)  # the tool is as far round as it gets: at 0.9
     bench.sites[0].starts = None
-    result = actor.episode()
-    assert result is not None
-    assert result.success
+    succeeded(actor)
     assert [end.success for end in bench.ends("forward")] == [True, True]
 
 

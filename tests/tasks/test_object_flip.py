@@ -31,10 +31,6 @@ def successes(seeds: range) -> int:
     return sum(isinstance(end, End) and end.success for end in ends)
 
 
-def test_the_expert_flips_it() -> None:
-    assert successes(range(12)) >= 10
-
-
 @pytest.mark.slow
 def test_the_expert_flips_it_in_80_of_100() -> None:
     assert successes(range(100)) >= 80

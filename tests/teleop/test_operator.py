@@ -13,7 +13,6 @@ from serl.intervention import Event, Teleop, arbitrate
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
-from serl.teleop.device import Device
 from serl.teleop.operator import Hands, Operator
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
 from serl.types import ActionSource, Record, Step
@@ -28,6 +27,24 @@ class TestOperator(TeleopSuite):
         bench.pad.axes["x"] = 5.0
         bench.pad.hit("yes")
         return bench.person, SPEC
+
+
+def driving(**axes: float) -> Bench:
+    """A person who drives, with the axes of the pad there."""
+    bench = Bench()
+    bench.pad.axes.update(axes)
+    bench.pad.hold()
+    assert bench.tick() is not None
+    return bench
+
+
+def silenced(looks: int = 0, **axes: float) -> Bench:
+    """A person who drives, and whose pad fell silent so many looks ago."""
+    bench = driving(**axes)
+    bench.pad.alive = False
+    if looks:
+        bench.tick(looks)
+    return bench
 
 
 def test_hands_are_on_while_the_deadman_is_held_and_a_little_longer() -> None:
@@ -80,10 +97,7 @@ def test_a_deadman_that_was_seen_going_down_is_believed_at_once() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_silence_in_a_hand_holds_the_robot_and_cuts_the_episode(lost: bool) -> None:
-    bench = Bench()
-    bench.pad.axes["x"] = 1.0
-    bench.pad.hold()
-    assert bench.tick() is not None
+    bench = driving(x=1.0)
     bench.pad.alive, bench.pad.lost = False, lost
     bench.tick(2)  # now its last word is stale
     said = [bench.person.events()]
@@ -118,11 +132,7 @@ def test_silence_in_a_hand_is_known_before_the_next_look() -> None:
 
 
 def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
-    bench = Bench()
-    bench.pad.axes["x"] = 1.0
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
+    bench = silenced(x=1.0)
     assert moved(bench.tick(3)) == [0.0, 0.0]
     bench.pad.alive = True
     assert any(moved(bench.tick()))
@@ -130,11 +140,7 @@ def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
 
 
 def test_a_device_that_comes_back_with_hands_off_does_not_hand_back() -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
-    bench.tick(3)
+    bench = silenced(3)
     bench.pad.alive = True
     bench.pad.hold(False)
     for _ in range(20):
@@ -147,12 +153,7 @@ def test_a_device_that_comes_back_with_hands_off_does_not_hand_back() -> None:
 
 
 def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
-    bench = Bench()
-    bench.pad.axes["x"] = 1.0
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
-    bench.tick(10)
+    bench = silenced(10, x=1.0)
     bench.pad.alive = True
     assert moved(bench.tick(3)) == [0.0, 0.0]
     bench.pad.hold(False)
@@ -162,10 +163,7 @@ def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
 
 
 def test_a_silence_lasts_over_short_episodes() -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
+    bench = silenced()
     for _ in range(3):
         bench.tick(3)
         bench.person.begin()
@@ -174,11 +172,7 @@ def test_a_silence_lasts_over_short_episodes() -> None:
 
 
 def test_a_new_episode_does_not_hand_back_either() -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
-    bench.tick(10)
+    bench = silenced(10)
     assert bench.person.events() == (Event.LOST,)
     bench.person.begin()
     assert bench.tick() is not None
@@ -187,11 +181,7 @@ def test_a_new_episode_does_not_hand_back_either() -> None:
 
 
 def test_another_person_may_release_it() -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
-    bench.tick(10)
+    bench = silenced(10)
     bench.person.release()
     assert bench.tick() is None
     bench.pad.alive = True
@@ -215,9 +205,7 @@ def test_what_was_said_before_the_silence_counts() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_none_is_silence(value: float) -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
+    bench = driving()
     bench.pad.axes["y"] = value
     bench.pad.axes["x"] = 1.0
     assert moved(bench.tick(3)) == [0.0, 0.0]
@@ -225,10 +213,7 @@ def test_a_number_that_is_none_is_silence(value: float) -> None:
 
 
 def test_a_stamp_from_the_future_is_none() -> None:
-    bench = Bench()
-    bench.pad.hold()
-    bench.tick()
-    bench.pad.alive = False
+    bench = silenced()
     bench.pad._beat_s += 100.0
     bench.tick()
     assert bench.person.hands is Hands.SILENT
@@ -270,11 +255,6 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
     assert set(sources[first:]) == {ActionSource.HUMAN}, "it never went back to the policy"
     assert steps[-1].truncated
     assert not np.any([step.action for step in steps[-4:]])
-
-
-def test_devices_are_devices() -> None:
-    device: Device = Pad()
-    assert device.name == "pad"
 
 
 def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:

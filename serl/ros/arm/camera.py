@@ -51,7 +51,6 @@ class RosCamera:
     """The newest picture of one camera, cut into views.
 
     Args:
-        node: the process's node.
         topic: see `picture_topic`.
         views: the views cut from this camera's picture, by name.
         oldest_s: age in seconds at which a picture is stale, see `serl.ros.feed.Feed`.
@@ -124,7 +123,6 @@ class WatchedCameras:
     A JPEG is passed on as it is.
 
     Args:
-        node: the process's node.
         robot: namespace of the arm, for cameras that the profile does not list.
         cameras: entries of the arm's profile by name of the camera; None for one without.
     """

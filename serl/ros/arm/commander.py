@@ -103,7 +103,6 @@ class ArmCommander:
     """Publisher of setpoints and gripper commands. Only the guard's process creates one.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         profile: topic names and message types of the arm.
         limits: speed limits for a velocity-controlled arm.

@@ -35,7 +35,6 @@ class _PublisherWatch:
     """Base of the detectors.
 
     Args:
-        node: the process's node.
         topics: names of the topics, from the root.
         now_s: monotonic seconds.
     """

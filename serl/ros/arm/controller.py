@@ -139,7 +139,6 @@ class Compliance:
     stays stopped as it was.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         profile: the arm's profile, with the gains of its controller.
         yields: whether the controller has to be soft; called repeatedly.
@@ -241,7 +240,6 @@ class ControllerWatch:
     """Monitor that compares the controller's parameters with the profile, in the executor's thread.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         profile: the arm's profile, with the expected parameters.
     """

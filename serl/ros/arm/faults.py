@@ -42,7 +42,6 @@ class FaultWatch:
     """Subscriber to an arm's fault topic that also detects the loss of its publisher.
 
     Args:
-        node: the process's node.
         topic: see `fault_topic`.
         describe: returns the fault in a message, in words; empty when the arm is well.
         heed: called in the executor's thread with the fault of each evaluated message.

@@ -56,7 +56,6 @@ class GuardClient:
     """Client that reads a guard's state and calls its services.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         remote: calls services, and sends heartbeats meanwhile.
 

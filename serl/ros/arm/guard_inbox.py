@@ -30,7 +30,6 @@ class GuardInbox:
     It also checks the publishers of the arm's measurements and faults.
 
     Args:
-        node: the process's node.
         prefix: namespace of the arm, from the root.
         profile: the arm's profile, with its topics and message types.
         joint_names: names of the arm's joints, in order; empty: all joints, in message order.

@@ -44,7 +44,6 @@ class Measurements:
     purpose.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace within the run.
         profile: profile of the arm's family.
         config: settings of the task.

@@ -28,7 +28,6 @@ class ArmPublisher:
     """Publisher of the numbers and pictures of one arm.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         profile: topic names and message types of the arm.
         tracked: bodies whose pose is published, as by an object tracker.
@@ -91,7 +90,6 @@ class PicturePublisher:
     """Publisher of pictures, with a `CameraInfo` each, in the namespace of a robot.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace.
         cameras: names of the cameras or views.
         qos: quality of service of all topics.

@@ -57,7 +57,6 @@ class RosArm:
     see `serl.ros.arm.measurements`. Commands are always computed from the newest pose.
 
     Args:
-        node: the process's node.
         robot: the arm's namespace within the run.
         profile: profile of the arm's family.
         config: settings of the task.

@@ -26,7 +26,6 @@ class StatePublisher(Observer):
     of its own below the actor's. Pictures are the views of the task, by their names.
 
     Args:
-        node: the process's node.
         actor: name of the actor, the namespace of the topics.
         robot: the simulation; without an arm only its pictures are published.
     """

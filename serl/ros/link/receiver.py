@@ -108,7 +108,6 @@ class LearnerTransport:
     introduction not sent later than the one before it is a replayed message, and dropped.
 
     Args:
-        node: the process's node.
         spec: the spec that actors must have.
         run: name of the run that actors must belong to.
         cursors: the positions at which a predecessor stopped.

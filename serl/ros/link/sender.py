@@ -46,7 +46,6 @@ class StreamSender:
     Not thread-safe: one thread calls the methods; the executor's callbacks only fill queues.
 
     Args:
-        node: the process's node.
         folder: folder of the link, which remembers the time of the last introduction, so that
             times grow even if the clock was set back before a restart.
         window: most frames in flight; four senders' windows fit the topic's depth of 512.

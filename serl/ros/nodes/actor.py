@@ -57,9 +57,6 @@ class Delays(Observer):
     An action is late after its reading if the policy took long, or after the previous action if
     issuing that took long.
 
-    Args:
-        period_s: control period.
-
     Attributes:
         late: number of actions issued more than 1.5 periods after either.
         worst_s: longest of these delays so far.

@@ -70,7 +70,6 @@ class RosConsoleBackend:
     """A `ConsoleBackend` of the actors of a run, over ROS 2; one of them is driven.
 
     Args:
-        node: the process's node.
         run: folder of the run.
         watched: the actors; the first is driven until the operator selects another.
     """

@@ -68,7 +68,6 @@ class GuardNode:
     """A guard with its topics and services.
 
     Args:
-        node: the process's node.
         prefix: namespace of the arm, from the root.
         profile: profile of the arm's family.
         config: settings of the guard.

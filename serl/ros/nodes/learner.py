@@ -49,7 +49,6 @@ class LearnerNode:
     """A learner managed by ROS 2's lifecycle tools.
 
     Args:
-        node: the process's node.
         folder: folder of the run.
     """
 

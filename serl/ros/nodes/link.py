@@ -57,7 +57,6 @@ class WeightsReceiver:
     Older, damaged and foreign snapshots are not written.
 
     Args:
-        node: the process's node.
         path: the file; versions that are not newer than the one in it are ignored.
         spec_digest: `Spec.digest` that the weights must be made for.
         offered: returns the last version known to be published by the learner; 0 for unknown.
@@ -147,7 +146,6 @@ class Link:
     """Sender of all epochs of an actor in order, oldest first, from the learner's cursor on.
 
     Args:
-        node: the process's node.
         run_folder: folder of the run.
         actor: name of the actor.
         log: settings of its log.

@@ -168,7 +168,6 @@ class SupervisedArm:
     """An arm, its guard and the actor that drives it.
 
     Args:
-        node: the process's node.
         remote: client that calls the services.
         run: run of the actor. A simulated arm can hurt no person, so its actor itself arms its
             guard and acknowledges its protective stops: there is no question for either.

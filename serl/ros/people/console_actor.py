@@ -42,7 +42,6 @@ class ConsoleActor:
     """An actor of a run, over ROS 2.
 
     Args:
-        node: the process's node.
         remote: calls services with signatures.
         run: folder of the run.
         name: name of the actor.

@@ -82,7 +82,6 @@ class People(Observer):
     """The operator input of an actor: devices, services and stops, across all stages.
 
     Args:
-        node: the actor's node.
         actor: name of the actor.
         config: settings of teleoperation.
         frame: the frame in which the actions are expressed: see `action_frame`.
@@ -170,7 +169,6 @@ class Control(Observer):
     """The services and the state topic of one actor.
 
     Args:
-        node: the actor's node.
         actor: name of the actor.
         desk: receives the events of the services.
         has_operator: checks whether any device sends messages.

@@ -138,7 +138,6 @@ class TopicDevices(Observer):
     """All topics by which people drive an actor, as devices.
 
     Args:
-        node: the actor's node.
         actor: name of the actor.
         config: settings of teleoperation, with the mappings of the topics.
         frame: the frame of the actions; a twist in another frame is ignored.

@@ -51,7 +51,6 @@ class SetupArm:
     """A context manager for an arm under commissioning; leaving it ends its guard's process.
 
     Args:
-        node: the process's node.
         place: the arm's namespace.
         profile: the profile as far as it is known.
         folder: folder of the node, for the guard's settings and log.

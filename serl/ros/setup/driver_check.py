@@ -51,7 +51,6 @@ class RobotCheck:
     """A check of one arm's driver.
 
     Args:
-        node: the process's node.
         profile: the profile that the driver has to match.
         arm: absolute namespace of the arm, empty for the root itself.
     """

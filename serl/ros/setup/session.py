@@ -29,7 +29,6 @@ class SetupSession:
     """A commissioning session with one arm.
 
     Args:
-        node: the process's node.
         arm: the arm of the cell.
         asker: asks the person.
         out: file of the profile; pictures are stored beside it.

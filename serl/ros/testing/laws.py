@@ -286,7 +286,6 @@ class LawRunner:
     """A controller's law in this process, without ROS and in a time of its own.
 
     Args:
-        law: the law.
         parameters: the controller's parameters, which may be changed later.
         frame: base frame of the driver.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +12,21 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import CompressedImage
 
-from serl.ros.arm.camera import WatchedCameras
+from serl import plugins
+from serl.camera import View
+from serl.motion import Motion
+from serl.ros.arm.camera import WatchedCameras, picture_topic
+from serl.ros.arm.camera_settings import camera_settings, note_cameras
+from serl.ros.arm.robot import RosArm
+from serl.ros.camera import PublishConfig, describe
 from serl.ros.conversions import image_message
+from serl.ros.node import RosNode
+from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
+from serl.runs.real_arm import CAMERAS, camera_differences, keep_camera_settings
 from serl.system.video import encode_image
+from serl.task import TaskConfig
 from serl.workspace import CellCamera
 
 pytestmark = pytest.mark.ros
@@ -48,3 +61,66 @@ def test_a_person_sees_each_camera_at_its_own_size() -> None:
         CompressedImage(format="png", data=encode_image(IMAGE))
     )
     assert cast("Any", cameras.look()["wrist"]).shape == IMAGE.shape
+
+
+MOTION = Motion(
+    axes=("x", "y", "z"), translation_m=0.01, box_low_m=(0.3, -0.2, 0.0), box_high_m=(0.6, 0.2, 0.4)
+)
+ENTRY = CellCamera(topic="/cell/front", compressed=True, crop=(0.0, 0.0, 0.5, 1.0), rate_hz=30.0)
+
+
+@pytest.fixture
+def looker(tmp_path: Path) -> Iterator[RosNode]:
+    with RosNode("looker", tmp_path / "run", local=True) as node:
+        yield node
+
+
+def driver(folder: Path, fixed: str) -> RosNode:
+    """The node of `serl camera`, with its parameters, and a publisher of its pictures."""
+    view = View(camera="front", width=64, height=48, crop=(0.25, 0.0, 1.0, 1.0))
+    parameters = describe("a film", PublishConfig(frame="front", view=view), fixed)
+    return RosNode("camera_front", folder, local=True, parameters=parameters)
+
+
+def test_settings_are_those_of_the_driver_and_the_crop_of_the_arms_file(
+    looker: RosNode, tmp_path: Path
+) -> None:
+    with driver(tmp_path / "run", "exposure_s 0.01, gain 5") as camera:
+        camera.publisher(picture_topic("", "/cell/front", compressed=True))
+        remote, cameras = Remote(looker, lambda: None), {"front": ENTRY, "wrist": None}
+        found: list[Any] = []
+
+        def is_found() -> bool:
+            found.append(camera_settings(looker, remote, "arm", cameras))
+            return "fixed" in found[-1]["front"]
+
+        eventually(is_found)
+    assert found[-1]["front"] == {
+        "crop": "[0.25, 0.0, 1.0, 1.0]",
+        "cut": "0, 0, 0.5, 1",
+        "fixed": "exposure_s 0.01, gain 5",
+        "size": "64x48",
+    }
+    assert found[-1]["wrist"] == {}, "nothing publishes it"
+
+
+def test_a_start_warns_of_what_differs_from_the_demonstrations(
+    looker: RosNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile = plugins.load("robot", "sim").model_copy(update={"cameras": {"front": ENTRY}})
+    view = View(camera="front", width=64, height=48)
+    config = TaskConfig(motion=MOTION, observe="pixels", views={"front": view})
+    arm = RosArm(looker, "arm", profile, config)
+    assert arm.cameras == {"front": ENTRY}
+    demos, run = tmp_path / "demos", tmp_path / "run"
+    demos.mkdir()
+    keep_camera_settings(demos, {"front": {"cut": "0, 0, 1, 1", "gain": "3"}})
+    folder: Any = SimpleNamespace(path=run, config=SimpleNamespace(demo_paths=(demos,)))
+    with caplog.at_level(logging.WARNING):
+        note_cameras(looker, arm, folder)
+        note_cameras(looker, arm, folder)
+    line = f"camera front differs from {demos}: cut 0, 0, 0.5, 1, not 0, 0, 1, 1"
+    assert [record.message for record in caplog.records] == [line, line]
+    assert camera_differences({"front": {"cut": "0, 0, 0.5, 1"}}, run) == []
+    (run / CAMERAS).write_text("{")
+    assert "cannot be read" in camera_differences({"front": {}}, run)[0]

@@ -90,10 +90,22 @@ class Controller:
                 self.gains[each.name] = value
 
 
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    return Controller(monkeypatch)
+
+
+@pytest.fixture
+def watch(controller: Controller) -> ControllerWatch:
+    """A watch of the controller, which has asked once."""
+    made = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
+    controller.ask()
+    return made
+
+
 def test_a_stop_after_a_contact_is_soft_within_a_second_and_the_way_back_leads_to_what_was(
-    monkeypatch: pytest.MonkeyPatch,
+    controller: Controller,
 ) -> None:
-    controller = Controller(monkeypatch)
     controller.run(5.0)
     assert not controller.told, "nothing is done before a contact"
     controller.soft = True
@@ -112,8 +124,7 @@ def test_a_stop_after_a_contact_is_soft_within_a_second_and_the_way_back_leads_t
     assert controller.told == sorted(controller.told)
 
 
-def test_gains_half_way_to_others_are_not_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller(monkeypatch)
+def test_gains_half_way_to_others_are_not_come_back_to(controller: Controller) -> None:
     controller.gains[GAIN] = 1500.0  # whoever drove was about to change them
     controller.soft = True
     controller.run(1.2)
@@ -123,8 +134,7 @@ def test_gains_half_way_to_others_are_not_come_back_to(monkeypatch: pytest.Monke
     assert controller.gains == PROFILE.controller.parameters
 
 
-def test_an_actor_that_was_soft_is_soft_again_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller(monkeypatch)
+def test_an_actor_that_was_soft_is_soft_again_after_a_stop(controller: Controller) -> None:
     controller.gains |= PROFILE.controller.modes["compliance"].parameters
     for soft in (True, False):
         controller.soft = soft
@@ -133,11 +143,8 @@ def test_an_actor_that_was_soft_is_soft_again_after_a_stop(monkeypatch: pytest.M
 
 
 def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
-    monkeypatch: pytest.MonkeyPatch,
+    controller: Controller, watch: ControllerWatch
 ) -> None:
-    controller = Controller(monkeypatch)
-    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
-    controller.ask()
     assert watch.left_soft == watch.trouble == ""
     controller.gains |= PROFILE.controller.modes["compliance"].parameters
     controller.ask()
@@ -149,11 +156,8 @@ def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
 
 
 def test_an_arm_is_stopped_if_its_controller_falls_silent_halfway_through_a_switch(
-    monkeypatch: pytest.MonkeyPatch,
+    controller: Controller, watch: ControllerWatch
 ) -> None:
-    controller = Controller(monkeypatch)
-    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
-    controller.ask()
     controller.gains[GAIN] = 1500.0
     controller.now_s += 4.0  # answers come late: the switch may just have begun
     controller.ask()
@@ -170,11 +174,8 @@ def test_an_arm_is_stopped_if_its_controller_falls_silent_halfway_through_a_swit
 
 
 def test_a_switch_is_completed_within_two_seconds_by_the_answers_of_the_controller(
-    monkeypatch: pytest.MonkeyPatch,
+    controller: Controller, watch: ControllerWatch
 ) -> None:
-    controller = Controller(monkeypatch)
-    watch = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
-    controller.ask()
     controller.gains[GAIN] = 1500.0
     for later_s, stopped in ((0.5, False), (2.0, False), (0.1, True)):
         controller.now_s += later_s
@@ -182,8 +183,7 @@ def test_a_switch_is_completed_within_two_seconds_by_the_answers_of_the_controll
         assert bool(watch.changed) == stopped
 
 
-def test_a_stop_that_ends_half_way_goes_back_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller(monkeypatch)
+def test_a_stop_that_ends_half_way_goes_back_from_there(controller: Controller) -> None:
     controller.soft = True
     controller.run(0.3)
     lowest = controller.gains[GAIN]
@@ -201,9 +201,8 @@ def test_a_stop_that_ends_half_way_goes_back_from_there(monkeypatch: pytest.Monk
 
 
 def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controller = Controller(monkeypatch)
     controller.answers, controller.soft = False, True
     with caplog.at_level(logging.WARNING):
         controller.run(5.0)
@@ -216,9 +215,8 @@ def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
 
 
 def test_a_controller_that_refuses_is_told_three_times_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controller = Controller(monkeypatch)
     controller.takes, controller.soft = False, True
     with caplog.at_level(logging.WARNING):
         controller.run(30.0)
@@ -228,9 +226,8 @@ def test_a_controller_that_refuses_is_told_three_times_and_named(
 
 
 def test_a_controller_without_such_a_parameter_is_left_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controller = Controller(monkeypatch)
     del controller.gains["task.d_rot_z"]
     controller.soft = True
     with caplog.at_level(logging.WARNING):

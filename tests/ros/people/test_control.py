@@ -1,14 +1,23 @@
-"""What an actor's control topic says of the arm."""
+"""What an actor says of its arm, and how an arm at which a person records is watched."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from serl import plugins
+from serl.ros.people import recorder
 from serl.ros.people.control import felt_by_arm
+from serl.ros.people.recorder import at_the_arm
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 from serl.tasks.pick_cube import PickCube
 from serl.types import Observation
+
+from ...support.acting import FakeCameraArm, notice_frozen_camera
 
 pytestmark = pytest.mark.ros
 
@@ -24,3 +33,13 @@ def test_an_operator_reads_force_gripper_and_place_of_one_arm_and_the_force_of_t
     pair = Observation({"left_wrench": none, "right_wrench": force}, {}, {})
     assert felt_by_arm(pair) == {"force_n": "5.00"}
     assert felt_by_arm(Observation({"speed": none}, {}, {})) == {}
+
+
+def test_who_records_at_an_arm_has_its_cameras_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "make_arm", lambda *arguments: FakeCameraArm())
+    config = resolve({"task": "reach", "robot": "franka", "demos": 0, "intervention": "none"})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    with at_the_arm(run, [], {}, lambda: None) as station:
+        assert notice_frozen_camera(station.observers)

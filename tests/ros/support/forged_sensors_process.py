@@ -59,8 +59,10 @@ class Forger(Node):  # type: ignore[misc]
 
 def main() -> None:
     rclpy.init()
+    forger = Forger(sys.argv[1])
     with suppress(ExternalShutdownException, RuntimeError):  # it is told to end
-        rclpy.spin(Forger(sys.argv[1]))
+        rclpy.spin(forger)
+    forger.destroy_node()  # else others see it for another 20 s, as one that was killed
 
 
 if __name__ == "__main__":

@@ -97,3 +97,22 @@ def answer_until(
         eventually(done, 2 * LIMIT_S)
     except AssertionError:
         raise AssertionError(command.output) from None
+
+
+def questions_until(
+    command: Command, done: Callable[[], bool], limit_s: float = LIMIT_S
+) -> list[str]:
+    """Confirm what is asked until it is done; return the questions about the scene."""
+    asked: list[str] = []
+
+    def step() -> bool:
+        lines = [line for line in command.output.splitlines(True) if PROGRESS not in line]
+        questions = [line for line in lines if ": Enter " in line and line.endswith("\n")]
+        if len(questions) > len(asked):
+            asked[:] = questions
+            command.say()
+        return done() or not command.is_running
+
+    eventually(step, limit_s, lambda: command.output[-2000:])
+    assert command.is_running, command.output[-2000:]
+    return [question for question in asked if "guard" not in question and "estop" not in question]

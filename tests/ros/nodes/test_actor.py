@@ -1,5 +1,9 @@
+"""Delays of an actor's actions, and what its process imports."""
+
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,6 +11,8 @@ import pytest
 from serl.ros.nodes.actor import Delays, delay_s
 from serl.testing.samples import random_records
 from serl.types import End, Step
+
+pytestmark = pytest.mark.ros
 
 
 def _steps(count: int) -> tuple[list[Step], End]:
@@ -39,3 +45,11 @@ def test_between_two_episodes_nobody_acts() -> None:
     delays.on_end(end)
     delays.on_step(second)
     assert (delays.late, delays.worst_s) == (0, 0.0)
+
+
+@pytest.mark.parametrize("module", ["serl.ros.nodes.actor", "serl.ros.nodes.link"])
+def test_a_process_beside_an_arm_imports_nothing_for_people(module: str) -> None:
+    heavy = {"tensorboard", "matplotlib", "rich", "PIL", "google.protobuf"}
+    program = f"import sys, {module}; print(*({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from serl.cli import main as cli
+
+from .conftest import Serl, refused
+
+
+def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
+    serl: Serl, tmp_path: Path
+) -> None:
+    sizes = [
+        f"--task_config.views.{v}.{s}=16" for v in ("front", "wrist") for s in ("width", "height")
+    ]
+    counts = ("--positives", 60, "--negatives", 80)
+    code, text, _ = serl("reward", "collect", "pick_cube", "--out", "data", *counts, *sizes)
+    assert code == cli.DONE
+    assert text.startswith("60 positives and 80 negatives, of ")
+    assert "serl reward train data --out pick_cube.safetensors" in text
+    assert "already holds episodes" in refused(
+        serl, "reward", "collect", "pick_cube", "--out", "data"
+    )
+
+    label = ("reward", "label", "data", "--episode", 0, "--label", 0)
+    code, text, _ = serl(*label, "--steps", "0:2")
+    assert code == cli.DONE
+    assert text.startswith("3 steps are labelled 0; ")
+    for words, part in (
+        ((*label, "--steps", "9:x"), "--steps '9:x': expected a number, or FIRST:LAST"),
+        ((*label, "--steps", "0:5000"), "expected steps from 0 to "),
+        (
+            ("reward", "label", "data", "--episode", 999, "--label", 1, "--steps", 0),
+            "no episode 999",
+        ),
+        (("reward", "train", ".", "--out", "m"), "expected a collection with views.json"),
+        (("reward", "train", "data", "--out", "m", "--epochs", 0), "epochs: "),
+        (("reward", "audit", "m", "data"), "reward model m: No such file"),
+        (("reward", "train", "data", "absent", "--out", "m"), "absent: no such folder"),
+    ):
+        assert part in refused(serl, *words)
+
+    quick = ("--epochs", 2, "--threads", 1)
+    code, text, _ = serl("reward", "train", "data", "--out", "m.safetensors", *quick)
+    assert code == cli.DONE
+    assert "m.safetensors: sees front, wrist; believed from " in text
+    words = ("accuracy", "precision", "recall", "neither training nor calibration saw")
+    assert all(word in text for word in words)
+    code, text, _ = serl("reward", "audit", "m.safetensors", "data", "--sheet", "worst.png")
+    assert code == cli.DONE
+    assert text.startswith("truth: labels of steps by people or scripts, ")
+    assert "as a reward, that waits for 4 of the last 5 images:" in text
+    assert "where the tool is above x, y, z of (-1.0, -1.0, 0.15) m" in text
+    assert "the worst mistakes of single images: worst.png" in text
+    assert (tmp_path / "worst.png").read_bytes().startswith(b"\x89PNG")
+
+    model = ("--reward.kind=classifier", "--reward.model=m.safetensors", "--observe=pixels")
+    assert "trained on the view 'front'" in refused(serl, "train", "pick_cube", *model)
+    line = refused(serl, "train", "drawer", *model)
+    assert "trained for pick_cube, not for drawer; " in line
+    assert "--reward.transfer true" in line
+    line = refused(serl, "train", "drawer", *model, "--reward.transfer=true")
+    assert "trained on the view 'front'" in line
+    assert "reward model" in refused(
+        serl, "train", "pick_cube", *model[:1], "--reward.model=absent"
+    )
+    assert "needs the file" in refused(serl, "train", "pick_cube", model[0])
+    assert not (tmp_path / "runs").exists()
