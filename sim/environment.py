@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -107,7 +108,8 @@ def _register(name: str) -> None:
                 gymnasium.register_envs(importlib.import_module(package))
             except ImportError:
                 continue
-            _accept_joint_types()
+    if "gymnasium_robotics" in sys.modules:  # imported here, or before by another package
+        _accept_joint_types()
     if environment in gymnasium.registry or colon:
         return
     known = [each for each in gymnasium.registry if each.rpartition("-v")[0] == environment]

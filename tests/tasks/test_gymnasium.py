@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -212,6 +213,14 @@ class TestFetch(SimulatedTaskSuite):
         goals = [robot.reset(seed).state["desired_goal"] for seed in (0, 0, 1)]
         assert np.array_equal(goals[0], goals[1])
         assert not np.array_equal(goals[0], goals[2])
+
+    def test_it_is_made_if_another_package_has_registered_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        package = pytest.importorskip("gymnasium_robotics", reason="pip install 'serl[gymnasium]'")
+        gymnasium.register_envs(package)
+        monkeypatch.setattr("gymnasium_robotics.utils.mujoco_utils.mujoco", mujoco)
+        self.make()
 
 
 def test_random_actions_of_a_single_observation_are_logged_values() -> None:
