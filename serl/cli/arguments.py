@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from serl.errors import BadInput, did_you_mean
+from serl.system.files import check_destination
 
 WIDTH = 100
 _INVALID = re.compile(r"invalid (\w+) value: (.*)", re.DOTALL)
@@ -171,6 +172,24 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML file of settings; options override it"
     )
+
+
+def add_model_out(parser: argparse.ArgumentParser, noun: str = "model") -> None:
+    """Add the required option for the file of trained weights to write."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=f"file of the {noun} to write, .safetensors",
+    )
+
+
+def check_model_out(path: Path) -> None:
+    """Raise `BadInput` unless weights can be written to this file, a .safetensors."""
+    if path.suffix != ".safetensors":
+        raise BadInput(f"--out {path}: must end in .safetensors")
+    check_destination(path)
 
 
 def task_names() -> str:

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.encoder_weights import views_of
-from serl.cli.arguments import add_task
+from serl.cli.arguments import add_model_out, add_task, check_model_out
 from serl.cli.terminal import Countdown
-from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.runs.folder import versions
 from serl.specs import ArraySpec
-from serl.system.files import check_destination
 from serl.system.settings_file import checked
 
 DONE = 0
@@ -45,13 +43,7 @@ def import_file(options: argparse.Namespace) -> int:
 def pretrain_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl encoder pretrain`."""
     add_task(parser, nargs="+")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="file of the encoder to write, .safetensors",
-    )
+    add_model_out(parser, "encoder")
 
 
 def pretrain(options: argparse.Namespace) -> int:
@@ -63,9 +55,7 @@ def pretrain(options: argparse.Namespace) -> int:
     overrides = parse_overrides(options.overrides)
     task_config = overrides.pop("task_config", {})
     config = checked(PretrainingConfig, overrides)
-    if options.out.suffix != ".safetensors":
-        raise BadInput(f"--out {options.out}: must end in .safetensors")
-    check_destination(options.out)
+    check_model_out(options.out)
     shared = {"observe": "pixels", "task_config": task_config}
     tasks = {name: make_task(resolve({"task": name, **shared})) for name in options.task}
     targets, seen = {}, {}

@@ -6,12 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from serl.cli.arguments import add_task
+from serl.cli.arguments import add_model_out, add_task, check_model_out
 from serl.cli.terminal import Countdown
-from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
-from serl.system.files import check_destination
 from serl.system.settings_file import checked
 from serl.types import Observation
 
@@ -28,13 +26,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         metavar="RECORDING",
         help="folders of demonstrations, or RUN/episodes/ACTOR; their successes are used",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="file of the model to write, .safetensors",
-    )
+    add_model_out(parser)
 
 
 def train(options: argparse.Namespace) -> int:
@@ -52,9 +44,7 @@ def train(options: argparse.Namespace) -> int:
     seen: dict[str, Any] = {name: overrides.pop(name) for name in names}
     config = checked(TimeToGoConfig, overrides)
     run = resolve({"task": options.task, **seen})
-    if options.out.suffix != ".safetensors":
-        raise BadInput(f"--out {options.out}: must end in .safetensors")
-    check_destination(options.out)
+    check_model_out(options.out)
     spec, wider = specs_of(run)
     check_recordings(options.recordings, spec, wider)
     successes: list[list[Observation]] = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli.arguments import add_task, integer
+from serl.cli.arguments import add_model_out, add_task, integer
 from serl.cli.terminal import Countdown
 from serl.datasets.reward_audit import (
     UNKNOWN,
@@ -376,13 +376,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         metavar="RECORDING",
         help="labelled collections, runs, or RUN/episodes/ACTOR",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="file of the model to write, .safetensors",
-    )
+    add_model_out(parser)
 
 
 def train(options: argparse.Namespace) -> int:
