@@ -12,12 +12,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from serl.errors import SpecMismatch
+from serl.errors import SerlError, SpecMismatch
 from serl.reward import NoReward, RewardedTask, TopicNumber
 from serl.task import SimulatedTask
-from serl.types import SHAPED, Episode, Observation, Outcome, Shaping, Step
-
-_UNJUDGED = "none"  # provenance of a step that a fault ended
+from serl.types import SHAPED, UNJUDGED, Episode, Observation, Outcome, Shaping, Step
 
 
 class Progress(Protocol):
@@ -68,9 +66,10 @@ class Shaper(NamedTuple):
         """Return the potential of an observation."""
         return self.weight * float(self.progress(seen))
 
-    def shaping(self, before: float, after: float) -> Shaping:
-        """Return the shaping of a step between two potentials."""
-        return Shaping(before, self.discount * after, self.provenance)
+    def shaping(self, before: float, after: float | None) -> Shaping:
+        """Return the shaping of a step between two potentials; None for an unknown one."""
+        later = None if after is None else self.discount * after
+        return Shaping(before, later, self.provenance)
 
     def shaped(self, episode: Episode) -> Episode:
         """Return an episode of sparse rewards with shaped ones.
@@ -122,16 +121,22 @@ class ShapedTask(RewardedTask):
         return seen
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        """Return the outcome with its shaping; raise `SerlError` without a progress."""
+        """Return the outcome with its shaping; raise `SerlError` without a progress.
+
+        A terminated episode needs no progress, unless the operator truncates it in the same step.
+        """
         assert self._potential is not None
         outcome = self._task.outcome(reading, index)
         self.solved = self._task.solved if isinstance(self._task, RewardedTask) else outcome.success
-        before = self._potential
-        if not outcome.terminated:  # else it does not count
-            known = self._seen is not None and self._seen[0] is reading
-            seen = self._seen[1] if known and self._seen else self.observation(reading)
-            self._potential = self.shaper.potential(seen)
-        return replace(outcome, shaping=self.shaper.shaping(before, self._potential))
+        before, after = self._potential, None
+        known = self._seen is not None and self._seen[0] is reading
+        seen = self._seen[1] if known and self._seen else self.observation(reading)
+        try:
+            after = self._potential = self.shaper.potential(seen)
+        except SerlError:
+            if not outcome.terminated:
+                raise
+        return replace(outcome, shaping=self.shaper.shaping(before, after))
 
 
 def is_shaped(episode: Episode, provenance: str) -> bool:
@@ -144,7 +149,7 @@ def is_shaped(episode: Episode, provenance: str) -> bool:
     Raises:
         SpecMismatch: its rewards are shaped in another way.
     """
-    steps = [step for step in episode.steps if step.reward_provenance != _UNJUDGED]
+    steps = [step for step in episode.steps if step.reward_provenance != UNJUDGED]
     ways = {step.reward_provenance.partition(SHAPED)[2] for step in steps}
     if ways <= {""}:
         return False

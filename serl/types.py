@@ -46,6 +46,8 @@ class Observation:
     stamps: Mapping[str, float] = field(default_factory=dict)
 
 
+UNJUDGED = "none"
+"""Provenance of a reward that is unknown, as after a fault."""
 SHAPED = " + progress of "
 """Text between the provenance of a reward and that of the potentials that shape it."""
 
@@ -55,12 +57,12 @@ class Shaping(NamedTuple):
 
     Attributes:
         before: potential of the observation before the step.
-        after: discounted potential of the observation after it.
+        after: discounted potential of the observation after it; None for an unknown one.
         provenance: source of the potentials.
     """
 
     before: float
-    after: float
+    after: float | None
     provenance: str
 
 
@@ -88,12 +90,17 @@ class Outcome:
         """Return the outcome with its shaping in reward and provenance.
 
         After a termination there is nothing to earn, so the potential there counts as 0. After a
-        truncation learning bootstraps, so the potential there stays.
+        truncation learning bootstraps, so the potential there stays; if it is unknown, the reward
+        is unknown as well.
         """
         if self.shaping is None:
             return self
         before, after, source = self.shaping
-        earned = self.reward + (0.0 if self.terminated else after) - before
+        if self.terminated:
+            after = 0.0
+        elif after is None:
+            return replace(self, reward=0.0, provenance=UNJUDGED, shaping=None)
+        earned = self.reward + after - before
         return replace(
             self, reward=earned, provenance=f"{self.provenance}{SHAPED}{source}", shaping=None
         )

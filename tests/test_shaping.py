@@ -128,6 +128,14 @@ def test_a_time_limit_keeps_the_last_potential() -> None:
     assert cut.steps[-1].reward == pytest.approx(last)
 
 
+def test_a_success_that_is_discarded_in_its_step_keeps_its_own_potential() -> None:
+    tick = len(Recorded(FakeTask()).steps) - 1
+    _, shaped = pairs(FakeTask(), {tick: Event.DISCARD})
+    assert (shaped.steps[tick].truncated, shaped.result.reason) == (True, "discarded")
+    judged = 1.0 + DISCOUNT * shaped.potential(-1) - shaped.potential(-2)
+    assert shaped.steps[tick].reward == pytest.approx(judged)
+
+
 def test_progress_neither_is_a_success_nor_ends_an_episode() -> None:
     person = RewardedTask(FakeTask(), NoReward("human"))
     task = ShapedTask(person, Shaper(Done(), WEIGHT, DISCOUNT))
@@ -210,6 +218,16 @@ class Numbers:
         if (number := self.left.pop(0)) is None:
             raise Silent("reward: /cell/progress: its newest message is old")
         return number
+
+
+def test_a_success_needs_no_progress_unless_it_is_discarded() -> None:
+    numbers = (*[0.5] * len(Recorded(FakeTask()).steps), None)
+    done = Recorded(of_topic(*numbers))
+    assert (done.result.success, done.steps[-1].reward) == (True, 0.5)
+    discarded = Recorded(
+        of_topic(*numbers), person=FakePerson(says={len(numbers) - 2: Event.DISCARD})
+    )
+    assert (discarded.steps[-1].reward, discarded.steps[-1].reward_provenance) == (0.0, "none")
 
 
 def of_topic(*numbers: float | None) -> ShapedTask:
