@@ -1,12 +1,12 @@
 """The only control loop: its arguments select training, demos, evaluation, reset or dry run.
 
 Each step reaches the observers before the next action is issued; the episode's `End` follows last.
-A failed reading, a reading that does not fit its spec (NaN, wrong shape, missing camera) or that an
-observer refuses, and an unusable reward (NaN, beyond 1e6) stop the robot and truncate the episode;
-`End` then repeats the last good observation. An episode whose first reading does not fit never
-begins. A stop by the operator, and a device that times out while the operator controls the arm,
-stop the robot as well. A robot stopped for any other reason ends the episode, as actions have no
-effect.
+A robot that is silent when it has to act, a failed reading, a reading that does not fit its spec
+(NaN, wrong shape, missing camera) or that an observer refuses, and an unusable reward (NaN, beyond
+1e6) stop the robot and truncate the episode; `End` then repeats the last good observation. An
+episode whose first reading does not fit never begins. A stop by the operator, and a device that
+times out while the operator controls the arm, stop the robot as well. A robot stopped for any other
+reason ends the episode, as actions have no effect.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from serl.clock import Clock
-from serl.errors import SerlError
+from serl.errors import SerlError, Silent
 from serl.intervention import ENDINGS, Event, NoOperator, Teleop, arbitrate
 from serl.policy import Policy
 from serl.robot import GuardedRobot, Robot
 from serl.specs import check_reward
 from serl.task import TaskView
 from serl.types import (
+    UNJUDGED,
+    Action,
     ActionSource,
     End,
     EndReason,
@@ -139,7 +141,6 @@ def run(
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
     """
     teleop = teleop or NoOperator()
-    drive_as = robot.drive_as if isinstance(robot, GuardedRobot) else lambda source: None
     for observer in observers:
         observer.on_begin(chosen_by)
     clock.start()
@@ -152,10 +153,9 @@ def run(
         requested = policy(observation)
         chosen, source = arbitrate(requested, chosen_by, teleop())
         version, issued_s, wall_s = policy_version(), clock.now_s(), time.time()
-        drive_as(source)
-        executed = robot.act(chosen)
+        executed, silence = _act(robot, chosen, source)
         clock.wait()
-        successor, outcome, error = _observe(robot, task, index, observers)
+        successor, outcome, error = _observe(robot, task, index, observers, silence)
         halted, events = interrupted(), teleop.events()  # in this order: `interrupted` may block
         if Event.STOP in events or Event.LOST in events:
             robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
@@ -207,11 +207,28 @@ def _observation(task: TaskView, reading: Observation) -> Observation:
     return observation
 
 
+def _act(robot: Robot, action: Action, source: ActionSource) -> tuple[Action, Silent | None]:
+    """Return the executed action; of a silent robot zeros and the error, which stops it."""
+    try:
+        if isinstance(robot, GuardedRobot):
+            robot.drive_as(source)
+        return robot.act(action), None
+    except Silent as error:
+        robot.stop(_description(error))
+        return np.zeros_like(action), error
+
+
 def _observe(
-    robot: Robot, task: TaskView, index: int, observers: Sequence[Observer]
+    robot: Robot,
+    task: TaskView,
+    index: int,
+    observers: Sequence[Observer],
+    silence: Silent | None,
 ) -> tuple[Observation | None, Outcome, SerlError | None]:
     """Return the next observation and its outcome; of a fault the error, which stops the robot."""
     try:
+        if silence:
+            raise silence
         reading = read_robot(robot, observers)
         observation, outcome = _observation(task, reading), task.outcome(reading, index)
         check_reward(outcome.reward)
@@ -220,7 +237,7 @@ def _observe(
         return observation, outcome, None
     except SerlError as error:
         robot.stop(_description(error))
-        return None, Outcome(truncated=True, provenance="none"), error
+        return None, Outcome(truncated=True, provenance=UNJUDGED), error
 
 
 def _description(error: SerlError) -> str:

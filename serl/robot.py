@@ -44,7 +44,11 @@ class Robot(Protocol):
         ...
 
     def act(self, action: Action) -> Action:
-        """Send an action; return the action executed after limits, in the same scale."""
+        """Send an action; return the action executed after limits, in the same scale.
+
+        Raises:
+            Silent: the robot does not answer; the episode ends as after a failed reading.
+        """
         ...
 
     def stop(self, reason: str) -> None:

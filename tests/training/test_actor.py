@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from serl.errors import NeedsPerson, Silent
+from serl.log.episode_log import EpisodeLog
+from serl.runs.task_setup import make_spec
 from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot
 from serl.training.actor import Site
 from serl.training.evaluation import Purpose
 from serl.training.resets import EpisodeStarts
-from serl.types import End, Observation, Outcome
+from serl.types import Action, End, Observation, Outcome
 
 from ..support.acting import ActorBench, snapshot
 
@@ -47,6 +49,29 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
     silences[0] = 100
     with pytest.raises(Silent, match="no news"):
         stage.run(1)
+
+
+@pytest.mark.parametrize("index", [0, 5])
+def test_a_robot_that_is_silent_when_it_acts_ends_the_episode(index: int, tmp_path: Path) -> None:
+    stage, acted = ActorBench(place=False), list[Action]()
+    act = stage.robot.act
+
+    def fading(action: Action) -> Action:
+        acted.append(action)
+        if len(acted) == index + 1:
+            raise Silent("no answer")
+        return act(action)
+
+    stage.robot.reset(0)
+    stage.robot.act = fading  # type: ignore[method-assign]
+    with EpisodeLog(tmp_path, make_spec(stage.task), "run", "actor", 9) as log:
+        stage.actor.observers = [log, *stage.actor.observers]
+        stage.run(2)
+    ends = [(r.text, r.key.episode) for r in stage.records if isinstance(r, End)]
+    assert ends == [("no answer", 0), ("time limit", 1)]
+    last = stage.steps[index]
+    assert (last.key.index, last.truncated, last.reward_provenance) == (index, True, "none")
+    assert not last.action.any()
 
 
 def test_a_site_without_people_lets_the_simulation_restore_the_scene_and_raises_the_rest() -> None:
