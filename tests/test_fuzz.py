@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from mcap.opcode import Opcode
 from mcap.records import Metadata
 
-from serl.agents.classifier import Card, Classifier, networks
+from serl.agents.classifier import Card, Classifier
 from serl.agents.pretraining import PretrainedEncoder, load_encoder, save_encoder
 from serl.camera import View
 from serl.errors import BadInput
@@ -178,7 +178,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
     card = Card(views={"front": view}, channels=(2, 2), latent=2, hidden=2)
     made = Classifier.create(card, torch.Generator().manual_seed(0))
     made.save(model)
-    network = networks(card)[0]
+    network = Classifier.networks(card)[0]
     parts = {name: part[0].numpy() for name, part in network.views(made.encoder_flat).items()}
     save_encoder(encoder, PretrainedEncoder(parts, {}, dict(network.cameras)), {})
     return {

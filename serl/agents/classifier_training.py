@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from serl.agents.classifier import Card, Classifier, imported_trunk, networks
+from serl.agents.classifier import Card, Classifier
 from serl.agents.config import ClassifierConfig, SupervisedConfig
 from serl.agents.networks import Group, cosine, descend
 from serl.agents.resnet import Trunk
+from serl.agents.weights import imported_trunk
 from serl.errors import BadInput
 from serl.log.annotations import Samples
 from serl.reward import ToolPlace, may_be_there
@@ -200,7 +201,7 @@ def _loss(
     config: ClassifierConfig,
     generator: torch.Generator,
 ) -> Tensor:
-    encoder, head = networks(card)
+    encoder, head = Classifier.networks(card)
     seen = encoder(groups[0].flat, torch.empty(0), images)
     kept = torch.rand(seen.shape, generator=generator) >= config.dropout
     logits = head(groups[1].flat, seen * kept / (1.0 - config.dropout))[0]

@@ -8,104 +8,90 @@ discount ^ (remaining steps): what the reward of the demonstrator's success is w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import safetensors.numpy
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
+from pydantic import Field
 from torch import Tensor
 
-from serl.agents.classifier import check_sizes, imported_trunk
 from serl.agents.classifier_training import Rows, trunk_features
-from serl.agents.config import TimeToGoConfig, Width
+from serl.agents.config import TimeToGoConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, cosine, descend
 from serl.agents.resnet import CHANNELS, GRID, Trunk
-from serl.agents.weights import copy_into, metadata_of, to_arrays
-from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
+from serl.agents.weights import ModelCard, StoredModel, imported_trunk
+from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.reward import RewardConfig
 from serl.specs import ArraySpec, Spec
-from serl.system.files import digest_of, read_bounded, write_atomic
+from serl.system.files import digest_of
 from serl.types import Array, Image, Observation
 
-FORMAT = "serl time to go 1"
-MAX_BYTES = 64 << 20
 LEAST = 5
 """Smallest number of demonstrations: four to learn from, and one to measure the error on."""
 
 _SMALLEST_STD, _LARGEST = 1e-3, 10.0  # of a scaled entry of the state
 
 
-class TimeCard(BaseModel):
+class TimeCard(ModelCard):
     """Metadata of a time-to-go model; part of its file.
 
     Attributes:
-        task: task of the demonstrations.
         state: specs of the state arrays, in their order.
         images: height and width of the images by camera; {} where it sees the state alone.
-        latent: features of each camera.
-        hidden: widths of the layer of the state and of the hidden layer.
-        trunk: sha256 of the weights of the frozen ResNet-10; None without images.
         longest_s: longest remaining time of the demonstrations, which bounds the prediction.
         demonstrations: number of demonstrations, the held-out ones included.
         held_out: number of demonstrations on which the errors were measured.
         error_s: mean absolute error on these.
         constant_s: mean absolute error of the best constant on these.
-        seed: seed of the training.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    task: str = Field(max_length=256)
     state: dict[str, ArraySpec] = Field(max_length=64)
     images: dict[str, tuple[int, int]] = Field({}, max_length=16)
-    latent: Width = 64
-    hidden: Width = 128
-    trunk: str | None = None
     longest_s: float = Field(1.0, gt=0)
     demonstrations: int = 0
     held_out: int = 0
     error_s: float = 0.0
     constant_s: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True)
-class TimeToGo:
-    """A time-to-go model: its card and its parameters.
+class TimeToGo(StoredModel[TimeCard]):
+    """A time-to-go model: its `TimeCard` and its parameters.
 
     Attributes:
-        card: see `TimeCard`.
-        encoder_flat: flat parameters of the encoder.  # (1, P)
-        head_flat: flat parameters of the head.  # (1, P)
         mean: mean of the state.  # (D,)
         std: standard deviation of the state.  # (D,)
-        trunk: the ResNet-10 of the card.
     """
 
-    card: TimeCard
-    encoder_flat: Tensor
-    head_flat: Tensor
-    mean: Tensor
-    std: Tensor
-    trunk: Trunk | None = None
+    mean: Tensor = field(kw_only=True)
+    std: Tensor = field(kw_only=True)
+
+    CARD = TimeCard
+    FORMAT = "serl time to go 1"
+    NAME = "progress model"
+    MAX_BYTES = 64 << 20
+
+    @staticmethod
+    def networks(card: TimeCard) -> tuple[Encoder, EnsembleMLP]:
+        """Return the encoder and the head of a time-to-go model, without parameters."""
+        size = sum(int(np.prod(spec.shape)) for spec in card.state.values())
+        grid = (GRID, GRID, CHANNELS)
+        encoder = Encoder(card.images, size, (), card.latent, card.hidden, grid)
+        return encoder, EnsembleMLP(1, (encoder.size, card.hidden, 1), layer_norm=True)
 
     @classmethod
-    def create(
-        cls, card: TimeCard, generator: torch.Generator, trunk: Trunk | None = None
-    ) -> TimeToGo:
+    def create(cls, card: TimeCard, generator: torch.Generator, trunk: Trunk | None = None) -> Self:
         """Create a model with random weights and an unscaled state."""
-        encoder, head = _networks(card)
+        encoder, head = cls.networks(card)
+        flats = encoder.init(generator), head.init(generator)
         zeros = torch.zeros(encoder.state_size)
-        return cls(card, encoder.init(generator), head.init(generator), zeros, zeros + 1.0, trunk)
+        return cls(card, *flats, trunk, mean=zeros, std=zeros + 1.0)
 
     def logarithm(self, states: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
         """Return log(1 + remaining seconds) of states, (B, D), and trunk features.  # (B,)."""
-        encoder, head = _networks(self.card)
+        encoder, head = self.networks(self.card)
         scaled = ((states - self.mean) / self.std).clamp(-_LARGEST, _LARGEST)
         return head(self.head_flat, encoder(self.encoder_flat, scaled, seen))[0, :, 0]
 
@@ -125,65 +111,9 @@ class TimeToGo:
         left: Array = torch.cat(parts).expm1().clamp(0.0, self.card.longest_s).numpy()
         return left
 
-    def save(self, path: Path) -> None:
-        """Write the model to a safetensors file; raises `BadInput` when writing fails."""
-        metadata = {"format": FORMAT, "card": self.card.model_dump_json()}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, safetensors.numpy.save(dict(to_arrays(self._tensors())), metadata))
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from error
-
-    @classmethod
-    def load(cls, path: Path) -> TimeToGo:
-        """Read a model from a file.
-
-        Raises:
-            BadInput: the file does not exist, or the ResNet-10 of its training is not available.
-            CorruptData: the file is damaged, foreign, or of another version.
-            SpecMismatch: another ResNet-10 than that of its training was imported.
-        """
-        subject = f"progress model {path}"
-        try:
-            data = read_bounded(path, MAX_BYTES)
-        except OSError as error:
-            raise BadInput(f"{subject}: {error.strerror}") from error
-        try:
-            card = TimeCard.model_validate_json(metadata_of(data, FORMAT)["card"])
-            arrays = safetensors.numpy.load(data)
-            check_sizes(_networks(card), arrays)
-            made = cls.create(card, torch.Generator())
-            copy_into(made._tensors(), arrays)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise CorruptData(f"{subject}: card: {where}: {first['msg']}") from error
-        except (SafetensorError, CorruptData, SpecMismatch, ValueError, KeyError) as error:
-            raise CorruptData(f"{subject}: {' '.join(str(error).split())[:200]}") from error
-        if card.trunk is None:
-            return made
-        trunk, found = imported_trunk(subject)
-        if found != card.trunk:
-            raise SpecMismatch(
-                f"{subject}: trained behind the ResNet-10 {card.trunk[:12]}, here is {found[:12]}"
-            )
-        return replace(made, trunk=trunk)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        encoder, head = _networks(self.card)
-        return {
-            **{f"encoder.{name}": part for name, part in encoder.views(self.encoder_flat).items()},
-            **{f"head.{name}": part for name, part in head.views(self.head_flat).items()},
-            "mean": self.mean,
-            "std": self.std,
-        }
-
-
-def _networks(card: TimeCard) -> tuple[Encoder, EnsembleMLP]:
-    size = sum(int(np.prod(spec.shape)) for spec in card.state.values())
-    grid = (GRID, GRID, CHANNELS)
-    encoder = Encoder(card.images, size, (), card.latent, card.hidden, grid)
-    return encoder, EnsembleMLP(1, (encoder.size, card.hidden, 1), layer_norm=True)
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the parameters by name, as views."""
+        return {**super().tensors(), "mean": self.mean, "std": self.std}
 
 
 class _Recorded(NamedTuple):
@@ -281,7 +211,7 @@ def _descend(
     std = states.std(0, correction=0).clamp(min=_SMALLEST_STD)
     model = replace(fresh, mean=states.mean(0), std=std)
     targets, count = torch.from_numpy(learned.left_s).log1p(), len(states)
-    _, head = _networks(model.card)
+    _, head = model.networks(model.card)
     head.views(model.head_flat)["1.bias"].fill_(targets.mean())  # begin as the best constant
     groups = [Group(flat, config.learning_rate) for flat in (model.encoder_flat, model.head_flat)]
     look: Callable[[Rows], Mapping[str, Tensor]] | None = None

@@ -120,7 +120,7 @@ def test_a_broken_file_is_refused(path: Path) -> None:
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: path.write_bytes(good[:200]), "progress model .*"),
         (lambda: path.write_bytes(b""), "not a safetensors file"),
-        (lambda: written("{}", {}), "card: task: Field required"),
+        (lambda: written("{}", {}), "card: state: Field required"),
         (lambda: written(huge, {}), "expected"),
         (lambda: written(card.model_dump_json(), {"std": np.zeros(4, np.float32)}), "not positive"),
     ]
