@@ -14,7 +14,7 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli.arguments import add_model_out, add_task, integer
+from serl.cli.arguments import add_model_out, add_task, check_model_out, integer
 from serl.cli.terminal import Countdown
 from serl.datasets.reward_audit import (
     UNKNOWN,
@@ -393,7 +393,7 @@ def train(options: argparse.Namespace) -> int:
     task, drawn = task_of(folders), sorted({read_sight(folder).renderer for folder in folders})
     place = tuned_reward(folders, task).model_dump(include={"tool_low_m", "tool_high_m"})
     config = checked(ClassifierConfig, {**place, **overrides})
-    check_destination(options.out)
+    check_model_out(options.out)
     with Display().working("reading the recordings"):
         samples, views = read_samples(folders)
     stages = [f"stage {number}" for number in range(1, int(samples.labels.max()))]

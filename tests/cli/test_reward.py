@@ -33,6 +33,7 @@ def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
             ("reward", "label", "data", "--episode", 999, "--label", 1, "--steps", 0),
             "no episode 999",
         ),
+        (("reward", "train", "data", "--out", "m.pt"), "--out m.pt: must end in .safetensors"),
         (("reward", "train", ".", "--out", "m"), "expected a collection with views.json"),
         (("reward", "train", "data", "--out", "m", "--epochs", 0), "epochs: "),
         (("reward", "audit", "m", "data"), "reward model m: No such file"),
