@@ -24,7 +24,7 @@ from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.real_arm import NO_REWARD, lacks_success_test
-from serl.system.settings_file import checked, leaves
+from serl.system.settings_file import checked, leaves, merge
 from serl.teleop.config import TeleopConfig
 
 if TYPE_CHECKING:
@@ -199,9 +199,15 @@ def persons_folder(
     overrides = parse_overrides(options.overrides)
     name = plugins.absolute(options.task)
     arm = real_arm(options.robot, options.namespace)
-    config = resolve(defaults, overrides, {"task": name, "seed": options.seed} | arm)
+    alone: dict[str, Any] = {"task": name, "seed": options.seed} | arm
+    config = resolve(defaults, overrides, alone)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
+    if config.reward.kind == "progress":
+        from serl.runs.settings import training_discount
+
+        alone["agent"] = {"discount": training_discount(name, merge(overrides, arm))}
+        config = resolve(defaults, overrides, alone)
     config = for_recording(config)
     task = make_rewarded_task(config)
     if config.robot is not None:

@@ -55,17 +55,26 @@ def run_settings(
     Raises:
         BadInput: a setting, or a file that it names, cannot be used.
     """
-    name = overrides.get("recipe", file.get("recipe"))
-    recipe = RECIPES.get(name, {}) if isinstance(name, str) else {}
-    config = _resolve_layers(task, merge(recipe, file), overrides)
+    config = _resolve_layers(task, file, overrides)
     specs = _check_settings(config)
     return config.model_copy(update=_resolve_files(config, specs))
+
+
+def training_discount(task: str, overrides: Mapping[str, Any]) -> float:
+    """Return the discount of a training with these settings, which shapes its rewards.
+
+    Raises:
+        BadInput: a setting cannot be used.
+    """
+    return _resolve_layers(task, {}, overrides).agent.discount
 
 
 def _resolve_layers(
     task: str | None, file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> TrainConfig:
     """Merge all layers; make the paths of the task and of the robot's profile absolute."""
+    name = overrides.get("recipe", file.get("recipe"))
+    file = merge(RECIPES.get(name, {}) if isinstance(name, str) else {}, file)
     named: Mapping[str, Any] = {"task": task} if task else {}
     requested = resolve(_of_task(merge(file, overrides)), named)
     task_made = make_task(requested)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from serl.cli import main as cli
+from serl.cli.record import persons_folder
+from serl.runs.config import parse_overrides
+from serl.runs.settings import run_settings
 
 from .conftest import Serl, refused
 
@@ -43,3 +48,17 @@ def test_a_model_of_the_remaining_time_is_trained_measured_and_used(serl: Serl) 
     ):
         assert part in refused(serl, *words), words
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("--agent.discount", "0.9"), ("--recipe", "hil_serl")])
+def test_a_recording_is_shaped_by_the_discount_of_a_training(
+    given: tuple[str, ...], tmp_path: Path
+) -> None:
+    reward = ("--reward.kind", "progress", "--reward.topic", "/cell/progress")
+    options = cli.parse(
+        ["record", "object_flip", "--out", str(tmp_path / "demos"), *reward, *given]
+    )
+    recorded = persons_folder(options, {}).config
+    training = run_settings("object_flip", {}, {**parse_overrides(options.overrides), "demos": 0})
+    assert recorded.agent.discount == training.agent.discount
+    assert (recorded.agent.discount == 0.985) == (not given)
