@@ -86,17 +86,6 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
     assert told.splitlines() == [row["text"] for row in read_metrics(after.metrics)]
 
 
-def test_what_was_inherited_stays_when_the_other_run_changes_or_goes(
-    heir: tuple[RunFolder, RunFolder],
-) -> None:
-    before, after = heir
-    first = continued(after)
-    shutil.rmtree(before.path)
-    again = continued(after)
-    kept = [name for name in first if name.startswith(("actor", "critic", "normaliser"))]
-    assert equal({name: again[name] for name in kept}, {name: first[name] for name in kept})
-
-
 def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, RunFolder]) -> None:
     _, after = heir
     mean = continued(after)["normaliser.mean"]
@@ -158,15 +147,6 @@ def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> Non
         inherit(resolve(SETTINGS, {"init_from": empty.path}))
     with pytest.raises(SpecMismatch, match="cannot start from its encoder: this run has none"):
         inherit(resolve(SETTINGS, {"init_from": {"run": run.path, "load": ["encoder"]}}))
-
-
-def test_networks_of_another_size_are_refused(heir: tuple[RunFolder, RunFolder]) -> None:
-    _, after = heir
-    wider = after.config.agent.model_copy(update={"hidden": (16,)})
-    config = after.config.model_copy(update={"agent": wider})
-    after.info = after.info.model_copy(update={"config": config})
-    with pytest.raises(SpecMismatch, match=r"expected float32\["):
-        continued(after)
 
 
 def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Path) -> None:
@@ -418,13 +398,7 @@ NEAR = {"kind": "progress", "topic": "/cell/near"}
 @pytest.mark.parametrize(
     ("there", "here", "data", "complaint"),
     [
-        (
-            VICE,
-            {},
-            "steps",
-            "their rewards are of reward.kind vice, here it is task (init_from.data none",
-        ),
-        (SEEN, {}, "steps", "their rewards are of reward.kind classifier, here it is task"),
+        (VICE, {}, "steps", "their rewards are of reward.kind vice, here it is task (init_from.d"),
         (SEEN, HUMAN, "successes", "their rewards are of reward.kind classifier, here it is human"),
         ({}, AT_GOAL, "steps", "their rewards are of reward.kind task, here it is pose"),
         (SEEN, SEEN | {"sha256": "2" * 64}, "steps", "reward.model 111111111111, here it is 2222"),
@@ -436,11 +410,9 @@ NEAR = {"kind": "progress", "topic": "/cell/near"}
         (HUMAN, {}, "steps", ""),
         ({}, SEEN, "successes", ""),
         (VICE, {}, "none", ""),
-        (NEAR, {}, "steps", "of reward.kind progress, here it is task"),
         (NEAR, NEAR | {"topic": "/other"}, "steps", "reward.topic /cell/near, here it is /other"),
         (NEAR, NEAR | {"progress": {"weight": 2}}, "steps", "task, weight 1, model None, here it"),
         (NEAR, NEAR, "steps", ""),
-        (NEAR, VICE, "steps", ""),
         (HUMAN, NEAR, "successes", "of reward.kind human, here it is progress"),
     ],
 )
