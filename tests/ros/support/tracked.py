@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from geometry_msgs.msg import PoseStamped
 
+from serl.errors import SerlError
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
@@ -47,27 +49,39 @@ def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tup
 def frankas_beside_goals(
     folder: Path, *places: str | None
 ) -> Iterator[tuple[Run, list[str], RosNode]]:
-    """The drivers' processes, the namespaces of their topics, and the node that tracks goals."""
+    """The drivers' processes, the namespaces of their topics, and a node beside them."""
     (folder / "mine.py").write_text(PROFILE)
     driver = Run(folder / "driver")
     driver.folder.mkdir()
     arms = [start_franka(driver, place) for place in places]
-    with RosNode("tracker", driver.folder, local=True) as node:
-        goals = [node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1)) for arm in arms]
-
-        def track() -> None:
-            goal = PoseStamped()
-            goal.header.frame_id, goal.header.stamp = "base", node.handle.get_clock().now().to_msg()
-            place = goal.pose.position
-            place.x, place.y, place.z = GOAL_M
-            for publisher in goals:
-                publisher.publish(goal)
-
-        node.every(0.01, track)
-        try:
+    ending = threading.Event()
+    tracker = threading.Thread(target=_track, args=(driver.folder, arms, ending))
+    tracker.start()
+    try:
+        with RosNode("watcher", driver.folder, local=True) as node:
             yield driver, arms, node
-        finally:
-            driver.end()
+    finally:
+        ending.set()
+        tracker.join()
+        driver.end()
+
+
+def _track(folder: Path, arms: Sequence[str], ending: threading.Event) -> None:
+    """Publish the goal's pose beside each arm; join anew when the node has gone deaf.
+
+    Fast DDS takes a process that stands still for a second, as on a starved machine, for dead, and
+    removes its ports. Such a node no longer hears of new subscribers: they get no message at all.
+    """
+    while not ending.is_set():
+        with suppress(SerlError), RosNode("tracker", folder, local=True) as node:
+            goals = [node.publisher(Topic(f"{arm}/goal_pose", PoseStamped, 1)) for arm in arms]
+            goal, clock = PoseStamped(), node.handle.get_clock()
+            goal.header.frame_id, place = "base", goal.pose.position
+            place.x, place.y, place.z = GOAL_M
+            while not ending.wait(0.01) and not node.deaf:
+                goal.header.stamp = clock.now().to_msg()
+                for publisher in goals:
+                    publisher.publish(goal)
 
 
 def answer_all(command: Command, ends: Sequence[str] = (*ARMS, GOES_ON)) -> None:
