@@ -154,8 +154,9 @@ def test_a_script_beside_its_clone_imports_what_is_installed(tmp_path: Path) -> 
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     script = clone.parent / "script.py"
     script.write_text(
-        "import gymnasium\nimport serl.gymnasium_env\n"
-        'gymnasium.make("serl/PickCube-v0")\nprint(serl.__file__)'
+        "import gymnasium\n"
+        'gymnasium.make("serl.gymnasium_env:serl/PickCube-v0")\n'
+        "import serl\nprint(serl.__file__)"
     )
     for folder in (clone.parent, clone, tmp_path):
         ended = subprocess.run([python, script], cwd=folder, capture_output=True, text=True)
@@ -173,6 +174,14 @@ def test_constraints_pin_every_dependency() -> None:
     }
     names = {requirement_name(text) for text in wanted}
     assert names <= pinned
+
+
+def test_the_page_of_the_installation_names_every_extra() -> None:
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    table = page.partition("\n| extra | for |\n")[2].partition("\n\n")[0]
+    of_a_clone = {"dev", "bench", "docs", "audit"}
+    named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert named == PROJECT["project"]["optional-dependencies"].keys() - of_a_clone
 
 
 def test_the_lowest_versions_are_those_of_the_project() -> None:

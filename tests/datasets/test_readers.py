@@ -11,7 +11,7 @@ import pytest
 from serl.cli.main import main
 from serl.types import Episode
 
-from .test_exchange import assert_near, pixel_spec, record
+from .test_exchange import assert_near, pixel_spec, record, seen_in
 
 PYTHON = Path(__file__).parents[2] / ".venv-bridges/bin/python"
 READERS = Path(__file__).parent / "readers"
@@ -63,5 +63,9 @@ def test_robomimic_reads_what_was_logged(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["rewards"].reshape(-1), rewards, atol=1e-6)
     dones = [step.terminated or step.truncated for step in steps]
     assert found["dones"].reshape(-1).astype(bool).tolist() == dones
-    pixels = np.stack([step.observation.images["front"] for step in steps])
-    np.testing.assert_array_equal(found["obs/front_image"], pixels)
+    for group, part in (("obs", slice(-1)), ("next_obs", slice(1, None))):
+        seen = [each for episode in episodes for each in seen_in(episode)[part]]
+        pixels = np.stack([each.images["front"] for each in seen])
+        np.testing.assert_array_equal(found[f"{group}/front_image"], pixels)
+        state = np.stack([each.state["tcp_from_start"] for each in seen])
+        np.testing.assert_array_equal(found[f"{group}/tcp_from_start"], state)

@@ -22,7 +22,7 @@ path, out = sys.argv[1:]
 low, rgb = ["tcp_from_start"], ["front_image"]
 observations.initialize_obs_utils_with_obs_specs({"obs": {"low_dim": low, "rgb": rgb}})
 keys = ("actions", "rewards", "dones")
-dataset = SequenceDataset(path, obs_keys=(*low, *rgb), dataset_keys=keys, hdf5_use_swmr=False)
+dataset = SequenceDataset(path, obs_keys=(*low, *rgb), dataset_keys=keys)
 saved: dict[str, list[np.ndarray]] = {}
 for batch in torch.utils.data.DataLoader(dataset, batch_size=5, shuffle=False):
     for name in keys:
