@@ -1,4 +1,4 @@
-"""LeRobot and robomimic read exports with their own readers, in an environment of their own."""
+"""LeRobot and robomimic read exports, and LeRobot writes data, in an environment of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from serl.cli.main import main
+from serl.log.episode_reader import episode_paths, read_episode
 from serl.types import Episode
 
 from .test_exchange import assert_near, pixel_spec, record, seen_in
@@ -19,15 +20,20 @@ READERS = Path(__file__).parent / "readers"
 pytestmark = pytest.mark.bridges
 
 
+def run(script: str, *arguments: Path) -> None:
+    """Run a script by the Python of the other programs."""
+    command = [PYTHON, READERS / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def read(tmp_path: Path, name: str, file: str = "") -> tuple[list[Episode], dict[str, np.ndarray]]:
     """Record and export episodes; return them, and what the other program reads."""
     episodes = record(tmp_path / "recording", pixel_spec())
     out = tmp_path / name
     assert main(["export", str(tmp_path / "recording"), "--to", name, "--out", str(out)]) == 0
     saved = tmp_path / "read.npz"
-    command = [PYTHON, READERS / f"{name}_reader.py", out / file, saved]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(f"{name}_reader.py", out / file, saved)
     with np.load(saved) as arrays:
         return episodes, dict(arrays)
 
@@ -69,3 +75,34 @@ def test_robomimic_reads_what_was_logged(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[f"{group}/front_image"], pixels)
         state = np.stack([each.state["tcp_from_start"] for each in seen])
         np.testing.assert_array_equal(found[f"{group}/tcp_from_start"], state)
+
+
+def test_demonstrations_that_lerobot_wrote_are_imported(tmp_path: Path) -> None:
+    """LeRobot joins the videos of episodes in one file, by default AV1."""
+    spec = pixel_spec()
+    episodes = record(tmp_path / "recording", spec)
+    steps = [step for episode in episodes for step in episode.steps]
+    rows = {
+        "observation.state": np.stack([spec.observation.flatten(s.observation) for s in steps]),
+        "action": np.stack([step.action for step in steps]),
+    }
+    for name in spec.observation.images:
+        images = np.stack([step.observation.images[name] for step in steps])
+        rows[f"observation.images.{name}"] = images
+    ends = np.cumsum([len(episode.steps) for episode in episodes])
+    np.savez(tmp_path / "rows.npz", ends=ends, names=np.array(spec.action_names), **rows)
+    run("lerobot_writer.py", tmp_path / "rows.npz", tmp_path / "cubes")
+    assert len(list((tmp_path / "cubes").glob("videos/*front/*/*.mp4"))) == 1
+    words = ["demos", "import", str(tmp_path / "cubes"), "--task", "pick_cube"]
+    assert main([*words, "--observe", "pixels", "--out", str(tmp_path / "demos")]) == 0
+    imported = [read_episode(path, spec) for path in episode_paths(tmp_path / "demos")]
+    for before, after in zip(episodes, imported, strict=True):
+        assert after.success
+        assert len(after.steps) == len(before.steps) - 1  # the last frame is the final observation
+        for mine, other in zip(before.steps, seen_in(after), strict=True):
+            flatten = spec.observation.flatten
+            np.testing.assert_array_equal(flatten(other), flatten(mine.observation))
+            for name, image in mine.observation.images.items():
+                assert_near(other.images[name], image)
+        for mine, step in zip(before.steps, after.steps, strict=False):
+            np.testing.assert_array_equal(step.action, mine.action)
