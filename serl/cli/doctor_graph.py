@@ -92,13 +92,13 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
 
 def _inspect(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
     """Return the graph seen with the network settings of a folder, and the folder's namespace."""
-    from serl.ros.inspection import Look
+    from serl.ros.inspection import GraphListener
     from serl.ros.node import RosNode
 
     with RosNode("doctor", folder, local=True) as node:
-        look = Look(node)
-        there = look.settle()
-        return look.listen(seconds if there else 0.0), node.absolute("").rstrip("/")
+        listener = GraphListener(node)
+        has_others = listener.settle()
+        return listener.listen(seconds if has_others else 0.0), node.absolute("").rstrip("/")
 
 
 def _print_findings(graph: GraphInfo, found: list[str]) -> bool:

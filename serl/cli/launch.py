@@ -28,8 +28,8 @@ from serl.ros.processes import (
     actor_processes,
     all_processes,
     arm_processes,
-    described_processes,
     ends_with,
+    graph_processes,
     guard_processes,
     learner_processes,
     prepare,
@@ -166,7 +166,7 @@ def _file_graph(arguments: Arguments) -> _Graph:
         raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
     graph = checked(GraphConfig, read_yaml(Path(arguments["file"])))
     run = run_of(graph)
-    specs, ends = described_processes(run, graph), ends_with(graph)
+    specs, ends = graph_processes(run, graph), ends_with(graph)
     if not graph.learner:
         return _Graph(run, started_domain_id(run), specs, ends)
     demonstrate(run, Display())

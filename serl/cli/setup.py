@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from serl.arm_profile import ArmProfile, latch_path, load_robot, read_robot, write_robot
 from serl.cli.teleop import add_device, opened_device
 from serl.errors import BadInput, SerlError
-from serl.ros.setup.checks import Left
+from serl.ros.setup.checks import SessionLeft
 from serl.runs.guard_setup import place_of
 from serl.system.files import check_destination
 from serl.system.terminal import TerminalClosed, TerminalInput
@@ -44,12 +44,12 @@ class SetupTerminal:
         print(text, flush=True)
 
     def ask(self, key: str, question: str) -> str:
-        """Ask a question and wait for a line; raises `Left` at `q` and at the end of input."""
+        """Wait for an answer in a line; raises `SessionLeft` at `q` and at the end of input."""
         self._looked_for = ""
         self._typed.drop()
         print(question, end=" ", flush=True)
         if (answer := self._line(None) or "") == "q":
-            raise Left("by choice")
+            raise SessionLeft("by choice")
         return answer
 
     def pressed(self, key: str) -> bool:
@@ -63,7 +63,7 @@ class SetupTerminal:
         try:
             return self._typed.line(timeout_s)
         except TerminalClosed:
-            raise Left("no more answers") from None
+            raise SessionLeft("no more answers") from None
 
 
 def setup_options(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +178,7 @@ def walk(
             session.profile = session.profile.model_copy(update={"setup": results})
             write_robot(session.out, session.profile)
             asker.show(f"  {_words(trial)}")
-    except Left:
+    except SessionLeft:
         asker.show(f"left; to go on: serl setup {session.out}")
         return False
     asker.show(f"\nall steps: {session.out}\nto guard the arm: serl guard {session.out}")
@@ -199,7 +199,7 @@ def _run_step(session: SetupSession, step: SetupStep, now: Callable[[], datetime
             try:
                 found = step.run(session)
                 return SetupResult(at=_stamp(now()), found=found)  # time of completion
-            except Left:
+            except SessionLeft:
                 raise
             except SerlError as error:
                 session.asker.show(f"  not yet: {error}")

@@ -11,7 +11,7 @@ from serl.cli.arguments import add_namespace
 from serl.cli.setup import SetupTerminal, setup_session
 from serl.errors import BadInput
 from serl.real_task import NAME, write_task
-from serl.ros.setup.checks import Left
+from serl.ros.setup.checks import SessionLeft
 from serl.system.files import check_destination
 
 
@@ -55,7 +55,7 @@ def new(options: argparse.Namespace) -> int:
         try:
             summary = asker.ask("task.summary", "What the task is, in a few words:")
             taught = teach_task(session)
-        except Left:
+        except SessionLeft:
             asker.show("left; nothing was written")
             return 1
     write_task(out, name, summary or name, taught.config, taught.training)

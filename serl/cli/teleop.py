@@ -113,7 +113,7 @@ def console(options: argparse.Namespace) -> int:
     remove_address(run.path)
     others = _others(run, options.actor)
     page = console_processes(
-        run, options.actor, options.port, host=options.console_host, beside=others
+        run, options.actor, options.port, host=options.console_host, others=others
     )
     with run_in_domain(run, page) as supervisor:
         announce(run, supervisor, options.port)

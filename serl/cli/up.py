@@ -42,8 +42,8 @@ def bring_up(options: argparse.Namespace) -> int:
     """
     from serl.cli.training import demonstrate
     from serl.ros.processes import (
-        described_processes,
         ends_with,
+        graph_processes,
         require_ros,
         run_in_domain,
         run_processes,
@@ -54,7 +54,7 @@ def bring_up(options: argparse.Namespace) -> int:
     if graph.console is not None:
         teleop_commands.require_console(graph.console.host)
     run = run_of(graph)
-    specs = described_processes(run, graph)
+    specs = graph_processes(run, graph)
     display = Display()
     if graph.learner:
         demonstrate(run, display)

@@ -132,16 +132,16 @@ class Pictures:
     Args:
         source: source of the pictures.
         operated: returns whether an operator is driving.
-        is_beside: returns whether another robot is driven: then there are few pictures.
+        is_secondary: returns whether another robot is driven: then there are few pictures.
     """
 
     def __init__(
         self,
         source: PictureSource,
         operated: Callable[[], bool] = lambda: False,
-        is_beside: Callable[[], bool] = lambda: False,
+        is_secondary: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._source, self._operated, self._is_beside = source, operated, is_beside
+        self._source, self._operated, self._is_secondary = source, operated, is_secondary
         self._newest: dict[str, Picture] = {}
         self._watched_s = -_WATCHED_S
         self._closing = threading.Event()
@@ -173,7 +173,7 @@ class Pictures:
 
     def _pause_s(self, taken_s: float, cpu_s: float) -> float:
         """Return the time until the next picture, after one that took so long."""
-        beside, operated = self._is_beside(), self._operated()
+        beside, operated = self._is_secondary(), self._operated()
         share = BESIDE_SHARE if beside else OPERATED_SHARE if operated else SHARE
         least_s = BESIDE_S if beside else PERIOD_S
         pause_s = max(least_s - taken_s, cpu_s * (1 - share) / share)

@@ -31,7 +31,7 @@ class RecordingStation:
 
     Attributes:
         robot: the driven robot; a real one requires `place`.
-        desk: source of the operator's actions and events.
+        human_input: source of the operator's actions and events.
         clock: keeps the control rate, in real time.
         stopping: queried at every step; True ends the session.
         observers: receive readings and records, after the log.
@@ -45,7 +45,7 @@ class RecordingStation:
     """
 
     robot: SimulatedRobot
-    desk: HumanInput
+    human_input: HumanInput
     clock: Clock
     stopping: Callable[[], bool] = lambda: False
     observers: Sequence[Observer] = ()
@@ -67,13 +67,13 @@ class RecordingStation:
         The input must be released first: a key still down from the last episode starts no new one.
         """
         self.clock.start()
-        self.desk.rest()
+        self.human_input.rest()
         free = False
-        wait = self.standby or self.desk.hold.wait
+        wait = self.standby or self.human_input.hold.wait
         while not self._ending(read=False):
             if wait(lambda: self._ending(read=True)):
                 self.robot.recover()
-            action, owner = self.desk(), self.desk.mux.owner
+            action, owner = self.human_input(), self.human_input.mux.owner
             if action is None:
                 free = True
             elif free and owner is not None and owner.hands is Hands.ON:
@@ -83,7 +83,7 @@ class RecordingStation:
 
     def _ending(self, read: bool) -> bool:
         """Execute pending stops, each before a later release; return whether the session ends."""
-        self.desk.obey_stops(read)
+        self.human_input.obey_stops(read)
         return self.stopping()
 
     def episode(
@@ -95,7 +95,7 @@ class RecordingStation:
             task: defines the observation and the end of the episode.
             key: identifies the episode.
             log: stores the records.
-            teleop: input source to use instead of the desk.
+            teleop: input source to use instead of the human_input.
         """
         return run(
             self.robot,
@@ -103,10 +103,10 @@ class RecordingStation:
             ZeroPolicy(self.robot.action_spec),
             self.clock,
             key,
-            [log, *self.observers, self.desk],
-            teleop=teleop or self.desk,
+            [log, *self.observers, self.human_input],
+            teleop=teleop or self.human_input,
             chosen_by=ActionSource.SCRIPT,
-            interrupted=lambda: self.desk.hold.wait_paused(self.stopping),
+            interrupted=lambda: self.human_input.hold.wait_paused(self.stopping),
         )
 
 

@@ -333,17 +333,17 @@ class Marks(Observer):
 class _LabellingInput:
     """Operator input whose success and failure events label the current step and end no episode."""
 
-    def __init__(self, desk: HumanInput, marks: Marks) -> None:
-        self._desk, self._marks = desk, marks
+    def __init__(self, human_input: HumanInput, marks: Marks) -> None:
+        self._human_input, self._marks = human_input, marks
 
     def begin(self) -> None:
-        self._desk.begin()
+        self._human_input.begin()
 
     def __call__(self) -> Action | None:
-        return self._desk()
+        return self._human_input()
 
     def events(self) -> tuple[Event, ...]:
-        events = self._desk.events()
+        events = self._human_input.events()
         for event in events:
             if event in _MEANING:
                 with suppress(SerlError):  # no step has passed yet
@@ -390,7 +390,9 @@ def collect_person(
                 break
             with EpisodeLog(run.path, spec, name, ACTOR, epoch, run.config.log) as log:
                 key = EpisodeKey(name, ACTOR, epoch, 0)
-                stand.episode(CollectionView(task), key, log, _LabellingInput(stand.desk, marks))
+                stand.episode(
+                    CollectionView(task), key, log, _LabellingInput(stand.human_input, marks)
+                )
         except Silent as error:
             if stand.on_silence is None:
                 raise

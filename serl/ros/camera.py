@@ -11,7 +11,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from pydantic import BaseModel, ConfigDict, Field
 from sensor_msgs.msg import CameraInfo, CompressedImage
 
-from serl.camera import View
+from serl.camera import WHOLE, View
 from serl.log.images import compress
 from serl.ros.arm.camera import cut_any, info_topic, picture_topic
 from serl.ros.conversions import image_message
@@ -48,20 +48,18 @@ def describe(source: str, config: PublishConfig, fixed: str = "") -> dict[str, D
         config: settings of their publication.
         fixed: fixed exposure, gain and white balance, as text.
     """
-    view, whole = config.view, "its own size"
-    size = whole if view is None else f"{view.width}x{view.height}"
+    view = config.view
+    size = "its own size" if view is None else f"{view.width}x{view.height}"
     return {
-        "source": DescribedParameter(source, "source of the images"),
-        "frame": DescribedParameter(config.frame, "of the headers"),
-        "size": DescribedParameter(size, "of the pictures in px, width x height"),
+        "source": DescribedParameter(source, "source of the pictures"),
+        "frame": DescribedParameter(config.frame, "frame id of the headers"),
+        "size": DescribedParameter(size, "width x height of the pictures in px"),
         "crop": DescribedParameter(
-            [0.0, 0.0, 1.0, 1.0] if view is None else list(view.crop),
-            "published part: left, top, right and bottom edge as shares of the whole",
+            list(WHOLE if view is None else view.crop),
+            "left, top, right and bottom edge of the published part, as fractions of the frame",
         ),
-        "fixed": DescribedParameter(fixed, "exposure, gain and white balance that do not change"),
-        "jpeg": DescribedParameter(
-            config.jpeg or 0, "quality of compressed pictures; 0: they are raw"
-        ),
+        "fixed": DescribedParameter(fixed, "fixed exposure, gain and white balance"),
+        "jpeg": DescribedParameter(config.jpeg or 0, "JPEG quality; 0 for raw pictures"),
     }
 
 

@@ -104,7 +104,7 @@ def wrench_of(message: Any, frames: Sequence[str]) -> list[float]:
     return _finite(numbers, "wrench")
 
 
-def turned(values: Sequence[float], pose: Pose) -> list[float]:
+def rotate_to_base(values: Sequence[float], pose: Pose) -> list[float]:
     """Rotate two vectors, one after the other, from the tool's frame into the base frame."""
     first, second = (values[0], values[1], values[2]), (values[3], values[4], values[5])
     return [*rotate(pose.quaternion, first), *rotate(pose.quaternion, second)]

@@ -125,10 +125,10 @@ def _ros() -> Finding:
 def _domain() -> Finding:
     try:
         with free_domain() as domain:
-            who = "others are" if is_in_use(domain.id) else "nobody is"
-            asked = ", as ROS_DOMAIN_ID says" if os.environ.get("ROS_DOMAIN_ID") else ""
-            shared = "; runs share it by namespace" if asked else ", the next run takes it"
-            return Finding(True, "ROS domain", f"{domain.id}{asked}: {who} in it{shared}")
+            use = "used by other processes" if is_in_use(domain.id) else "unused"
+            given = ", from ROS_DOMAIN_ID" if os.environ.get("ROS_DOMAIN_ID") else ""
+            next_run = "runs share it by namespace" if given else "the next run takes it"
+            return Finding(True, "ROS domain", f"{domain.id}{given}: {use}; {next_run}")
     except BadInput as error:
         return Finding(False, "ROS domain", str(error))
 

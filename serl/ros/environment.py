@@ -63,7 +63,7 @@ _XML = """<?xml version="1.0" encoding="UTF-8"?>
       <useBuiltinTransports>false</useBuiltinTransports>
     </rtps>
   </participant>
-  <!-- what was lost is noticed and sent again at a heartbeat, which is each 3 s otherwise -->
+  <!-- lost messages are detected and sent again at a heartbeat; the default period is 3 s -->
   <data_writer profile_name="serl_writer" is_default_profile="true">
     <times><heartbeatPeriod><nanosec>{heartbeat}</nanosec></heartbeatPeriod></times>
   </data_writer>
@@ -218,7 +218,9 @@ def choose_transport(run_folder: Path) -> None:
 
 
 def meet_others(run_folder: Path) -> None:
-    """Make a folder's processes reachable for third-party ROS programs, before they start.
+    """Make the processes of a run folder reachable for third-party ROS programs.
+
+    To be called before the processes start.
 
     Drivers, `ros2` and `rviz2` use sockets and shared memory by default, and do not discover a
     process that has shared memory alone (measured, Fast DDS 2.14.5). The folder's processes
@@ -354,6 +356,8 @@ def clean_shared_memory(folder: Path = SHARED_MEMORY, older_than_s: float = 10.0
     overlooks it. Files of other users, and those younger than `older_than_s` (their owner may be
     about to lock them), are left alone.
     """
+    if not folder.is_dir():
+        return 0
     names = [path.name for path in folder.iterdir() if _SEGMENT.fullmatch(path.name)]
     segments = {name.removesuffix("_el").removesuffix("_sl") for name in names}
     return sum(_remove_dead(folder / segment, older_than_s) for segment in segments)

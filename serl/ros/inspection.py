@@ -130,7 +130,7 @@ _EVERYTHING: Any = QoSProfile(depth=100, reliability=ReliabilityPolicy.BEST_EFFO
 _HIDDEN = ("/rosout", "/parameter_events")
 
 
-class Look:
+class GraphListener:
     """A listener on all topics of a graph, each from the moment of its discovery.
 
     Args:

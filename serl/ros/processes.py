@@ -44,7 +44,7 @@ _ARM = "--arm"  # argument of a real arm's guard
 
 
 def require_ros() -> None:
-    """Raise `BadInput` unless ROS 2 can be used, in a free domain or the one asked for."""
+    """Raise `BadInput` unless ROS 2 can be used, in a free domain or that of `ROS_DOMAIN_ID`."""
     if problem := ros_status().problem:
         raise BadInput(problem)
     free_domain().close()
@@ -182,7 +182,7 @@ def guard_processes(run: RunFolder, name: str, arm: RealArm) -> list[ProcessSpec
 
 
 def _arm_note(run: RunFolder, name: str) -> Path:
-    """Return the file with an actor's real arm, namespace and latch, for a later console."""
+    """Return the file that keeps the namespace and latch of an actor's real arm, for a console."""
     return run.path / GUARD_FOLDER / f"{name}.arm"
 
 
@@ -208,13 +208,13 @@ def console_processes(
     port: int,
     arm: RealArm | None = None,
     host: str = "",
-    beside: Mapping[str, RealArm | None] | None = None,
+    others: Mapping[str, RealArm | None] | None = None,
 ) -> list[ProcessSpec]:
     """Return the console of an actor, whose STOP goes to the guard of the arm as well.
 
-    With a host, this machine's address in the lab network, it is open to a phone there. The actors
-    `beside` are shown and stopped as well, each with its real arm if it is not the run's. The STOP
-    of a pair of arms goes to its actor alone, which holds both.
+    With a host, this machine's address in the lab network, it is open to a phone there. The
+    `others` are further actors that it shows and stops, each with its real arm if that is not the
+    run's. The STOP of a pair of arms goes to its actor alone, which holds both.
     """
     arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
     if (real := arm or arm_of(run)) is not None and not real.is_pair:
@@ -223,12 +223,12 @@ def console_processes(
         arguments += ("--host", host)
     if (guarded := _guarded_by(run, actor, arm)) is not None:
         arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
-    for name, other in (beside or {}).items():
+    for name, other in (others or {}).items():
         guarded = _guarded_by(run, name, other)
         place = (guarded.namespace, str(guarded.latch)) if guarded else ("-", "-")
         real = other or arm_of(run)
         profile = real.profile if real is not None and not real.is_pair else "-"
-        arguments += ("--beside", name, *place, profile)
+        arguments += ("--other", name, *place, profile)
     return [ProcessSpec("console", "serl.ros.nodes.console", arguments, ends=False, node="console")]
 
 
@@ -268,7 +268,7 @@ def all_processes(run: RunFolder) -> list[ProcessSpec]:
     return [*learner_processes(run), *(spec for specs in actors for spec in specs)]
 
 
-def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
+def graph_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]:
     """Return the processes of a graph file, for `serl up` and for a launch file.
 
     Raises:
@@ -289,10 +289,13 @@ def described_processes(run: RunFolder, graph: GraphConfig) -> list[ProcessSpec]
             specs += guard_processes(run, robot.name, arm)
     if (console := graph.console) is not None:
         seen = next(robot for robot in graph.robots if robot.name == console.robot)
-        others = [robot for robot in graph.robots if robot.actor and robot != seen]
-        beside = {robot.name: real_arm_of(robot) for robot in others}
+        others = {
+            robot.name: real_arm_of(robot)
+            for robot in graph.robots
+            if robot.actor and robot != seen
+        }
         arm = real_arm_of(seen)
-        specs += console_processes(run, seen.name, console.port, arm, console.host, beside)
+        specs += console_processes(run, seen.name, console.port, arm, console.host, others)
     return specs
 
 

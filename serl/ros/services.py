@@ -83,20 +83,22 @@ def _answered(response: Any, act: Callable[[], str]) -> Any:
 
 
 class Request:
-    """A service `~/<name>` that keeps a call until `taken` reads it."""
+    """A service `~/<name>` whose calls `taken` reports to another thread."""
 
     def __init__(self, node: RosNode, name: str) -> None:
         self._pending = False
         serve(node, name, self._ask)
 
     def taken(self) -> bool:
-        """Check whether the service was called since the last check."""
-        pending, self._pending = self._pending, False
-        return pending
+        """Return whether the service was called since the last call of this method."""
+        if not self._pending:
+            return False
+        self._pending = False  # a call that arrives before this line is one with the earlier call
+        return True
 
     def _ask(self) -> str:
         self._pending = True
-        return "asked for"
+        return "requested"
 
 
 _SLICE_S = 0.02

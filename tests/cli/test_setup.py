@@ -18,7 +18,7 @@ from serl.arm_profile import ArmProfile, read_robot
 from serl.cli import setup as setup_command
 from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
-from serl.ros.setup.checks import Left, StepFailed, begun
+from serl.ros.setup.checks import SessionLeft, StepFailed, ask_to_begin
 from serl.system.terminal import TerminalClosed
 from serl.workspace import SetupResult
 
@@ -49,7 +49,7 @@ class Sitting:
 
     def ask(self, key: str, question: str) -> str:
         if not self.answers or (answer := self.answers.pop(0)) == "q":
-            raise Left("gone")
+            raise SessionLeft("gone")
         return answer
 
     def pressed(self, key: str) -> bool:
@@ -73,7 +73,7 @@ def test_steps_are_written_as_they_are_done_and_not_done_twice(tmp_path: Path) -
 
     def second(session: Any) -> str:
         ran.append("second")
-        raise Left("went home")
+        raise SessionLeft("went home")
 
     first = Step("first", "one", found("100 Hz"))
     assert not go(Sitting(out, ["", ""]), first, Step("second", "two", second))
@@ -200,16 +200,16 @@ def test_what_was_typed_before_one_looks_for_a_key_is_none(
 def test_an_arm_begins_to_move_by_enter_alone() -> None:
     sitting = Sitting(Path("a.yaml"), ["n", ""])
     with pytest.raises(StepFailed, match="'n': not begun: Enter alone begins"):
-        begun(sitting, "frames.begin", "Enter begins")
-    begun(sitting, "frames.begin", "Enter begins")
+        ask_to_begin(sitting, "frames.begin", "Enter begins")
+    ask_to_begin(sitting, "frames.begin", "Enter begins")
 
 
 def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/null").open() as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
-        with pytest.raises(Left):
+        with pytest.raises(SessionLeft):
             SetupTerminal().ask("key", "Well?")
-        with pytest.raises(Left):
+        with pytest.raises(SessionLeft):
             SetupTerminal().pressed("key")
 
 
@@ -229,5 +229,5 @@ def test_q_and_the_end_of_input_leave_at_any_question(
     monkeypatch.setattr(terminal._typed, "line", line)
     monkeypatch.setattr(terminal._typed, "drop", lambda: None)
     assert terminal.ask("free", "Is the way free?") == "n"
-    with pytest.raises(Left):
-        begun(terminal, "move", "The arm will move. Enter begins")
+    with pytest.raises(SessionLeft):
+        ask_to_begin(terminal, "move", "The arm will move. Enter begins")

@@ -60,7 +60,7 @@ class FakeBackend:
     async def obey(self, order: Order) -> str:
         if isinstance(order, Confirmation):
             if order.question != self.shown.get("question"):
-                raise SerlError("not done: something else is asked by now")
+                raise SerlError("not done: the question has changed")
             self.said.append(f"yes: {order.question}")
             return "armed"
         self.orders.append(order)

@@ -19,7 +19,7 @@ from serl.console.access import ConsoleAddress, read_address
 from serl.loop import EpisodeKey, Observer, run
 from serl.policy import ZeroPolicy
 from serl.ros.node import RosNode
-from serl.ros.people.control import People, action_frame
+from serl.ros.people.control import OperatorInterface, action_frame
 from serl.ros.testing.processes import ROBOT, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -58,7 +58,7 @@ class Acting(ExitStack, Observer):
         config, name = self._folder.config, self.name
         node = self.enter_context(RosNode(name, self._folder.path, local=True))
         frame, link = action_frame(config), self._folder.link(name)
-        self.people = People(node, name, config.teleop, frame, link)
+        self.people = OperatorInterface(node, name, config.teleop, frame, link)
         thread = threading.Thread(target=self._act, daemon=True)
         thread.start()
         self.callback(thread.join)
@@ -68,7 +68,7 @@ class Acting(ExitStack, Observer):
     def _act(self) -> None:
         task, hold = make_task(self._folder.config), self.people.hold
         robot = plugins.make_simulation(task)
-        desk = self.people.desk(robot, None, self._folder.episodes(self.name))
+        desk = self.people.human_input(robot, None, self._folder.episodes(self.name))
         clock, rests = WallClock(task.config.rate_hz), ZeroPolicy(robot.action_spec)
         for episode in count():
             hold.wait(self._ending.is_set)
@@ -103,7 +103,7 @@ def open_console(bench: GuardBench) -> ConsoleAddress:
     bench.start(
         *("console", "-m", "serl.ros.nodes.console", "--run", str(bench.folder)),
         *("--port", "8950", "--actor", LEFT),
-        *("--beside", ROBOT, ROBOT, str(bench.latch), "-"),
+        *("--other", ROBOT, ROBOT, str(bench.latch), "-"),
     )
     eventually(lambda: read_address(bench.folder))
     door = read_address(bench.folder)

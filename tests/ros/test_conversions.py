@@ -27,10 +27,10 @@ from serl.ros.conversions import (
     number_of,
     pose_message,
     pose_of,
+    rotate_to_base,
     stamp_of,
     truth_message,
     truth_of,
-    turned,
     twist_between,
     twist_message,
     twist_of,
@@ -100,7 +100,7 @@ def test_joint_states_that_lack_something_are_refused(message: Any) -> None:
 def test_wrenches_are_turned_into_the_base_frame_and_never_mixed() -> None:
     quarter = Pose((5.0, 5.0, 5.0), (0.0, 0.0, math.sqrt(0.5), math.sqrt(0.5)))
     wrench = wrench_of(wrench_message([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], "tool", 0), ["tool"])
-    assert turned(wrench, quarter) == pytest.approx([0.0, 1.0, 0.0, -2.0, 0.0, 0.0])
+    assert rotate_to_base(wrench, quarter) == pytest.approx([0.0, 1.0, 0.0, -2.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
     bad = [str(each) for each in found.values() if not each.sound]
     assert all(any(sign in line for sign in busy) for line in bad), bad
     assert "use_local_jacobian is False, will be True" in found["gains"].text
-    assert found["contact"].text == "after a stop by one: 200 N/m"
+    assert found["contact"].text == "after a stop by a contact: 200 N/m"
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ def test_only_what_the_dead_left_is_removed(tmp_path: Path) -> None:
         fcntl.flock(one, fcntl.LOCK_EX)
         fcntl.flock(other, fcntl.LOCK_SH)
         assert clean_shared_memory(tmp_path) == len(dead)
+    assert clean_shared_memory(tmp_path / "absent") == 0, "a host without shared memory"
     assert {path.name for path in tmp_path.iterdir()} == kept | {fresh, f"{fresh}_el"}
 
 
@@ -228,11 +229,13 @@ def test_the_doctor_says_what_runs_do_with_a_domain(
         return next(str(found.text) for found in findings() if found.subject == "ROS domain")
 
     monkeypatch.delenv("ROS_DOMAIN_ID", raising=False)
-    assert told() == "1: nobody is in it, the next run takes it"
+    assert told() == "1: unused; the next run takes it"
     monkeypatch.setenv("ROS_DOMAIN_ID", "87")
-    assert told() == "87, as ROS_DOMAIN_ID says: nobody is in it; runs share it by namespace"
+    assert told() == "87, from ROS_DOMAIN_ID: unused; runs share it by namespace"
     port = elsewhere / f"fastrtps_port{7400 + 250 * 87}_sl"
     port.touch()
     with port.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # as Fast DDS does while it is there
-        assert told() == "87, as ROS_DOMAIN_ID says: others are in it; runs share it by namespace"
+        assert (
+            told() == "87, from ROS_DOMAIN_ID: used by other processes; runs share it by namespace"
+        )

@@ -23,7 +23,7 @@ import yaml
 
 from serl.cli import launch as launching
 from serl.errors import BadInput
-from serl.ros.processes import all_processes, arm_processes, described_processes
+from serl.ros.processes import all_processes, arm_processes, graph_processes
 from serl.runs.checkpoint import checkpoint_paths
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
@@ -242,7 +242,7 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
     file.write_text(yaml.safe_dump(text))
     graph = launching._file_graph({"file": str(file)})
     description = checked(GraphConfig, {"run": graph.run.path, "robots": robots})
-    assert list(graph.processes) == described_processes(graph.run, description)
+    assert list(graph.processes) == graph_processes(graph.run, description)
     assert graph.ends_with == {"learner"}
 
 

@@ -118,12 +118,14 @@ def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
     assert rig.tools.change("actor0", DEACTIVATE)
     eventually(lambda: said and said[-1] == INACTIVE, LIMIT_S)
     remote = Remote(rig.node, lambda: None)
-    assert remote.trigger("actor0/resume") == f"{INACTIVE}: activate it"
+    with pytest.raises(SerlError, match=f"{INACTIVE}: activate it"):
+        remote.trigger("actor0/resume")
     assert rig.tools.change("actor0", ACTIVATE)
     eventually(lambda: said[-1] == "", LIMIT_S)
     assert remote.trigger("actor0/pause") == "paused"
     assert rig.tools.change("actor0", DEACTIVATE)
-    assert remote.trigger("actor0/resume") == f"{INACTIVE}: activate it"
+    with pytest.raises(SerlError, match=f"{INACTIVE}: activate it"):
+        remote.trigger("actor0/resume")
     assert rig.tools.change("actor0", ACTIVATE)
     eventually(lambda: said[-1] == "paused", LIMIT_S)  # of the person who said so
 

@@ -41,7 +41,7 @@ ANSWERS = {
     f"+z: {SEEN} up down]": "up",
     "[y/n]": "y",
     "Enter begins": "",
-    f"4/10 workspace: home, and a box to work in\n{CHOICE}": "q",
+    f"4/10 workspace: home and the box of the workspace\n{CHOICE}": "q",
     f"expected at least 30 Hz\n{CHOICE}": "s a busy machine",
     CHOICE: "",
 }

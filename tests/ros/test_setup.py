@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sensor_msgs.msg import Joy
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
@@ -15,6 +16,7 @@ from serl.errors import SerlError
 from serl.geometry import add, subtract
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
+from serl.ros.people.teleop import joy_topic
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.session import SetupSession
@@ -224,6 +226,23 @@ def test_the_stop_is_pressed_latched_and_released(cell: Cell) -> None:
     cell.person.whenever["estop"] = cell.person.push_button
     found = cell.run("estop")
     assert "stayed stopped over a restart, was released" in found
+
+
+def test_the_stop_of_a_device_ends_every_motion(cell: Cell) -> None:
+    """It counts in all steps, not only in those that try takeovers and stops."""
+    assert cell.session.people.operators
+    joy = cell.nodes[1].publisher(joy_topic(PLACE.robot))
+    presses = [0] * 20 + [1] * 400  # down once, while the tool moves
+
+    def press() -> None:
+        down = presses.pop(0) if cell.arm.driver.mode == "reset" else 0
+        joy.publish(Joy(axes=[0.0] * 8, buttons=[0] * 8 + [down]))
+
+    timer = cell.nodes[1].handle.create_timer(0.02, press)
+    try:
+        assert cell.refused("frames") == "the guard stopped the arm: estop: the topic estop"
+    finally:
+        cell.nodes[1].soon(lambda: cell.nodes[1].handle.destroy_timer(timer))
 
 
 def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:

@@ -26,8 +26,8 @@ from serl.ros.environment import guard_name
 from serl.ros.processes import (
     actor_processes,
     console_processes,
-    described_processes,
     ends_with,
+    graph_processes,
     guard_processes,
     learner_processes,
 )
@@ -83,7 +83,7 @@ def made(folder: Path, robot: str | None = "sim") -> RunFolder:
 
 def described(run: RunFolder, **fields: object) -> list[str]:
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, **fields})
-    return [spec.name for spec in described_processes(run, graph)]
+    return [spec.name for spec in graph_processes(run, graph)]
 
 
 def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
         *actor_processes(run, "left"),
         *actor_processes(run, "right"),
     ]
-    assert described_processes(run, graph) == expected
+    assert graph_processes(run, graph) == expected
     assert ends_with(graph) == {"learner"}
     guards = [spec for spec in expected if spec.module == "serl.ros.nodes.guard"]
     assert [spec.arguments[3] for spec in guards] == ["left", "right"]
@@ -124,8 +124,8 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     arguments = ("--guard", "/right", "--latch", str(given.guarded.latch))
     assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, "console": console})
-    beside = ("--beside", "right", "right", str(run.path / "guard" / "right.latch"), "-")
-    assert described_processes(run, graph)[-1].arguments[-5:] == beside
+    beside = ("--other", "right", "right", str(run.path / "guard" / "right.latch"), "-")
+    assert graph_processes(run, graph)[-1].arguments[-5:] == beside
     alone = made(tmp_path / "alone", None)
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 

@@ -55,7 +55,7 @@ class RosCamera:
         views: the views cut from this camera's picture, by name.
         oldest_s: age in seconds at which a picture is stale, see `serl.ros.feed.Feed`.
         crop: crop of the picture before any view, as fractions of its size.
-        still: whether equal pictures are accepted, as from a simulation, or a fault.
+        still: whether equal pictures in a row are accepted, as from a simulation.
 
     Attributes:
         feed: subscription to the pictures.
@@ -74,12 +74,12 @@ class RosCamera:
         self._frozen = None if still else FrozenDetector()
         decode = compressed_picture_of if topic.kind is CompressedImage else picture_of
 
-        def heed(message: Any) -> Image:
+        def check_and_decode(message: Any) -> Image:
             if self._frozen is not None:
                 self._frozen.add(bytes(message.data), 1e-9 * nanoseconds_of(message.header.stamp))
             return decode(message)
 
-        self.feed: Feed[Image] = Feed(node, topic, heed, oldest_s)
+        self.feed: Feed[Image] = Feed(node, topic, check_and_decode, oldest_s)
         self._cut: tuple[int, dict[str, Image]] = (-1, {})
 
     def images(self) -> tuple[dict[str, Image], float]:
@@ -118,9 +118,9 @@ def cell_camera(
 
 
 class WatchedCameras:
-    """The whole pictures of a cell's cameras, for people: each newest one, as it arrives.
+    """The newest uncropped picture of each camera of a cell, for display.
 
-    A JPEG is passed on as it is.
+    Compressed pictures are passed on without decoding.
 
     Args:
         robot: namespace of the arm, for cameras that the profile does not list.

@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 _LIMIT_S = 2.0
 _MOST_PARAMETERS = 64
-_OF_PICTURES = re.compile(r"exposure|gain|white_balance|roi|crop|(^|\.)(fixed|size)$")
-"""Names of the parameters of drivers that change pictures: of `serl camera`, and of others."""
+_PICTURE_PARAMETERS = re.compile(r"exposure|gain|white_balance|roi|crop|(^|\.)(fixed|size)$")
+"""Names of driver parameters that change pictures, of `serl camera` and of other drivers."""
 
 
 def note_cameras(node: RosNode, arm: RosArm | RosPair, run: RunFolder) -> None:
-    """Keep the settings of the cameras in the run's folder, and warn of those that differ.
+    """Save the settings of the cameras in the run's folder, and warn of differences.
 
     They are compared with those of an earlier start of the run, and of its demonstrations.
 
@@ -50,7 +50,8 @@ def camera_settings(
 ) -> CameraSettings:
     """Return the settings of each camera: parameters of its driver, and the profile's crop.
 
-    A driver without parameter services has none; so has a topic with several publishers.
+    Those of a driver without parameter services, or of a topic with several publishers, are left
+    out.
 
     Args:
         node: the process's node.
@@ -77,7 +78,7 @@ def _of_driver(node: RosNode, remote: Remote, topic: str) -> dict[str, str]:
     (driver,) = names
     try:
         known = remote.list_parameters(driver, _LIMIT_S)
-        chosen = [name for name in known if _OF_PICTURES.search(name)][:_MOST_PARAMETERS]
+        chosen = [name for name in known if _PICTURE_PARAMETERS.search(name)][:_MOST_PARAMETERS]
         values = remote.get_parameters(driver, chosen, _LIMIT_S)
     except SerlError as error:
         logger.info("%s: the settings of its pictures are not known: %s", driver, error)

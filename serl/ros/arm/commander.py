@@ -153,7 +153,7 @@ class ArmCommander:
         self._publisher.publish(message)
 
     def begin(self) -> None:
-        """Forget unanswered gripper commands; called when the guard takes the arm."""
+        """Forget earlier gripper commands; called when the guard takes the arm."""
         if self._gripper is not None:
             self._gripper.begin()
 
@@ -163,31 +163,31 @@ class ArmCommander:
             self._gripper.send(opening)
 
     @property
-    def unheard(self) -> str:
-        """The reason why commands would reach no subscriber; empty when all have one."""
+    def missing_subscriber(self) -> str:
+        """The reason why setpoints or gripper commands have no subscriber; empty if they do."""
         if not self._publisher.get_subscription_count():
-            return self._missing_subscriber()
-        return self._gripper.unheard if self._gripper is not None else ""
+            return self._target_problem()
+        return self._gripper.missing_subscriber if self._gripper is not None else ""
 
     @property
-    def unanswered(self) -> str:
+    def overdue_goal(self) -> str:
         """The gripper command that was not accepted within a second; empty if there is none."""
-        return self._gripper.unanswered if self._gripper is not None else ""
+        return self._gripper.overdue_goal if self._gripper is not None else ""
 
-    def _missing_subscriber(self) -> str:
+    def _target_problem(self) -> str:
         name = self._node.absolute(self._topic.name)
         found = self._node.handle.get_subscriptions_info_by_topic(name)
         expected = type(self._message).__name__
         others = sorted({each.topic_type for each in found} - {f"geometry_msgs/msg/{expected}"})
         if others:
-            return f"{name}: is listened to as {', '.join(others)}, not as {expected}"
-        return f"{name}: no controller listens" + (" with a quality that fits" if found else "")
+            return f"{name}: its subscribers take {', '.join(others)}, expected {expected}"
+        return f"{name}: no controller listens" + (" with a compatible QoS" if found else "")
 
 
 class _GripperTopic:
-    """A gripper commanded by a number on a topic; repeated, so a lost message does no harm."""
+    """A gripper commanded by a number on a topic; repeated, in case a message is lost."""
 
-    unanswered = ""
+    overdue_goal = ""
 
     def begin(self) -> None:
         pass
@@ -202,7 +202,7 @@ class _GripperTopic:
         self._publisher.publish(Float64MultiArray(data=[position]))
 
     @property
-    def unheard(self) -> str:
+    def missing_subscriber(self) -> str:
         subscribers = self._publisher.get_subscription_count()
         return "" if subscribers else f"{self._name}: no gripper listens"
 
@@ -241,12 +241,12 @@ class _GripperAction:
         self._client.send_goal_async(goal).add_done_callback(answered)
 
     @property
-    def unheard(self) -> str:
+    def missing_subscriber(self) -> str:
         ready = self._client.server_is_ready()
         return "" if ready else f"{self._name}: no gripper takes its goals"
 
     @property
-    def unanswered(self) -> str:
+    def overdue_goal(self) -> str:
         if self._accepted or time.monotonic() - self._requested_s <= _ANSWER_S:
             return ""
         return f"{self._name}: the gripper took no goal within {_ANSWER_S:g} s"

@@ -14,7 +14,8 @@ from serl.system.json_fields import printable
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name when a publisher is discovered before its node
 _LOOK_S, _NAMED_S = 0.02, 1.0
 _BURIED_S = 30.0
-"""Time after which a dead process, visible for up to 20 s, is not taken for its successor."""
+"""Time after which a second process of the same name is no longer a dead one's successor: a dead
+process stays visible for up to 20 s."""
 
 _NAMELESS = "one without a name"
 
@@ -54,8 +55,8 @@ class _PublisherWatch:
             yield _Publisher(known, bytes(each.endpoint_gid))
 
 
-class Rivals(_PublisherWatch):
-    """Detector of publishers on topics, beside this node's own.
+class OtherPublishers(_PublisherWatch):
+    """Detector of other nodes' publishers on topics.
 
     Attributes:
         own: number of this node's own publishers on each topic.
@@ -64,18 +65,21 @@ class Rivals(_PublisherWatch):
     own = 0
 
     @property
-    def words(self) -> str:
+    def report(self) -> str:
         """The other publishers of each topic, by the names known so far; empty without any."""
-        return "; ".join(filter(None, map(self._words_of, self._topics)))
+        return "; ".join(filter(None, map(self._report_on, self._topics)))
 
-    def named_words(self, hurries: Callable[[], bool] = lambda: False) -> str:
-        """Return `words` once all node names are known; blocks for at most a second."""
+    def named_report(self, is_urgent: Callable[[], bool] = lambda: False) -> str:
+        """Return `report` once all node names are known.
+
+        Blocks for at most a second, and no longer once `is_urgent` returns True.
+        """
         deadline_s = time.monotonic() + _NAMED_S
-        while self._are_unknown() and time.monotonic() < deadline_s and not hurries():
+        while self._are_unknown() and time.monotonic() < deadline_s and not is_urgent():
             time.sleep(_LOOK_S)
-        return self.words
+        return self.report
 
-    def _words_of(self, topic: str) -> str:
+    def _report_on(self, topic: str) -> str:
         found = list(self._publishers(topic))
         if len(found) <= self.own:
             return ""
@@ -88,7 +92,7 @@ class Rivals(_PublisherWatch):
         return any(not each.node for topic in self._topics for each in self._publishers(topic))
 
 
-class Commanders(_PublisherWatch):
+class CommandPublishers(_PublisherWatch):
     """Detector of several publishers on the command topics, which one actor at a time may use.
 
     A process that died stays visible, and its successor has the same node name. So two processes
@@ -98,7 +102,7 @@ class Commanders(_PublisherWatch):
     _nameless: Collection[bytes] = ()
     _since_s, _initial = math.nan, frozenset[bytes]()  # processes seen when the lease began
 
-    def look(self, since_s: float) -> str:
+    def check(self, since_s: float) -> str:
         """Return the names of the publishers when there are several; empty otherwise.
 
         A node whose name is not yet known counts from the second call on; most are known by then.
@@ -127,7 +131,7 @@ class Commanders(_PublisherWatch):
         return f"another {twice[0]}" if twice else ""
 
 
-class Doubles(_PublisherWatch):
+class DuplicatePublishers(_PublisherWatch):
     """Detector of a second publisher on the measurement topics of an arm's driver.
 
     A driver that was killed stays visible, and its successor has the same node name. So two
@@ -145,7 +149,7 @@ class Doubles(_PublisherWatch):
         self._records: dict[str, dict[bytes, _PublisherRecord]] = {topic: {} for topic in topics}
         self._members: dict[str, set[str]] = {topic: set() for topic in topics}
 
-    def look(
+    def check(
         self, resumed: Callable[[str], bool], shared: Collection[str] = (), accepts: bool = False
     ) -> str:
         """Return the topics with several publishers, and their node names; empty for none.
@@ -153,7 +157,7 @@ class Doubles(_PublisherWatch):
         A node whose name is not yet known counts from the second call on; most are known by then.
 
         Args:
-            resumed: whether the measurement on a topic is missing, or was a moment ago.
+            resumed: returns whether the measurement on a topic is missing, or was a moment ago.
             shared: topics on which several nodes publish by design, each for different joints.
                 Publishers that appear after the last call with `accepts` are a fault there, too.
             accepts: no arm is driven or held, so the present publishers are accepted.

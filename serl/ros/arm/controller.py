@@ -97,11 +97,11 @@ def controller_node(robot: str, profile: ArmProfile) -> str:
     return name if name.startswith("/") else f"{robot}/{name}"
 
 
-def unfelt(node: RosNode, robot: str, profile: ArmProfile) -> str:
-    """Return why the controller's stiffness bounds no force; empty if it does or need not.
+def stiffness_problem(node: RosNode, robot: str, profile: ArmProfile) -> str:
+    """Return why the controller's stiffness does not bound forces; empty if it does.
 
     An admittance controller that does not subscribe to the force sensor is as stiff as the arm,
-    whatever its parameters are.
+    whatever its parameters are. Other controllers need no sensor.
     """
     if not profile.controller.hears_wrench or profile.wrench is None:
         return ""
@@ -246,7 +246,7 @@ class ControllerWatch:
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
         self._controller = profile.controller
-        self._unfelt = partial(unfelt, node, robot, profile)
+        self._stiffness_problem = partial(stiffness_problem, node, robot, profile)
         soft = self._controller.compliance
         self._soft_gains = {} if soft is None else soft.parameters
         known = self._controller.parameters | self._controller.expected | self._soft_gains
@@ -270,7 +270,7 @@ class ControllerWatch:
             return ""
         if time.monotonic() - self._answered_s > _OLD_S:
             return f"{self._node}: the controller does not report its parameters"
-        return f"{self._node}: {self._wrong}" if self._wrong else self._unfelt()
+        return f"{self._node}: {self._wrong}" if self._wrong else self._stiffness_problem()
 
     @property
     def left_soft(self) -> str:

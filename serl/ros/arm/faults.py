@@ -44,7 +44,8 @@ class FaultWatch:
     Args:
         topic: see `fault_topic`.
         describe: returns the fault in a message, in words; empty when the arm is well.
-        heed: called in the executor's thread with the fault of each evaluated message.
+        on_fault: called in the executor's thread with the fault of each evaluated message; empty
+            for none.
         needed: whether the arm counts as unmonitored before the first message.
     """
 
@@ -53,10 +54,10 @@ class FaultWatch:
         node: RosNode,
         topic: Topic,
         describe: Callable[[Any], str],
-        heed: Callable[[str], None],
+        on_fault: Callable[[str], None],
         needed: bool = True,
     ) -> None:
-        self._node, self._topic, self._describe, self._heed = node, topic, describe, heed
+        self._node, self._topic, self._describe, self._on_fault = node, topic, describe, on_fault
         self._name = node.absolute(topic.name)
         self._latched = topic.qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
         self._unmonitored = needed
@@ -64,16 +65,15 @@ class FaultWatch:
         self._received_s = float("-inf")
         node.subscribe(topic, self._receive, raw=True)
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return why faults of the arm would go unnoticed; empty while its state is received.
 
         To be called a few times a second. A latched topic, sent on changes only, needs a publisher
-        that is present; a periodic topic times out after a second without a message. A publisher
-        that leaves before its first message is not missed; one whose type or QoS is incompatible
-        is named.
+        that is present; a periodic topic times out after a second without a message. The loss of a
+        publisher that never sent a message is not reported; one of an incompatible type or QoS is.
         """
-        if deaf := self._deaf_to():
-            return f"{self._name}: {deaf}"
+        if mismatch := self._mismatch():
+            return f"{self._name}: {mismatch}"
         if self._unmonitored:
             return f"{self._name}: no fault reports of the driver"
         there = self._node.handle.count_publishers(self._name) > 0
@@ -85,7 +85,7 @@ class FaultWatch:
             return f"{self._name}: the driver's fault reports have ended"
         return ""
 
-    def _deaf_to(self) -> str:
+    def _mismatch(self) -> str:
         """Return a publisher whose messages DDS does not deliver, and why; empty for none."""
         kind = self._topic.kind
         expected = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
@@ -104,7 +104,7 @@ class FaultWatch:
         now_s = time.monotonic()
         if self._latched or now_s - self._received_s >= _PERIOD_S:
             self._received_s = now_s
-            self._heed(self._describe(deserialize_message(message, self._topic.kind)))
+            self._on_fault(self._describe(deserialize_message(message, self._topic.kind)))
             self._unmonitored = self._lost_publisher = False
 
 

@@ -51,6 +51,11 @@ class GuardReport(NamedTuple):
         """Whether the guard holds the arm only because no controller is active."""
         return self.state is GuardState.HOLD and self.cause in _WAITS
 
+    @property
+    def has_arm(self) -> bool:
+        """Whether the guard moves or holds the arm."""
+        return self.state is not GuardState.DISARMED and self.state not in LATCHED
+
 
 class GuardClient:
     """Client that reads a guard's state and calls its services.
@@ -68,10 +73,10 @@ class GuardClient:
         self._node, self._robot, self._remote = node, robot, remote
         self.key: Path | None = None
         topic = of_robot(GUARD_STATE, robot)
-        self.feed: Feed[GuardReport] = Feed(node, topic, standing_of, _AGE_S, stamped=False)
+        self.feed: Feed[GuardReport] = Feed(node, topic, parse_report, _AGE_S, stamped=False)
 
     @property
-    def standing(self) -> GuardReport | None:
+    def report(self) -> GuardReport | None:
         """The guard's last report; None if it is too old."""
         try:
             return self.feed.newest().value
@@ -81,10 +86,8 @@ class GuardClient:
     @property
     def has_arm(self) -> bool:
         """Whether the guard is present and moves or holds the arm."""
-        standing = self.standing
-        if standing is None:
-            return False
-        return standing.state is not GuardState.DISARMED and standing.state not in LATCHED
+        report = self.report
+        return report is not None and report.has_arm
 
     def check(self) -> None:
         """Raise `Silent` if the guard is absent, has latched a stop, or holds a stuck arm.
@@ -100,14 +103,14 @@ class GuardClient:
     @property
     def allows_motion(self) -> bool:
         """Whether the arm and its gripper may be moved now."""
-        standing = self.standing
-        return standing is not None and standing.allows_motion
+        report = self.report
+        return report is not None and report.allows_motion
 
     @property
     def waits(self) -> bool:
         """Whether the arm may be moved as soon as a controller is active."""
-        standing = self.standing
-        return standing is not None and standing.waits
+        report = self.report
+        return report is not None and report.waits
 
     def release(self) -> None:
         """Make the guard release the arm, which then holds by itself; a stop stays latched.
@@ -117,10 +120,8 @@ class GuardClient:
         """
 
         def released() -> bool:
-            standing = self.standing
-            if standing is None:
-                return False
-            return standing.state in LATCHED or standing.state is GuardState.DISARMED
+            report = self.report
+            return report is not None and not report.has_arm
 
         self._remote.trigger(f"{self._robot}/guard/disarm")
         if not self._remote.wait(released, _LIMIT_S):
@@ -134,26 +135,26 @@ class GuardClient:
         to be ended by the operator; blocks until then.
 
         Raises:
-            SerlError: the guard refuses for 20 s; the message has its last reason.
+            SerlError: the guard refuses or is silent for 20 s; the message has its last reason.
         """
         deadline_s = time.monotonic() + _LIMIT_S
         warned = False
         while not self._node.stopping:
-            state, problem = self._state(), ""
-            if state is GuardState.ESTOP:
+            report, problem = self.report, "no report"
+            if report is not None and report.has_arm:
+                return
+            if report is not None and report.state is GuardState.ESTOP:
                 deadline_s = math.inf
                 if not warned:
                     logger.warning("%s: emergency stop: a person has to end it", self._robot)
                 warned = True
-            elif state not in LATCHED and state is not GuardState.DISARMED:
-                return
-            else:
-                problem = self._ask("arm" if state is GuardState.DISARMED else "ack")
+            elif report is not None:
+                problem = self._order("arm" if report.state is GuardState.DISARMED else "ack")
             if time.monotonic() > deadline_s:
                 raise SerlError(f"{self._robot}: the guard does not take the arm: {problem}")
             self._remote.wait(lambda: False, _RETRY_S)
 
-    def _ask(self, name: str) -> str:
+    def _order(self, name: str) -> str:
         """Send a signed order; return why it was refused, empty if it was accepted."""
         assert self.key is not None
         try:
@@ -162,11 +163,8 @@ class GuardClient:
             return str(error)
         return ""
 
-    def _state(self) -> GuardState:
-        return self.feed.newest().value.state
 
-
-def standing_of(message: Any) -> GuardReport:
+def parse_report(message: Any) -> GuardReport:
     """Return the guard's report from its diagnostic message.
 
     Raises:

@@ -12,10 +12,10 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.guard.guard import Guard, MessageInfo
-from serl.ros.arm.competitors import Doubles
+from serl.ros.arm.competitors import DuplicatePublishers
 from serl.ros.arm.faults import FaultWatch, fault_topic, fault_words
 from serl.ros.arm.guard_topics import ARM_STATE, COMMAND_GRIPPER, COMMAND_POSE, ESTOP, HEARTBEAT
-from serl.ros.arm.topics import NEWEST, SENSOR, measured, name_of, of_robot, topic_of
+from serl.ros.arm.topics import NEWEST, SENSOR, measurement_channels, name_of, of_robot, topic_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
 from serl.system.json_fields import printable
@@ -25,7 +25,7 @@ _RESUMED_S = 3.0
 
 
 class GuardInbox:
-    """Subscriber that passes each message to a guard, in the executor's thread.
+    """Subscriber that passes the messages of arm and actor to a guard, in the executor's thread.
 
     It also checks the publishers of the arm's measurements and faults.
 
@@ -52,15 +52,15 @@ class GuardInbox:
         self._shares_joints = False
         self._kinds = {
             node.absolute(name_of(channel, prefix)): kind
-            for kind, channel in reversed(measured(profile).items())
+            for kind, channel in reversed(measurement_channels(profile).items())
         }
         if profile.fault is None:
             self._kinds[node.absolute(of_robot(ARM_STATE, prefix).name)] = "fault"
-        self._doubles = Doubles(node, list(self._kinds))
+        self._doubles = DuplicatePublishers(node, list(self._kinds))
         self._faults = self._listen_to_faults(profile.fault)
         self._listen_to_arm(profile)
         self._listen_to_actor()
-        self.look()
+        self.check()
 
     def _listen_to_arm(self, profile: ArmProfile) -> None:
         guard = self._guard
@@ -104,19 +104,19 @@ class GuardInbox:
         with self._lock:
             self._guard.robot_error(text)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Inform the guard of an unmonitored arm and of second publishers of its measurements.
 
         To be called a few times a second.
         """
-        unwatched, now_s = self._faults.look(), time.monotonic()
+        unwatched, now_s = self._faults.check(), time.monotonic()
 
         def resumed(topic: str) -> bool:
             return self._guard.measured.is_resumed(self._kinds[topic], now_s, _RESUMED_S)
 
         joints = [topic for topic, kind in self._kinds.items() if kind == "joints"]
         shared = joints if self._shares_joints else ()
-        rivals = self._doubles.look(resumed, shared, not self._guard.active)
+        rivals = self._doubles.check(resumed, shared, not self._guard.active)
         with self._lock:
             self._guard.measured.unwatched = unwatched
             self._guard.set_rivals(rivals)

@@ -31,7 +31,7 @@ def _latched() -> Any:
     return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
 
-def sent(topic: Topic) -> Topic:
+def publisher_topic(topic: Topic) -> Topic:
     """Return a topic with its publisher's QoS: messages older than 150 ms are not delivered."""
     deadline = {"deadline": _DEADLINE} if topic.kind is Header else {}
     return topic._replace(qos=_newest(lifespan=_LIFESPAN, **deadline))
@@ -56,7 +56,7 @@ GUARD_STATE = Topic("guard/state", DiagnosticStatus, _latched())
 limits."""
 
 NOT_NOW = "not now"
-"""Key in the guard's report: why `ack`, `reset` or `arm` would be refused; empty if accepted."""
+"""Key in the guard's report of the reason to refuse `ack`, `reset` or `arm`; empty if accepted."""
 
 ARM_STATE = Topic("arm/state", DiagnosticStatus, _latched())
 """Optional, arm to all: an error of the arm, level ERROR or above, with its message."""

@@ -15,7 +15,7 @@ from serl.ros.conversions import (
     gripper_of,
     joints_of,
     pose_of,
-    turned,
+    rotate_to_base,
     twist_between,
     twist_of,
     wrench_of,
@@ -49,7 +49,7 @@ class Measurements:
         config: settings of the task.
         tracked: bodies whose pose an object tracker publishes.
         lockstep: samples never become stale, and no message is lost.
-        still: whether equal pictures in a row are accepted.
+        still: whether equal pictures in a row are accepted, as from a simulation.
 
     Attributes:
         pose: feed of the TCP pose; commands are computed from its newest sample.
@@ -181,7 +181,7 @@ class Measurements:
             return [0.0] * 6
         mean = _mean(self._wrench.recent(self._period_s, then_s))
         mean = [value - bias for value, bias in zip(mean, self._bias, strict=True)]
-        return turned(mean, pose) if self._profile.wrench_frame == "tool" else mean
+        return rotate_to_base(mean, pose) if self._profile.wrench_frame == "tool" else mean
 
     def _images(self) -> tuple[dict[str, Image], dict[str, float]]:
         found: dict[str, Image] = {}

@@ -221,8 +221,8 @@ class RosPair(Pair):
     def beat(self) -> None:
         """Send the heartbeats of both arms; hold both when one guard has latched a stop."""
         for arm in self.arms:
-            standing = arm.guard.standing if arm.guard is not None else None
-            if standing is not None and standing.state in LATCHED and self.stop_reason is None:
-                self.stop(f"{arm.robot}: the guard stopped the arm: {standing.cause}")
+            report = arm.guard.report if arm.guard is not None else None
+            if report is not None and report.state in LATCHED and self.stop_reason is None:
+                self.stop(f"{arm.robot}: the guard stopped the arm: {report.cause}")
         for arm in self.arms:
             arm.beat()

@@ -75,7 +75,7 @@ class ArmPublisher:
         self._pose.publish(pose_message(numbers["tcp_pose"], frame, stamp_ns))
 
     def truth(self, arrays: Mapping[str, Array]) -> None:
-        """Publish the privileged state of a simulation, unless it is kept secret."""
+        """Publish the privileged state of a simulation, if `with_truth`."""
         if self._truth:
             self._truth.publish(truth_message(arrays))
 
@@ -114,7 +114,7 @@ class PicturePublisher:
 
 
 def publish_description(node: RosNode, robot: str, arm: Any, prefix: str = "") -> None:
-    """Publish the URDF of a simulated arm once, for all who subscribe later; nothing without one.
+    """Publish the URDF of a simulated arm once, latched; do nothing without a URDF.
 
     Args:
         node: the process's node.

@@ -34,8 +34,8 @@ class RehearsalConfig(BaseModel):
     Attributes:
         image_latency_s: delay of each picture after its stamp.
         camera_hz: frame rate of the cameras.
-        drift_m: largest distance by which the arm's base drifts along x and y each: objects seem to
-            move in the frame of the base.
+        drift_m: largest drift of the arm's base along x and y each; in the frame of the base the
+            objects move.
         drift_rad: largest turn of the base about the vertical.
         drift_s: time from one extreme of the drift to the other.
         slips: share of the grasps that lose their hold.
@@ -64,7 +64,7 @@ class RehearsalConfig(BaseModel):
 
 
 LOOKS = {"task_config": {"randomize": "full", "renderer": "auto"}}
-"""Settings of a rehearsal's simulation: looks, physics and sensors that differ from the model's."""
+"""Settings of a rehearsal's simulation: randomised appearance, physics and sensors."""
 
 
 class RehearsalArm:
@@ -99,7 +99,7 @@ class RehearsalArm:
         return self._measured(target), closed
 
     def measure(self) -> dict[str, list[float]]:
-        """Return the state of a reading by name."""
+        """Return the state of a reading by name, see `serl.robot`."""
         numbers = dict(self._arm.measure())
         _, turn = self._base
         back = conjugate(turn)
@@ -117,7 +117,7 @@ class RehearsalArm:
         return self._arm.pictures()
 
     def restore(self, seed: int) -> None:
-        """Place the free bodies of the scene, as a person does, and leave the arms."""
+        """Place the free bodies of the scene at the start drawn from `seed`; leave the arms."""
         cast(Any, self._arm).restore(seed)
 
     def grip(self, closed: bool) -> None:

@@ -22,7 +22,7 @@ from serl.motion import Pose, Target, check_targets, pose_from
 from serl.robot import reading_spec
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.guard_client import GuardClient
-from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, publisher_topic
 from serl.ros.arm.measurements import Measurements, numbers_of
 from serl.ros.arm.topics import EXACT, check_types, of_robot
 from serl.ros.conversions import opening_message, pose_message, stamp_of
@@ -120,7 +120,9 @@ class RosArm:
         )
         self._target, self._grip, self._beat = (
             node.publisher(
-                of_robot(topic, robot, EXACT) if lockstep else of_robot(sent(topic), robot)
+                of_robot(topic, robot, EXACT)
+                if lockstep
+                else of_robot(publisher_topic(topic), robot)
             )
             for topic in (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         )

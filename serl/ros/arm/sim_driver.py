@@ -147,7 +147,7 @@ class SimulationDriver:
         self.stamp_ns += ticks * _TICK_NS
 
     def publish(self) -> None:
-        """Publish the numbers of this instant."""
+        """Publish the measurements of this instant."""
         if self.reveals:
             self._publisher.truth(self.arm.truth())
         self._publisher.state(self.arm.measure(), self.stamp_ns)
@@ -212,11 +212,11 @@ class LockStep(SimulationDriver):
             return self._where()
 
     def _counted(self, take: Callable[[Any], None]) -> Callable[[Any], None]:
-        def count(message: Any) -> None:
+        def counted(message: Any) -> None:
             take(message)
             self._taken += 1
 
-        return count
+        return counted
 
     def _on_target(self, message: Any) -> None:
         try:
@@ -335,10 +335,8 @@ class RealTimeDriver(SimulationDriver):
         """Return the newest setpoint, or the tool's pose at the time when setpoints stopped."""
         measured = self._measured()
         try:
-            setpoint = self._setpoints.newest().value
+            setpoint = self._setpoints.newest().value if self.active else None
         except Silent:
-            setpoint = None
-        if not self.active:
             setpoint = None
         if setpoint is not None and math.dist(setpoint.position, measured.position) > _JUMP_M:
             self.jumps += 1
@@ -367,10 +365,10 @@ class RealTimeDriver(SimulationDriver):
 class RehearsalDriver(RealTimeDriver):
     """Driver in real time of a simulation that is treated as a real arm.
 
-    Nothing of it is revealed but what a real arm, its cameras and an object tracker measure, and
-    pictures arrive late. Arguments are those of `RealTimeDriver`, with the settings in place of the
-    frame rate, and the place of the arm's base in the simulation. The service `restore` places the
-    objects of the scene, as a person would, and leaves the arm.
+    It publishes only what a real arm, its cameras and an object tracker measure, and pictures
+    arrive late. Arguments are those of `RealTimeDriver`, with the settings in place of the frame
+    rate, and the pose of the arm's base in the simulation. The service `restore` places the objects
+    of the scene at a start, and leaves the arm.
     """
 
     reveals = False
@@ -393,7 +391,7 @@ class RehearsalDriver(RealTimeDriver):
         self._late: deque[tuple[int, int, Mapping[Any, Image]]] = deque()
 
     def restore(self) -> str:
-        """Place the objects of the scene at a new start; return a line for people."""
+        """Place the objects of the scene at a new start."""
         with self.lock:
             self._faulty.restore(next(self._starts))
         return "the objects are at a start"

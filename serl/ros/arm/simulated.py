@@ -116,7 +116,7 @@ class SimulatedRosArm(RosArm):
         self._settle()
         self._count()
         self.remote.set_parameters(self._arm, {SEED: seed})
-        for _ in range(_ATTEMPTS):  # messages before all ends have found each other are lost
+        for _ in range(_ATTEMPTS):  # messages are lost until discovery is complete
             answer = self._call("reset")
             if self._arrived(answer, _ANSWER_S):
                 break

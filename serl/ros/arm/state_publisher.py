@@ -19,11 +19,11 @@ _OWN = ("tcp_pose", "target_pose")
 
 
 class StatePublisher(Observer):
-    """Publisher of the newest reading, ten times a second, for RViz, Foxglove and their like.
+    """Publisher of the newest reading, ten times a second, for RViz, Foxglove and similar tools.
 
-    The control loop leaves its newest reading; the executor's thread publishes it. Readings in
-    between are dropped, as a simulation is faster than real time. An arm of a pair has a namespace
-    of its own below the actor's. Pictures are the views of the task, by their names.
+    The control loop stores its newest reading; the executor's thread publishes it. Readings in
+    between are dropped, as a simulation is faster than real time. An arm of a pair has its own
+    namespace below the actor's. Pictures are the views of the task, by their names.
 
     Args:
         actor: name of the actor, the namespace of the topics.
@@ -48,7 +48,7 @@ class StatePublisher(Observer):
         node.every(PERIOD_S, self._publish)
 
     def on_reading(self, reading: Observation) -> None:
-        """Leave the reading for the next time that one is published."""
+        """Store the reading for the next publication."""
         self._newest = time.time_ns(), reading
 
     def _publish(self) -> None:

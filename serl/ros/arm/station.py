@@ -119,9 +119,9 @@ class Station:
     def standby(self, is_ending: Callable[[], bool] | None = None) -> bool:
         """Block until no operator holds the arm, the guard has it and a reading arrives.
 
-        This is the `standby` of `Actor`; it returns whether the arm was held. An arm that the
-        operator released recovers, also if that was done at the guard. An arm that was stopped
-        without an operator's hold stays stopped: the operator has to be asked.
+        This is the `standby` of `Actor`; it returns whether the arm was held. After a hold that
+        the operator ended, here or at the guard, the arm recovers. An arm that was stopped without
+        a hold stays stopped until the operator is asked.
 
         Args:
             is_ending: called repeatedly in place of the station's own.
@@ -134,8 +134,8 @@ class Station:
         while not (self.has_arm or is_ending()):
             held |= self._awaits_person
             self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
-        asks = bool(self._arm.stop_reason) and not held
-        if not asks and not is_ending():
+        needs_operator = bool(self._arm.stop_reason) and not held
+        if not needs_operator and not is_ending():
             if held:
                 self._recover()
             self._arm.begin_from(self._arm.observe_when_fresh(_SEEN_S))
@@ -160,7 +160,7 @@ class Station:
     @property
     def _awaits_person(self) -> bool:
         """Whether a guard reports that it is disarmed or stopped; False if its report is late."""
-        reports = [guard.standing for guard in self._arm.guards]
+        reports = [guard.report for guard in self._arm.guards]
         waits = (GuardState.DISARMED, *LATCHED)
         return any(report is not None and report.state in waits for report in reports)
 

@@ -34,9 +34,8 @@ older than 150 ms are not delivered: a slow subscriber delays no publisher and g
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 """QoS of lock-step, where no message may be lost and time waits."""
 
-
 KEPT: Any = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""QoS of what is published once, also for those who subscribe later."""
+"""QoS of topics that are published once: later subscribers get the last message."""
 
 
 def message_type(channel: Channel) -> Any:
@@ -80,14 +79,14 @@ def name_of(channel: Channel, robot: str) -> str:
     return channel.name if channel.name.startswith("/") else f"{robot}/{channel.name}"
 
 
-def commanded(profile: ArmProfile, robot: str) -> list[str]:
-    """Return the topics on which only one node may command an arm; actions are left out."""
+def command_topics(profile: ArmProfile, robot: str) -> list[str]:
+    """Return the topics, without actions, on which only one node may command an arm."""
     gripper = [profile.gripper.command] if profile.gripper is not None else []
     channels = [profile.target, *gripper]
     return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
 
 
-def measured(profile: ArmProfile) -> dict[str, Channel]:
+def measurement_channels(profile: ArmProfile) -> dict[str, Channel]:
     """Return the channels on which the arm's driver alone publishes, by kind of measurement."""
     gripper = profile.gripper.state if profile.gripper is not None else None
     channels = {
@@ -107,7 +106,7 @@ def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
 
 
 def truth(robot: str, qos: Any = SENSOR) -> Topic:
-    """Return the topic of a simulation's privileged state: arrays in a row, named by the layout."""
+    """Return the topic of a simulation's privileged state: concatenated arrays, see its layout."""
     return Topic(f"{robot}/truth", Float32MultiArray, qos)
 
 

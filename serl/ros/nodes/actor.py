@@ -23,7 +23,7 @@ from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import StatePublisher
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.people.control import People, action_frame, describe
+from serl.ros.people.control import OperatorInterface, action_frame, describe
 from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
@@ -91,7 +91,11 @@ class _NodeSite(RunSite, Observer):
     """
 
     def __init__(
-        self, people: People, station: Station | None, is_ending: Callable[[], bool], episodes: Path
+        self,
+        people: OperatorInterface,
+        station: Station | None,
+        is_ending: Callable[[], bool],
+        episodes: Path,
     ) -> None:
         self._people, self._station = people, station
         self._is_ending, self._episodes = is_ending, episodes
@@ -126,8 +130,8 @@ class _NodeSite(RunSite, Observer):
 
     def attend(self, robot: SimulatedRobot, script: Teleop | None) -> HumanInput:
         """Return the operator input of all devices and services."""
-        self._desk = self._people.desk(robot, script, self._episodes)
-        return self._desk
+        self._human_input = self._people.human_input(robot, script, self._episodes)
+        return self._human_input
 
     def has_operator(self) -> bool:
         """Return whether a device sends messages."""
@@ -135,7 +139,7 @@ class _NodeSite(RunSite, Observer):
 
     def on_begin(self, chosen_by: ActionSource) -> None:
         """Direct the operators' events to this stage."""
-        self._people.use(self._desk)
+        self._people.use(self._human_input)
 
 
 logger = logging.getLogger(__name__)
@@ -160,7 +164,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         ExitStack() as logs,
     ):
         frame = action_frame(folder.config, robot)
-        people = People(node, name, folder.config.teleop, frame, folder.link(name))
+        people = OperatorInterface(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
 
         def is_ending() -> bool:
@@ -214,7 +218,7 @@ def _published(
     return []
 
 
-def _publish_statistics(node: RosNode, name: str, people: People) -> dict[str, float]:
+def _publish_statistics(node: RosNode, name: str, people: OperatorInterface) -> dict[str, float]:
     """Publish an actor's statistics; return the mutable numbers that are published."""
     numbers = {"episodes": 0.0, "successes": 0.0, "version": 0}
 
@@ -261,7 +265,12 @@ def _end(node: RosNode) -> str:
 
 
 def _driven_arm(
-    node: RosNode, folder: RunFolder, config: TrainConfig, name: str, epoch: int, people: People
+    node: RosNode,
+    folder: RunFolder,
+    config: TrainConfig,
+    name: str,
+    epoch: int,
+    people: OperatorInterface,
 ) -> DrivenArm:
     """Return the configured arm: one in real time, or a simulation in this process."""
     if config.robot is None:

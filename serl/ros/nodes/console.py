@@ -51,15 +51,15 @@ from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import Wish
 
 NONE = "-"
-"""Argument of `--beside` that an actor does not have."""
+"""Placeholder for a value of `--other` that an actor does not have."""
 
 _PORTS = 20
 _STATS_S = 4.0
 _LOOK_S = 0.1
 
 
-class Watched(NamedTuple):
-    """An actor that a console shows: its name, its guarded arm, and the profile of a real arm."""
+class ShownActor(NamedTuple):
+    """The name of an actor on the page, its guarded arm, and the profile of a real arm."""
 
     actor: str
     arm: GuardedArm | None = None
@@ -71,24 +71,24 @@ class RosConsoleBackend:
 
     Args:
         run: folder of the run.
-        watched: the actors; the first is driven until the operator selects another.
+        actors: the actors; the first is driven until the operator selects another.
     """
 
-    def __init__(self, node: RosNode, run: RunFolder, watched: Sequence[Watched]) -> None:
+    def __init__(self, node: RosNode, run: RunFolder, actors: Sequence[ShownActor]) -> None:
         self._run = run
         remote = Remote(node, lambda: None)
-        self._actors = {each.actor: ConsoleActor(node, remote, run, *each) for each in watched}
-        self._overview = make_status(run, watched[0].actor)
+        self._actors = {each.actor: ConsoleActor(node, remote, run, *each) for each in actors}
+        self._overview = make_status(run, actors[0].actor)
         self._films = getattr(self._overview, "films", None)
         self._stats = StatsMonitor(node)
-        self._select(watched[0].actor)
+        self._select(actors[0].actor)
 
     def _select(self, name: str) -> str:
         if name not in self._actors:
             raise SerlError(f"actor {name[:40]!r}: expected one of {', '.join(self._actors)}")
         self._driven = self._actors[name]
         for each in self._actors.values():
-            each.is_beside = each is not self._driven
+            each.is_secondary = each is not self._driven
         if isinstance(self._overview, TrainingStatus):
             self._overview.actor = name
         return f"this page drives {name}"
@@ -106,7 +106,7 @@ class RosConsoleBackend:
         if command != "estop" or len(self._actors) == 1:
             return await self._driven.execute(command)
         stops = [
-            each.stop_beside() if each.is_beside else each.execute(command)
+            each.stop_secondary() if each.is_secondary else each.execute(command)
             for each in self._actors.values()
         ]
         answers = await asyncio.gather(*stops, return_exceptions=True)
@@ -153,8 +153,8 @@ class RosConsoleBackend:
     def pictures(self) -> list[Picture]:
         """Return the newest pictures of the driven actor, then one of each other actor.
 
-        Where there are several, the names are "ACTOR/CAMERA", and "@ACTOR" for the others.
-        They are made into films of a person's demonstrations on their way.
+        With several actors the names are "ACTOR/CAMERA", and "@ACTOR" for the others. While a
+        person records demonstrations, films are made of the pictures.
         """
         shown = self._driven.pictures()
         if self._films is not None:
@@ -164,7 +164,7 @@ class RosConsoleBackend:
             driven = self._driven.name
             shown = [each._replace(name=f"{driven}/{each.name}") for each in shown]
         for name, each in self._actors.items():
-            if each.is_beside:
+            if each.is_secondary:
                 shown += [picture._replace(name=f"@{name}") for picture in each.pictures()[:1]]
         return shown
 
@@ -182,25 +182,25 @@ class RosConsoleBackend:
             each.close()
 
 
-def run(run_folder: Path, port: int, watched: Sequence[Watched], host: str = "") -> None:
+def run(run_folder: Path, port: int, actors: Sequence[ShownActor], host: str = "") -> None:
     """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
-    actor, arm, _ = watched[0]
-    for each in watched:
+    actor, arm, _ = actors[0]
+    for each in actors:
         checked_name(each.actor, "actor")
     parameters = {
-        "actor": DescribedParameter(actor, "actor that is shown and that receives the commands"),
-        "port": DescribedParameter(port, "the first of this host's TCP ports that is tried"),
+        "actor": DescribedParameter(actor, "first actor that the page drives"),
+        "port": DescribedParameter(port, "first TCP port to try"),
         "guard": DescribedParameter(
             arm.namespace if arm else "",
-            "namespace of the arm whose guard receives stops; or empty",
+            "namespace of the arm whose guard receives stops; empty without one",
         ),
     }
     with (
         FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
-        backend = RosConsoleBackend(node, folder, watched)
+        backend = RosConsoleBackend(node, folder, actors)
         served = _PageServer(node, folder.path, backend, port, host)
         Diagnostics(node, f"console of {actor}", served.numbers)
         node.handle.manage()
@@ -274,28 +274,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.console", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--actor", default="actor0", help="name of the actor")
-    parser.add_argument("--port", type=int, default=PORT, help="the first to be tried")
-    parser.add_argument("--guard", help="namespace of the arm, where a guard is before it")
+    parser.add_argument("--port", type=int, default=PORT, help="first TCP port to try")
+    parser.add_argument("--guard", help="namespace of the arm, if it has a guard")
     parser.add_argument("--latch", type=Path, help="file of that arm's latch")
-    parser.add_argument("--profile", default="", help="profile of that arm, where it is real")
+    parser.add_argument("--profile", default="", help="profile of that arm, if it is real")
     parser.add_argument(
-        "--beside",
+        "--other",
         nargs=4,
         action="append",
         default=[],
         metavar=("ACTOR", "GUARD", "LATCH", "PROFILE"),
-        help="another actor that is shown and stopped; - for what it does not have",
+        help="another actor to show and stop; - for a value that it does not have",
     )
     parser.add_argument("--host", default="", help="address in the lab network, served with TLS")
     options = parser.parse_args(own_arguments(arguments))
     if (options.guard is None) != (options.latch is None):
         parser.error("--guard and --latch: both, or none")
     arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
-    watched = [Watched(options.actor, arm, options.profile)]
+    actors = [ShownActor(options.actor, arm, options.profile)]
     for name, guard, latch, profile in options.beside:
         other = None if guard == NONE else GuardedArm(guard, Path(latch))
-        watched.append(Watched(name, other, "" if profile == NONE else profile))
-    return run_node(lambda: run(options.run, options.port, watched, options.host))
+        actors.append(ShownActor(name, other, "" if profile == NONE else profile))
+    return run_node(lambda: run(options.run, options.port, actors, options.host))
 
 
 if __name__ == "__main__":

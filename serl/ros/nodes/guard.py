@@ -31,7 +31,7 @@ from serl.guard.config import check_fits
 from serl.guard.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
 from serl.guard.latch import LatchFile
 from serl.ros.arm.commander import ArmCommander
-from serl.ros.arm.competitors import Commanders, Rivals
+from serl.ros.arm.competitors import CommandPublishers, OtherPublishers
 from serl.ros.arm.controller import Compliance, ControllerWatch
 from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.arm.guard_topics import (
@@ -41,7 +41,7 @@ from serl.ros.arm.guard_topics import (
     HEARTBEAT,
     NOT_NOW,
 )
-from serl.ros.arm.topics import check_types, commanded, name_of, of_robot
+from serl.ros.arm.topics import check_types, command_topics, name_of, of_robot
 from serl.ros.environment import guard_name
 from serl.ros.node import RosNode, namespace, own_arguments, run_node
 from serl.ros.parameters import DescribedParameter
@@ -104,13 +104,15 @@ class GuardNode:
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
-        self._rivals = Rivals(node, commanded(profile, prefix))
+        self._others = OtherPublishers(node, command_topics(profile, prefix))
         topics = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
-        self._commanders = Commanders(node, [of_robot(topic, prefix).name for topic in topics])
+        self._commanders = CommandPublishers(
+            node, [of_robot(topic, prefix).name for topic in topics]
+        )
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
         self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
-        self._rivals.own = 1
+        self._others.own = 1
         self._controller = ControllerWatch(node, prefix, profile)
         Compliance(node, prefix, profile, lambda: self._guard.yields)
         self._state = node.publisher(of_robot(GUARD_STATE, prefix))
@@ -142,19 +144,19 @@ class GuardNode:
         guard, now_s = self._guard, time.monotonic()
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
-            standing, opening, pace = (guard.state, guard.cause), guard.opening, guard.pace
-        due, driven = self._ticks % _PUBLISH_TICKS == 0, standing[0] in MOVING
+            state, cause, opening, pace = guard.state, guard.cause, guard.opening, guard.pace
+        due, moving = self._ticks % _PUBLISH_TICKS == 0, state in MOVING
         if setpoint is not None:
             self._commander.send(setpoint, measured, pace)
-            if opening is not None and driven and (due or opening != self._opening):
+            if opening is not None and moving and (due or opening != self._opening):
                 self._commander.grip(opening)
         elif self._sends:
             self._commander.end()
         self._opening, self._sends = opening, setpoint is not None
-        if due or standing != self._published:
-            self._published = standing
-            self._publish_state(*standing)
-        if due and setpoint is not None and (problem := self._commander.unanswered):
+        if due or (state, cause) != self._published:
+            self._published = state, cause
+            self._publish_state(state, cause)
+        if due and setpoint is not None and (problem := self._commander.overdue_goal):
             with self._lock:
                 guard.stop(problem)
         self._ticks += 1
@@ -216,13 +218,18 @@ class GuardNode:
         serve_signed(self._node, place, filed, self._orders)
 
     def _trouble_around(self) -> str:
-        """Return the reason outside the measurements not to take the arm; empty for none."""
+        """Return why the arm must not be taken, apart from its measurements; empty for none."""
         if not self._node.handle.active:
             return "the guard's node is not active"
         if self._node.timeless:
             return self._node.timeless
         left = "" if self._was_armed else self._controller.left_soft
-        return self._rivals.words or self._controller.trouble or left or self._commander.unheard
+        return (
+            self._others.report
+            or self._controller.trouble
+            or left
+            or self._commander.missing_subscriber
+        )
 
     def _refusal(self) -> str:
         """Return why `ack`, `reset` or `arm` would be refused now; empty if accepted."""
@@ -276,7 +283,7 @@ class GuardNode:
 
     def _check_surroundings(self) -> None:
         """Raise `BadInput` for competing publishers or a wrong frame, until the arm is armed."""
-        trouble = self._rivals.named_words(lambda: self._was_armed)
+        trouble = self._others.named_report(lambda: self._was_armed)
         with self._lock:
             if self._guard.counts["pose: frame"]:
                 trouble = self._guard.measured.trouble(time.monotonic())
@@ -297,9 +304,9 @@ class GuardNode:
 
         Hold when several nodes send commands to the guard.
         """
-        self._inbox.look()
-        guard, others = self._guard, self._rivals.words
-        commanders = self._commanders.look(guard.lease.since_s)
+        self._inbox.check()
+        guard, others = self._guard, self._others.report
+        commanders = self._commanders.check(guard.lease.since_s)
         trouble = others or self._controller.changed
         with self._lock:
             guard.lease.others = commanders
@@ -320,13 +327,15 @@ def describe(config: GuardConfig) -> dict[str, DescribedParameter]:
     """Return the node's parameters that show the guard's limits, as set in its file."""
     limits, motion = config.motion.limits, config.motion
     return {
-        USE_SIM_TIME_NAME: DescribedParameter(False, "the clock of all stamps is /clock"),
-        "limits": DescribedParameter(config.digest, "digits that differ when any limit differs"),
-        "frame": DescribedParameter(config.frame, "of all poses"),
+        USE_SIM_TIME_NAME: DescribedParameter(False, "take the time from /clock"),
+        "limits": DescribedParameter(config.digest, "digest of all limits"),
+        "frame": DescribedParameter(config.frame, "frame of all poses"),
         "speed_m_s": DescribedParameter(limits.speed_m_s, "top speed of the tool in m/s"),
-        "angular_speed_rad_s": DescribedParameter(limits.angular_speed_rad_s, "and in rad/s"),
+        "angular_speed_rad_s": DescribedParameter(
+            limits.angular_speed_rad_s, "top angular speed of the tool in rad/s"
+        ),
         "lead_m": DescribedParameter(
-            limits.lead_m, "a target may be so far ahead of the tool, in m"
+            limits.lead_m, "largest distance of a target from the tool, in m"
         ),
         "box_low_m": DescribedParameter(
             list(motion.box_low_m), "lower corner of the tool's box, in m"

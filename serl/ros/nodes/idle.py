@@ -1,8 +1,9 @@
-"""An idle process, which `serl doctor --network` looks for in the network.
+"""An idle process of a run, whose sockets `serl doctor --network` lists.
 
-python -m serl.ros.nodes.idle --run runs/pick_cube/2026-11-21_10-00-00
+    python -m serl.ros.nodes.idle --run runs/pick_cube/2026-11-21_10-00-00
 
-It subscribes to every topic between actors and learner, prints `ready`, and ends with its input.
+It subscribes to every topic between actors and learner, prints `ready`, and ends at the end of its
+standard input.
 """
 
 from __future__ import annotations

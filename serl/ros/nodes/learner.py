@@ -99,16 +99,16 @@ class LearnerNode:
         def admit(actor: str) -> str:
             home = read_home(folder.link(actor))
             here = continuation.claim(actor, home, str(folder.link(actor).resolve()))
-            return here if home else f"{actor}: is not at {folder.path}, as this transport needs it"
+            return here if home else f"{actor}: this transport needs its folder in {folder.path}"
 
         kind = plugins.load("transport", config.kind)
         end = kind.learner_end(config, RunIdentity(folder.path, folder.name, spec))
         return ExactlyOnce(end, spec, folder.name, index.cursors, index.places, admit)
 
     def _await_links(self, transport: LearnerTransport, actors: set[str]) -> None:
-        """Wait until the links of the run's actors have joined: they would not learn of the end.
+        """Wait until the links of the run's actors have joined, so that they receive the end.
 
-        They have not if this learner was started again just before the end.
+        They may not have joined a learner that was restarted just before the end.
         """
         deadline_s = time.monotonic() + _LINKS_S
         while not (actors <= transport.actors or self._stopping()):

@@ -309,7 +309,7 @@ def run(run_folder: Path, actor: str) -> None:
 def _join(run_folder: Path, actor: str, deaf_s: float, again: bool) -> bool:
     """Run the link until asked to stop or cut off; return True if cut off, to join `again`."""
     config = _settings_of(run_folder)
-    text = "actor whose log is sent and that receives weights"
+    text = "actor whose records are sent to the learner"
     parameters = {"actor": DescribedParameter(actor, text)}
     with (
         RosNode(link_name(actor), run_folder, parameters=parameters, managed=True) as node,

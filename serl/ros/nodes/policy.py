@@ -3,8 +3,8 @@
     python -m serl.ros.nodes.policy --run RUN/deployments/2026-11-22_10-00-00 --checkpoint FOLDER
 
 The operator may take over, stop and pause it like any actor. On a real arm it waits before each
-episode until the guard has the arm, and after each episode for the operator to restore the scene
-unless the reset is automatic.
+episode until the guard has the arm, and after each episode until the operator has restored the
+scene, unless the reset is automatic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey, Result
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
-from serl.ros.people.control import People, action_frame, describe
+from serl.ros.people.control import OperatorInterface, action_frame, describe
 from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
@@ -75,7 +75,7 @@ def run(
         ExitStack() as opened,
     ):
         frame = action_frame(folder.config)
-        people = People(node, name, folder.config.teleop, frame, folder.link(name))
+        people = OperatorInterface(node, name, folder.config.teleop, frame, folder.link(name))
         people.manage()
         deployed = _DeploymentSite(node, folder, name, people)
         serve(node, "stop", deployed.end)
@@ -133,7 +133,7 @@ class _DeploymentSite(Site):
         node: RosNode,
         folder: RunFolder,
         name: str,
-        people: People,
+        people: OperatorInterface,
     ) -> None:
         self._node, self._folder, self._name, self._people = node, folder, name, people
         config, self._epoch = folder.config, time.time_ns()
@@ -169,13 +169,13 @@ class _DeploymentSite(Site):
         log = opened.enter_context(
             EpisodeLog(episodes, spec, key.run, name, self._epoch, config.log)
         )
-        desk = self._people.desk(self.robot, None, episodes)
-        self.teleop = desk
-        # A static scene gives equal pictures in simulation; those drawn in this process are new.
+        human_input = self._people.human_input(self.robot, None, episodes)
+        self.teleop = human_input
+        # In simulation a static scene gives equal pictures; those rendered here have no stamps.
         still = CameraMonitorConfig(frozen_readings=0, stamped=config.robot is not None)
         limits = still if self.simulated else CameraMonitorConfig()
         monitor = CameraMonitor(self.robot.observation_spec.images, limits)
-        observers = [log, monitor, ToolLog(episodes), desk, self._people]
+        observers = [log, monitor, ToolLog(episodes), human_input, self._people]
         reset = make_scene_reset(config, self._task, self.robot, name, 0)
         return Actor(
             key, self.robot, self._task, policy, self._clock, observers, self, config.actor, reset
@@ -235,11 +235,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.policy", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the deployment")
-    parser.add_argument("--actor", default="actor0", help="its name")
+    parser.add_argument("--actor", default="actor0", help="name of the actor")
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--episodes", type=int, help="how many; else without end")
-    parser.add_argument("--candidate", type=Path, action="append", default=[], help="another one")
-    parser.add_argument("--most", type=int, default=0, help="trials of each in the choice")
+    parser.add_argument("--episodes", type=int, help="number of episodes; default: no limit")
+    parser.add_argument(
+        "--candidate", type=Path, action="append", default=[], help="further checkpoint to select"
+    )
+    parser.add_argument("--most", type=int, default=0, help="most selection trials of each")
     given = parser.parse_args(own_arguments(arguments))
     return run_node(
         lambda: run(

@@ -70,7 +70,7 @@ def run(
         speed: simulated seconds in a second of the wall clock.
         clock: publish `/clock`, for nodes that use simulated time; always done in real time at a
             speed other than 1.
-        rehearsal: faults of an arm that is treated as real; None for a simulation that is known.
+        rehearsal: faults of a simulation that is treated as a real arm; None without them.
 
     Raises:
         BadInput: the task's arm does not follow targets.
@@ -93,17 +93,11 @@ def run(
                 arm.reset(rehearsal.seed)
                 driver = RehearsalDriver(node, robot, arm, profile, tracked, rehearsal)
             elif lockstep:
-                driver = LockStep(node, robot, arm, profile, tracked)
+                driver, speed = LockStep(node, robot, arm, profile, tracked), 1.0
             else:
                 driver = RealTimeDriver(node, robot, arm, profile, tracked, task.config.rate_hz)
-            node.handle.add_on_set_parameters_callback(SimulatedGains(driver, impedance))
-            node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
-            Diagnostics(node, "simulated arm", lambda: driver.counts)
-            own_time = speed != 1.0 and not lockstep
-            if clock or own_time:
-                publish_clock(node, driver)
-            if own_time:  # as do its controllers, whose stamps are compared with its own
-                node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
+            _manage(node, driver, impedance, "simulated arm")
+            _set_clock([node], driver, clock, speed)
             if isinstance(driver, RealTimeDriver):
                 driver.run(lambda: node.stopping or is_orphaned(), speed)
                 _log_losses(driver)
@@ -116,8 +110,8 @@ def run_pair(
 ) -> None:
     """Simulate both arms of a task as real ones, in the namespaces `left` and `right`.
 
-    Arguments are those of `run`. Each arm has a node, and poses in the frame of its own base; the
-    bodies of the scene are tracked by the left one. One simulation moves both.
+    Arguments are those of `run`. Each arm has its own node, and poses in the frame of its own base;
+    the left arm's node publishes the bodies of the scene. One simulation moves both arms.
     """
     task, profile = make_task(config), plugins.load("robot", "sim")
     check_topics(task, pair=True)
@@ -139,23 +133,33 @@ def run_pair(
             driver = RehearsalDriver(node, side, arm, profile, tracked, own, mount)
             if drivers:
                 driver.lock = drivers[0].lock
-            node.handle.add_on_set_parameters_callback(SimulatedGains(driver, arm.impedance))
-            node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
-            Diagnostics(node, f"simulated {side} arm", partial(_counts, driver))
+            _manage(node, driver, arm.impedance, f"simulated {side} arm")
             drivers.append(driver)
             opened.append(node)
-        if clock or speed != 1.0:
-            publish_clock(opened[0], drivers[0])
-        if speed != 1.0:
-            for node in opened:
-                node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
+        _set_clock(opened, drivers[0], clock, speed)
         first, *others = drivers
         first.run(lambda: any(n.stopping for n in opened) or is_orphaned(), speed, *others)
         _log_losses(first)
 
 
-def _counts(driver: RealTimeDriver) -> Mapping[str, float]:
-    return driver.counts
+def _manage(node: RosNode, driver: SimulationDriver, impedance: Any, source: str) -> None:
+    """Connect a driver with its node's parameters, lifecycle and diagnostics."""
+    node.handle.add_on_set_parameters_callback(SimulatedGains(driver, impedance))
+    node.handle.manage(partial(driver.activate, True), partial(driver.activate, False))
+    Diagnostics(node, source, lambda: driver.counts)
+
+
+def _set_clock(
+    nodes: Sequence[RosNode], driver: SimulationDriver, clock: bool, speed: float
+) -> None:
+    """Publish `/clock` if asked to or needed, and make the nodes use it at a speed other than 1.
+
+    The driver compares the stamps of its controllers, which use it, with its own.
+    """
+    if clock or speed != 1.0:
+        publish_clock(nodes[0], driver)
+    for node in nodes if speed != 1.0 else ():
+        node.handle.set_parameters([Parameter(USE_SIM_TIME_NAME, value=True)])
 
 
 def describe(
@@ -164,7 +168,7 @@ def describe(
     """Return the node's parameters: of `reset`, `advance`, the controller and the task."""
     return {
         SEED: DescribedParameter(
-            0, "of the start that the next `reset` draws, from 0", read_only=False
+            0, "seed of the start that the next `reset` draws, 0 or more", read_only=False
         ),
         PERIOD: DescribedParameter(
             period_s, "simulated time of each `advance`, in s", read_only=False
@@ -172,7 +176,7 @@ def describe(
         "task": DescribedParameter(config.task, "name of the task, or path of its file"),
         **{
             name: DescribedParameter(
-                value, "of the controller: N/m, Nm/rad, or a clip in m or rad"
+                value, "gain of the controller in N/m or Nm/rad, or clip in m or rad"
             )._replace(read_only=False)
             for name, value in gains.items()
         },

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _LIMIT_S, _MOMENT_S = 5.0, 1.0
 _UNHEARD_S = 10.0
-_SEEN = "noted; next: end the guard's stop"
+_FIRST_DONE = "noted; next: end the guard's stop"
 
 
 class Attendant:
@@ -192,7 +192,7 @@ class SupervisedArm:
     @property
     def is_connected(self) -> bool:
         """Whether the arm's guard reports its state."""
-        return self._guard.standing is not None
+        return self._guard.report is not None
 
     def question(self) -> str:
         """Return the question about the arm; empty without one."""
@@ -220,34 +220,34 @@ class SupervisedArm:
 
     def hindrance(self) -> str:
         """Return the reason why a confirmation would be refused; empty without one."""
-        standing = self._guard.standing
-        return standing.not_now if standing else ""
+        report = self._guard.report
+        return report.not_now if report else ""
 
     def answer(self, question: str) -> str:
         """Carry out a confirmed question; raises `SerlError` if it is refused or has changed."""
         pending = self._pending()
         if pending.text != question:
-            raise SerlError("not done: something else is asked by now")
+            raise SerlError("not done: the question has changed")
         try:
             reply = self._call(pending)
         except SerlError:
             self._is_acknowledged = False  # a new guard has no record of the acknowledgement
             raise
         self._is_acknowledged = pending.service.endswith("/ack")
-        return _SEEN if pending.is_first else reply
+        return _FIRST_DONE if pending.is_first else reply
 
     def _pending(self) -> _Question:
-        if (standing := self._guard.standing) is None:
+        if (report := self._guard.report) is None:
             return _Question()
-        cause = f"{standing.state}: {standing.cause}"
-        if standing.state is GuardState.ESTOP and self._is_acknowledged:
+        cause = f"{report.state}: {report.cause}"
+        if report.state is GuardState.ESTOP and self._is_acknowledged:
             return _Question(cause, "ends the guard's stop", f"{self._arm}/guard/reset")
         self._is_acknowledged = False
-        is_first = standing.state is GuardState.ESTOP
-        if is_first or (standing.state in LATCHED and not self._simulated):
+        is_first = report.state is GuardState.ESTOP
+        if is_first or (report.state in LATCHED and not self._simulated):
             does = "confirms that you have dealt with it"
             return _Question(cause, does, f"{self._arm}/guard/ack", is_first)
-        if standing.state is GuardState.DISARMED and not self._simulated:
+        if report.state is GuardState.DISARMED and not self._simulated:
             does = "arms it; keep clear, and a hand at the stop"
             return _Question("the guard is disarmed", does, f"{self._arm}/guard/arm")
         if self._stopped:

@@ -51,7 +51,7 @@ class ConsoleActor:
     Attributes:
         name: name of the actor.
         crops: the crops of the cameras in the arm's file, by name.
-        is_beside: whether another actor is the one that the operator drives: then pictures are few.
+        is_secondary: whether the operator drives another actor; pictures are then rarer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ConsoleActor:
         arm: GuardedArm | None,
         profile: str = "",
     ) -> None:
-        self.name, self.is_beside, self._profile = name, False, profile
+        self.name, self.is_secondary, self._profile = name, False, profile
         self.crops = crops_of(profile)
         self._control: dict[str, str] = {}
         self._received_s = self._moved_s = float("-inf")
@@ -89,14 +89,14 @@ class ConsoleActor:
         self._pictures = Pictures(
             self._source(node, arm),
             lambda: self._control.get("attended") == "1",
-            lambda: self.is_beside,
+            lambda: self.is_secondary,
         )
 
     def _source(self, node: RosNode, arm: GuardedArm | None) -> PictureSource:
         """Return the cameras of a real arm, or the simulated scene."""
         if arm is None or not self._profile:
             node.subscribe(scene_topic(self.name), self._take_scene)
-            return DrawnScene(self._task, lambda: self._placement, lambda: self.is_beside)
+            return DrawnScene(self._task, lambda: self._placement, lambda: self.is_secondary)
         known = load_robot(self._profile).cameras
         used = dict.fromkeys(view.camera for view in self._task.config.all_views.values())
         cameras = {name: known.get(name) for name in {**known, **used}}
@@ -107,7 +107,7 @@ class ConsoleActor:
         self._hand.send(operator_input)
 
     async def execute(self, command: str) -> str:
-        """Call the actor's service of that name; a stop goes to the arm's guard as well.
+        """Call the actor's service of this name; a stop goes to the arm's guard as well.
 
         Raises:
             SerlError: the order was not carried out, or the arm's guard did not stop it.
@@ -127,13 +127,14 @@ class ConsoleActor:
             raise SerlError(answers)
         return answers
 
-    async def stop_beside(self) -> str:
-        """Stop an actor that is not driven from here; one that was never started has no arm.
+    async def stop_secondary(self) -> str:
+        """Stop an actor that is not driven from here, unless it does not run.
 
         Raises:
             SerlError: it was not stopped.
         """
-        if self._guard is None and not self.is_fresh:
+        absent = not (self.is_fresh or self._clients["estop"].service_is_ready())
+        if self._guard is None and absent:
             return "does not run"
         return await self.execute("estop")
 
@@ -144,7 +145,7 @@ class ConsoleActor:
             SerlError: the guard refuses, or its question has changed.
         """
         if self._supervised is None or not self._supervised.guard_word():
-            raise SerlError("nothing is asked")
+            raise SerlError("there is no question to confirm")
         return await asyncio.to_thread(self._supervised.answer, question)
 
     def crop(self, camera: str, crop: Crop) -> str:
@@ -172,7 +173,7 @@ class ConsoleActor:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the part of the state that is shown of an actor beside others."""
+        """Return the part of the state that a list of actors shows."""
         state = self.state()
         shown = ("driver", "owner", "silent", "stopped", "paused", "step", "fresh", "question")
         return {"name": self.name, **{name: state[name] for name in shown}}
@@ -194,7 +195,7 @@ class ConsoleActor:
         }
 
     def _question(self) -> dict[str, str]:
-        """Return the guard's question, the order a yes sends, and why a yes would be refused."""
+        """Return the guard's question, the order that answers it, and why it would be refused."""
         supervised = self._supervised
         if supervised is None or not (word := supervised.guard_word()):
             return {"question": "", "yes": "", "not_now": ""}

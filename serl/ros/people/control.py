@@ -58,7 +58,7 @@ def describe(config: TrainConfig) -> dict[str, DescribedParameter]:
         ),
         "rate_hz": DescribedParameter(task.rate_hz, "control rate in Hz"),
         "time_limit_s": DescribedParameter(
-            task.time_limit_s, "an episode is cut after so many seconds"
+            task.time_limit_s, "duration in s after which an episode is truncated"
         ),
     }
 
@@ -78,14 +78,14 @@ def action_frame(config: TrainConfig, robot: str | None = None) -> ActionFrame:
     return ActionFrame(profile.frame_name(frame), frame == "tool")
 
 
-class People(Observer):
+class OperatorInterface(Observer):
     """The operator input of an actor: devices, services and stops, across all stages.
 
     Args:
         actor: name of the actor.
         config: settings of teleoperation.
         frame: the frame in which the actions are expressed: see `action_frame`.
-        link: a folder of the actor, for a stop that outlives its process.
+        link: the actor's folder, in which a stop is stored.
 
     Attributes:
         hold: the latch of stops and pauses, with the reason.
@@ -99,10 +99,12 @@ class People(Observer):
         self._node, self._actor = node, actor
         self._devices = TopicDevices(node, actor, config, frame)
         self._control: Control | None = None
-        self._desk: HumanInput | None = None  # that of the current stage
+        self._human_input: HumanInput | None = None  # of the current stage
         self._last_end = LastEnd()
 
-    def desk(self, robot: SimulatedRobot, script: Teleop | None, episodes: Path) -> HumanInput:
+    def human_input(
+        self, robot: SimulatedRobot, script: Teleop | None, episodes: Path
+    ) -> HumanInput:
         """Return the operator input of a stage; `script` drives while no person does.
 
         Args:
@@ -111,12 +113,12 @@ class People(Observer):
             episodes: the folder of the actor's episodes, for labels.
         """
         people = TeleopMux(self._devices.people(robot.action_spec), script)
-        desk = HumanInput(people, self.hold, episodes, self._last_end)
+        human_input = HumanInput(people, self.hold, episodes, self._last_end)
         self._control = self._control or Control(
-            self._node, self._actor, desk, self.has_operator, robot
+            self._node, self._actor, human_input, self.has_operator, robot
         )
-        self._desk = self._desk or desk
-        return desk
+        self._human_input = self._human_input or human_input
+        return human_input
 
     @property
     def health(self) -> Health:
@@ -129,7 +131,7 @@ class People(Observer):
 
     def silence_s(self) -> float:
         """Return the silence of the active operator's device in s, for `RosArm.silence_s`."""
-        return 0.0 if self._desk is None else self._desk.mux.silence_s
+        return 0.0 if self._human_input is None else self._human_input.mux.silence_s
 
     def manage(self) -> None:
         """Let ROS 2's lifecycle tools hold the actor; a stop or a pause persists."""
@@ -142,11 +144,11 @@ class People(Observer):
 
         self._node.handle.manage(activate, deactivate)
 
-    def use(self, desk: HumanInput) -> None:
+    def use(self, human_input: HumanInput) -> None:
         """Make this the current operator input, which receives the events of the services."""
-        self._desk = desk
+        self._human_input = human_input
         if self._control is not None:
-            self._control.desk = desk
+            self._control.human_input = human_input
 
     def on_reading(self, reading: Observation) -> None:
         """Publish the forces and the place of the arm, and compare it with a leader arm."""
@@ -170,23 +172,23 @@ class Control(Observer):
 
     Args:
         actor: name of the actor.
-        desk: receives the events of the services.
+        human_input: receives the events of the services.
         has_operator: checks whether any device sends messages.
         robot: the robot; if simulated, its scene is published.
 
     Attributes:
-        desk: receives the events of the services.
+        human_input: receives the events of the services.
     """
 
     def __init__(
         self,
         node: RosNode,
         actor: str,
-        desk: HumanInput,
+        human_input: HumanInput,
         has_operator: Callable[[], bool],
         robot: Any,
     ) -> None:
-        self._actor, self.desk, self._has_operator = actor, desk, has_operator
+        self._actor, self.human_input, self._has_operator = actor, human_input, has_operator
         self._driver = ""
         self._episode = self._step = -1
         self._last, self._steps = "", 0
@@ -196,7 +198,7 @@ class Control(Observer):
             serve(node, event.value, partial(self._handle, event))
         serve(node, "estop", lambda: self._handle(Event.STOP))
         place = node.handle.get_fully_qualified_name()
-        orders = OrderCheck(key_path(desk.hold.path))
+        orders = OrderCheck(key_path(human_input.hold.path))
         serve_signed(node, place, {"release": self._release}, orders)
         serve(node, "pause", self._pause)
         serve(node, "resume", self._resume)
@@ -219,37 +221,34 @@ class Control(Observer):
 
     def _handle(self, event: Event) -> str:
         try:
-            if objection := self.desk.add_event(event, "the operator"):
+            if objection := self.human_input.add_event(event, "the operator"):
                 raise SerlError(objection)
-        except OSError as error:  # the stop holds all the same
-            return f"{self.desk.hold.reason}, until a restart: {error}"
-        return self.desk.hold.reason or event.value
+        except OSError as error:  # the stop holds without the file
+            return f"{self.human_input.hold.reason}, until a restart: {error}"
+        return self.human_input.hold.reason or event.value
 
     def _release(self) -> str:
-        self.desk.hold.release()
-        return self.desk.hold.reason
+        self.human_input.hold.release()
+        return self.human_input.hold.reason
 
     def _pause(self) -> str:
-        self.desk.hold.pause("paused")
+        self.human_input.hold.pause("paused")
         return "paused"
 
     def _resume(self) -> str:
-        try:
-            self.desk.resume()
-        except SerlError as error:
-            return str(error)
+        self.human_input.resume()
         return "running"
 
     def _publish(self) -> None:
         if not self._state.get_subscription_count():
             return
-        desk = self.desk
+        human_input = self.human_input
         values = {
             "driver": self._driver,
-            "owner": _owner(desk.mux),
-            "silent": desk.mux.trouble,
-            "stopped": desk.hold.stopped,
-            "paused": desk.hold.inactive or desk.hold.paused,
+            "owner": _owner(human_input.mux),
+            "silent": human_input.mux.trouble,
+            "stopped": human_input.hold.stopped,
+            "paused": human_input.hold.inactive or human_input.hold.paused,
             "attended": str(int(self._has_operator())),
             "episode": str(self._episode),
             "step": str(self._step),
@@ -257,9 +256,9 @@ class Control(Observer):
             "last": self._last,
             **self._felt,
         }
-        message = DiagnosticStatus(name=self._actor, message=desk.hold.reason)
+        message = DiagnosticStatus(name=self._actor, message=human_input.hold.reason)
         message.values = [KeyValue(key=key, value=value) for key, value in values.items()]
-        message.level = _level(desk.hold)
+        message.level = _level(human_input.hold)
         self._state.publish(message)
 
 

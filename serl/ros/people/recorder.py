@@ -48,14 +48,14 @@ def recording_station(
         check: called at every step; raises when a process beside this one failed.
     """
     with RosNode(ACTOR, run.path, local=True) as node:
-        desk, observers = _open_input(node, run, robot, operators, services)
+        human_input, observers = _open_input(node, run, robot, operators, services)
 
         def stopping() -> bool:
             check()
             return node.stopping
 
         yield RecordingStation(
-            robot, desk, clock, stopping, observers, connect=partial(connect_reward, node)
+            robot, human_input, clock, stopping, observers, connect=partial(connect_reward, node)
         )
 
 
@@ -80,34 +80,34 @@ def at_the_arm(
     task = make_task(run.config)
     with RosNode(ACTOR, run.path, local=True) as node:
         arm: Any = make_arm(node, run, ACTOR, time.time_ns())
-        desk, observers = _open_input(node, run, arm, operators, services)
+        human_input, observers = _open_input(node, run, arm, operators, services)
         monitor = CameraMonitor(arm.observation_spec.images, CameraMonitorConfig())
 
         def stopping() -> bool:
             check()
             return node.stopping
 
-        station = Station(arm, desk.hold, stopping)
+        station = Station(arm, human_input.hold, stopping)
         begun = False
 
         def place(seed: int) -> None:
             nonlocal begun
             if begun:
-                desk.hold.pause(RESTORE)
+                human_input.hold.pause(RESTORE)
             begun = True
             station.standby()
 
         def standby(ending: Callable[[], bool]) -> bool:
-            return bool(desk.hold.reason or not station.has_arm) and station.standby(ending)
+            return bool(human_input.hold.reason or not station.has_arm) and station.standby(ending)
 
         with arm:
             note_cameras(node, arm, run)
             clock = WallClock(task.config.rate_hz, arm.beat)
             connect = partial(connect_reward, node)
             observers = [monitor, *observers]
-            pause = desk.hold.pause
+            pause = human_input.hold.pause
             yield RecordingStation(
-                arm, desk, clock, stopping, observers, place, standby, pause, connect
+                arm, human_input, clock, stopping, observers, place, standby, pause, connect
             )
 
 
@@ -123,8 +123,8 @@ def _open_input(
     link.mkdir(parents=True, exist_ok=True)
     devices = TopicDevices(node, ACTOR, run.config.teleop, action_frame(run.config))
     people = TeleopMux([*devices.people(robot.action_spec), *operators])
-    desk = HumanInput(people, StopLatch(link / "stopped"), run.path)
-    control = Control(node, ACTOR, desk, lambda: True, robot)
+    human_input = HumanInput(people, StopLatch(link / "stopped"), run.path)
+    control = Control(node, ACTOR, human_input, lambda: True, robot)
     for name, act in services.items():
         serve(node, name, act)
-    return desk, [control, devices]
+    return human_input, [control, devices]

@@ -28,7 +28,7 @@ from serl.ros.arm.robot import Mode, RosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.environment import environment
 from serl.ros.node import RosNode
-from serl.ros.setup.checks import Asker, StepFailed, agreed
+from serl.ros.setup.checks import Asker, StepFailed, ask_yes_no
 from serl.runs.guard_setup import ArmNamespace, guard_arguments, workspace_guard
 from serl.system.signed_order import key_path
 from serl.task import TaskConfig
@@ -60,6 +60,8 @@ class SetupArm:
     Attributes:
         driver: commands the guard.
         guard: receives the guard's state.
+        is_stop_requested: returns whether a person requests a stop at a device; called in each
+            period of a motion, which ends with an emergency stop then.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class SetupArm:
             node, place.robot, profile, _task((-9.0,) * 3, (9.0,) * 3), lease="setup"
         )
         self.guard = GuardClient(node, place.robot, self.driver.remote)
+        self.is_stop_requested: Callable[[], bool] = lambda: False
         self._button = node.publisher(of_robot(ESTOP, place.robot))
         self._process: subprocess.Popen[bytes] | None = None
         self._config: GuardConfig | None = None
@@ -92,7 +95,7 @@ class SetupArm:
         return self.pose_in(self.reading())
 
     def reading(self, unless_stopped: bool = False) -> Observation:
-        """Return a fresh reading; wait for a late one, without an effect on later calls.
+        """Return a fresh reading; wait for a late one.
 
         Args:
             unless_stopped: stop waiting as soon as the guard has stopped a silent arm.
@@ -118,11 +121,11 @@ class SetupArm:
     @property
     def is_stopped(self) -> bool:
         """Whether the guard reports that it has stopped the arm."""
-        standing = self.guard.standing
-        return standing is not None and standing.state in LATCHED
+        report = self.guard.report
+        return report is not None and report.state in LATCHED
 
     def guarded(self, limits: GuardConfig | None = None) -> None:
-        """Start a guard that holds the arm, ready for slow motion.
+        """Have a guard hold the arm, ready for slow motion; start it if necessary.
 
         Args:
             limits: limits of the guard; by default those of the taught workspace, or of a small
@@ -164,10 +167,10 @@ class SetupArm:
         """
         deadline_s, problem = time.monotonic() + _TAKE_S, ""
         while True:
-            state, cause, _ = self.standing()
+            state, cause, _ = self.report()
             if state in LATCHED and not problem:
                 question = f"the guard holds the arm ({state}: {cause}). Is it safe to go on?"
-                if not agreed(self._asker, "guard.release", question):
+                if not ask_yes_no(self._asker, "guard.release", question):
                     raise StepFailed(f"the arm stays stopped: {state}: {cause}")
                 deadline_s = time.monotonic() + _TAKE_S
             elif state not in LATCHED and state is not GuardState.DISARMED:
@@ -178,7 +181,7 @@ class SetupArm:
             self._await_change(state, _RETRY_S if problem else _CHANGE_S)
 
     def _await_change(self, state: GuardState, limit_s: float) -> None:
-        self.driver.remote.wait(lambda: self.standing()[0] is not state, limit_s)
+        self.driver.remote.wait(lambda: self.report()[0] is not state, limit_s)
 
     def _end(self, state: GuardState) -> str:
         """Send the orders that end a state; returns the reason of a refusal, empty without one."""
@@ -195,12 +198,12 @@ class SetupArm:
         name = f"{self.place.robot}/guard/{service}"
         return self.driver.remote.order(name, key_path(self._latch))
 
-    def standing(self) -> GuardReport:
+    def report(self) -> GuardReport:
         """Return the guard's last report; raises `StepFailed` when none arrives."""
         reports: list[GuardReport] = []
 
         def reported() -> bool:
-            reports.extend(filter(None, [self.guard.standing]))
+            reports.extend(filter(None, [self.guard.report]))
             return bool(reports)
 
         if not self.driver.remote.wait(reported, _GUARD_S):
@@ -216,21 +219,21 @@ class SetupArm:
 
         def stopped() -> bool:
             self._button.publish(Bool(data=True))
-            standing = self.guard.standing
-            return standing is not None and standing.state is GuardState.ESTOP
+            report = self.guard.report
+            return report is not None and report.state is GuardState.ESTOP
 
         if not self.driver.remote.wait(stopped, _PRESS_S):
             raise StepFailed("the guard does not receive the stop: use the arm's own")
 
     def drive(
-        self, mode: Mode, moved: Callable[[Pose], Action | None], stops: bool = False
+        self, mode: Mode, next_action: Callable[[Pose], Action | None], stops: bool = False
     ) -> None:
-        """Send actions at 20 Hz until `moved` returns None; blocks.
+        """Send actions at 20 Hz until `next_action` returns None; blocks.
 
         Args:
             mode: the driver's mode: the source of the actions.
-            moved: returns the action for the measured pose, once per period; it may change the
-                driver's mode.
+            next_action: returns the action for the measured pose, once per period; it may change
+                the driver's mode.
             stops: a stop of the guard is expected, and ends the motion without an error.
 
         Raises:
@@ -241,18 +244,21 @@ class SetupArm:
         driver.mode = mode
         try:
             while not self.node.stopping:
-                state, cause, _ = self.standing()
+                state, cause, _ = self.report()
                 if state in LATCHED and stops:
                     return
                 if state in LATCHED:
                     raise StepFailed(f"the guard stopped the arm: {state}: {cause}")
+                if self.is_stop_requested():
+                    self.press()
+                    continue
                 try:
                     here = self.pose_in(self.reading(unless_stopped=True))
                 except Silent:
                     if self.is_stopped:
                         continue
                     raise
-                action = moved(here)
+                action = next_action(here)
                 if action is None:
                     return
                 driver.act(action)
@@ -285,10 +291,10 @@ class SetupArm:
             if left_m < nearest_m - _PROGRESS_M:
                 nearest_m, since_s = left_m, time.monotonic()
             if time.monotonic() - since_s > _STUCK_S:
-                state, cause, _ = self.standing()
+                state, cause, _ = self.report()
                 raise StepFailed(
-                    f"the tool does not get nearer than {100 * nearest_m:.1f} cm to where it was "
-                    f"sent; the guard says {state}{': ' if cause else ''}{cause}"
+                    f"the tool does not get nearer than {100 * nearest_m:.1f} cm to its goal; "
+                    f"the guard is in {state}{': ' if cause else ''}{cause}"
                 )
             return self.towards(goal)
 
@@ -325,7 +331,7 @@ class SetupArm:
         self._start(self._config)
 
     def end_guard(self) -> None:
-        """End the guard: it brakes, disarms and leaves; the arm holds by itself."""
+        """End the guard's process: it brakes and disarms first; the arm then holds by itself."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGINT)

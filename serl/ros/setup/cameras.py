@@ -14,8 +14,15 @@ from serl.log.images import compress
 from serl.ros.arm.camera import compressed_picture_of, picture_of, picture_topic
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
-from serl.ros.setup.checks import Left, StepFailed, agreed, check_rate, parse_crop, rate_of
-from serl.ros.setup.session import SetupSession, listened
+from serl.ros.setup.checks import (
+    SessionLeft,
+    StepFailed,
+    ask_yes_no,
+    check_rate,
+    parse_crop,
+    rate_of,
+)
+from serl.ros.setup.session import SetupSession, arrival_times
 from serl.system.files import write_atomic
 from serl.types import Image
 from serl.workspace import CellCamera
@@ -39,7 +46,7 @@ def cameras(session: SetupSession) -> str:
     for base, compressed in found.items():
         try:
             _keep(session, base, compressed, kept)
-        except Left:
+        except SessionLeft:
             raise
         except SerlError as error:
             raise StepFailed(f"camera {base}: {error}") from None
@@ -60,11 +67,11 @@ def published(node: RosNode) -> dict[str, bool]:
 
 
 def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, CellCamera]) -> None:
-    look = _Look(session, base, compressed)
-    rate_hz = look.rate_hz()
+    tested = _CameraUnderTest(session, base, compressed)
+    rate_hz = tested.rate_hz()
     check_rate(base, rate_hz, LEAST_HZ)
-    look.check_alive()
-    height, width, _ = look.picture().shape
+    tested.check_alive()
+    height, width, _ = tested.picture().shape
     summary = f"{base}: {width} x {height}, {rate_hz:.0f} Hz"
     name = _name(
         session, f"{summary}. Its name, as views call it, or - to leave it out", base, kept
@@ -73,8 +80,10 @@ def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, Ce
         return
     path = session.out.with_name(f"{session.out.stem}.{name}.png")
     while True:
-        crop = _crop(session, look, name, path)
-        if agreed(session.asker, f"cameras.{name}.good", f"{path}: do tasks need these?"):
+        crop = _crop(session, tested, name, path)
+        if ask_yes_no(
+            session.asker, f"cameras.{name}.good", f"{path}: is this the part that tasks need?"
+        ):
             kept[name] = CellCamera(
                 topic=base, compressed=compressed, crop=crop, rate_hz=round(rate_hz, 1)
             )
@@ -96,24 +105,24 @@ def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellC
             session.asker.show(f"{answer!r}: expected lower-case letters, digits and _")
 
 
-def _crop(session: SetupSession, look: _Look, name: str, path: Path) -> Crop:
+def _crop(session: SetupSession, tested: _CameraUnderTest, name: str, path: Path) -> Crop:
     """Ask for a camera's crop, while a PNG file shows the live picture."""
     session.asker.show(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
-    look.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
+    tested.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
     while True:
         text = session.asker.ask(
             f"cameras.{name}.crop", "Crop as left,top,right,bottom, 0 to 1; Enter for all of it"
         )
         try:
             crop = parse_crop(text)
-            look.save(path, crop)
+            tested.save(path, crop)
             return crop
         except StepFailed as error:
             session.asker.show(str(error))
 
 
-class _Look:
-    """A camera while it is checked."""
+class _CameraUnderTest:
+    """A camera's subscription, with the checks of its pictures."""
 
     def __init__(self, session: SetupSession, base: str, compressed: bool) -> None:
         self._node, self._asker = session.node, session.asker
@@ -123,7 +132,7 @@ class _Look:
         self._feed: Feed[Image] = Feed(session.node, self._topic, decode, _OLDEST_S)
 
     def rate_hz(self) -> float:
-        with listened(self._node, {"camera": self._topic}) as times:
+        with arrival_times(self._node, {"camera": self._topic}) as times:
             self._remote.wait(lambda: len(times["camera"]) >= _ENOUGH, _LIMIT_S)
         return rate_of(times["camera"])
 
@@ -145,7 +154,7 @@ class _Look:
         if self._remote.wait(changed, _FROZEN_S):
             return
         question = f"its pictures are equal to the bit for {_FROZEN_S:g} s. Is it a simulated one?"
-        if not agreed(self._asker, "cameras.simulated", question):
+        if not ask_yes_no(self._asker, "cameras.simulated", question):
             raise StepFailed("frozen: its pictures are equal to the bit")
 
     def show(self, path: Path, until: Callable[[], bool]) -> None:

@@ -20,16 +20,16 @@ GRIPPER_HZ = 5.0
 """Lowest rate of the gripper's state, whose age does not stop the arm."""
 
 _ASTRAY_M = 0.003
-"""Distance that counts as the wrong way. A driver that inverts an axis settles 5 mm behind its
-start: half of the guard's limit for a setpoint's lead over the tool."""
+"""Distance that counts as the wrong direction. A driver that inverts an axis settles 5 mm behind
+its start: half of the guard's limit for a setpoint's lead over the tool."""
 
 
 class StepFailed(SerlError):
     """A step's check failed; the message is one line with the problem and its remedy."""
 
 
-class Left(SerlError):
-    """The person left the session, to continue another time."""
+class SessionLeft(SerlError):
+    """The person ended the session, to continue it another time."""
 
 
 class Asker(Protocol):
@@ -45,7 +45,7 @@ class Asker(Protocol):
         Input typed before the question is discarded.
 
         Raises:
-            Left: the person answered `q`, or is gone.
+            SessionLeft: the person answered `q`, or is gone.
         """
         ...
 
@@ -54,7 +54,7 @@ class Asker(Protocol):
         ...
 
 
-def agreed(asker: Asker, key: str, question: str) -> bool:
+def ask_yes_no(asker: Asker, key: str, question: str) -> bool:
     """Ask a question of yes or no until it is answered; returns True for yes."""
     while True:
         answer = asker.ask(key, f"{question} [y/n]").lower()
@@ -63,8 +63,8 @@ def agreed(asker: Asker, key: str, question: str) -> bool:
         asker.show(f"{answer!r}: expected y or n")
 
 
-def begun(asker: Asker, key: str, question: str) -> None:
-    """Ask before the arm moves; raises `StepFailed` unless the answer is Enter alone."""
+def ask_to_begin(asker: Asker, key: str, question: str) -> None:
+    """Ask before the arm moves; raises `StepFailed` unless the answer is empty."""
     if answer := asker.ask(key, question):
         raise StepFailed(f"{answer!r}: not begun: Enter alone begins")
 
@@ -80,7 +80,7 @@ def ask_direction(asker: Asker, key: str, question: str) -> str:
 
 
 def check_way(axis: str, start: Vector, place: Vector) -> None:
-    """Raise `StepFailed` once a tool that is commanded along an axis goes another way.
+    """Raise `StepFailed` if a tool that is commanded along an axis moves in another direction.
 
     Args:
         axis: "x", "y" or "z".
@@ -108,7 +108,7 @@ def check_direction(axis: str, observed: str, frame: str) -> None:
     if observed != EXPECTED[axis]:
         raise StepFailed(
             f"{axis}: the tool went {observed}, expected {EXPECTED[axis]}: the frame {frame!r} "
-            "points elsewhere; mend it in the driver's description of the arm"
+            "points elsewhere; correct it in the driver's description of the arm"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from serl.arm_profile import ArmProfile, Channel
 from serl.compliance import is_value
 from serl.errors import BadInput, SerlError
-from serl.ros.arm.controller import unfelt
+from serl.ros.arm.controller import stiffness_problem
 from serl.ros.arm.faults import fault_topic, fault_words
 from serl.ros.arm.topics import SENSOR, message_type, name_of, topic_of
 from serl.ros.conversions import (
@@ -22,7 +22,7 @@ from serl.ros.conversions import (
 )
 from serl.ros.doctor import Finding
 from serl.ros.feed import AHEAD_S
-from serl.ros.inspection import Endpoint, Look, TopicInfo, mismatch
+from serl.ros.inspection import Endpoint, GraphListener, TopicInfo, mismatch
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.setup.checks import GRIPPER_HZ, LEAST_HZ
@@ -67,11 +67,11 @@ class RobotCheck:
             subject: _MessageLog(self._node, topic_of(channel, self._arm, SENSOR))
             for subject, channel in self._states()
         }
-        look = Look(self._node)
-        there = look.settle()  # meanwhile the publishers discover the subscriptions
+        listener = GraphListener(self._node)
+        has_others = listener.settle()  # meanwhile the publishers discover the subscriptions
         for each in logs.values():
             each.messages.clear()
-        graph = look.listen(seconds if there else 0.0)
+        graph = listener.listen(seconds if has_others else 0.0)
         if not graph.topics:
             yield Finding(False, "driver", "no other node publishes anything in this domain")
             return
@@ -87,8 +87,9 @@ class RobotCheck:
         if profile.recover is not None:
             yield self._service("recovery", profile.recover.name, profile.recover.type)
         yield from self._controller()
-        deaf = unfelt(self._node, self._arm, profile)
-        yield Finding(not deaf, "contact", deaf or f"after a stop by one: {profile.after_contact}")
+        problem = stiffness_problem(self._node, self._arm, profile)
+        after = f"after a stop by a contact: {profile.after_contact}"
+        yield Finding(not problem, "contact", problem or after)
 
     def _packages(self) -> Iterator[Finding]:
         types = sorted({channel.type for channel in self._profile.channels})

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from serl.arm_profile import ArmProfile
-from serl.ros.arm.competitors import Rivals
-from serl.ros.arm.topics import SENSOR, check_types, commanded, topic_of
+from serl.intervention import Event
+from serl.ros.arm.competitors import OtherPublishers
+from serl.ros.arm.topics import (
+    SENSOR,
+    check_types,
+    command_topics,
+    measurement_channels,
+    topic_of,
+)
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import ActionFrame, TopicDevices
 from serl.ros.setup.arm import SetupArm
@@ -45,6 +52,7 @@ class SetupSession:
     ) -> None:
         self.node, self.arm, self.asker, self.out = node, arm, asker, out
         self.devices = tuple(devices)
+        arm.is_stop_requested = self._is_stop_requested
 
     @property
     def profile(self) -> ArmProfile:
@@ -57,7 +65,7 @@ class SetupSession:
 
     @cached_property
     def people(self) -> TeleopMux:
-        """The operators that can take over: at devices of this machine, and by topics."""
+        """The operators that can take over and stop: at devices of this machine, and by topics."""
         spec, config = self.arm.driver.action_spec, TeleopConfig()
         here = [
             Operator(device, mapping, config.operator, spec) for device, mapping in self.devices
@@ -67,14 +75,22 @@ class SetupSession:
         )
         return TeleopMux([*here, *topics.people(spec)])
 
+    def _is_stop_requested(self) -> bool:
+        """Read all devices; return whether a person requested a stop at one since the last call."""
+        self.people()
+        return Event.STOP in self.people.events()
+
 
 _ENOUGH = 50
 _LIMIT_S = 10.0
 
 
 @contextmanager
-def listened(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, list[float]]]:
-    """Yield lists of each topic's arrival times, monotonic seconds, which grow within the block."""
+def arrival_times(node: RosNode, topics: Mapping[str, Topic]) -> Iterator[dict[str, list[float]]]:
+    """Yield lists of the arrival times of each topic's messages, in monotonic seconds.
+
+    They grow until the block ends.
+    """
     times: dict[str, list[float]] = {name: [] for name in topics}
 
     def keep(name: str) -> Any:
@@ -97,12 +113,10 @@ def connection(session: SetupSession) -> str:
     profile, node, arm = session.profile, session.node, session.arm
     check_types(profile)
     robot = arm.place.robot
-    maybe = {"pose": profile.pose, "joints": profile.joint_states}
-    maybe |= {"twist": profile.twist} if profile.twist else {}
-    maybe |= {"wrench": profile.wrench} if profile.wrench else {}
-    maybe |= {"gripper": profile.gripper.state} if profile.gripper else {}
-    topics = {name: topic_of(channel, robot, SENSOR) for name, channel in maybe.items()}
-    with listened(node, topics) as times:
+    channels = measurement_channels(profile)
+    channels.pop("fault", None)
+    topics = {name: topic_of(channel, robot, SENSOR) for name, channel in channels.items()}
+    with arrival_times(node, topics) as times:
         arm.driver.remote.wait(lambda: min(map(len, times.values())) >= _ENOUGH, _LIMIT_S)
     rates = {name: rate_of(times[name]) for name in topics}
     if silent := [name for name in topics if not times[name]]:
@@ -120,8 +134,8 @@ def _check_target(session: SetupSession) -> None:
     node, arm = session.node, session.arm
     arm.end_guard()
     name = node.absolute(topic_of(session.profile.target, arm.place.robot, SENSOR).name)
-    names = [node.absolute(name) for name in commanded(session.profile, arm.place.robot)]
-    if others := Rivals(node, names).named_words():
+    names = [node.absolute(name) for name in command_topics(session.profile, arm.place.robot)]
+    if others := OtherPublishers(node, names).named_report():
         raise StepFailed(f"{others}: end them first")
     takers = node.handle.get_subscriptions_info_by_topic(name)
     if not takers:
@@ -129,7 +143,8 @@ def _check_target(session: SetupSession) -> None:
     types = sorted({printable(each.topic_type) for each in takers})
     if session.profile.target.type not in types:
         raise StepFailed(
-            f"{name}: is taken as {', '.join(types)}, expected {session.profile.target.type}"
+            f"{name}: its subscribers take {', '.join(types)}, expected "
+            f"{session.profile.target.type}"
         )
 
 

@@ -16,9 +16,9 @@ from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.cameras import cameras
 from serl.ros.setup.checks import (
     StepFailed,
-    agreed,
     ask_direction,
-    begun,
+    ask_to_begin,
+    ask_yes_no,
     check_direction,
     check_way,
     format_position,
@@ -62,10 +62,10 @@ def limits(session: SetupSession) -> str:
             )
     for joint, low, value, high in rows:
         session.asker.show(f"  {joint}: {low:+.3f} to {high:+.3f} rad, now {value:+.3f}")
-    if not agreed(session.asker, "limits.joints", "Are these the limits of this arm?"):
+    if not ask_yes_no(session.asker, "limits.joints", "Are these the limits of this arm?"):
         raise StepFailed("joint_low_rad, joint_high_rad: correct them in the profile")
     mass = f"{profile.payload.mass_kg:g} kg at {profile.payload.center_m} m of the flange"
-    if not agreed(session.asker, "limits.payload", f"Is the arm set to a payload of {mass}?"):
+    if not ask_yes_no(session.asker, "limits.payload", f"Is the arm set to a payload of {mass}?"):
         raise StepFailed("payload: set it at the arm's own panel, or correct the profile")
     return f"{len(profile.controller.parameters)} parameters set and read back"
 
@@ -74,7 +74,7 @@ def frames(session: SetupSession) -> str:
     """Move the tool 2 cm along each axis, and check the direction by readings and by sight."""
     arm = session.arm
     session.asker.show("The tool goes 2 cm along each axis, at 5 cm/s. Keep a hand on the e-stop.")
-    begun(session.asker, "frames.begin", "Enter begins")
+    ask_to_begin(session.asker, "frames.begin", "Enter begins")
     arm.guarded()
     start = arm.rest().position
     ways: tuple[tuple[str, Vector], ...] = (
@@ -98,7 +98,7 @@ def frames(session: SetupSession) -> str:
 
 
 def workspace(session: SetupSession) -> str:
-    """Teach home and two corners of a box by hand guiding; nothing commands the arm meanwhile."""
+    """Teach home and two corners of a box by hand guiding; no guard commands the arm meanwhile."""
     arm, asker = session.arm, session.asker
     arm.end_guard()
     asker.show(
@@ -169,7 +169,7 @@ def dry_run(session: SetupSession) -> str:
         raise StepFailed("no workspace was taught: do that step first")
     arm = session.arm
     session.asker.show("The tool goes to home and to two corners of the box, at 5 cm/s.")
-    begun(session.asker, "dry_run.begin", "Hand on the e-stop, box empty: Enter begins")
+    ask_to_begin(session.asker, "dry_run.begin", "Hand on the e-stop, box empty: Enter begins")
     arm.guarded()
     inset: Vector = (_INSET_M, _INSET_M, _INSET_M)
     low, high = add(place.low_m, inset), subtract(place.high_m, inset)
@@ -177,7 +177,9 @@ def dry_run(session: SetupSession) -> str:
     for goal in (place.home_m, low, high, place.home_m):
         arm.move_to(_clamped(goal, low, high))
         force_n = max(force_n, _force_n(arm))
-    if not agreed(session.asker, "dry_run.end", "Did the arm move as expected, without contact?"):
+    if not ask_yes_no(
+        session.asker, "dry_run.end", "Did the arm move as expected, without contact?"
+    ):
         raise StepFailed("the dry run was not as expected: teach the workspace anew, or repeat it")
     return f"both corners and home reached; {force_n:.1f} N at most where it stood"
 
@@ -192,9 +194,9 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
 
 
 def reset(session: SetupSession) -> str:
-    """Teach the path on which a part is put back after an episode, by hand guiding.
+    """Teach, by hand guiding, the path on which the tool puts a part back after an episode.
 
-    Nothing commands the arm meanwhile. Without a pose the tool returns to home alone.
+    No guard commands the arm meanwhile. Without a pose the tool only returns to home.
     """
     arm, asker, place = session.arm, session.asker, session.profile.workspace
     if place is None:
@@ -247,12 +249,12 @@ def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
 STEPS = (
     SetupStep("connection", "topics of the driver and their rates", connection),
     SetupStep("limits", "gains, limits and payload", limits),
-    SetupStep("frames", "which way the axes point", frames),
-    SetupStep("workspace", "home, and a box to work in", workspace),
-    SetupStep("reset", "back to home after an episode", reset),
-    SetupStep("cameras", "what is seen", cameras),
+    SetupStep("frames", "directions of the axes", frames),
+    SetupStep("workspace", "home and the box of the workspace", workspace),
+    SetupStep("reset", "path back to home after an episode", reset),
+    SetupStep("cameras", "names and crops of the cameras", cameras),
     SetupStep("takeover", "a person takes over and hands back", takeover),
     SetupStep("estop", "the emergency stop of the guard", estop),
     SetupStep("stop_button", "the arm's own emergency stop", stop_button),
-    SetupStep("dry_run", "slowly around the box", dry_run),
+    SetupStep("dry_run", "slow motion around the box", dry_run),
 )

@@ -1,4 +1,4 @@
-"""The steps that test takeover and both emergency stops, while the arm swings slowly."""
+"""The steps that check takeover and both emergency stops while the arm swings slowly."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from serl.clock import WallClock
 from serl.errors import SerlError
 from serl.geometry import Vector, add, subtract
 from serl.guard.config import LATCHED, GuardState
-from serl.intervention import Event
 from serl.motion import Pose
 from serl.ros.setup.arm import RATE_HZ, THERE_M, SetupArm
-from serl.ros.setup.checks import StepFailed, agreed, begun
+from serl.ros.setup.checks import StepFailed, ask_to_begin, ask_yes_no
 from serl.ros.setup.session import SetupSession
 from serl.types import Action
 
@@ -27,7 +26,7 @@ _STILL_M = 0.005
 _STEERED_M = 0.01
 _SILENT, _LEFT = "the arm fell silent", "the arm does not follow"
 _OWN = (_SILENT, "the arm reports ")
-"""Prefixes of a guard's reported cause after the arm's own stop; others have other causes."""
+"""Prefixes of the causes that a guard reports after a stop by the arm's own button."""
 
 
 class Swing:
@@ -61,14 +60,12 @@ def takeover(session: SetupSession) -> str:
         if time.monotonic() > until_s:
             raise StepFailed(steered.complaint())
         action = people()
-        if Event.STOP in people.events():
-            arm.press()
         if action is not None:
             arm.driver.mode = "teleop"
             steered.more(action, here)
             return action
         arm.driver.mode = "policy"
-        if steered.is_enough and arm.standing()[0] is GuardState.POLICY:
+        if steered.is_enough and arm.report()[0] is GuardState.POLICY:
             return None
         if not steered.is_enough:
             steered.forget()
@@ -116,7 +113,7 @@ class _TakeoverMotion:
 
 
 def estop(session: SetupSession) -> str:
-    """Check the guard's emergency stop: the arm stands, and only a person releases it."""
+    """Check the guard's emergency stop: the arm comes to rest, and only a person ends the stop."""
     arm = session.arm
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
@@ -127,16 +124,15 @@ def estop(session: SetupSession) -> str:
     )
 
     def next_action(here: Pose) -> Action:
-        session.people()
-        if session.asker.pressed("estop") or Event.STOP in session.people.events():
+        if session.asker.pressed("estop"):
             arm.press()
         if time.monotonic() > until_s:
             raise StepFailed(f"no emergency stop came within {_LIMIT_S:g} s")
         return swing(here)
 
     arm.drive("reset", next_action, stops=True)
-    if (state := arm.standing()[0]) is not GuardState.ESTOP:
-        raise StepFailed(f"the guard says {state}, expected {GuardState.ESTOP}")
+    if (state := arm.report()[0]) is not GuardState.ESTOP:
+        raise StepFailed(f"the guard is in {state}, expected {GuardState.ESTOP}")
     travel_m = _travel_m(arm, swing)
     if travel_m > _TRAVEL_M:
         raise StepFailed(
@@ -149,7 +145,7 @@ def estop(session: SetupSession) -> str:
 
 
 def stop_button(session: SetupSession) -> str:
-    """Check the arm's own stop: the arm stands, despite commands to move."""
+    """Check the arm's own stop: the arm rests despite commands to move."""
     arm, asker = session.arm, session.asker
     centre = _centre(session)
     swing, until_s = Swing(arm, centre), time.monotonic() + _LIMIT_S
@@ -163,7 +159,7 @@ def stop_button(session: SetupSession) -> str:
             raise StepFailed(f"no Enter came within {_LIMIT_S:g} s")
         for at_s, place in pressed:
             if math.dist(place, here.position) > _STILL_M:
-                raise StepFailed("you pressed Enter, and the arm still moves: is it another's?")
+                raise StepFailed("the arm still moves: does the button belong to another arm?")
             if time.monotonic() - at_s > _WATCHED_S:
                 return None
         return swing(here)
@@ -177,14 +173,19 @@ def stop_button(session: SetupSession) -> str:
 
 
 def _check_own_stop(session: SetupSession, pressed: bool) -> None:
-    """Check that the arm's own button stopped it and that it stands; `pressed`: press confirmed."""
+    """Check that the arm's own button stopped it, and that it rests.
+
+    Args:
+        session: the session.
+        pressed: whether the person confirmed the press.
+    """
     arm = session.arm
-    state, cause, _ = arm.standing()
+    state, cause, _ = arm.report()
     if state in LATCHED and not cause.startswith(_OWN) and not (pressed and cause == _LEFT):
         raise StepFailed(f"the guard stopped the arm: {cause}: that was not the arm's own button")
     if state in LATCHED and cause == _SILENT:
         question = "The arm no longer reports its state. Does it stand still?"
-        if not agreed(session.asker, "stop_button.stood", question):
+        if not ask_yes_no(session.asker, "stop_button.stood", question):
             raise StepFailed("the arm does not stand still: does the button belong to another arm?")
     elif not arm.is_still():
         raise StepFailed("the arm's own button was pressed, and the arm still moves")
@@ -193,7 +194,7 @@ def _check_own_stop(session: SetupSession, pressed: bool) -> None:
 def _centre(session: SetupSession) -> Vector:
     """Move the arm to home, if it is taught, and return the centre of the swing."""
     arm, place = session.arm, session.profile.workspace
-    begun(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")
+    ask_to_begin(session.asker, "swing.begin", "The arm will move, at 5 cm/s. Enter begins")
     arm.guarded()
     if place is None:
         return arm.measured().position
@@ -227,8 +228,8 @@ def _check_latched(arm: SetupArm) -> None:
         arm.call("arm")
     except SerlError:
         arm.restart_guard()
-        state = arm.standing()[0]
+        state = arm.report()[0]
         if state is GuardState.ESTOP:
             return
-        raise StepFailed(f"a new guard says {state}, expected {GuardState.ESTOP}") from None
+        raise StepFailed(f"a new guard is in {state}, expected {GuardState.ESTOP}") from None
     raise StepFailed("the guard took the arm although it was stopped")

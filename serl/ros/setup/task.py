@@ -10,7 +10,7 @@ from serl.camera import View
 from serl.geometry import Vector, add, rotation_between, subtract
 from serl.motion import Pose
 from serl.real_task import RealTaskConfig
-from serl.ros.setup.checks import StepFailed, agreed, format_position, parse_crop, parse_place
+from serl.ros.setup.checks import StepFailed, ask_yes_no, format_position, parse_crop, parse_place
 from serl.ros.setup.session import SetupSession
 from serl.system.settings_file import checked
 from serl.workspace import Workspace
@@ -35,11 +35,11 @@ class TaughtTask(NamedTuple):
 
 
 def teach_task(session: SetupSession) -> TaughtTask:
-    """Ask for goal, start, box, views and reward; nothing commands the arm meanwhile.
+    """Ask for goal, start, box, views and reward, without a guard that commands the arm.
 
     Raises:
-        StepFailed: the arm has no workspace, or a taught place is outside of it.
-        BadInput: the answers make no task.
+        StepFailed: the arm has no workspace, or a taught pose is outside of it.
+        BadInput: the answers do not form a valid task.
     """
     place, asker = session.profile.workspace, session.asker
     if place is None:
@@ -54,7 +54,7 @@ def teach_task(session: SetupSession) -> TaughtTask:
     low, high = _box(session, goal, start, place)
     axes = _words(session, "axes", "Axes that the policy moves", "x y z", AXES)
     gripper = session.profile.gripper is not None
-    keeps = gripper and agreed(asker, "task.keep", "Does the hand keep a part in all episodes?")
+    keeps = gripper and ask_yes_no(asker, "task.keep", "Does the hand keep a part in all episodes?")
     motion = {
         "axes": axes,
         "translation_m": _STEP_M,
@@ -137,7 +137,7 @@ def _hull(places: list[Vector]) -> tuple[Vector, Vector]:
 
 
 def _views(session: SetupSession) -> dict[str, dict[str, Any]]:
-    """Ask of each camera of the cell for the part that the policy sees; return the views."""
+    """Ask for the part of each camera's picture that the policy gets; return the views."""
     views: dict[str, dict[str, Any]] = {}
     for camera in session.profile.cameras:
         question = (

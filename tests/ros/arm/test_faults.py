@@ -60,26 +60,26 @@ def watched(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list
 def test_who_tells_of_errors_may_come_late_and_go(late: bool) -> None:
     graph, watch, told = watched(latched=True)
     for _ in range(3 if late else 0):
-        assert watch.look() == "/running: no fault reports of the driver"
+        assert watch.check() == "/running: no fault reports of the driver"
     graph.publishers = 1
-    assert watch.look() == "/running: no fault reports of the driver"
+    assert watch.check() == "/running: no fault reports of the driver"
     graph.tell(True)
-    assert [watch.look() for _ in range(3)] == [""] * 3
+    assert [watch.check() for _ in range(3)] == [""] * 3
     graph.publishers = 0
-    assert watch.look() == "/running: the driver's fault reports have ended"
+    assert watch.check() == "/running: the driver's fault reports have ended"
     graph.publishers = 1
-    assert watch.look(), "it is there again, and has said nothing yet"
+    assert watch.check(), "it is there again, and has said nothing yet"
     graph.tell(False)
-    assert watch.look() == ""
+    assert watch.check() == ""
     assert told == ["", "that its program does not run"]
 
 
 def test_who_was_heard_before_it_is_seen_in_the_graph_is_not_gone() -> None:
     graph, watch, _ = watched(latched=True)
     graph.tell(True)
-    assert watch.look() == ""
+    assert watch.check() == ""
     graph.publishers = 1
-    assert watch.look() == ""
+    assert watch.check() == ""
 
 
 def test_what_is_told_again_and_again_is_missed_after_a_second(
@@ -91,29 +91,29 @@ def test_what_is_told_again_and_again_is_missed_after_a_second(
     graph.publishers = 1
     graph.tell(True)
     for now_s in (0.2, 0.9):  # noqa: B007
-        assert watch.look() == ""
+        assert watch.check() == ""
     now_s = 1.1
-    assert watch.look() == "/running: the driver's fault reports have ended"
+    assert watch.check() == "/running: the driver's fault reports have ended"
     graph.tell(True)
-    assert watch.look() == ""
+    assert watch.check() == ""
 
 
 def test_what_no_driver_has_to_tell_is_missed_once_somebody_told_it() -> None:
     graph, watch, _ = watched(latched=True, needed=False)
-    assert watch.look() == ""
+    assert watch.check() == ""
     graph.publishers = 1
     graph.tell(True)
-    assert watch.look() == ""
+    assert watch.check() == ""
     graph.publishers = 0
-    assert watch.look()
+    assert watch.check()
 
 
 def test_a_passer_by_who_was_never_heard_is_not_missed() -> None:
     graph, watch, _ = watched(latched=True, needed=False)
     graph.publishers = 1
-    watch.look()
+    watch.check()
     graph.publishers = 0
-    assert watch.look() == ""
+    assert watch.check() == ""
 
 
 @pytest.mark.parametrize("needed", [False, True])
@@ -143,11 +143,11 @@ def test_who_cannot_be_heard_is_named_while_it_is_there(
         qos_profile=QoSProfile(depth=1, durability=durability),
     )
     graph.infos = [info]
-    found = watch.look()
+    found = watch.check()
     assert found.startswith(expected)
     assert bool(found) == bool(expected)
     graph.infos = []
-    assert watch.look() == ""
+    assert watch.check() == ""
 
 
 def fault_message(robot: str, state: str) -> dict[str, Any]:

@@ -5,30 +5,30 @@ from __future__ import annotations
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl.guard.guard import GuardState
-from serl.ros.arm.guard_client import GuardReport, standing_of
+from serl.ros.arm.guard_client import GuardReport, parse_report
 
 from ...support.guarding import START, Loop, armed, driving
 
 
-def standing(loop: Loop) -> GuardReport:
+def report(loop: Loop) -> GuardReport:
     """As its node tells it."""
     state, cause = loop.guard.state, loop.guard.cause
-    return standing_of(DiagnosticStatus(message=f"{state}: {cause}" if cause else str(state)))
+    return parse_report(DiagnosticStatus(message=f"{state}: {cause}" if cause else str(state)))
 
 
 def test_a_guard_waits_for_whoever_begins_to_drive() -> None:
     loop = armed()
-    assert standing(loop).waits, "armed"
+    assert report(loop).waits, "armed"
     causes = {loop.guard.cause}
     for mode, target in ((None, None), ("hold", None), ("policy", None), ("policy", START)):
         loop.mode, loop.target = mode, target
         loop.tick(15)
         causes.add(loop.guard.cause)
-        assert standing(loop).waits == (target is None), loop.guard.cause
-    assert standing(loop).allows_motion
+        assert report(loop).waits == (target is None), loop.guard.cause
+    assert report(loop).allows_motion
     loop.target = None
     loop.ticks_until(GuardState.HOLD)
-    assert standing(loop).waits, loop.guard.cause
+    assert report(loop).waits, loop.guard.cause
     causes.add(loop.guard.cause)
     assert len(causes) == 5, causes  # with the empty one, of an arm that moves
 
@@ -43,8 +43,8 @@ def test_a_guard_that_holds_for_another_reason_waits_for_nobody() -> None:
     joint.joints = [2.72, *[0.0] * 6]
     for loop in (rests, two, blind, joint):
         loop.ticks_until(GuardState.HOLD)
-        assert not standing(loop).waits, loop.guard.cause
-        assert not standing(loop).allows_motion
+        assert not report(loop).waits, loop.guard.cause
+        assert not report(loop).allows_motion
     stopped = driving()
     stopped.guard.stop("armed")
-    assert not standing(stopped).waits
+    assert not report(stopped).waits

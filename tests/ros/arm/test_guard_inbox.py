@@ -116,7 +116,7 @@ def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_
         inbox = GuardInbox(node, ROBOT, PROFILE, ARM, guard, threading.Lock())
         arm.publisher(topic)
         eventually(lambda: node.handle.count_publishers(node.absolute(topic.name)) == 1)
-        inbox.look()
+        inbox.check()
         monkeypatch.setattr(Guard, "active", property(lambda _: True))
         forged = forger.publisher(topic)
 
@@ -127,7 +127,7 @@ def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_
         eventually(is_driven)
 
         def is_named() -> bool:
-            inbox.look()
+            inbox.check()
             return "/forger" in guard.measured.rivals
 
         eventually(is_named)

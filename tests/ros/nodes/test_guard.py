@@ -15,7 +15,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
 
 from serl.guard.latch import LatchFile
-from serl.ros.arm.competitors import Rivals
+from serl.ros.arm.competitors import OtherPublishers
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
 from serl.ros.arm.topics import COMMAND, of_robot
 from serl.ros.conversions import opening_message
@@ -151,7 +151,7 @@ def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
             LatchFile(bench.latch),
             OrderCheck(key_path(bench.latch)),
         )
-        monkeypatch.setattr(Rivals, "named_words", arm_meanwhile)
+        monkeypatch.setattr(OtherPublishers, "named_report", arm_meanwhile)
         ticks = count()
         guard.run(lambda: next(ticks) > 100)
     assert bench.latch.read_text() == "serl latch: disarmed\n"

@@ -42,11 +42,11 @@ class People(Observer):
     def __init__(self, folder: Path) -> None:
         self.hold, self.used = StopLatch(folder / "stopped"), list[HumanInput]()
 
-    def desk(self, robot: Any, script: Any, episodes: Path) -> HumanInput:
+    def human_input(self, robot: Any, script: Any, episodes: Path) -> HumanInput:
         return HumanInput(TeleopMux((), script), self.hold, episodes)
 
-    def use(self, desk: HumanInput) -> None:
-        self.used.append(desk)
+    def use(self, human_input: HumanInput) -> None:
+        self.used.append(human_input)
 
     def has_operator(self) -> bool:
         return True

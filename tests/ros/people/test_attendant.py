@@ -99,7 +99,7 @@ def test_an_answer_is_to_what_was_asked(bench: GuardBench, run: RunFolder) -> No
         assert bench.call("estop")[0]
         bench.until("estop")
         eventually(lambda: attendant._arm.question().startswith("estop"))
-        with pytest.raises(SerlError, match="something else is asked by now"):
+        with pytest.raises(SerlError, match="the question has changed"):
             attendant.answer()
         assert bench.state.startswith("estop")
 

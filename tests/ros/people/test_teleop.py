@@ -16,7 +16,7 @@ from std_msgs.msg import Header
 
 from serl.intervention import Event
 from serl.ros.node import RosNode
-from serl.ros.people.control import People, action_frame
+from serl.ros.people.control import OperatorInterface, action_frame
 from serl.ros.people.teleop import (
     ActionFrame,
     RemoteHand,
@@ -167,10 +167,12 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        people = People(node, "actor0", TeleopConfig(), ActionFrame("base"), folder / "link")
+        people = OperatorInterface(
+            node, "actor0", TeleopConfig(), ActionFrame("base"), folder / "link"
+        )
         hand = RemoteHand(other, console_topic("actor0"))
         assert people.silence_s() == 0.0, "nobody has a desk yet"
-        first, second = (people.desk(FakeRobot(), None, folder / stage) for stage in "ab")
+        first, second = (people.human_input(FakeRobot(), None, folder / stage) for stage in "ab")
 
         def drives(wish: Wish) -> bool:
             hand.send(wish)

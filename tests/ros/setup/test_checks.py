@@ -5,8 +5,8 @@ import pytest
 from serl.camera import WHOLE
 from serl.ros.setup.checks import (
     StepFailed,
-    agreed,
     ask_direction,
+    ask_yes_no,
     check_direction,
     check_rate,
     check_way,
@@ -38,7 +38,7 @@ class Scribe:
 @pytest.mark.parametrize(("answer", "meaning"), [("y", True), ("No", False), ("YES", True)])
 def test_a_question_is_asked_until_it_is_answered(answer: str, meaning: bool) -> None:
     scribe = Scribe("", "maybe", answer)
-    assert agreed(scribe, "key", "Well?") is meaning
+    assert ask_yes_no(scribe, "key", "Well?") is meaning
     assert scribe.said == ["'': expected y or n", "'maybe': expected y or n"]
 
 

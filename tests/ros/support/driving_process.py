@@ -15,7 +15,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 
 from serl.clock import WallClock
-from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, sent
+from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, publisher_topic
 from serl.ros.node import RosNode, namespace
 from serl.ros.topics import Topic
 from serl.system.supervisor import is_orphaned
@@ -27,7 +27,7 @@ def main() -> None:
     folder, robot, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
     def own(topic: Topic) -> Topic:
-        return sent(topic)._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
+        return publisher_topic(topic)._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
 
     with RosNode(f"actor_{robot}", folder, local=True) as node:
         commands, beats = node.publisher(own(COMMAND_POSE)), node.publisher(own(HEARTBEAT))

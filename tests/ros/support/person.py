@@ -23,7 +23,7 @@ from serl.ros.conversions import pose_message, pose_of
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import twist_topic
 from serl.ros.services import Remote
-from serl.ros.setup.checks import Left
+from serl.ros.setup.checks import SessionLeft
 from serl.runs.guard_setup import ArmNamespace
 
 Answer = str | Callable[[], str]
@@ -135,7 +135,7 @@ class Person:
         self._stick.publish(message)
 
     def leave(self) -> str:
-        raise Left("the test is over")
+        raise SessionLeft("the test is over")
 
     def _see(self, message: PoseStamped) -> None:
         self._pose = pose_of(message, self._frame)
