@@ -33,18 +33,18 @@ class ConsoleAddress(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """The address that opens the page without a question: no server receives its fragment."""
+        """The URL with the token in its fragment, which browsers do not send to servers."""
         return f"{self.url}#{self.token}"
 
     @property
     def phone_entry(self) -> str:
-        """The same for a phone; empty without an address for it."""
+        """The URL for a phone, with the token; empty without `phone_url`."""
         return self.phone_url and f"{self.phone_url}#{self.token}"
 
 
-def write_address(folder: Path, door: ConsoleAddress) -> None:
+def write_address(folder: Path, address: ConsoleAddress) -> None:
     """Write the address and token to a file in the run's folder that only its owner can read."""
-    write_atomic(folder / _FILE, dump_object(door._asdict()))
+    write_atomic(folder / _FILE, dump_object(address._asdict()))
 
 
 def read_address(folder: Path) -> ConsoleAddress | None:

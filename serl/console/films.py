@@ -1,7 +1,7 @@
 """Films of a person's demonstrations, made of the pictures that the page shows meanwhile.
 
-A film lies in the folder of the recording, as `films/EPISODE.film`: JPEG pictures, each behind its
-length in 4 bytes (big-endian), and ten for each second.
+A film is the file `films/EPISODE.film` in the folder of the recording: ten JPEG pictures for each
+second, each after its length in 4 bytes (big-endian).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class EpisodeFilms:
     """Films of the episodes of one recording.
 
-    A film is that of the last episode that began before it. Episodes that were recorded while no
-    page was open have none.
+    An episode gets the first film that began after its own start. Episodes that were recorded while
+    no page was open have none.
 
     Args:
         folder: folder of the recording.
@@ -83,7 +83,7 @@ class EpisodeFilms:
             make_folder(self._folder)
             film = b"".join(len(each).to_bytes(4, "big") + each for each in pictures)
             self._path(name).write_bytes(film)
-        except OSError as error:  # a film is a convenience: the recording goes on without
+        except OSError as error:  # the recording goes on without a film
             logger.warning("no film of episode %s: %s", name, error)
 
     def read(self, name: str) -> bytes | None:
@@ -95,7 +95,7 @@ class EpisodeFilms:
         return None
 
     def listed(self, episodes: Sequence[RecordedEpisode]) -> list[dict[str, Any]]:
-        """Return the name and place of each episode, and whether it has a film, for the page."""
+        """Return the fields of each episode, and whether it has a film, for the page."""
         return [{**each._asdict(), "film": self._path(each.name).exists()} for each in episodes]
 
     def _path(self, name: str) -> Path:

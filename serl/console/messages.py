@@ -32,7 +32,7 @@ class Judgement(NamedTuple):
 
 
 class CropOrder(NamedTuple):
-    """The part of a camera's picture that tasks are to use from the next start."""
+    """The part of a camera's picture that tasks use from the next start on."""
 
     camera: str
     crop: Crop
@@ -57,14 +57,14 @@ Order = Confirmation | Judgement | CropOrder | Selection
 """An order with arguments."""
 
 Frame = Wish | str | Order | LeaseRequest
-"""A heartbeat with a wish, one of `COMMANDS`, an order, or a message about the lease."""
+"""A heartbeat with operator input, one of `COMMANDS`, an order, or a lease request."""
 
 
 def read_entry(text: str) -> tuple[str, object]:
     """Return the kind of the first frame, "token" or "pair", and its word.
 
     Raises:
-        CorruptData: the frame is another one.
+        CorruptData: the frame contains neither.
     """
     fields = parse_object(text.encode(), "frame")
     if fields.keys() not in ({"token"}, {"pair"}):

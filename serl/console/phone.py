@@ -1,7 +1,7 @@
 """Access from a phone in the lab network: certificate, pairing code and QR code.
 
-Nothing of it leaves the network: the certificate is made on this host at the first use, and the
-token reaches the phone by a QR code, or in exchange for a code that a person types.
+The certificate is created on this host at the first use. The token reaches the phone by a QR code,
+or in exchange for a code that a person types.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def certificate_folder() -> Path:
 
 
 def make_certificate(host: str, folder: Path) -> Path:
-    """Return the file with key and certificate of a host, made at the first use and when it ends.
+    """Return the file with key and certificate of a host; create or renew it if necessary.
 
-    Only its owner can read it. The certificate is signed by itself: a browser asks once.
+    Only its owner can read it. The certificate is self-signed: a browser asks once.
     """
     path = folder / f"{host}.pem"
     if path.exists() and _is_valid(path):
@@ -124,9 +124,9 @@ class PairingCode:
         return self._code
 
     def redeem(self, word: object) -> bool:
-        """Return whether a word is the code, in constant time; the code is then used up.
+        """Return whether a word is the code, in constant time.
 
-        So it is after `CODE_TRIES` wrong words.
+        The right word uses up the code, and so do `CODE_TRIES` wrong ones.
         """
         if not self._tries or self._now_s() - self._made_s > CODE_VALID_S:
             return False
@@ -138,7 +138,7 @@ class PairingCode:
 
 def qr_svg(text: str) -> str:
     """Return a QR code as an SVG picture, dark on white."""
-    import segno  # of the extra `console`: needed only for a phone
+    import segno  # from the extra `console`, needed only for a phone
 
     out = io.BytesIO()
     segno.make(text, error="l").save(out, kind="svg", scale=4, border=4, light="white")

@@ -29,7 +29,7 @@ SLOWEST_S = 0.2
 SHARE, OPERATED_SHARE = 0.25, 0.5
 """Share of one core for pictures, and the share while operated; slow ones are drawn less often."""
 
-BESIDE_S, BESIDE_SHARE = 0.5, 0.05
+SECONDARY_S, SECONDARY_SHARE = 0.5, 0.05
 """Shortest period, s, and share of one core for pictures of an actor that is not driven."""
 
 SCENE_SIZE = (480, 360)
@@ -56,7 +56,7 @@ class DrawnScene:
     """The scene of a simulated actor, redrawn in this process from its published placement.
 
     It is seen from the front and from the first camera on each moving body, such as the wrist. A
-    small motion is drawn in two pictures, so that a scene that moves 10 times a second makes 20.
+    small motion is drawn in two pictures: a scene with 10 placements a second gives 20 pictures.
 
     Args:
         task: task with the scene.
@@ -132,7 +132,7 @@ class Pictures:
     Args:
         source: source of the pictures.
         operated: returns whether an operator is driving.
-        is_secondary: returns whether another robot is driven: then there are few pictures.
+        is_secondary: returns whether the operator drives another robot; pictures are then rarer.
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class Pictures:
                 pause_s = self._pause_s(taken_s, cpu_s)
 
     def _pause_s(self, taken_s: float, cpu_s: float) -> float:
-        """Return the time until the next picture, after one that took so long."""
-        beside, operated = self._is_secondary(), self._operated()
-        share = BESIDE_SHARE if beside else OPERATED_SHARE if operated else SHARE
-        least_s = BESIDE_S if beside else PERIOD_S
+        """Return the time until the next picture, from the time that the last one took."""
+        secondary, operated = self._is_secondary(), self._operated()
+        share = SECONDARY_SHARE if secondary else OPERATED_SHARE if operated else SHARE
+        least_s = SECONDARY_S if secondary else PERIOD_S
         pause_s = max(least_s - taken_s, cpu_s * (1 - share) / share)
-        if operated and not beside:
+        if operated and not secondary:
             pause_s = min(pause_s, max(SLOWEST_S - taken_s, 0.0))
         return pause_s
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,8 @@ _REPORT_HEADERS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+logger = logging.getLogger(__name__)
 
 
 class Console:
@@ -167,9 +171,14 @@ class Console:
     async def _serve(self, socket: web.WebSocketResponse) -> None:
         """Send updates and execute frames until the page disconnects or sends an invalid frame."""
         self._pages.add(socket)
+        updates: dict[str, tuple[Callable[[], Awaitable[None]], float]] = {
+            "state": (partial(self._send_state, socket), STATE_PERIOD_S),
+            "progress": (partial(self._send_progress, socket), PROGRESS_PERIOD_S),
+            "pictures": (partial(self._send_pictures, socket, {}), PICTURE_PERIOD_S),
+        }
         senders = [
-            asyncio.create_task(send(socket))
-            for send in (self._send_state, self._send_progress, self._send_pictures)
+            asyncio.create_task(_repeat(name, send, period_s))
+            for name, (send, period_s) in updates.items()
         ]
         try:
             await self._listen(socket)
@@ -209,10 +218,10 @@ class Console:
                 self._start(self._execute({socket}, frame))
             else:
                 answer = {"what": _name_of(frame), "text": "take over first"}
-                await _send(socket, {"type": "answer", **answer})
+                self._start(_send(socket, {"type": "answer", **answer}))
 
     def _start(self, command: Coroutine[Any, Any, None]) -> None:
-        """Execute a command as a task, so that heartbeats are still processed meanwhile."""
+        """Start a task, so that heartbeats and stops are still processed meanwhile."""
         task = asyncio.create_task(command)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -240,33 +249,29 @@ class Console:
             done = True
         except SerlError as error:
             text, done = str(error), False
+        except Exception as error:  # a defect: the operator has to know that nothing was done
+            logger.exception("the console did not execute %s", request)
+            text, done = f"not done: {error!r}", False
         answer = {"type": "answer", "what": request, "text": text, "done": done}
         await asyncio.gather(*(_send(socket, answer) for socket in sockets))
 
     async def _send_state(self, socket: web.WebSocketResponse) -> None:
-        while not socket.closed:
-            holder = self._lease.holder
-            lease = "you" if holder is socket else "other" if holder else "free"
-            await _send(socket, {"type": "state", "lease": lease, **self._backend.state()})
-            await asyncio.sleep(STATE_PERIOD_S)
+        holder = self._lease.holder
+        lease = "you" if holder is socket else "other" if holder else "free"
+        await _send(socket, {"type": "state", "lease": lease, **self._backend.state()})
 
     async def _send_progress(self, socket: web.WebSocketResponse) -> None:
-        while not socket.closed:
-            report = self._backend.report() is not None
-            await _send(socket, {"type": "progress", "report": report, **self._backend.progress()})
-            await asyncio.sleep(PROGRESS_PERIOD_S)
+        report = self._backend.report() is not None
+        await _send(socket, {"type": "progress", "report": report, **self._backend.progress()})
 
-    async def _send_pictures(self, socket: web.WebSocketResponse) -> None:
-        """Send the newest frames only: a slow page receives fewer of them."""
-        sent: dict[str, int] = {}
-        while not socket.closed:
-            for picture in self._backend.pictures():
-                if sent.get(picture.name) != picture.serial:
-                    sent[picture.name] = picture.serial
-                    name = picture.name.encode()[:255]
-                    with suppress(ConnectionError):
-                        await socket.send_bytes(bytes([len(name)]) + name + picture.jpeg)
-            await asyncio.sleep(PICTURE_PERIOD_S)
+    async def _send_pictures(self, socket: web.WebSocketResponse, sent: dict[str, int]) -> None:
+        """Send the frames that are not `sent` yet; a slow page receives fewer of them."""
+        for picture in self._backend.pictures():
+            if sent.get(picture.name) != picture.serial:
+                sent[picture.name] = picture.serial
+                name = picture.name.encode()[:255]
+                with suppress(ConnectionError):
+                    await socket.send_bytes(bytes([len(name)]) + name + picture.jpeg)
 
     async def _phone(self, request: web.Request) -> web.StreamResponse:
         """Return a page's QR code for a phone, with a new pairing code; only with the token."""
@@ -325,6 +330,20 @@ async def _static(request: web.Request) -> web.StreamResponse:
     return web.Response(
         body=(STATIC / name).read_bytes(), content_type=kind, charset="utf-8", headers=HEADERS
     )
+
+
+async def _repeat(name: str, send: Callable[[], Awaitable[None]], period_s: float) -> None:
+    """Send an update periodically; log an error of one update, and continue with the next."""
+    problem = ""
+    while True:
+        try:
+            await send()
+            problem = ""
+        except Exception as error:  # a defect: the page stays open, to stop the robot
+            if repr(error) != problem:
+                logger.exception("the console did not send the %s", name)
+            problem = repr(error)
+        await asyncio.sleep(period_s)
 
 
 def _name_of(command: str | Order) -> str:

@@ -31,7 +31,7 @@ _BUDGET = ScriptedHumanConfig()
 """Shares of human steps over a training that were measured to suffice: see `Budget`."""
 
 Health = tuple[bool, str]
-"""Whether a part of the run is healthy, and a short description of its state."""
+"""Whether a part of the run is healthy, and its state in words."""
 
 
 class TrainingStatus:
@@ -182,7 +182,11 @@ class RecordingStatus:
         }
 
     def judge(self, judgement: Judgement) -> str:
-        """Keep or discard a demonstration; raise `SerlError` if it is none, or is so already."""
+        """Keep or discard a demonstration.
+
+        Raises:
+            SerlError: there is no such demonstration, or the decision changes nothing.
+        """
         recorded = Recording(self._run.path, self._run.episodes(ACTOR))
         return recorded.judge(judgement.episode, judgement.keep)
 

@@ -41,7 +41,7 @@ class FakeBackend:
         self.films: dict[str, bytes] = {}
         self.page: Path | None = None
         self.number = 0
-        self.answers = {"reset": SerlError("the actor does not answer")}
+        self.answers: dict[str, Exception] = {"reset": SerlError("the actor does not answer")}
         self.slow: dict[str, asyncio.Event] = {}
         self.shown: dict[str, Any] = {"driver": "policy"}
         self.numbers: dict[str, Any] = {"advice": "watch"}

@@ -42,6 +42,26 @@ async def test_what_could_not_be_done_is_said(here: Site) -> None:
 
 
 @served
+async def test_a_defect_freezes_neither_the_page_nor_the_answers(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = iter((True, False))
+
+    def progress() -> dict[str, str]:
+        if next(broken, False):
+            raise ZeroDivisionError
+        return {"advice": "watch"}
+
+    monkeypatch.setattr(here.backend, "progress", progress)
+    monkeypatch.setitem(here.backend.answers, "estop", ZeroDivisionError("by none"))
+    page = await here.enter()
+    await page.send_json({"type": "say", "what": "estop"})
+    answer = await heard(page, "answer")
+    assert (answer["done"], answer["what"]) == (False, "estop")
+    assert "by none" in answer["text"]
+    assert (await heard(page, "progress"))["advice"] == "watch"
+
+
 async def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates(here: Site) -> None:
     here.backend.shown = {"question": "estop: Enter ends this stop"}
     page = await operator(here)
