@@ -32,7 +32,7 @@ def actor_options(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--name", default="actor0", help="name of the actor, unique within the run")
     parser.add_argument(
-        "--robot", metavar="NAME", help="the real arm of this actor, else the arm of the run"
+        "--robot", metavar="NAME", help="real arm of this actor, else the arm of the run"
     )
     add_namespace(parser)
 
@@ -75,7 +75,7 @@ def await_learner(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until the first learner of a run is up, which records demonstrations before that.
+    """Wait until the first learner of a run is up; it records demonstrations first.
 
     Raises:
         BadInput: no learner was started.
@@ -101,7 +101,7 @@ def attend(
     ask: Callable[[], object] = lambda: None,
     learning: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Watch processes until one of them is done; print restarts, and a link without learner.
+    """Supervise processes until one is done; print restarts, and a link without a learner.
 
     Args:
         supervisor: supervisor of the processes.

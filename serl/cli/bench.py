@@ -34,7 +34,7 @@ _FILE_COLUMNS = 160  # of a table that is written to a file
 
 
 class ExpertResult(BaseModel):
-    """The result of a script's trials, as stored, and the settings that decide it."""
+    """The stored result of an expert's trials, with the settings that affect it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +66,9 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="ROW",
         default=[*ROW_NAMES],
-        help="; ".join(("expert: the script", *(f"{row}: {ROWS[row].text}" for row in ROWS))),
+        help="; ".join(
+            ("expert: the scripted expert", *(f"{row}: {ROWS[row].text}" for row in ROWS))
+        ),
     )
     parser.add_argument(
         "--seeds", nargs="+", type=integer(0), metavar="SEED", default=[*SEEDS], help="seeds to run"
@@ -116,7 +118,7 @@ def _rows(names: Sequence[str]) -> list[RowName]:
 
 
 def _try_experts(hard: HardSet) -> None:
-    """Run the final trials of each task's expert, and store the results that are not there yet."""
+    """Run the final trials of each task's expert that have no stored result, and store theirs."""
     for seed in hard.seeds:
         for task in hard.tasks:
             config, path = hard.expert(task, seed)
@@ -179,7 +181,7 @@ def _trained(path: Path) -> Result:
 
 
 def _print_table(hard: HardSet, rows: Sequence[RowName]) -> None:
-    """Print the results that there are, task by task, and the means over tasks."""
+    """Print the results of the finished runs, task by task, and the means over tasks."""
     table = Table(box=None, pad_edge=False)
     for head in ("task", "row", "seeds", "success, % (95 % interval)", *_OTHERS):
         table.add_column(head)

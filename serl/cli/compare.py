@@ -14,8 +14,8 @@ from rich.table import Table
 from serl.cli.arguments import integer
 from serl.cli.sweep import train_all
 from serl.errors import BadInput, SerlError
+from serl.report import comparison as comparisons
 from serl.report.comparison import METRICS, Comparison, MetricName
-from serl.report.comparison import compare as compared
 from serl.report.comparison_page import (
     COLOURS,
     heads,
@@ -51,7 +51,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         "--metric",
         choices=get_args(MetricName),
         default="success",
-        help="metric of the verdict; the others are in the table",
+        help="metric of the verdict; the table has all metrics",
     )
     parser.add_argument(
         "--factor",
@@ -110,7 +110,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.claim:
         check_claim(configurations)
     with Display().working("drawing bootstrap samples"):
-        comparison = compared(configurations, differing)
+        comparison = comparisons.compare(configurations, differing)
     print_comparison(comparison, options.metric)
     if options.adaptive is not None:
         found = sequential_test(METRICS[options.metric], configurations, plan)
@@ -149,7 +149,7 @@ def run_blocks(options: argparse.Namespace, plan: Plan) -> None:
 
 
 def read_configurations(folders: list[Path]) -> list[Configuration]:
-    """Read the runs of each folder, and give equal names a number.
+    """Read the runs of each folder, and number configurations of equal names.
 
     Raises:
         BadInput: there are too few or too many folders, or one cannot be read.

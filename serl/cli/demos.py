@@ -46,7 +46,7 @@ def import_file(options: argparse.Namespace) -> int:
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: holds something already; give another --out")
+        raise BadInput(f"{folder}: is not empty; give another --out")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     origin = f"imported from {options.file.resolve().name}"
     name = _format_of(options.file)
@@ -68,7 +68,7 @@ def import_file(options: argparse.Namespace) -> int:
 
 
 def _format_of(path: Path) -> str:
-    """Return the format of a file or folder, by its name and content."""
+    """Return the format of a file or folder, from its name and content."""
     if path.suffix == ".pkl":
         return "pickle"
     if path.suffix == ".hdf5":

@@ -41,16 +41,12 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
         with RosNode("doctor", Path(scratch), local=True) as node:
             for finding in RobotCheck(node, profile, arm).findings():
                 if finding.subject == "driver" and not finding.sound:
-                    finding = finding._replace(text=f"{finding.text}; {_met_with(domain)}")
+                    remedy = (
+                        f"start the driver on this host, with ROS_DOMAIN_ID={domain} and the "
+                        "default transports of ROS 2"
+                    )
+                    finding = finding._replace(text=f"{finding.text}; {remedy}")
                 yield finding
-
-
-def _met_with(domain: str) -> str:
-    """Return the conditions under which a driver is visible."""
-    return (
-        f"start the driver on this host, with ROS_DOMAIN_ID={domain} and the default transports "
-        "of ROS 2"
-    )
 
 
 def examine_options(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,9 @@ from serl.runs.folder import RunFolder
 
 LISTEN_S = 3.0
 _WIDTH = 160
-_NOBODY = 3
+_NO_NODES = 3
 """Exit code of an inspection that found no node."""
-_WAYS = {
+_TRANSPORTS = {
     "": "over 127.0.0.1 (serl sim, guard, camera, setup, ros2 launch; drivers, ros2, rviz2)",
     "1": "through shared memory alone (the processes of a run without a real arm)",
 }
@@ -48,22 +48,23 @@ def examine_graph(target: str, seconds: float = LISTEN_S) -> bool:
 
     require_ros()
     domain = str(domain_id_of({"ROS_DOMAIN_ID": target} if target else os.environ))
-    ways = _WAYS if not os.environ.get(SHARED_MEMORY_ALONE) else {"1": _WAYS["1"]}
+    alone = os.environ.get(SHARED_MEMORY_ALONE)
+    transports = {"1": _TRANSPORTS["1"]} if alone else _TRANSPORTS
     verdicts = []
-    for setting, way in ways.items():
-        print(f"{way}:", flush=True)
+    for setting, transport in transports.items():
+        print(f"{transport}:", flush=True)
         environ = {**os.environ, "ROS_DOMAIN_ID": domain, SHARED_MEMORY_ALONE: setting}
         words = [sys.executable, "-m", "serl.cli.doctor_graph", str(seconds)]
         verdicts.append(subprocess.run(words, env=environ, check=False).returncode)
-    if all(verdict == _NOBODY for verdict in verdicts):
-        _print_problems([f"domain {domain}: no node of this host is there in either way"])
-    return set(verdicts) <= {0, _NOBODY} and 0 in verdicts
+    if all(verdict == _NO_NODES for verdict in verdicts):
+        _print_problems([f"domain {domain}: found no node of this host"])
+    return set(verdicts) <= {0, _NO_NODES} and 0 in verdicts
 
 
-def look_at_domain(seconds: float) -> int:
+def examine_domain(seconds: float) -> int:
     """Print the graph over the transport set in the environment; return an exit code.
 
-    A process cannot change its transport.
+    It runs in a process of its own, since a process cannot change its transport.
     """
     from serl.ros.environment import meet_others
 
@@ -72,7 +73,7 @@ def look_at_domain(seconds: float) -> int:
         graph, _ = _inspect(Path(scratch), seconds)
     show(_console(), graph)
     if not graph.nodes:
-        return _NOBODY
+        return _NO_NODES
     return 0 if _print_findings(graph, list(problems(graph))) else 1
 
 
@@ -86,7 +87,7 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
     graph, root = _inspect(run.path, seconds)
     show(_console(), graph, root)
     if not graph.nodes:
-        return _print_problems([f"{run.path}: none of its processes runs; its domain was {domain}"])
+        return _print_problems([f"{run.path}: no process of it runs in its domain, {domain}"])
     return _print_findings(graph, list(problems(graph, expected_nodes(run, root))))
 
 
@@ -169,13 +170,13 @@ def _rate(topic: TopicInfo) -> str:
 
 
 def _ends(ends: tuple[Endpoint, ...]) -> str:
-    """Format nodes: best-effort ones with a question mark, latching ones with an asterisk."""
+    """Format endpoints: best-effort ones with a question mark, latching ones with an asterisk."""
     marks = {
         end.node.rpartition("/")[2] + ("" if end.reliable else "?") + ("*" if end.latched else "")
         for end in ends
     }
-    return ", ".join(sorted(marks)) or "nobody"
+    return ", ".join(sorted(marks)) or "none"
 
 
 if __name__ == "__main__":
-    sys.exit(look_at_domain(float(sys.argv[1])))
+    sys.exit(examine_domain(float(sys.argv[1])))

@@ -95,6 +95,6 @@ def pretrain(options: argparse.Namespace) -> int:
 
 
 def _unit(spec: ArraySpec) -> str:
-    """Return the unit of a spec, `m` of "m, base frame"; empty if the text begins with none."""
+    """Return the unit at the start of a spec's text, such as `m` of "m, base frame", or ""."""
     word = re.split(r"[ ,]", spec.unit, maxsplit=1)[0]
     return word if word in ("m", "rad", "m/s", "rad/s", "N") else ""

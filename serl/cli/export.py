@@ -1,4 +1,4 @@
-"""`serl export`: a trained policy as one file, or recorded data in the formats of others."""
+"""`serl export`: a trained policy as an ONNX file, or recorded data in other formats."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _export_policy(options: argparse.Namespace) -> int:
 
 
 def _export_episodes(options: argparse.Namespace) -> int:
-    """Write the episodes of a run or a recording in a format of others."""
+    """Write the episodes of a run or a recording in a data format."""
     from serl.datasets.exchange import check_token, push, recorded
 
     out = options.out
@@ -83,7 +83,7 @@ def _export_episodes(options: argparse.Namespace) -> int:
             raise _missing(error) from error
     data = recorded(options.source, options.successes)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out}: holds something already; give another --out")
+        raise BadInput(f"{out}: is not empty; give another --out")
     try:
         count = module.write(data, out)
     except BaseException:

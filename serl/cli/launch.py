@@ -47,33 +47,33 @@ from serl.system.supervisor import BAD_INPUT, ProcessSpec
 
 _CLOCK = "--clock"
 _RUN = {
-    "task": ("", "name of a task, or path of a .py file: makes a new run"),
-    "settings": ("", "of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
+    "task": ("", "task of a new run: its name, or the path of a .py file"),
+    "settings": ("", "settings of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
     "config": ("", "YAML file of settings of a new run"),
-    "runs": ("runs", "where runs are kept"),
+    "runs": ("runs", "folder of all runs"),
     "run": ("", "folder of a run to continue, instead of a task"),
 }
 _ACTOR = {
     "run": ("", "folder of the run to join"),
-    "name": ("actor0", "of the actor, unique within the run"),
+    "name": ("actor0", "name of the actor, unique within the run"),
 }
 _ARM = {
     **_RUN,
-    "name": ("arm", "of the arm, its namespace within the run"),
+    "name": ("arm", "name of the arm, its namespace within the run"),
 }
 _SIM = {
     **_ARM,
-    "rtf": ("1.0", "times as fast as the wall clock"),
+    "rtf": ("1.0", "simulated time per wall-clock time"),
     "lockstep": ("false", "true: time passes in the service `advance` only"),
 }
 _GUARD = {
     **_ARM,
     "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
-    "arm_namespace": ("/", "of a real arm's own topics, from the root"),
+    "arm_namespace": ("/", "namespace of a real arm's topics, from the root"),
 }
 _FILE = {"file": ("", "YAML file of `serl up`")}
 _EVERYWHERE = {
-    "namespace": ("", "of all nodes, instead of the run's own"),
+    "namespace": ("", "namespace of all nodes, instead of the run's own"),
     "autostart": ("true", "false: a lifecycle manager configures and activates the nodes"),
     "use_sim_time": ("false", "true: nodes use /clock, which a simulated arm then publishes"),
 }
@@ -199,7 +199,7 @@ def _is_true(arguments: Arguments, name: str) -> bool:
 
 
 def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
-    """Return the processes, of which only the first simulated arm publishes /clock."""
+    """Return the processes, with /clock published by the first simulated arm."""
     source = next((p for p in processes if p.module == "serl.ros.nodes.sim"), None)
     if source is None or _CLOCK in source.arguments:
         return list(processes)
@@ -210,7 +210,7 @@ def _with_clock(processes: Sequence[ProcessSpec]) -> list[ProcessSpec]:
 def _run_of(arguments: Arguments) -> RunFolder:
     """Open the run to continue, or create a new one."""
     if bool(arguments["task"]) == bool(arguments["run"]):
-        raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to go on with one")
+        raise BadInput("expected task:=NAME for a new run, or run:=FOLDER to continue one")
     if arguments["run"]:
         if arguments["settings"] or arguments["config"]:
             raise BadInput(f"{arguments['run']} has its own settings: give no others")

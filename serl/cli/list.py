@@ -1,4 +1,4 @@
-"""`serl list`: plug-ins by kind, and settings with their values and meanings, each by a word.
+"""`serl list`: plug-ins by kind, and settings with values and meanings; a word filters both.
 
 A terminal gets lines of at most 100 columns; a pipe gets one line for each plug-in and setting.
 """
@@ -32,7 +32,7 @@ from serl.teleop.config import TeleopConfig
 DONE = 0
 _PLURALS = {group.partition(".")[2]: kind for kind, group in plugins.GROUPS.items()}
 _IMPORT_S = 20.0
-"""Time for the import of a package's plug-in, after which the list goes on without it."""
+"""Time limit for the import of an installed plug-in."""
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
@@ -108,9 +108,9 @@ def _print(head: str, text: str, indent: int = 33) -> None:
 
 
 def _show_one(name: str, word: str | None) -> None:
-    """Print the plug-ins of this name of any kind; a task takes precedence."""
+    """Print the plug-ins of this name, of any kind; a task takes precedence."""
     if name.endswith(".yaml") and is_task_file(Path(name)):
-        _show_tuned(name, word)
+        _show_task(name, word)
         return
     if name.endswith(".py"):
         kinds = plugins.kinds_in(Path(name))
@@ -121,7 +121,7 @@ def _show_one(name: str, word: str | None) -> None:
             kinds = ["task"]
         kinds = kinds or ["robot"]
     if "task" in kinds:
-        _show_tuned(name, word)
+        _show_task(name, word)
         return
     for kind in kinds:
         _show_plugin(kind, name, word)
@@ -206,7 +206,7 @@ def _summary(made: Any, default: str) -> str:
     return next(iter(str(text).strip().splitlines()), default)
 
 
-def _show_tuned(task: str, word: str | None) -> None:
+def _show_task(task: str, word: str | None) -> None:
     """Print all settings of a task's training and of the task; * marks the task's own values."""
     from serl.runs.task_setup import make_task
 
@@ -219,7 +219,7 @@ def _show_tuned(task: str, word: str | None) -> None:
 
 
 def _settings(config: BaseModel, prefix: str = "") -> list[Setting]:
-    """Return the settings of a configuration; one that is a mapping as one for each entry."""
+    """Return the settings of a configuration; a mapping gives one setting for each entry."""
     return [
         setting._replace(name=name, value=value)
         for setting in describe(config, prefix)
@@ -230,12 +230,12 @@ def _settings(config: BaseModel, prefix: str = "") -> list[Setting]:
 def _print_settings(
     settings: list[Setting], word: str | None, defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Print settings, if they have the word, with a * at values that a task gives a training.
+    """Print the settings that have the word, with a * at values that come from the task.
 
     Raises:
         BadInput: none has it.
     """
-    for each in settings if word is None else _having(settings, word):
+    for each in settings if word is None else _matching(settings, word):
         is_own = (
             defaults is not None
             and not each.name.startswith("task_config.")
@@ -251,7 +251,7 @@ def _print_settings(
             print(f"setting{'*' if is_own else ' '} {each.name:30} {value:12} {meaning}".rstrip())
 
 
-def _having(settings: list[Setting], word: str) -> list[Setting]:
+def _matching(settings: list[Setting], word: str) -> list[Setting]:
     """Return the settings of a group, else those with a word in their names or meanings."""
     found = [each for each in settings if f"{each.name}.".startswith(f"{word}.")]
     found = found or [each for each in settings if word.lower() in each.name.lower()]

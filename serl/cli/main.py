@@ -41,8 +41,7 @@ class Command(NamedTuple):
             returns the exit code; `<function>_options` adds the options to a parser.
         text: help text.
         kept: message after Ctrl-C about the results that remain.
-        settings: which settings are options as well: those of a run, of some part of it, or of
-            another model; see `serl.cli.settings`.
+        settings: model or group of the settings that are options as well; see `serl.cli.settings`.
     """
 
     function: str
@@ -58,7 +57,7 @@ _GROUPS = {
     "reward": "collect and label images, train and audit models of success and of progress",
 }
 _DAY = ("doctor", "record", "train", "replay", "eval", "run")
-"""The commands of a working day, in their order."""
+"""The most used commands, in the order of their use."""
 
 _SECTIONS = {
     "a working day": _DAY,
@@ -84,7 +83,7 @@ _SYNONYMS = {
     "version": "--version",
     "watch": "replay",
 }
-"""Words that people type for a command of another name."""
+"""Names of commands in other programs, and the commands of serl for the same purpose."""
 COMMANDS = {
     "train": Command(
         "train:train", "train a task to the end, in simulation or on an arm", _ALL_SAVED, "run"
@@ -284,7 +283,7 @@ def _command_in(words: Sequence[str]) -> str | None:
 
 
 def _overview(commands: Sequence[str]) -> str:
-    """Return the commands of a working day with their help, and the names of all others."""
+    """Return some commands with their help, and the names of all others."""
     lines = ["usage: serl COMMAND [ARGUMENTS]", "", *_described(commands), ""]
     names = {name.partition(" ")[0]: None for name in COMMANDS}
     more = ", ".join(name for name in names if name not in commands)

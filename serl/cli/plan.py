@@ -190,8 +190,8 @@ def measure(
 ) -> tuple[Rates, bool]:
     """Measure rates of simulation, policy and learner; return them and whether there is a GPU.
 
-    Only measures: no training result is kept, and nothing is written. A task without a simulation
-    steps at its control rate; policy and learner are measured on random readings.
+    Nothing is written. For a task without a simulation the step rate is its control rate; policy
+    and learner are measured on random readings.
 
     Args:
         config: settings of the planned run.
@@ -350,7 +350,7 @@ def show(
 ) -> None:
     """Print the measured rates, the duration of each part, and the bottlenecks.
 
-    Those of a simulation are left out unless `simulated`.
+    Numbers of the simulation are left out unless `simulated`.
     """
     agent = config.agent
     console.print(
@@ -369,7 +369,7 @@ def show(
     )
     table = Table(box=None)
     columns = ("min in simulation",) if simulated else ()
-    for title in ("part", "how much", *columns, f"min at {conditions.rate_hz:g} Hz"):
+    for title in ("part", "amount", *columns, f"min at {conditions.rate_hz:g} Hz"):
         table.add_column(title, justify="right" if title.startswith("min") else "left")
     for part in plan.parts:
         times_s = (part.simulation_s, part.arm_s)[not simulated :]

@@ -148,15 +148,20 @@ def _record_person(options: argparse.Namespace) -> int:
             )
 
         commands = {"undo": recorded.undo}
-        with stand(options, run, task, device, commands) as place, suppress(KeyboardInterrupt):
+        with (
+            open_station(options, run, task, device, commands) as station,
+            suppress(KeyboardInterrupt),
+        ):
             recorded.recover()
             print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
             record_person(
-                place, task, recorded, options.demos, options.seed, print_result, run.config.log
+                station, task, recorded, options.demos, options.seed, print_result, run.config.log
             )
     counts = recorded.counts
-    print(f"{counts.kept} demonstrations in {run.path}; apart: {counts.failures} failures", end="")
-    print(f", {counts.undone} undone")
+    print(
+        f"{counts.kept} demonstrations in {run.path}; stored separately: {counts.failures} "
+        f"failures, {counts.undone} undone"
+    )
     if counts.kept < options.demos:
         print(f"to go on: the same command with --out {run.path}")
         raise KeyboardInterrupt
@@ -219,7 +224,7 @@ def persons_folder(
         _check_same(folder, run.config, config)
         return run
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: holds something else than a person's recording; give another")
+        raise BadInput(f"{folder}: expected a person's recording or an empty folder; give another")
     return RunFolder.create_at(folder, config, datetime.now())
 
 
@@ -249,14 +254,14 @@ def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:
 
 
 @contextmanager
-def stand(
+def open_station(
     options: argparse.Namespace,
     run: RunFolder,
     task: SimulatedTask,
     devices: tuple[Device, ...] | None,
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
-    """Provide the station to drive in real time, by a page, by devices, or by both.
+    """Provide a station where a person drives in real time, at a page or with devices.
 
     The robot is a simulation in this process, or a real arm.
     """
@@ -275,8 +280,8 @@ def stand(
         operators = [Operator(devices, mapping, people.operator, spec)]
         print(f"{operators[0].name} drives", flush=True)
     if run.config.robot is not None:
-        with _at_the_arm(options, run, operators, services) as place:
-            yield place
+        with _open_arm_station(options, run, operators, services) as station:
+            yield station
         return
     with plugins.make_simulation(task) as robot:
         pace = RealTime(WallClock(rate_hz), lambda: True)
@@ -303,18 +308,18 @@ def stand(
             teleop_commands.announce(run, supervisor, options.console_port)
             with recording_station(
                 run, robot, clock, operators, services, supervisor.check
-            ) as place:
-                yield place
+            ) as station:
+                yield station
 
 
 @contextmanager
-def _at_the_arm(
+def _open_arm_station(
     options: argparse.Namespace,
     run: RunFolder,
     operators: list[Operator],
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
-    """Provide the station at a real arm, with its guard process and questions at the terminal."""
+    """Provide a station at a real arm, with its guard's process and prompts at the terminal."""
     from serl.console.access import remove_address
     from serl.datasets.person import ACTOR
     from serl.ros.processes import console_processes, guard_processes, join_here, run_processes
@@ -322,7 +327,7 @@ def _at_the_arm(
 
     remove_address(run.path)
     arm = arm_of(run)
-    assert arm is not None, "the settings of such a recording name one"
+    assert arm is not None, "the settings of the recording name an arm"
     page = []
     if options.console:
         host = options.console_host
@@ -330,7 +335,7 @@ def _at_the_arm(
     arms = {name: each.guarded for name, each in arm.named(ACTOR).items()}
     with run_processes(run, [*guard_processes(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
-        from serl.ros.people.recorder import at_the_arm  # rclpy: only after require_ros
+        from serl.ros.people.recorder import arm_station  # rclpy: only after require_ros
 
         if options.console:
             teleop_commands.announce(run, supervisor, options.console_port)
@@ -340,8 +345,8 @@ def _at_the_arm(
                 supervisor.check()
                 ask()
 
-            with at_the_arm(run, operators, services, check) as place:
-                yield place
+            with arm_station(run, operators, services, check) as station:
+                yield station
 
 
 def _new_folder(task: str, kind: str) -> Path:

@@ -37,8 +37,8 @@ from serl.types import Image
 
 _TRUTHS = {
     "labels": "labels of steps by people or scripts",
-    "simulation": "the simulation's ground truth beside the reward that was given",
-    "outcome": "how the task itself judged",
+    "simulation": "the simulation's ground truth, recorded with the reward",
+    "outcome": "outcomes that the task reported",
 }
 _LISTED = 5
 _SHOWN = 32  # four rows of a contact sheet
@@ -108,7 +108,7 @@ class _Mistakes:
         known = truths != UNKNOWN
         origins = [origin for episode in episodes for origin in episode.origins]
         self._origins = [origins[row] for row in np.flatnonzero(known)]
-        self._sureness = predictions[known][:, -1].tolist()
+        self._probabilities = predictions[known][:, -1].tolist()
         self._images = audit(truths[known], predictions[known], threshold)
         self._endings = endings(episodes, config, threshold)
 
@@ -116,18 +116,18 @@ class _Mistakes:
         """Format the counts, and the worst errors in the syntax of `serl reward label`."""
         config, (k, n), images = self._config, self._config.hold, self._images
         lines = [
-            f"{model}: of single images, believed from {self._threshold:.3f} on",
+            f"{model}: single images, success from a probability of {self._threshold:.3f} on",
             *_indented([*_place_lines(config, self._episodes), *images.lines()]),
-            f"as a reward, that waits for {k} of the last {n} images:",
+            f"as a reward, which requires {k} of the last {n} images:",
             *_indented(self._endings.lines()),
         ]
         lines += [f"false success: {_where(place)}" for place in self._endings.wrong[:_LISTED]]
         for rows, error_name in (
-            (images.false_positives, "taken for success"),
-            (images.false_negatives, "missed"),
+            (images.false_positives, "false positive"),
+            (images.false_negatives, "false negative"),
         ):
             lines += [
-                f"{error_name}, {_sure(self._sureness[row])}: {_where(self._origins[row])}"
+                f"{error_name}, {_score(self._probabilities[row])}: {_where(self._origins[row])}"
                 for row in rows[:_LISTED]
             ]
         return lines
@@ -136,18 +136,16 @@ class _Mistakes:
         """Return the worst errors on single images as one picture."""
         images = self._images
         halves = [
-            self._half(images.false_positives, views, "taken for success, wrongly"),
-            self._half(images.false_negatives, views, "successes that it missed"),
+            self._half(images.false_positives, views, "false positives"),
+            self._half(images.false_negatives, views, "false negatives"),
         ]
         return np.concatenate(halves)
 
     def _half(self, rows: Sequence[int], views: Sequence[str], title: str) -> Image:
         from serl.system.video import contact_sheet
 
-        shown = [(self._sureness[row], self._origins[row]) for row in rows[:_SHOWN]]
-        captions = [
-            f"{_sure(sureness)}  {place.episode}:{place.step}" for sureness, (_, place) in shown
-        ]
+        shown = [(self._probabilities[row], self._origins[row]) for row in rows[:_SHOWN]]
+        captions = [f"{_score(p)}  {place.episode}:{place.step}" for p, (_, place) in shown]
         text = title if len(rows) <= _SHOWN else f"{title}: the worst of {len(rows)}"
         return contact_sheet(read_images([origin for _, origin in shown], views), captions, text)
 
@@ -155,7 +153,7 @@ class _Mistakes:
 def reward_settings(
     model: Path, folders: Sequence[Path], task: str, overrides: Mapping[str, Any]
 ) -> RewardConfig:
-    """Return the reward settings a training of the task would use: those of a run, else the tuned.
+    """Return the reward settings of a training of the task: those of a run, else the task's own.
 
     Args:
         model: file of the model.
@@ -181,8 +179,8 @@ def _missing_labels(folders: Sequence[Path], episodes: int) -> str:
     if not episodes:
         return f"{where}: no episode is recorded here"
     return (
-        f"{where}: no labels of success in {episodes} episodes: no step is labelled, "
-        "and neither a simulation nor the task judged them: mark steps by serl reward label "
+        f"{where}: no ground truth of success in {episodes} episodes: no label of a step, and no "
+        "outcome of a simulation or a task: label steps with serl reward label "
         f"{folders[0]} --episode N --steps FIRST:LAST --label 1 (or 0)"
     )
 
@@ -191,7 +189,7 @@ def _truth_lines(episodes: Sequence[LabelledEpisode]) -> list[str]:
     counts = Counter(episode.by for episode in episodes)
     lines = [f"truth: {text}, {counts[by]} episodes" for by, text in _TRUTHS.items() if counts[by]]
     if counts[""]:
-        lines.append(f"left out: {counts['']} episodes without labels of success")
+        lines.append(f"left out: {counts['']} episodes without ground truth of success")
     return lines
 
 
@@ -204,7 +202,7 @@ def _place_lines(config: RewardConfig, episodes: Sequence[LabelledEpisode]) -> l
     lost = sum(not episode.placed for episode in episodes)
     if lines and lost:
         episodes_lost = f"{lost} of {len(episodes)} episodes"
-        lines.append(f"but anywhere in {episodes_lost}: their labels name no steps")
+        lines.append(f"anywhere in {episodes_lost}, whose labels name no steps")
     return lines
 
 
@@ -212,9 +210,9 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _sure(sureness: float) -> str:
-    """Format a success probability, which is 0 where the tool is outside a success's bounds."""
-    return f"{sureness:.3f}" if sureness else "by its place"
+def _score(probability: float) -> str:
+    """Format a success probability; 0 means that the tool is outside the bounds of a success."""
+    return f"{probability:.3f}" if probability else "out of bounds"
 
 
 def _where(origin: Origin) -> str:
@@ -290,8 +288,8 @@ def _collect_person(options: argparse.Namespace) -> int:
         write_session(run.path, RecordingSession(purpose="reward", wanted=target._asdict()))
         marks = Marks(run)
         commands = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
-        with record_command.stand(options, run, task, device, commands) as place:
-            counts = collect_person(place, task, run, marks, target, options.seed, _print_counts)
+        with record_command.open_station(options, run, task, device, commands) as station:
+            counts = collect_person(station, task, run, marks, target, options.seed, _print_counts)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < target.positives or counts.negatives < target.negatives:
         print(f"to go on: the same command with --out {run.path}")
@@ -407,12 +405,15 @@ def train(options: argparse.Namespace) -> int:
     trained = train_classifier(samples, card, config, countdown)
     trained.classifier.save(options.out)
     card = trained.classifier.card
-    print(f"{options.out}: sees {', '.join(views)}; believed from {card.threshold:.3f} on")
+    views_text = ", ".join(views)
+    print(
+        f"{options.out}: sees {views_text}; success from a probability of {card.threshold:.3f} on"
+    )
     for word, corner in (("above", config.tool_low_m), ("below", config.tool_high_m)):
         if corner is not None:
-            print(f"  where the tool is {word} x, y, z of {corner} m, as a training checks itself")
+            print(f"  where the tool is {word} x, y, z of {corner} m, as checked in a training")
     count = len(np.unique(trained.held_out.episodes))
-    print(f"measured on {count} episodes that neither training nor calibration saw:")
+    print(f"measured on {count} episodes that neither training nor calibration used:")
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
         print(f"  {line}")
     return DONE

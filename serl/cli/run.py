@@ -120,7 +120,7 @@ def deploy(
 
 
 def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainConfig:
-    """Return the settings of the run for one actor without simulated interventions.
+    """Return the settings of a deployment: one actor, without simulated interventions.
 
     Raises:
         BadInput: the robot does not exist, or its workspace differs from the task's.

@@ -1,7 +1,7 @@
 """Settings as options of a command: their description for help and lists, and their parsing.
 
-pydantic's JSON schema of a model gives types, choices and bounds. Values are read as YAML, so that
-`--task_config.motion.axes "[x, z, pitch]"` reaches also settings that no model declares.
+Types, choices and bounds come from pydantic's JSON schema of a model. Values are read as YAML, also
+those of settings that no model declares, such as `--task_config.motion.axes "[x, z, pitch]"`.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def split(
     Args:
         words: words after the command.
         settings: names of the settings at the top level.
-        options: options of the command, such as "--seed", which take precedence; "--rehearsal" has
-            settings "--rehearsal.*" of its own.
+        options: options of the command, such as "--seed", which take precedence. An option such as
+            "--rehearsal" may have settings "--rehearsal.*".
 
     Returns:
         The command's own words, and those of settings, each followed by its value.

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from serl.teleop.device import Device
     from serl.teleop.mapping import MappingConfig
 
-_CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
+_CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, to continue later"
 
 
 class SetupTerminal:
     """Dialogue with the person at this terminal; see `serl.ros.setup.checks.Asker`."""
 
     def __init__(self) -> None:
-        self._typed, self._looked_for = TerminalInput(), ""
+        self._typed, self._awaited_key = TerminalInput(), ""
 
     def show(self, text: str) -> None:
         """Print a text."""
@@ -45,7 +45,7 @@ class SetupTerminal:
 
     def ask(self, key: str, question: str) -> str:
         """Wait for an answer in a line; raises `SessionLeft` at `q` and at the end of input."""
-        self._looked_for = ""
+        self._awaited_key = ""
         self._typed.drop()
         print(question, end=" ", flush=True)
         if (answer := self._line(None) or "") == "q":
@@ -54,8 +54,8 @@ class SetupTerminal:
 
     def pressed(self, key: str) -> bool:
         """Return whether a line was entered, and consume it."""
-        if key != self._looked_for:
-            self._looked_for = key
+        if key != self._awaited_key:
+            self._awaited_key = key
             self._typed.drop()
         return self._line(0.0) is not None
 
@@ -121,7 +121,7 @@ def setup_session(
     asker: SetupTerminal,
     devices: Sequence[tuple[Device, MappingConfig]] = (),
 ) -> Iterator[SetupSession]:
-    """Provide a session with an arm, which nothing commands yet.
+    """Provide a session with an arm, without a guard that commands it yet.
 
     Args:
         profile: profile of the arm.

@@ -1,4 +1,4 @@
-"""`serl sweep`: trains a grid of settings over tasks and seeds, here or as a Slurm array."""
+"""`serl sweep`: train a grid of settings over tasks and seeds, here or as a Slurm array."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Train all runs of a sweep that are not finished, and go on with those that were begun.
+    """Train the unfinished runs of a sweep; interrupted ones continue.
 
     Raises:
         BadInput: the file or a setting is invalid, or a folder has other settings.
@@ -46,7 +46,7 @@ def sweep(options: argparse.Namespace) -> int:
     folder = (options.out or Path("sweeps") / options.file.stem).resolve()
     runs = sweep_runs(read_sweep(options.file), folder)
     for family in {id(run.family): run.family for run in runs}.values():
-        _ = family.config  # a mistake in any of them ends the sweep before the first run
+        _ = family.config  # raises for an invalid setting before the first run starts
     if options.slurm:
         make_folder(folder)  # of the array's output
         print(slurm_script(options.file.resolve(), folder, len(runs), options.jobs), end="")
@@ -95,7 +95,7 @@ def training(run: RunFolder, name: str) -> Job:
 
 
 def slurm_script(file: Path, folder: Path, runs: int, jobs: int) -> str:
-    """Return a batch script of Slurm with one task per run; it is submitted again to go on."""
+    """Return a batch script of Slurm with one task per run; submitted again, it continues them."""
     words = (sys.executable, "-m", "serl.cli.main", "sweep", str(file), "--out", str(folder))
     return f"""#!/bin/bash
 #SBATCH --job-name=serl-{file.stem}

@@ -29,7 +29,7 @@ def new_options(parser: argparse.ArgumentParser) -> None:
 
 
 def new(options: argparse.Namespace) -> int:
-    """Guide a person through the teaching of a task; return exit code 1 if it was left.
+    """Guide a person through the teaching of a task; return exit code 1 if the person leaves.
 
     Raises:
         BadInput: the name, the file or the arm cannot be used, or ROS 2 is missing.
@@ -53,7 +53,7 @@ def new(options: argparse.Namespace) -> int:
         from serl.ros.setup.task import teach_task  # rclpy: only after require_ros
 
         try:
-            summary = asker.ask("task.summary", "What the task is, in a few words:")
+            summary = asker.ask("task.summary", "Summary of the task, in a few words:")
             taught = teach_task(session)
         except SessionLeft:
             asker.show("left; nothing was written")

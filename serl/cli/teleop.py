@@ -51,7 +51,7 @@ def console_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_page(parser: argparse.ArgumentParser, purpose: str) -> None:
-    """Add the options of a web page beside a command."""
+    """Add the options for a web page to a command."""
     parser.add_argument("--console", action="store_true", help=purpose)
     parser.add_argument(
         "--console-port",
@@ -123,7 +123,7 @@ def console(options: argparse.Namespace) -> int:
 
 @contextmanager
 def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
-    """Run a console in parallel to the processes started in the block."""
+    """Run the console of a run during the block."""
     require_console(host)
     from serl.ros.processes import console_processes, run_extra_processes
     from serl.ros.real_arm import arm_of
@@ -159,31 +159,32 @@ def require_console(host: str = "") -> None:
 def announce(run: RunFolder, supervisor: Supervisor, port: int) -> None:
     """Wait for the console, then print its address, and a note if its port differs from `port`."""
     deadline_s = time.monotonic() + _OPENS_S
-    while (door := read_address(run.path)) is None:
+    while (address := read_address(run.path)) is None:
         supervisor.check()
         if time.monotonic() > deadline_s:
             raise SerlError(f"the console did not open in {_OPENS_S:g} s; see {run.log}")
         time.sleep(0.1)
-    if elsewhere := _elsewhere(door, port):
-        print(elsewhere, flush=True)
-    print(f"console: {door.entry}", flush=True)
-    if door.phone_url:
-        _announce_to_phone(door)
+    if note := _port_note(address, port):
+        print(note, flush=True)
+    print(f"console: {address.entry}", flush=True)
+    if address.phone_url:
+        _announce_to_phone(address)
 
 
-def _announce_to_phone(door: ConsoleAddress) -> None:
+def _announce_to_phone(address: ConsoleAddress) -> None:
     """Print the address for a phone, with its code, and a QR code on a terminal."""
     from serl.console.phone import qr_text
 
-    print(f"phone: {door.phone_url}  pairing code: {door.code} (10 minutes, once)", flush=True)
-    print(f"the browser asks once; the certificate's SHA-256: {door.certificate}", flush=True)
+    phone_url, code = address.phone_url, address.code
+    print(f"phone: {phone_url}  pairing code: {code} (10 minutes, once)", flush=True)
+    print(f"the browser asks once; the certificate's SHA-256: {address.certificate}", flush=True)
     if sys.stdout.isatty():
-        print(qr_text(door.phone_entry), flush=True)
+        print(qr_text(address.phone_entry), flush=True)
 
 
-def _elsewhere(door: ConsoleAddress, port: int) -> str:
+def _port_note(address: ConsoleAddress, port: int) -> str:
     """Return a note on the actual port if the requested one was taken; otherwise empty."""
-    opened = urlsplit(door.url).port
+    opened = urlsplit(address.url).port
     if opened == port:
         return ""
     tunnel = f"ssh -L {opened}:127.0.0.1:{opened} HOST"
@@ -250,7 +251,11 @@ def refuse_terminal(device: str) -> None:
 
 
 def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
-    """Open a device of this machine, with its mapping; raises `BadInput` if it is missing."""
+    """Open a device of this machine; return it with its mapping.
+
+    Raises:
+        BadInput: the device is missing.
+    """
     refuse_terminal(name)
     mapping = mapping_of(TeleopConfig(), name)
     return plugins.load("device", name).open(path, mapping), mapping
@@ -288,7 +293,7 @@ def _settings(options: argparse.Namespace) -> TeleopConfig:
 def _drive(
     options: argparse.Namespace, devices: tuple[Device, ...], mapping: MappingConfig
 ) -> None:
-    """Send each device's wish every `BEAT_S` until Ctrl-C; ends when any device is lost."""
+    """Send the input of each device every `BEAT_S` until Ctrl-C, or until a device is lost."""
     from serl.ros.node import RosNode
     from serl.ros.people.control import control_topic
     from serl.ros.people.teleop import RemoteHand, device_topics

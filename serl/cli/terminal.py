@@ -64,9 +64,9 @@ _SOON_S = 1.0
 def at_the_terminal(
     run: RunFolder, arms: Mapping[str, GuardedArm]
 ) -> Iterator[Callable[[], Waiting]]:
-    """Provide a function to call repeatedly while processes of a run are up; it never blocks.
+    """Provide a function that serves questions to the operator; to be called repeatedly.
 
-    The function returns the operator action that each actor is waiting for.
+    It never blocks, and returns the operator action that each actor is waiting for.
 
     Args:
         run: run in whose ROS domain this process is.
@@ -131,7 +131,7 @@ class Terminal:
 
     def _answer(self, line: str) -> None:
         if line:
-            _print_line(f"{line!r}: Enter alone is a yes")
+            _print_line(f"{line!r}: press Enter alone to confirm")
             return
         try:
             _print_line(self._attendant.answer())

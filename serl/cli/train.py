@@ -20,7 +20,7 @@ from serl.system.settings_file import merge, read_yaml
 DONE, FAILED = 0, 1
 
 
-def _configured(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of all runs"
@@ -30,7 +30,7 @@ def _configured(parser: argparse.ArgumentParser) -> None:
 def train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl train`."""
     add_task(parser, nargs="?")
-    _configured(parser)
+    _add_run_options(parser)
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help="continue an interrupted run with its settings"
     )
@@ -42,7 +42,7 @@ def learner_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "task", metavar="TASK|RUN", help="task of a new run, or folder of a run to continue"
     )
-    _configured(parser)
+    _add_run_options(parser)
 
 
 def settings(options: argparse.Namespace) -> TrainConfig:

@@ -75,7 +75,7 @@ def train_run(
 
 
 def is_trained(run: RunFolder) -> bool:
-    """Return whether all steps are trained on, and a checkpoint is there, of 0 steps too."""
+    """Return whether all steps are trained on, and a checkpoint exists, also for 0 steps."""
     return trained_steps(run) >= run.config.steps and bool(checkpoint_paths(run.checkpoints))
 
 
@@ -220,15 +220,14 @@ def _simulated_human(config: TrainConfig) -> str:
 def examine(run: RunFolder, display: Display) -> Evaluation:
     """Choose the best checkpoint, run the final trials on it once, and film some.
 
-    Compared are the last ones and, if training began with a warm-up, the one after it.
-    The last checkpoint, which is what is used where nothing chooses by the ground truth, is tried
-    on the same starts.
+    The last checkpoints are compared and, if training began with a warm-up, the one after it. The
+    last checkpoint is tried on the same starts, as it is used where no ground truth selects one.
     """
     config = run.config
     paths = candidates(run.checkpoints, config.selection_checkpoints)
     if not paths:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
-    compared = _sound(paths, display)
+    compared = _load_undamaged(paths, display)
     display.print_line(f"comparing checkpoints ({len(compared)}), then {config.trials} trials")
     planned = len(compared) * config.selection_trials + config.trials
     with (
@@ -257,7 +256,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     try:
         with display.working("drawing the film of the trials"):
             film(run, examiner, winner, run.videos / "final.mp4")
-    except SerlError as error:  # the results of hours must not depend on a film
+    except SerlError as error:  # the results are valid without a film
         display.print_line(f"no film of the trials: {error}")
     return evaluation
 
@@ -282,8 +281,8 @@ def examine_clone(run: RunFolder, display: Display) -> Evaluation:
 def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     """Run trials of the policy on the real arm of its training; None without trials.
 
-    The newest checkpoint is tried. With `arm_selection_trials`, trials of the last ones in turns
-    choose one first, as no simulation predicts their results; see `serl.runs.race`.
+    The newest checkpoint is tried. With `arm_selection_trials`, alternating trials of the last ones
+    select one first, as no simulation predicts their results; see `serl.runs.race`.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; a resumed run restarts the trials.
@@ -291,12 +290,12 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     config = run.config
     command = trials_command(run)
     if not config.trials:
-        display.print_line(f"no trials were asked for; on the arm: {command}")
+        display.print_line(f"no trials were requested; on the arm: {command}")
         return None
     checkpoint, candidates = pick(run.checkpoints), list[Path]()
     if config.arm_selection_trials:
-        sound = _sound(checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :], display)
-        *candidates, checkpoint = (found.path for found in sound.values())
+        last = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
+        *candidates, checkpoint = (found.path for found in _load_undamaged(last, display).values())
     display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
     deployed = deployment(run, config)
     deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
@@ -356,14 +355,14 @@ def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path
     return path
 
 
-def _sound(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
+def _load_undamaged(paths: Sequence[Path], display: Display) -> dict[int, Checkpoint]:
     """Load checkpoints by step; damaged ones are reported and skipped, unless all are damaged."""
     found = {}
     for path in paths:
         try:
             found[int(path.name)] = load(path)
         except CorruptData as error:
-            display.print_line(f"passed over: {error}")
+            display.print_line(f"skipped: {error}")
             if path == paths[-1] and not found:
                 raise
     return found

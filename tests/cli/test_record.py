@@ -107,7 +107,7 @@ def test_a_folder_with_something_else_is_left_alone(
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert record(tmp_path) == 2
-    assert "holds something else" in capsys.readouterr().err
+    assert "expected a person's recording" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert cli.main(["demos", "undo", str(tmp_path)]) == 2
 

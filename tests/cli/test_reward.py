@@ -44,13 +44,13 @@ def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
     quick = ("--epochs", 2, "--threads", 1)
     code, text, _ = serl("reward", "train", "data", "--out", "m.safetensors", *quick)
     assert code == cli.DONE
-    assert "m.safetensors: sees front, wrist; believed from " in text
-    words = ("accuracy", "precision", "recall", "neither training nor calibration saw")
+    assert "m.safetensors: sees front, wrist; success from a probability of " in text
+    words = ("accuracy", "precision", "recall", "neither training nor calibration used")
     assert all(word in text for word in words)
     code, text, _ = serl("reward", "audit", "m.safetensors", "data", "--sheet", "worst.png")
     assert code == cli.DONE
     assert text.startswith("truth: labels of steps by people or scripts, ")
-    assert "as a reward, that waits for 4 of the last 5 images:" in text
+    assert "as a reward, which requires 4 of the last 5 images:" in text
     assert "where the tool is above x, y, z of (-1.0, -1.0, 0.15) m" in text
     assert "the worst mistakes of single images: worst.png" in text
     assert (tmp_path / "worst.png").read_bytes().startswith(b"\x89PNG")

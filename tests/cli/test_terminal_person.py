@@ -110,7 +110,11 @@ def test_enter_alone_is_a_yes(bench: Bench, capsys: pytest.CaptureFixture[str]) 
     bench.type("o\n")
     bench.serve(3)
     assert not bench.attending.answered
-    assert capsys.readouterr().out.splitlines() == [ARMING, "'no': Enter alone is a yes", ARMING]
+    assert capsys.readouterr().out.splitlines() == [
+        ARMING,
+        "'no': press Enter alone to confirm",
+        ARMING,
+    ]
     bench.type()
     bench.serve()
     assert bench.attending.answered == [ARMING]

@@ -90,12 +90,12 @@ def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) 
     run = make_run(tmp_path)
     paths = [run.save_checkpoint(step, {"actor": {"w": np.ones(1)}}, {}) for step in (100, 200)]
     (paths[1] / "actor.safetensors").write_bytes(b"")
-    assert list(train._sound(paths, display)) == [100]
+    assert list(train._load_undamaged(paths, display)) == [100]
     assert isinstance(display.console.file, io.StringIO)
-    assert f"passed over: {paths[1]}/actor.safetensors" in display.console.file.getvalue()
+    assert f"skipped: {paths[1]}/actor.safetensors" in display.console.file.getvalue()
     (paths[0] / "actor.safetensors").write_bytes(b"")
     with pytest.raises(CorruptData, match=r"00000200/actor\.safetensors"):
-        train._sound(paths, display)
+        train._load_undamaged(paths, display)
 
 
 def test_the_last_checkpoint_is_tried_beside_the_chosen_one(

@@ -277,7 +277,7 @@ def test_a_domain_is_looked_at_in_both_ways(
     """One node talks over 127.0.0.1, as `serl sim` does, another one as the processes of a run."""
     monkeypatch.setenv("ROS_DOMAIN_ID", domain := _other_domain())
     assert cli.main(["doctor", "--graph", domain]) == cli.FAILED
-    assert "no node of this host is there" in capfd.readouterr().out
+    assert "found no node of this host" in capfd.readouterr().out
     monkeypatch.delenv("SERL_SHARED_MEMORY")
     folders = [tmp_path / "sockets", tmp_path / "memory"]
     for folder in folders:

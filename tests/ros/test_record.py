@@ -135,7 +135,7 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     with command:
         asyncio.run(first_session(tmp_path, door, command))
     assert command.process.returncode == 130, command.output
-    assert "1 demonstrations in demos; apart: 2 failures, 1 undone" in command.output
+    assert "1 demonstrations in demos; stored separately: 2 failures, 1 undone" in command.output
     command, door = recording(tmp_path, 2)
     with command:
         asyncio.run(second_session(tmp_path, door))

@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs/tutorials/first-day.md").read_text(enc
 REASONS: dict[str, str] = dict(re.findall(r"\n\| (\w+) \| `(s [a-z ]+)`", PAGE))
 CORNERS: list[str] = re.findall(r"`(0\.\d+,-?0\.\d+,0\.\d+)`", PAGE)
 FASTER = " --agent.hidden '[16, 16]' --agent.batch_size 16 --agent.threads 1"
-CHOICE = "[q] leave, and go on another time"
+CHOICE = "[q] leave, to continue later"
 SWINGS = "a stop of a device counts, too."
 
 

@@ -33,7 +33,7 @@ place = Workspace(
 )
 robot = franka.model_copy(update={"name": "mine", "wrench": None, "workspace": place})
 """
-CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, and go on another time"
+CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, to continue later"
 SEEN = "which way did the tool go, seen from the base along its front? [forward back left right"
 ANSWERS = {
     f"+x: {SEEN} up down]": "forward",

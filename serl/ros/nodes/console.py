@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--guard and --latch: both, or none")
     arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
     actors = [ShownActor(options.actor, arm, options.profile)]
-    for name, guard, latch, profile in options.beside:
+    for name, guard, latch, profile in options.other:
         other = None if guard == NONE else GuardedArm(guard, Path(latch))
         actors.append(ShownActor(name, other, "" if profile == NONE else profile))
     return run_node(lambda: run(options.run, options.port, actors, options.host))

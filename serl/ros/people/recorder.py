@@ -37,15 +37,17 @@ def recording_station(
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
 ) -> Iterator[RecordingStation]:
-    """Yield a recording station with topics and services, in the domain of a started run.
+    """Yield a recording station of a robot in this process, with topics and services.
+
+    Its node joins the ROS domain of the environment.
 
     Args:
         run: the recording.
         robot: the robot to drive.
         clock: keeps the rate.
         operators: operators at devices of this process.
-        services: services besides those of every actor.
-        check: called at every step; raises when a process beside this one failed.
+        services: further services, besides those of every actor.
+        check: called at every step; raises when another process has failed.
     """
     with RosNode(ACTOR, run.path, local=True) as node:
         human_input, observers = _open_input(node, run, robot, operators, services)
@@ -60,19 +62,21 @@ def recording_station(
 
 
 @contextmanager
-def at_the_arm(
+def arm_station(
     run: RunFolder,
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
 ) -> Iterator[RecordingStation]:
-    """Yield a station at a real arm, driven through its guard; a person restores the scene.
+    """Yield a recording station at a real arm, driven through its guard.
+
+    A person restores the scene.
 
     Args:
         run: the recording, whose settings name the arm.
         operators: operators at devices of this process, besides those at topics.
-        services: services besides those of every actor.
-        check: called while waiting and at every step; raises when a process beside this one failed.
+        services: further services, besides those of every actor.
+        check: called while waiting and at every step; raises when another process has failed.
 
     Raises:
         SerlError: the arm's driver does not publish all that the run needs.

@@ -11,7 +11,7 @@ import pytest
 from serl import plugins
 from serl.ros.people import recorder
 from serl.ros.people.control import felt_by_arm
-from serl.ros.people.recorder import at_the_arm
+from serl.ros.people.recorder import arm_station
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.tasks.pick_cube import PickCube
@@ -41,5 +41,5 @@ def test_who_records_at_an_arm_has_its_cameras_watched(
     monkeypatch.setattr(recorder, "make_arm", lambda *arguments: FakeCameraArm())
     config = resolve({"task": "reach", "robot": "franka", "demos": 0, "intervention": "none"})
     run = RunFolder.create(tmp_path, config, datetime.now())
-    with at_the_arm(run, [], {}, lambda: None) as station:
+    with arm_station(run, [], {}, lambda: None) as station:
         assert notice_frozen_camera(station.observers)
