@@ -129,7 +129,7 @@ class ArmWorld(World):
         return truth
 
     def urdf(self, prefix: str = "") -> str:
-        """Return the URDF of an arm, by the prefix of its names, in the frame of its poses."""
+        """Return the URDF of the arm with this prefix, in the frame of its poses."""
         return arm_urdf(self.model, prefix)
 
     def pass_tick(self) -> None:

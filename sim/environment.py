@@ -134,8 +134,8 @@ class _IntegerJoints:
 def _accept_joint_types() -> None:
     """Let gymnasium-robotics 1.4.2 recognise joints with the MuJoCo of this process.
 
-    It looks for a number of numpy among the names of joint types. Since MuJoCo 3.11 or later such a
-    name no longer equals one, and no environment of the Fetch or the hand can be made.
+    It compares joint types with integers of numpy. From MuJoCo 3.11 or later on they are not equal,
+    and no environment of the Fetch or the Shadow hand can be made.
     """
     if np.int32(mujoco.mjtJoint.mjJNT_HINGE) not in (mujoco.mjtJoint.mjJNT_HINGE,):
         module = importlib.import_module("gymnasium_robotics.utils.mujoco_utils")

@@ -39,8 +39,8 @@ class SimGymnasium:
     images of an observation under the names of its keys, and `outcome` (see `OUTCOME`). Its stamp
     "robot" is the number of steps divided by the control rate.
 
-    The environment stands still while the robot is stopped and after it has ended by itself. The
-    time limit that it is registered with is left to the task.
+    The environment stands still while the robot is stopped and after it has ended by itself. Its
+    registered time limit is removed; the task has a limit of its own.
 
     Args:
         scene: names this simulation.
@@ -213,7 +213,7 @@ class SimGymnasium:
 
 
 class EnvironmentRenderer:
-    """Pictures of an environment for people, which it draws itself."""
+    """Renderer of an environment for people, by the environment's own `render`."""
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name

@@ -1,4 +1,4 @@
-"""Flip a patty that lies in a pan, with forces on the pan alone."""
+"""Flip a patty in a pan by forces on the pan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import Field
 
 from serl.camera import View
 from serl.errors import NeedsPerson
-from serl.geometry import Vector, conjugate, multiply, rotate
+from serl.geometry import Vector, conjugate, rotate
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.arm_task import ArmTask, Specs, State
-from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, scalar
+from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, scalar, tilt_of
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
 
@@ -209,13 +209,11 @@ class _View(NamedTuple):
     @classmethod
     def of(cls, state: State, side: float) -> _View:
         """Return the view for a reading's state or the truth; `side` is the initial upper side."""
-        tool = quaternion_of(state["tcp_pose"])
-        _, y, _, w = multiply(tool, conjugate(DOWN))
-        back = conjugate(tool)
+        back = conjugate(quaternion_of(state["tcp_pose"]))
         dx, dy, dz = (state["patty_pose"][:3] - state["tcp_pose"][:3]).tolist()
         ux, _, uz = rotate(back, _up(state))
-        tilt = math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
-        return cls(tilt, rotate(back, (dx, dy, dz)), math.atan2(-side * ux, -side * uz))
+        turned = math.atan2(-side * ux, -side * uz)
+        return cls(tilt_of(state["tcp_pose"]), rotate(back, (dx, dy, dz)), turned)
 
     @property
     def lies(self) -> bool:

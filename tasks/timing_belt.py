@@ -53,9 +53,8 @@ _LAID_M = 0.0135  # height of the belt's middle where it is let go
 
 _AXIS_M = 0.10  # from the middle between the pulleys to the axis of each
 _RADIUS_M, _RIM_M, _DOME_M = 0.030, 0.010, 0.006
-_REACH_M = (
-    0.012  # of the tensioner, outwards: laid 1.5 mm off the belt goes on, 3 mm off it does not
-)
+# Of the tensioner, outwards: a belt that is laid 1.5 mm off goes on, one 3 mm off does not.
+_REACH_M = 0.012
 _TENSION_N, _TENSION_N_M = 5.0, 200.0  # of its spring: at its end, and for each metre inwards
 _BELOW_M = 0.002  # least distance of the belt's lower edge below the rim
 

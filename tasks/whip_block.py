@@ -10,14 +10,14 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View
-from serl.geometry import Vector, conjugate, from_rotation_vector, multiply, rotate
+from serl.geometry import Vector, from_rotation_vector, rotate
 from serl.motion import Motion, WrenchLimits
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Length, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.arm_task import ArmTask, Specs, State, Vector64
-from serl.tasks.parts.steering import DOWN, quaternion_of, scalar
+from serl.tasks.parts.steering import DOWN, quaternion_of, scalar, tilt_of
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
 
@@ -108,7 +108,7 @@ class WhipBlock(ArmTask):
     def _arm_state(self, state: State) -> dict[str, Array]:
         return {
             "tool_from_start": state["tcp_pose"][[0, 2]] - np.array(_START_M, np.float32)[[0, 2]],
-            "tilt": scalar(tilt_rad(state)),
+            "tilt": scalar(tilt_of(state["tcp_pose"])),
             "velocity": state["tcp_twist"][[0, 2, 4]],
         }
 
@@ -191,12 +191,6 @@ def fork_m(state: State) -> Vector64:
     return place
 
 
-def tilt_rad(state: State) -> float:
-    """Return the rotation of the tool about the base's y, since it pointed down."""
-    _, y, _, w = multiply(quaternion_of(state["tcp_pose"]), conjugate(DOWN))
-    return math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
-
-
 def _upright(pose: Array) -> float:
     """Return the cosine of the tilt of a block."""
     return rotate(quaternion_of(pose), (0.0, 0.0, 1.0))[2]
@@ -221,10 +215,7 @@ class _Expert:
     # Acceleration for each metre or radian, and for each m/s or rad/s: x, z, pitch.
     GAINS, DRAGS = np.array((50.0, 60.0, 80.0)), np.array((9.0, 10.0, 14.0))
     BESIDE_M, LEVEL_M, STILL_M_S, STILL_RAD_S = 0.006, 0.004, 0.03, 0.06
-    RUN_M_S, OVER_M = (
-        0.06,
-        0.02,
-    )  # of a pull that has begun: its speed, and how high the fork may be
+    RUN_M_S, OVER_M = 0.06, 0.02  # least speed of a pull that has begun, largest height of its fork
     # Action for each m/s^2 along x and z and rad/s^2 near the stack, as pushes have shown.
     ACTIONS = np.array(((0.61, -0.17, 0.11), (-0.17, 0.46, 0.006), (0.62, 0.04, 0.185)))
     PULL = np.array((-1.0, 0.2, -1.0))  # along x, as fast as an action allows
@@ -247,7 +238,8 @@ class _Expert:
         pulls = (beside and low and still) or (moving[0] < -self.RUN_M_S and abs(dz) < self.OVER_M)
         down = pulls or beside or (dz > -self.OVER_M and dx < 0.02)
         above = 0.0 if down else self.HOVER_M
-        wanted = self.GAINS * (dx, dz + above, -tilt_rad(truth)) - self.DRAGS * moving
+        tilt = tilt_of(truth["tcp_pose"])
+        wanted = self.GAINS * (dx, dz + above, -tilt) - self.DRAGS * moving
         if pulls:
             wanted[0] = 0.0
         action = self.ACTIONS @ wanted

@@ -1,4 +1,4 @@
-"""URDF of a simulated arm: what `robot_description` holds for RViz, Foxglove and their like."""
+"""URDF of a simulated arm, for the topic `robot_description` of RViz, Foxglove and others."""
 
 from __future__ import annotations
 

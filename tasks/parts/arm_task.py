@@ -46,7 +46,7 @@ def tool_state(state: State) -> dict[str, Array]:
 
 
 def gripper_motion(low_m: Vector, high_m: Vector, max_rotation_rad: float = 0.0) -> Motion:
-    """Return the motion of an arm with a gripper in a box; a largest yaw of 0 is none at all."""
+    """Return the motion of an arm with a gripper in a box; actions have a yaw if it may be > 0."""
     turns = {"max_rotation_rad": max_rotation_rad} if max_rotation_rad else {}
     return Motion(
         axes=("x", "y", "z", "yaw") if turns else ("x", "y", "z"),
@@ -132,11 +132,11 @@ class ArmTask(ABC):
 
     @abstractmethod
     def _arm_state(self, state: State) -> dict[str, Array]:
-        """Return what a policy observes in any case."""
+        """Return the state that a policy observes with images and without."""
 
     @abstractmethod
     def _scene_state(self, state: State) -> dict[str, Array]:
-        """Return what a policy observes unless it observes images."""
+        """Return the state that a policy observes only without images."""
 
     @abstractmethod
     def is_success(self, truth: Truth) -> bool:

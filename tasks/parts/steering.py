@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from serl.geometry import Quaternion, rotate
+from serl.geometry import Quaternion, conjugate, multiply, rotate
 from serl.motion import Motion
 from serl.types import Action, Array
 
@@ -55,6 +55,12 @@ def yaw(pose: Array) -> float:
     if abs(axis[2]) > 0.8:
         axis = rotate(quaternion, (0.0, 1.0, 0.0))
     return math.atan2(axis[1], axis[0])
+
+
+def tilt_of(pose: Array) -> float:
+    """Return the rotation of a tool about the base's y, rad; 0 while it points down."""
+    _, y, _, w = multiply(quaternion_of(pose), conjugate(DOWN))
+    return math.remainder(2.0 * math.atan2(y, w), 2.0 * math.pi)
 
 
 def rng_at(pose: Array) -> np.random.Generator:

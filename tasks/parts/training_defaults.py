@@ -31,9 +31,9 @@ def from_state(steps: int, required: float | None = 0.9, **agent: Any) -> dict[s
 def from_state_alone(steps: int, required: float | None = 0.9, **agent: Any) -> dict[str, Any]:
     """Return settings for state with which RL improves a clone without any human.
 
-    Sampled actions stay near the mode, or no episode with exploration succeeds; LayerNorm bounds
-    what critics expect of actions that no data covers; cloning fades, as its pull towards slow
-    demonstrations costs success. docs/benchmarks.md has what each was worth on `drawer`.
+    Sampled actions stay near the mode, or no episode with exploration succeeds. LayerNorm bounds
+    the critics' values of actions outside the data. Cloning fades, as its pull towards slow
+    demonstrations costs success. docs/benchmarks.md has the effect of each on `drawer`.
 
     Args:
         steps: number of environment steps.

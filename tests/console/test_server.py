@@ -62,6 +62,7 @@ async def test_a_defect_freezes_neither_the_page_nor_the_answers(
     assert (await heard(page, "progress"))["advice"] == "watch"
 
 
+@served
 async def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates(here: Site) -> None:
     here.backend.shown = {"question": "estop: Enter ends this stop"}
     page = await operator(here)
