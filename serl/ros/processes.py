@@ -210,40 +210,36 @@ def console_processes(
     host: str = "",
     others: Mapping[str, RealArm | None] | None = None,
 ) -> list[ProcessSpec]:
-    """Return the console of an actor, whose STOP goes to the guard of the arm as well.
+    """Return the console of an actor, whose STOP goes to the guards of its arms as well.
 
     With a host, this machine's address in the lab network, it is open to a phone there. The
     `others` are further actors that it shows and stops, each with its real arm if that is not the
-    run's. The STOP of a pair of arms goes to its actor alone, which holds both.
+    run's.
     """
-    arguments: tuple[str, ...] = ("--run", str(run.path), "--actor", actor, "--port", str(port))
-    if (real := arm or arm_of(run)) is not None and not real.is_pair:
-        arguments += ("--profile", real.profile)
+    arguments: tuple[str, ...] = ("--run", str(run.path), "--port", str(port))
     if host:
         arguments += ("--host", host)
-    if (guarded := _guarded_by(run, actor, arm)) is not None:
-        arguments += ("--guard", guarded.namespace, "--latch", str(guarded.latch))
-    for name, other in (others or {}).items():
-        guarded = _guarded_by(run, name, other)
-        place = (guarded.namespace, str(guarded.latch)) if guarded else ("-", "-")
-        real = other or arm_of(run)
-        profile = real.profile if real is not None and not real.is_pair else "-"
-        arguments += ("--other", name, *place, profile)
+    for name, given in {actor: arm, **(others or {})}.items():
+        real = given or arm_of(run)
+        arguments += ("--actor", name)
+        if real is not None and not real.is_pair:
+            arguments += ("--profile", name, real.profile)
+        for guarded_name, guarded in _guarded_by(run, name, given).items():
+            arguments += ("--guard", guarded_name, guarded.namespace, str(guarded.latch))
     return [ProcessSpec("console", "serl.ros.nodes.console", arguments, ends=False, node="console")]
 
 
-def _guarded_by(run: RunFolder, actor: str, arm: RealArm | None) -> GuardedArm | None:
-    """Return an actor's guarded arm: the given one, else the last that it drove, else the run's."""
+def _guarded_by(run: RunFolder, actor: str, arm: RealArm | None) -> dict[str, GuardedArm]:
+    """Return an actor's guarded arms: the given one, else the last that it drove, else the run's.
+
+    Those of a pair have the names that `RealArm.named` gives.
+    """
     note, driven = _arm_note(run, actor), arm or arm_of(run)
-    if driven is not None and driven.is_pair:
-        return None
-    if arm is not None:
-        return arm.guarded
-    if note.exists():
+    if note.exists() and arm is None and (driven is None or not driven.is_pair):
         lines = read_bounded(note, _MAX_NOTE_BYTES).decode(errors="replace").splitlines()
         if len(lines) == 2:  # older versions wrote another format
-            return GuardedArm(lines[0], Path(lines[1]))
-    return arms_behind_guards(run, [actor]).get(actor)
+            return {actor: GuardedArm(lines[0], Path(lines[1]))}
+    return arms_behind_guards(run, [actor], arm)
 
 
 def actor_names(run: RunFolder) -> list[str]:

@@ -103,7 +103,7 @@ def open_console(bench: GuardBench) -> ConsoleAddress:
     bench.start(
         *("console", "-m", "serl.ros.nodes.console", "--run", str(bench.folder)),
         *("--port", "8950", "--actor", LEFT),
-        *("--other", ROBOT, ROBOT, str(bench.latch), "-"),
+        *("--actor", ROBOT, "--guard", ROBOT, ROBOT, str(bench.latch)),
     )
     eventually(lambda: read_address(bench.folder))
     door = read_address(bench.folder)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +21,19 @@ from serl import plugins
 from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.bimanual import Pair
 from serl.errors import SerlError, Silent
+from serl.guard.latch import GuardedArm
 from serl.robot import Robot
 from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
+from serl.ros.people.console_actor import ConsoleActor
+from serl.ros.services import Remote, serve
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 
@@ -201,3 +208,37 @@ def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -
     eventually(lambda: all(" hold " in guards.last(side) for side in guards.beats))
     with pytest.raises(SerlError, match="estop"):
         pair.observe()
+
+
+def test_a_page_stops_the_actor_and_both_guards_and_names_the_arm_that_waits(
+    two: Two, tmp_path: Path
+) -> None:
+    called, refusals = [], {"left": "", "right": ""}
+
+    def estop(place: str) -> str:
+        called.append(place)
+        if refusals.get(place):
+            raise SerlError(refusals[place])
+        return "stopped"
+
+    serve(two.node, "both/estop", partial(estop, "both"))
+    for side in refusals:
+        serve(two.node, f"{side}/guard/estop", partial(estop, side))
+    config = resolve({"task": "handover", "demos": 0})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    arms = {f"both/{side}": GuardedArm(side, tmp_path / side) for side in refusals}
+    page = ConsoleActor(two.node, Remote(two.node, lambda: None), run, "both", arms)
+    try:
+        answer = asyncio.run(page.execute("estop"))
+        assert answer == "left guard: stopped; right guard: stopped; actor: stopped"
+        assert sorted(called) == ["both", "left", "right"]
+        refusals["right"] = "no driver"
+        with pytest.raises(SerlError, match="right guard: no driver; actor: stopped"):
+            asyncio.run(page.execute("estop"))
+        assert sorted(called[3:]) == ["both", "left", "right"]
+        Guards(two).states["left"] = "estop: a person"
+        eventually(lambda: page.state()["question"].startswith("both/left: estop: a person"))
+        with pytest.raises(SerlError, match="the question has changed"):
+            asyncio.run(page.confirm("both/right: the guard is disarmed"))
+    finally:
+        page.close()

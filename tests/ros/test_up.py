@@ -82,12 +82,28 @@ def made(folder: Path, robot: str | None = "sim") -> RunFolder:
 
 
 def described(run: RunFolder, **fields: object) -> list[str]:
+    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
+        0
+    ].arguments
+    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
+        "left/left",
+        "left/right",
+    ]
+    assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, **fields})
     return [spec.name for spec in graph_processes(run, graph)]
 
 
 def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
     run = made(tmp_path)
+    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
+        0
+    ].arguments
+    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
+        "left/left",
+        "left/right",
+    ]
+    assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS})
     expected = [
         *learner_processes(run),
@@ -112,20 +128,29 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert described(run, robots=[real]) == ["learner", "guard-arm"]
     console = {"robot": "left"}
     assert described(run, console=console)[-1] == "console"
-    simulated = ("--guard", "left", "--latch", str(run.path / "guard" / "left.latch"))
+    simulated = ("--guard", "left", "left", str(run.path / "guard" / "left.latch"))
     assert console_processes(run, "left", 8765)[0].arguments[-4:] == simulated
     noted = RealArm("franka", "/left").guarded
-    arguments = ("--guard", "/left", "--latch", str(noted.latch))
+    arguments = ("--guard", "arm", "/left", str(noted.latch))
     assert console_processes(run, "arm", 8765)[0].arguments[-4:] == arguments
     for older in ("/left\n", "", "/left\nlatch\nmore\n"):
         (run.path / "guard" / "left.arm").write_text(older)
         assert console_processes(run, "left", 8765)[0].arguments[-4:] == simulated
     given = RealArm("franka", "/right")
-    arguments = ("--guard", "/right", "--latch", str(given.guarded.latch))
+    arguments = ("--guard", "left", "/right", str(given.guarded.latch))
     assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments
+    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
+        0
+    ].arguments
+    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
+        "left/left",
+        "left/right",
+    ]
+    assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, "console": console})
-    beside = ("--other", "right", "right", str(run.path / "guard" / "right.latch"), "-")
-    assert graph_processes(run, graph)[-1].arguments[-5:] == beside
+    other = ("--actor", "right", "--guard", "right", "right")
+    latch = str(run.path / "guard" / "right.latch")
+    assert graph_processes(run, graph)[-1].arguments[-6:] == (*other, latch)
     alone = made(tmp_path / "alone", None)
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 

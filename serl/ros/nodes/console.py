@@ -3,7 +3,7 @@
 It is not part of the control loop: a page's commands reach the actor as messages, like any node's.
 
     python -m serl.ros.nodes.console --run runs/pick_cube/2026-11-21_10-00-00 --actor actor0 \
-        --guard /left --latch left.latch
+        --guard actor0 /left left.latch
 
 While its node is not active there is no page.
 """
@@ -50,19 +50,19 @@ from serl.system.files import FileLock, checked_name
 from serl.system.supervisor import is_orphaned
 from serl.teleop.mapping import Wish
 
-NONE = "-"
-"""Placeholder for a value of `--other` that an actor does not have."""
-
 _PORTS = 20
 _STATS_S = 4.0
 _LOOK_S = 0.1
 
 
 class ShownActor(NamedTuple):
-    """The name of an actor on the page, its guarded arm, and the profile of a real arm."""
+    """The name of an actor on the page, its guarded arms by name, and the profile of a real arm.
+
+    The arms are those of `serl.ros.real_arm.arms_behind_guards`: two for a pair, or none.
+    """
 
     actor: str
-    arm: GuardedArm | None = None
+    arms: Mapping[str, GuardedArm] = {}
     profile: str = ""
 
 
@@ -185,15 +185,15 @@ class RosConsoleBackend:
 def run(run_folder: Path, port: int, actors: Sequence[ShownActor], host: str = "") -> None:
     """Serve the console until asked to stop; raise `BadInput` if the run already has one."""
     folder = RunFolder.open(run_folder)
-    actor, arm, _ = actors[0]
+    actor, arms, _ = actors[0]
     for each in actors:
         checked_name(each.actor, "actor")
     parameters = {
         "actor": DescribedParameter(actor, "first actor that the page drives"),
         "port": DescribedParameter(port, "first TCP port to try"),
         "guard": DescribedParameter(
-            arm.namespace if arm else "",
-            "namespace of the arm whose guard receives stops; empty without one",
+            " ".join(arm.namespace for arm in arms.values()),
+            "namespaces of the arms whose guards receive stops; empty without one",
         ),
     }
     with (
@@ -273,28 +273,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; the exit code is 2 on bad input, with the reason in one line."""
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.console", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--actor", default="actor0", help="name of the actor")
-    parser.add_argument("--port", type=int, default=PORT, help="first TCP port to try")
-    parser.add_argument("--guard", help="namespace of the arm, if it has a guard")
-    parser.add_argument("--latch", type=Path, help="file of that arm's latch")
-    parser.add_argument("--profile", default="", help="profile of that arm, if it is real")
     parser.add_argument(
-        "--other",
-        nargs=4,
+        "--actor", action="append", help="an actor to show and stop; the first is driven at first"
+    )
+    parser.add_argument("--port", type=int, default=PORT, help="first TCP port to try")
+    parser.add_argument(
+        "--guard",
+        nargs=3,
         action="append",
         default=[],
-        metavar=("ACTOR", "GUARD", "LATCH", "PROFILE"),
-        help="another actor to show and stop; - for a value that it does not have",
+        metavar=("NAME", "NAMESPACE", "LATCH"),
+        help="an arm with a guard: its actor (ACTOR/left or ACTOR/right in a pair), its namespace, "
+        "and the file of its latch",
+    )
+    parser.add_argument(
+        "--profile",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("ACTOR", "PROFILE"),
+        help="profile of an actor's arm, if it is real",
     )
     parser.add_argument("--host", default="", help="address in the lab network, served with TLS")
     options = parser.parse_args(own_arguments(arguments))
-    if (options.guard is None) != (options.latch is None):
-        parser.error("--guard and --latch: both, or none")
-    arm = None if options.guard is None else GuardedArm(options.guard, options.latch)
-    actors = [ShownActor(options.actor, arm, options.profile)]
-    for name, guard, latch, profile in options.other:
-        other = None if guard == NONE else GuardedArm(guard, Path(latch))
-        actors.append(ShownActor(name, other, "" if profile == NONE else profile))
+    names = options.actor or ["actor0"]
+    arms: dict[str, dict[str, GuardedArm]] = {name: {} for name in names}
+    for name, namespace, latch in options.guard:
+        actor = name.partition("/")[0]
+        if actor not in arms:
+            parser.error(f"--guard {name}: expected one of {', '.join(names)}")
+        arms[actor][name] = GuardedArm(namespace, Path(latch))
+    profiles = dict(options.profile)
+    actors = [ShownActor(name, arms[name], profiles.get(name, "")) for name in names]
     return run_node(lambda: run(options.run, options.port, actors, options.host))
 
 

@@ -45,8 +45,9 @@ class ConsoleActor:
         remote: calls services with signatures.
         run: folder of the run.
         name: name of the actor.
-        arm: the actor's arm behind a guard; None for a simulation in the actor's process.
-        profile: profile of that arm, by name or file, if it is real.
+        arms: the actor's arms behind guards by name, see `serl.ros.real_arm.arms_behind_guards`;
+            none for a simulation in the actor's process.
+        profile: profile of the arm, by name or file, if it is a real one.
 
     Attributes:
         name: name of the actor.
@@ -60,7 +61,7 @@ class ConsoleActor:
         remote: Remote,
         run: RunFolder,
         name: str,
-        arm: GuardedArm | None,
+        arms: Mapping[str, GuardedArm],
         profile: str = "",
     ) -> None:
         self.name, self.is_secondary, self._profile = name, False, profile
@@ -80,14 +81,14 @@ class ConsoleActor:
         self._task = make_task(run.config)
         motion = self._task.config.motion
         self._motion = within_workspace(motion, load_robot(profile)) if profile else motion
-        self._guard: Any = None
-        self._supervised: SupervisedArm | None = None
-        if arm is not None:
+        self._supervised = [SupervisedArm(node, remote, run, *each) for each in arms.items()]
+        self._guards: dict[str, Any] = {}
+        for arm_name, arm in arms.items():
             service = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
-            self._guard = node.handle.create_client(Trigger, service)
-            self._supervised = SupervisedArm(node, remote, run, name, arm)
+            side = arm_name.partition("/")[2]
+            self._guards[f"{side} guard".strip()] = node.handle.create_client(Trigger, service)
         self._pictures = Pictures(
-            self._source(node, arm),
+            self._source(node, next(iter(arms.values()), None)),
             lambda: self._control.get("attended") == "1",
             lambda: self.is_secondary,
         )
@@ -107,24 +108,25 @@ class ConsoleActor:
         self._hand.send(operator_input)
 
     async def execute(self, command: str) -> str:
-        """Call the actor's service of this name; a stop goes to the arm's guard as well.
+        """Call the actor's service of this name; a stop goes to the guards of its arms as well.
 
         Raises:
-            SerlError: the order was not carried out, or the arm's guard did not stop it.
+            SerlError: the order was not carried out, or a guard did not stop its arm.
         """
         if command == _RELEASE:
             order, service = self._remote.order, f"{self.name}/{_RELEASE}"
             return await asyncio.to_thread(order, service, self._key, _ANSWER_S)
-        if command != "estop" or self._guard is None:
+        if command != "estop" or not self._guards:
             return await _call(self._clients[command], "the actor")
-        guarded, acting = await asyncio.gather(
-            _call(self._guard, "the guard"),
+        *guarded, acting = await asyncio.gather(
+            *(_call(client, f"the {name}") for name, client in self._guards.items()),
             _call(self._clients[command], "the actor"),
             return_exceptions=True,
         )
-        answers = f"guard: {guarded}; actor: {acting}"
-        if isinstance(guarded, BaseException):  # a hold by the actor does not stop the arm
-            raise SerlError(answers)
+        each = [*zip(self._guards, guarded, strict=True), ("actor", acting)]
+        answers = "; ".join(f"{name}: {answer}" for name, answer in each)
+        if any(isinstance(answer, BaseException) for answer in guarded):
+            raise SerlError(answers)  # a hold by the actor does not stop an arm
         return answers
 
     async def stop_secondary(self) -> str:
@@ -134,7 +136,7 @@ class ConsoleActor:
             SerlError: it was not stopped.
         """
         absent = not (self.is_fresh or self._clients["estop"].service_is_ready())
-        if self._guard is None and absent:
+        if not self._guards and absent:
             return "does not run"
         return await self.execute("estop")
 
@@ -144,9 +146,11 @@ class ConsoleActor:
         Raises:
             SerlError: the guard refuses, or its question has changed.
         """
-        if self._supervised is None or not self._supervised.guard_word():
+        asked = self._asked()
+        if asked is None:
             raise SerlError("there is no question to confirm")
-        return await asyncio.to_thread(self._supervised.answer, question)
+        prefix = self._named(asked, "")
+        return await asyncio.to_thread(asked.answer, question.removeprefix(prefix))
 
     def crop(self, camera: str, crop: Crop) -> str:
         """Write a camera's crop to the arm's file; raises as `write_crop`."""
@@ -196,11 +200,18 @@ class ConsoleActor:
 
     def _question(self) -> dict[str, str]:
         """Return the guard's question, the order that answers it, and why it would be refused."""
-        supervised = self._supervised
-        if supervised is None or not (word := supervised.guard_word()):
+        if (asked := self._asked()) is None:
             return {"question": "", "yes": "", "not_now": ""}
-        question = supervised.question()
-        return {"question": question, "yes": word, "not_now": supervised.hindrance()}
+        question = self._named(asked, asked.question())
+        return {"question": question, "yes": asked.guard_word(), "not_now": asked.hindrance()}
+
+    def _asked(self) -> SupervisedArm | None:
+        """Return the arm whose guard has a question: the first where an answer can succeed."""
+        asking = [arm for arm in self._supervised if arm.guard_word()]
+        return min(asking, key=lambda arm: bool(arm.hindrance()), default=None)
+
+    def _named(self, arm: SupervisedArm, text: str) -> str:
+        return f"{arm.name}: {text}" if len(self._supervised) > 1 else text
 
     def pictures(self) -> list[Picture]:
         """Return the newest pictures of the arm's cameras, or of the simulated scene."""

@@ -91,7 +91,7 @@ class GuardBench(GuardProcesses):
         folder = str(self.folder)
         self.start(
             *("console", "-m", "serl.ros.nodes.console", "--run", folder, "--actor", ROBOT),
-            *("--port", "8970", "--guard", ROBOT, "--latch", str(self.latch)),
+            *("--port", "8970", "--guard", ROBOT, ROBOT, str(self.latch)),
         )
 
     def start_reader(self) -> None:
