@@ -17,10 +17,9 @@ from serl.agent import Agent
 from serl.errors import BadInput, SpecMismatch
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
 from serl.log.metrics import FILE, read_metrics
-from serl.runs.config import TrainConfig, resolve
+from serl.runs.config import TrainConfig
 from serl.runs.deployment import load_agent, one_part
 from serl.runs.folder import CONFIG, RunFolder
-from serl.runs.task_setup import make_task
 from serl.specs import Spec
 from serl.system.settings_file import merge
 from serl.task import SimulatedTask, Task
@@ -309,21 +308,14 @@ def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options
     Args:
         task: name of a task, path of a .py file, or a task, such as `TrainedPolicy.task`.
         observe: "state" or "pixels"; that of a given task is its own.
-        **options: `render_mode` and `image_size` of `serl.gymnasium_env.TaskEnv`, and
-            `task_config`, overrides of the configuration of a task that is given by its name.
+        **options: of `serl.gymnasium_env.TaskEnv`, such as `render_mode` or `task_config`.
 
     Raises:
         BadInput: no such task, or a wrong setting.
     """
     from serl.gymnasium_env import TaskEnv
 
-    overrides = options.pop("task_config", {})
-    if isinstance(task, str | Path):
-        layer = {"task": str(task), "observe": observe, "task_config": overrides}
-        task = make_task(resolve(layer))
-    elif overrides:
-        raise BadInput("task_config: expected the name of a task to configure, got a task")
-    return TaskEnv(task, **options)
+    return TaskEnv(str(task) if isinstance(task, Path) else task, observe=observe, **options)
 
 
 def missing(error: ImportError, extra: str) -> BadInput:

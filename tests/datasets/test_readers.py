@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_demonstrations_that_lerobot_wrote_are_imported(tmp_path: Path) -> None:
     spec = pixel_spec()
     episodes = record(tmp_path / "recording", spec)
     steps = [step for episode in episodes for step in episode.steps]
-    rows = {
+    rows: dict[str, Any] = {
         "observation.state": np.stack([spec.observation.flatten(s.observation) for s in steps]),
         "action": np.stack([step.action for step in steps]),
     }
