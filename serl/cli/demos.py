@@ -62,7 +62,7 @@ def import_file(options: argparse.Namespace) -> int:
     )
     if limits := getattr(made, "time_limits", 0):
         print(f"{limits} ends without a reward were imported as time limits")
-    print("actions were imported unchanged; check that scale and frame are those of the task:")
+    print("check that scale and frame of the actions are those of the task:")
     print(f"  {task.config.motion.meaning}, axes {task.config.action_spec.unit}")
     return DONE
 

@@ -102,8 +102,9 @@ def _buffer(episode: EpisodeArrays, spec: Spec) -> EpisodeBuffer:
 def read(folder: Path) -> Dataset:
     """Open a data set of minari, of serl or of others: the folder itself or one above it.
 
-    A foreign episode counts as a success if it terminated with a positive reward, or if an entry of
-    its info "success" is true.
+    Foreign actions are mapped from the bounds of their space to [-1, 1]. A foreign episode counts
+    as a success if it terminated with a positive reward, or if an entry of its info "success" or
+    "is_success" is true.
 
     Raises:
         BadInput: the folder holds no data set, or several.
@@ -138,20 +139,30 @@ def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
         seen = {name.rpartition("/")[2]: rows for name, rows in _flat(episode.observations).items()}
         infos = episode.infos or {}
         if own:
+            actions = np.asarray(episode.actions)
             success, reason = bool(result["success"]), str(result["reason"])
         else:
-            judged = np.asarray(infos.get("success", False)).any()
+            actions = _scaled(episode.actions, dataset.action_space)
+            judged = any(np.any(infos.get(name, False)) for name in ("success", "is_success"))
             success = bool(judged or (terminated and episode.rewards[-1] > 0))
             reason = success_reason(success, terminated)
         yield EpisodeArrays(
             seen,
-            np.asarray(episode.actions),
+            actions,
             np.asarray(episode.rewards, np.float64),
             terminated,
             success,
             reason,
             **_more(infos) if own else {},
         )
+
+
+def _scaled(actions: Values, space: Any) -> Values:
+    """Map actions from the bounds of their space, where it has some, to [-1, 1]."""
+    if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
+        return np.asarray(actions)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return 2.0 * (np.asarray(actions) - low) / (high - low) - 1.0
 
 
 def _flat(tree: Any, prefix: str = "") -> Mapping[str, Values]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import h5py
 import minari
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from minari.data_collector import EpisodeBuffer
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format, robomimic_format
@@ -194,6 +197,38 @@ def test_minari_reads_its_data_set(
         assert after.truncations.tolist() == [step.truncated for step in before.steps]
         assert after.rewards.tolist() == [step.reward for step in before.steps]
     assert dataset.action_space.shape == (5,)
+
+
+def test_actions_of_a_minari_data_set_are_scaled_from_the_bounds_of_their_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    torque = np.array([[-2.0], [0.5], [2.0]], np.float32)
+    buffers = [
+        EpisodeBuffer(
+            observations=np.zeros((4, 3), np.float32), actions=torque, rewards=np.zeros(3),
+            terminations=np.zeros(3, bool), truncations=np.arange(3) == 2,
+            infos={"is_success": upright},
+        )
+        for upright in (np.arange(4) == 3, np.zeros(4, bool))
+    ]  # fmt: skip
+    with warnings.catch_warnings(action="ignore"):  # about authors that there are not
+        minari.create_dataset_from_buffers(
+            "lab/pendulum-v0",
+            buffers,
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            data_format="hdf5",
+        )
+    words = ["demos", "import", str(tmp_path / "minari"), "--task", "gymnasium:Pendulum-v1"]
+    assert main([*words, "--out", str(tmp_path / "demos")]) == 0
+    spec = make_spec(make_task(resolve({"task": "gymnasium:Pendulum-v1"})))
+    for folder, success in (("demos", True), ("demos/failures", False)):
+        (path,) = episode_paths(tmp_path / folder)
+        episode = read_episode(path, spec)
+        assert [float(step.action[0]) for step in episode.steps] == [-1.0, 0.25, 1.0]
+        assert episode.success == success
 
 
 def test_a_robomimic_file_has_its_groups(recording: Recording, exported: Path) -> None:
