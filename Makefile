@@ -46,7 +46,7 @@ bench: .venv/ready-bench
 	done
 	if [ "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-soak: .venv/ready
+soak: .venv/ready-bench
 	.venv/bin/pytest -m slow
 
 # The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.
@@ -98,8 +98,8 @@ clean:
 	touch $@
 
 .venv/ready-bench: .venv/ready
-	@echo "adding the packages that only make bench needs"
-	$(PIP) -e '.[bench]'
+	@echo "adding the packages that only make bench and make soak need"
+	$(PIP) -e '.[bench,wandb]'
 	touch $@
 
 .venv/ready-docs: .venv/ready
