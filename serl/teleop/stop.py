@@ -35,10 +35,13 @@ class StopLatch:
         inactive: reason why the process is inactive; empty while it is active. Set by the lifecycle
             manager only; neither `release` nor `resume` changes it.
         paused: reason of the pause; empty when there is none.
+        beat: called every 20 ms by methods that block. An arm sends its guard heartbeats meanwhile:
+            the guard takes their end for the loss of the operator, and disarms after a minute.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.beat: Callable[[], object] = lambda: None
         self.paused = self.inactive = ""
         self.stopped = read_stop(path)
         self._lock = threading.Lock()  # a stop during a release must not be lost
@@ -89,6 +92,7 @@ class StopLatch:
         For use between two steps: an episode that is stopped has to end first.
         """
         while (self.inactive or self.paused) and not self.stopped and not is_ending():
+            self.beat()
             time.sleep(period_s)
         return is_ending()
 
@@ -99,6 +103,7 @@ class StopLatch:
         """
         held = bool(self.reason)
         while self.reason and not is_ending():
+            self.beat()
             time.sleep(period_s)
         return held
 

@@ -276,7 +276,7 @@ def _driven_arm(
     if config.robot is None:
         return DrivenArm(plugins.make_simulation(make_task(config)))
     arm = make_arm(node, folder, name, epoch, config)
-    arm.silence_s = people.silence_s
+    arm.silence_s, people.hold.beat = people.silence_s, arm.beat
     clock = WallClock(make_task(config).config.rate_hz, arm.beat)
     return DrivenArm(arm, clock, simulated=not is_real(config.robot))
 

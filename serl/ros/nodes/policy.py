@@ -147,7 +147,7 @@ class _DeploymentSite(Site):
         self._clock: Clock
         if config.robot:
             self.robot = make_arm(node, folder, name, self._epoch)
-            self.robot.silence_s = people.silence_s
+            self.robot.silence_s, people.hold.beat = people.silence_s, self.robot.beat
             self._clock = WallClock(rate_hz, self.robot.beat)
         else:
             self.robot = plugins.make_simulation(self._task)

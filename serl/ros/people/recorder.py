@@ -91,6 +91,7 @@ def arm_station(
             check()
             return node.stopping
 
+        human_input.hold.beat = arm.beat
         station = Station(arm, human_input.hold, stopping)
         begun = False
 

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from serl.errors import NeedsPerson, Silent
 from serl.loop import Observer
 from serl.ros.arm.station import Station
-from serl.ros.nodes import policy
-from serl.ros.nodes.actor import _NodeSite
+from serl.ros.nodes import actor, policy
+from serl.ros.nodes.actor import _driven_arm, _NodeSite
 from serl.ros.nodes.policy import _DeploymentSite
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -158,4 +158,16 @@ def test_a_deployment_watches_the_cameras_of_a_real_arm(make: Make, real: bool) 
     assert (bench.site.starts is None) == bench.site.leaves_the_scene == real
     if real:
         assert actor.robot.silence_s() == 0.3
+        assert bench.people.hold.beat == actor.robot.beat
         assert notice_frozen_camera(actor.observers)
+
+
+def test_an_arm_of_a_training_sends_heartbeats_while_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people: Any = People(tmp_path)
+    arm, unused = FakeCameraArm(), cast(Any, None)
+    monkeypatch.setattr(actor, "make_arm", lambda *arguments: arm)
+    config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})
+    assert _driven_arm(unused, unused, config, "actor0", 1, people).robot is arm
+    assert people.hold.beat == arm.beat
