@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl import plugins
 from serl.arm_profile import load_robot, write_robot
+from serl.errors import SerlError
 from serl.guard.config import GuardState
 from serl.guard.latch import LatchFile
+from serl.ros.arm import guard_client
 from serl.ros.arm.guard_client import GuardClient
+from serl.ros.arm.guard_topics import GUARD_STATE
+from serl.ros.arm.topics import of_robot
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
-from serl.ros.testing.processes import eventually
+from serl.ros.testing.processes import LIMIT_S, eventually
 from serl.runs.guard_setup import ArmNamespace, guard_arguments, place_of, workspace_guard
 from serl.workspace import Workspace
 
@@ -57,6 +63,37 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
         assert said == ""
         processes.processes.clear()
     assert LatchFile(latch).read()[0] is GuardState.ESTOP, "the latch is beside the profile"
+
+
+def test_a_guard_that_refuses_after_an_emergency_stop_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard_client, "_AGE_S", 60.0)
+    monkeypatch.setattr(guard_client, "_LIMIT_S", 0.2)
+    state = "estop: pressed"
+    with RosNode("looker", tmp_path, local=True) as node:
+        guard = GuardClient(node, "sim", Remote(node, lambda: None))
+        reports = node.publisher(of_robot(GUARD_STATE, "sim"))
+        node.every(0.02, lambda: reports.publish(DiagnosticStatus(message=state)))
+        eventually(lambda: guard.feed.is_fresh)
+        refused: list[str] = []
+
+        def take() -> None:
+            try:
+                guard.take()
+            except SerlError as error:
+                refused.append(str(error))
+
+        monkeypatch.setattr(guard, "_order", lambda name: f"{name}: pose is stale")
+        taking = threading.Thread(target=take)
+        taking.start()
+        taking.join(0.5)
+        assert taking.is_alive(), "a person has to end the stop"
+        state = "disarmed"
+        taking.join(LIMIT_S)
+        node.stopping = True
+        taking.join()
+    assert refused == ["sim: the guard does not take the arm: arm: pose is stale"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,7 +143,7 @@ class GuardClient:
             if report is not None and report.has_arm:
                 return
             if report is not None and report.state is GuardState.ESTOP:
-                deadline_s = math.inf
+                deadline_s = time.monotonic() + _LIMIT_S  # counted from its end
                 if not warned:
                     logger.warning("%s: emergency stop: a person has to end it", self._robot)
                 warned = True
