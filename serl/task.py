@@ -90,6 +90,8 @@ class TaskConfig(BaseModel):
     can_reset: ClassVar[bool] = False
     hard: ClassVar[Mapping[str, Any]] = {}
     """Settings of this task that the preset "hard" adds: its tolerances in a lab."""
+    practice: ClassVar[Mapping[str, Any]] = {}
+    """Overrides, for this task, of the training settings of the preset "practice"."""
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +28,7 @@ from serl.tasks.parts.arm_task import (
     tool_state,
 )
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar
-from serl.tasks.parts.training_defaults import from_pixels, from_state_alone
+from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation
 
 _TRAVEL_M = 0.16
@@ -59,6 +59,17 @@ class DrawerConfig(TaskConfig):
     spread_m: tuple[Length, Length, Length] = (0.03, 0.06, 0.03)
     open_m: float = Field(0.10, gt=0, lt=_TRAVEL_M)
     hold_steps: int = Field(3, ge=1, le=1000)
+    practice: ClassVar[Mapping[str, Any]] = {
+        "steps": 8000,
+        "agent": {
+            "initial_std": 0.1,
+            "bc_warm_start": 1500,
+            "bc_weight": 0.3,
+            "bc_final_weight": 0.0,
+            "bc_steps": 2000,
+        },
+        "learner": {"warm_up": 1500, "imitate_successes": False},
+    }
 
 
 class Drawer(ArmTask):
@@ -114,8 +125,8 @@ class Drawer(ArmTask):
         return _Expert(truth, self.config.motion, seed)
 
     def training_defaults(self) -> Mapping[str, Any]:
-        """Return tuned settings: RL improves a policy cloned from 10 or 20 demonstrations."""
-        return from_pixels(10_000) if self.config.observe == "pixels" else from_state_alone(8000)
+        """Return tuned settings: RL improves a policy cloned from 20 demonstrations."""
+        return from_pixels(10_000) if self.config.observe == "pixels" else from_state(5000)
 
     def _place(self, rng: np.random.Generator) -> Placement:
         spread = np.array(self.config.spread_m)

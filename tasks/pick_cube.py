@@ -72,6 +72,10 @@ class PickCubeConfig(TaskConfig):
     max_yaw_rad: float = Field(0.6, ge=0, le=math.pi)
     lift_m: float = Field(0.10, gt=0, le=1)
     hold_steps: int = Field(5, ge=1, le=1000)
+    practice: ClassVar[Mapping[str, Any]] = {
+        "steps": 30_000,
+        "agent": {"initial_std": 0.1, "bc_steps": 15_000},
+    }
 
     @model_validator(mode="after")
     def _check_field(self) -> Self:

@@ -275,6 +275,7 @@ def make_replay(
         folder=folder if capacity * size > settings.memory_bytes else None,
         encoder=encoder,
         stacked=config.agent.frames,
+        imitate_successes=settings.imitate_successes,
     )
 
 

@@ -116,7 +116,8 @@ class TrainConfig(BaseModel):
             "hard" trains under a lab's conditions: a person's demonstrations and help, and a
             camera's errors.
             "practice" trains without a human from 10 demonstrations like a person's, and compares
-            the result with a clone of them.
+            the result with a clone of them; from state with the settings of
+            `serl.runs.recipes.PRACTICE` and the task's own `practice`.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
         recipe: settings of a published agent that replace the task's tuned ones; see

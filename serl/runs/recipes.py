@@ -1,4 +1,7 @@
-"""Published agents as named settings, for comparisons: `serl train TASK --recipe hil_serl`."""
+"""Settings of the learner: published agents for comparisons, and practice without a human.
+
+`serl train TASK --recipe hil_serl` selects a published agent, `--preset practice` practice.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,33 @@ _HIL_SERL: dict[str, Any] = {
         "publish_every": 50,
     },
 }
+
+PRACTICE: Mapping[str, Any] = {
+    "steps": 20_000,
+    "agent": {
+        "hidden": (128, 128),
+        "layer_norm": True,
+        "actor_hidden": (256, 256),
+        "actor_activation": "tanh",
+        "actor_layer_norm": False,
+        "return_bounds": (0.0, 1.0),
+        "initial_std": 0.03,
+        "temperature": 1e-5,
+        "temperature_learning_rate": 0.0,
+        "bc_warm_start": 5000,
+        "bc_weight": 1.0,
+        "bc_final_weight": 0.1,
+        "bc_steps": 10_000,
+    },
+    "learner": {"warm_up": 500, "n_step": 3, "imitate_successes": True},
+}
+"""Settings for practice without a human, from state; they replace a task's tuned ones.
+
+A clone of the demonstrations acts first, with little noise, and is cloned further from its own
+successes; meanwhile the critics learn its values. Only then does the policy follow the critics, and
+cloning loses weight, as its pull towards slow demonstrations costs success. LayerNorm bounds what
+critics expect of actions that no data covers. docs/benchmarks.md has the effect of each part.
+"""
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {"hil_serl": _HIL_SERL}
 """Settings by name of the recipe; they replace a task's tuned ones.

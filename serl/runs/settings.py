@@ -26,7 +26,7 @@ from serl.runs.guard_setup import guarded_arms
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import without_unknown
 from serl.runs.real_arm import check_trainable, tuned_settings
-from serl.runs.recipes import RECIPES
+from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.reward_data import with_labelled
 from serl.runs.scene_reset import check_reset
 from serl.runs.task_setup import (
@@ -81,6 +81,8 @@ def _resolve_layers(
     tuned = without_unknown(tuned_settings(requested, task_made), requested)
     if requested.preset == "hard":
         tuned = merge(tuned, {"task_config": type(task_made.config).hard})
+    if requested.preset == "practice" and not task_made.config.policy_views:
+        tuned = merge(merge(tuned, PRACTICE), type(task_made.config).practice)
     alone = _of_arm(requested.robot)
     robot = requested.robot and plugins.absolute(requested.robot)
     kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)

@@ -42,6 +42,8 @@ class LearnerConfig(BaseModel):
         memory_bytes: size of the images above which they are stored in a file in the run's folder.
         prior_share: share of each batch drawn from demonstrations and human steps; the rest is
             drawn from steps taken online, those of humans included.
+        imitate_successes: successful episodes of the policy alone join the demonstrations when they
+            end: they are cloned, and drawn as such (self-imitation).
         n_step: largest length of the returns, which end where a takeover begins or ends.
         crop_px: largest random shift of the images of a batch, in pixels.
         prefetch: draw the next batch while an update runs, from the same records as otherwise; None
@@ -59,6 +61,7 @@ class LearnerConfig(BaseModel):
     image_bytes: int = Field(64 << 30, ge=1)
     memory_bytes: int = Field(6 << 30, ge=0)
     prior_share: float = Field(0.5, ge=0, le=1)
+    imitate_successes: bool = False
     n_step: int = Field(1, ge=1, le=100)
     crop_px: int = Field(4, ge=0, le=7)
     prefetch: bool | None = None

@@ -31,7 +31,9 @@ class Replay:
     held the arm and nothing was executed. Equal records in an equal order give equal contents. With
     an `encoder`, frames are stored and sampled as features, and not shifted. Sampled images are the
     last `stacked` ones of their episode, as in `FrameStack`; a transition of which one was
-    overwritten is not sampled.
+    overwritten is not sampled. With `imitate_successes` (self-imitation, Oh et al. 2018, arXiv
+    1806.05635), a success of the policy alone counts as a demonstration from its `End` on, in
+    batches and for cloning, until the ring overwrites it.
 
     Attributes:
         capacity: number of slots, demonstrations included.
@@ -52,10 +54,11 @@ class Replay:
         folder: Path | None = None,
         encoder: FrameEncoder | None = None,
         stacked: int = 1,
+        imitate_successes: bool = False,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
-        self.capacity = capacity
+        self.capacity, self._imitates = capacity, imitate_successes
         self._state = np.zeros((capacity, self._observation.state_size), np.float32)
         cameras = self._observation.images
         self._frames = (
@@ -112,13 +115,15 @@ class Replay:
             self._enter(record, stream, opens)
         if isinstance(record, End):
             discarded = record.reason is EndReason.DISCARDED
+            if self._imitates and record.success and not discarded:
+                self._imitate(stream)
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
         """Sample `n` transitions: `prior_share` from prior data, the rest from online data.
 
-        Prior data are demonstrations and steps of humans; online data are all steps but those of
-        demonstrations, so that steps of humans are in both, as in HIL-SERL. Uniform within each,
+        Prior data are demonstrations, steps of humans and imitated successes; online data are all
+        steps but those of demonstrations: the others are in both, as in HIL-SERL. Uniform in each,
         with replacement (Ball et al. 2023, RLPD). The two alternate, so that equal parts of the
         batch hold equal shares. While one of them is empty, all are drawn from the other.
 
@@ -256,6 +261,18 @@ class Replay:
                 self._prior_slots.remove(slot)
             if self._ring_start is not None and slot >= self._ring_start:
                 self._online_slots.remove(slot)
+
+    def _imitate(self, stream: Stream) -> None:
+        """Add the steps of an ended episode to the prior data, unless a human drove one of them."""
+        slots = [
+            slot
+            for slot, written, _ in self._newest[stream].slots
+            if self._written[slot] == written and self._successor[slot] != _NONE
+        ]
+        if not self._prior[slots].any():
+            self._prior[slots] = True
+            for slot in slots:
+                self._prior_slots.add(slot)
 
     def _forget_since(self, stream: Stream, since_s: float) -> None:
         """Remove an ended episode's steps issued since a time from sampling; counts stay."""

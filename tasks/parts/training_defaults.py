@@ -28,26 +28,6 @@ def from_state(steps: int, required: float | None = 0.9, **agent: Any) -> dict[s
     }
 
 
-def from_state_alone(steps: int, required: float | None = 0.9, **agent: Any) -> dict[str, Any]:
-    """Return settings for state with which RL improves a clone without any human.
-
-    Sampled actions stay near the mode, or no episode with exploration succeeds. LayerNorm bounds
-    the critics' values of actions outside the data. Cloning fades, as its pull towards slow
-    demonstrations costs success. docs/benchmarks.md has the effect of each on `drawer`.
-
-    Args:
-        steps: number of environment steps.
-        required: share of the final trials that must succeed; None for any.
-        agent: further settings of the agent for the task.
-    """
-    exploring = {"initial_std": 0.1, "temperature": 1e-5, "temperature_learning_rate": 0.0}
-    networks = {"layer_norm": True, "actor_layer_norm": False}
-    actor = {"actor_hidden": (256, 256), "actor_activation": "tanh"}
-    fading = {"bc_warm_start": 1500, "bc_final_weight": 0.0, "bc_steps": 2000}
-    tuned = from_state(steps, required, **{**exploring, **networks, **actor, **fading, **agent})
-    return tuned | {"learner": {"warm_up": 1500, "n_step": 3}}
-
-
 def from_state_at_length(steps: int, **agent: Any) -> dict[str, Any]:
     """Return settings for state and tasks of dozens of steps: grasp, carry, let go.
 

@@ -9,7 +9,7 @@ import pytest
 from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData
 from serl.runs.config import PRESETS, TrainConfig, parse_overrides, resolve
-from serl.runs.recipes import RECIPES
+from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_demonstrated_task, make_task
 from serl.system.settings_file import checked, leaves, merge, parse_yaml, read_yaml
@@ -49,10 +49,29 @@ def test_presets_are_those_that_can_be_selected() -> None:
         resolve({"preset": "harder"})
 
 
-def test_practice_has_few_demonstrations_of_a_person_a_clone_and_no_help() -> None:
-    config = run_settings("drawer", {"preset": "practice"}, {"seed": 1})
+@pytest.mark.parametrize("task", ["pick_cube", "peg_insertion", "handover"])
+def test_practice_has_few_demonstrations_no_help_a_clone_and_its_own_learner(task: str) -> None:
+    config = run_settings(task, {"preset": "practice"}, {"seed": 1})
     assert (config.demonstrator, config.demos, config.intervention) == ("human", 10, "none")
     assert config.baseline == "clone"
+    found = dict(leaves(config.model_dump()))
+    asked = dict(leaves(merge(PRACTICE, type(make_task(config).config).practice)))
+    assert {key: found[key] for key in asked} == asked
+    given = {"preset": "practice", "agent": {"initial_std": 0.2}}
+    agent = run_settings(task, given, {}).agent
+    assert isinstance(agent, SACConfig)
+    assert (agent.initial_std, agent.bc_warm_start) == (0.2, 5000)
+    assert (
+        run_settings(task, given, {"recipe": "hil_serl"}).agent.model_dump()["bc_warm_start"] == 0
+    )
+
+
+def test_practice_from_pixels_keeps_the_learner_of_the_task() -> None:
+    practised, tuned = (
+        run_settings("pick_cube", {"observe": "pixels"}, asked)
+        for asked in ({"preset": "practice"}, {})
+    )
+    assert (practised.agent, practised.learner) == (tuned.agent, tuned.learner)
 
 
 @pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion", "timing_belt"])

@@ -74,7 +74,8 @@ class Plan:
         if self.ending != "broken off":
             seen = size - (self.ending == FAULT)  # the last step's own, as nothing came after it
             reason, fault = parse_reason(REASONS.get(self.ending, self.ending))
-            yield End(self.key(size), frame(self.first + seen), False, reason, 0.0, 0.0, fault)
+            success = self.ending == "terminated"
+            yield End(self.key(size), frame(self.first + seen), success, reason, 0.0, 0.0, fault)
 
     def key(self, index: int) -> Key:
         return Key("run", self.actor, self.epoch, self.number, index)

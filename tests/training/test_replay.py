@@ -287,6 +287,27 @@ def test_demonstrations_stay_out_of_the_online_part_of_a_batch() -> None:
     assert len(replay) == len(replay.states())
 
 
+def test_a_success_of_the_policy_alone_counts_as_a_demonstration_until_it_is_overwritten() -> None:
+    policy, human = ActionSource.POLICY, ActionSource.HUMAN
+    replay = Replay(SPEC, 14, GAMMA, n_step=3, imitate_successes=True)
+    fill(replay, plan(human, first=50), prior=True)
+    fill(replay, plan(policy, policy, ending="terminated", first=1))
+
+    def prior() -> set[int]:
+        batch = replay.sample(400)
+        return {int(name) for name in batch.action[batch.prior, 0]}
+
+    assert prior() == {50, 1, 2}
+    assert {1, 2} <= {int(name) for name in replay.sample(400, 0.0).action[:, 0]}, "still online"
+    fill(replay, plan(policy, policy, first=10, number=1))
+    fill(replay, plan(policy, human, ending="terminated", first=20, number=2))
+    assert prior() == {50, 1, 2, 21}, "neither failures nor successes with help"
+    fill(replay, plan(*[policy] * 6, first=30, number=3))
+    assert prior() == {50, 21}
+    plain = fill(Replay(SPEC, 14, GAMMA), plan(policy, ending="terminated"))
+    assert not plain.sample(8).prior.any()
+
+
 def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
     alone = fill(Replay(SPEC, 100, GAMMA), plan(ActionSource.POLICY))
     assert not alone.sample(8).prior.any()
