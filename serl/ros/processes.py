@@ -232,7 +232,7 @@ def console_processes(
 def _guarded_by(run: RunFolder, actor: str, arm: RealArm | None) -> dict[str, GuardedArm]:
     """Return an actor's guarded arms: the given one, else the last that it drove, else the run's.
 
-    Those of a pair have the names that `RealArm.named` gives.
+    Those of a pair have the names that `RealArm.named` gives; the last driven pair is not known.
     """
     note, driven = _arm_note(run, actor), arm or arm_of(run)
     if note.exists() and arm is None and (driven is None or not driven.is_pair):

@@ -53,12 +53,10 @@ _HIL_SERL: dict[str, Any] = {
 PRACTICE: Mapping[str, Any] = {
     "steps": 20_000,
     "agent": {
-        "hidden": (128, 128),
         "layer_norm": True,
         "actor_hidden": (256, 256),
         "actor_activation": "tanh",
         "actor_layer_norm": False,
-        "return_bounds": (0.0, 1.0),
         "initial_std": 0.03,
         "temperature": 1e-5,
         "temperature_learning_rate": 0.0,
@@ -71,10 +69,10 @@ PRACTICE: Mapping[str, Any] = {
 }
 """Settings for practice without a human, from state; they replace a task's tuned ones.
 
-A clone of the demonstrations acts first, with little noise, and is cloned further from its own
-successes; meanwhile the critics learn its values. Only then does the policy follow the critics, and
+A clone acts first, with little noise; it is cloned further from the demonstrations and its own
+successes, while the critics learn its values. Only then does the policy follow the critics, and
 cloning loses weight, as its pull towards slow demonstrations costs success. LayerNorm bounds what
-critics expect of actions that no data covers. docs/benchmarks.md has the effect of each part.
+critics expect of actions that no data covers. docs/benchmarks.md has the measured effects.
 """
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {"hil_serl": _HIL_SERL}

@@ -81,8 +81,9 @@ def _resolve_layers(
     tuned = without_unknown(tuned_settings(requested, task_made), requested)
     if requested.preset == "hard":
         tuned = merge(tuned, {"task_config": type(task_made.config).hard})
-    if requested.preset == "practice" and not task_made.config.policy_views:
-        tuned = merge(merge(tuned, PRACTICE), type(task_made.config).practice)
+    if requested.preset == "practice" and not (name or task_made.config.policy_views):
+        practice = merge(PRACTICE, type(task_made.config).practice)
+        tuned = merge(tuned, without_unknown(practice, requested))
     alone = _of_arm(requested.robot)
     robot = requested.robot and plugins.absolute(requested.robot)
     kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)
@@ -102,6 +103,10 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
 def _check_settings(config: TrainConfig) -> list[Spec]:
     """Return the spec of the run, or of each of its stages; raise `BadInput` if it cannot run."""
     check_wandb(config.log.wandb)
+    if config.learner.imitate_successes and config.reward.kind == "vice":
+        raise BadInput(
+            "learner.imitate_successes: not with --reward.kind vice, which needs failures"
+        )
     for each in (config, *stage_configs(config).values()):
         if not is_real(each.robot) and not make_task(each).scene.simulated:
             name = make_task(each).name

@@ -35,8 +35,9 @@ class StopLatch:
         inactive: reason why the process is inactive; empty while it is active. Set by the lifecycle
             manager only; neither `release` nor `resume` changes it.
         paused: reason of the pause; empty when there is none.
-        beat: called every 20 ms by methods that block. An arm sends its guard heartbeats meanwhile:
-            the guard takes their end for the loss of the operator, and disarms after a minute.
+        beat: called every 20 ms by methods that block in a pause. An arm sends its guard heartbeats
+            meanwhile: the guard takes their end for the loss of the operator. In a stop, and while
+            the process is inactive, there are none, and the guard disarms after a minute.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,8 +93,7 @@ class StopLatch:
         For use between two steps: an episode that is stopped has to end first.
         """
         while (self.inactive or self.paused) and not self.stopped and not is_ending():
-            self.beat()
-            time.sleep(period_s)
+            self._rest(period_s)
         return is_ending()
 
     def wait(self, is_ending: Callable[[], bool], period_s: float = 0.02) -> bool:
@@ -103,9 +103,13 @@ class StopLatch:
         """
         held = bool(self.reason)
         while self.reason and not is_ending():
-            self.beat()
-            time.sleep(period_s)
+            self._rest(period_s)
         return held
+
+    def _rest(self, period_s: float) -> None:
+        if not (self.stopped or self.inactive):
+            self.beat()
+        time.sleep(period_s)
 
 
 def read_stop(path: Path) -> str:

@@ -40,8 +40,8 @@ class LearnerConfig(BaseModel):
         capacity: transitions that replay holds, demonstrations included.
         image_bytes: limit of the bytes of replay's images; reduces the capacity if necessary.
         memory_bytes: size of the images above which they are stored in a file in the run's folder.
-        prior_share: share of each batch drawn from demonstrations and human steps; the rest is
-            drawn from steps taken online, those of humans included.
+        prior_share: share of each batch drawn from demonstrations, human steps and imitated
+            successes; the rest is drawn from all steps taken online.
         imitate_successes: successful episodes of the policy alone join the demonstrations when they
             end: they are cloned, and drawn as such (self-imitation).
         n_step: largest length of the returns, which end where a takeover begins or ends.

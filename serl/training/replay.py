@@ -32,8 +32,8 @@ class Replay:
     an `encoder`, frames are stored and sampled as features, and not shifted. Sampled images are the
     last `stacked` ones of their episode, as in `FrameStack`; a transition of which one was
     overwritten is not sampled. With `imitate_successes` (self-imitation, Oh et al. 2018, arXiv
-    1806.05635), a success of the policy alone counts as a demonstration from its `End` on, in
-    batches and for cloning, until the ring overwrites it.
+    1806.05635), a complete success of the policy alone counts as a demonstration from its `End`
+    on, in batches and for cloning, until the ring overwrites it.
 
     Attributes:
         capacity: number of slots, demonstrations included.
@@ -110,13 +110,15 @@ class Replay:
         opens = isinstance(record, Step) and (prior or record.source is not ActionSource.SCRIPT)
         name = record.key.epoch, record.key.episode
         if stream not in self._newest or self._newest[stream].name != name:
-            self._newest[stream] = _NewestEpisode(name, [])
+            self._newest[stream] = _NewestEpisode(name, [], set())
+        if isinstance(record, Step):
+            self._newest[stream].sources.add(record.source)
         if follows or opens:
             self._enter(record, stream, opens)
         if isinstance(record, End):
             discarded = record.reason is EndReason.DISCARDED
-            if self._imitates and record.success and not discarded:
-                self._imitate(stream)
+            if self._imitates and record.success and not (prior or discarded):
+                self._imitate(self._newest[stream], record.key.index)
             self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
@@ -151,7 +153,7 @@ class Replay:
         )
 
     def prior_states(self) -> Array:
-        """Return the state vectors before each action of demonstrations and humans.  # (N, D)."""
+        """Return the state vectors before each action of the prior data.  # (N, D)."""
         states: Array = self._state[np.sort(self._prior_slots.slots)]
         return states
 
@@ -262,16 +264,17 @@ class Replay:
             if self._ring_start is not None and slot >= self._ring_start:
                 self._online_slots.remove(slot)
 
-    def _imitate(self, stream: Stream) -> None:
-        """Add the steps of an ended episode to the prior data, unless a human drove one of them."""
-        slots = [
-            slot
-            for slot, written, _ in self._newest[stream].slots
-            if self._written[slot] == written and self._successor[slot] != _NONE
-        ]
-        if not self._prior[slots].any():
-            self._prior[slots] = True
-            for slot in slots:
+    def _imitate(self, episode: _NewestEpisode, length: int) -> None:
+        """Add an ended episode to the prior data if the policy alone drove it and no step is lost.
+
+        Steps without any action are left out: a guard held the arm.
+        """
+        if episode.sources != {ActionSource.POLICY} or len(episode.slots) != length:
+            return
+        for slot, written, _ in episode.slots:
+            is_stored = self._written[slot] == written and self._successor[slot] != _NONE
+            if is_stored and self._action[slot].any():
+                self._prior[slot] = True
                 self._prior_slots.add(slot)
 
     def _forget_since(self, stream: Stream, since_s: float) -> None:
@@ -317,10 +320,12 @@ class _NewestEpisode(NamedTuple):
 
     Attributes:
         slots: slot, its write count, and the time at which its action was issued.
+        sources: the sources of all its steps.
     """
 
     name: tuple[int, int]
     slots: list[tuple[int, int, float]]
+    sources: set[ActionSource]
 
 
 class _SlotSet:

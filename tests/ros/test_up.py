@@ -82,28 +82,12 @@ def made(folder: Path, robot: str | None = "sim") -> RunFolder:
 
 
 def described(run: RunFolder, **fields: object) -> list[str]:
-    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
-        0
-    ].arguments
-    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
-        "left/left",
-        "left/right",
-    ]
-    assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, **fields})
     return [spec.name for spec in graph_processes(run, graph)]
 
 
 def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
     run = made(tmp_path)
-    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
-        0
-    ].arguments
-    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
-        "left/left",
-        "left/right",
-    ]
-    assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS})
     expected = [
         *learner_processes(run),
@@ -139,13 +123,10 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     given = RealArm("franka", "/right")
     arguments = ("--guard", "left", "/right", str(given.guarded.latch))
     assert console_processes(run, "left", 8765, given)[0].arguments[-4:] == arguments
-    pair = console_processes(run, "left", 8765, RealArm(str(DOCS / "examples/pair.yaml"), ""))[
-        0
-    ].arguments
-    assert [pair[i + 1] for i, word in enumerate(pair) if word == "--guard"] == [
-        "left/left",
-        "left/right",
-    ]
+    two = RealArm(str(DOCS / "examples/pair.yaml"), "")
+    pair = console_processes(run, "left", 8765, two)[0].arguments
+    named = [pair[at + 1] for at, word in enumerate(pair) if word == "--guard"]
+    assert named == ["left/left", "left/right"]
     assert "--profile" not in pair
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, "console": console})
     other = ("--actor", "right", "--guard", "right", "right")

@@ -61,9 +61,21 @@ def test_practice_has_few_demonstrations_no_help_a_clone_and_its_own_learner(tas
     agent = run_settings(task, given, {}).agent
     assert isinstance(agent, SACConfig)
     assert (agent.initial_std, agent.bc_warm_start) == (0.2, 5000)
-    assert (
-        run_settings(task, given, {"recipe": "hil_serl"}).agent.model_dump()["bc_warm_start"] == 0
-    )
+    published = {"recipe": "hil_serl", "demos": 10}
+    practised, plain = (run_settings(task, each, published) for each in (given | {"agent": {}}, {}))
+    assert (practised.agent, practised.learner) == (plain.agent, plain.learner), "as published"
+
+
+def test_practice_suits_algorithms_from_outside_and_not_a_reward_from_failures() -> None:
+    outside = str(Path(__file__).parents[1] / "outside/td3.py")
+    config = run_settings("reach", {"preset": "practice"}, {"agent": {"algorithm": outside}})
+    assert config.learner.imitate_successes
+    with pytest.raises(BadInput, match=r"imitate_successes: not with .* vice"):
+        run_settings(
+            "pick_cube",
+            {"observe": "pixels", "reward": {"kind": "vice"}},
+            {"learner": {"imitate_successes": True}},
+        )
 
 
 def test_practice_from_pixels_keeps_the_learner_of_the_task() -> None:

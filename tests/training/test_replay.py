@@ -304,6 +304,10 @@ def test_a_success_of_the_policy_alone_counts_as_a_demonstration_until_it_is_ove
     assert prior() == {50, 1, 2, 21}, "neither failures nor successes with help"
     fill(replay, plan(*[policy] * 6, first=30, number=3))
     assert prior() == {50, 21}
+    lost = list(plan(policy, human, policy, ending="terminated", first=40, number=4).records())
+    for record in lost[:1] + lost[2:]:
+        replay.add(record)
+    assert not prior() & {40, 42}, "a step is lost"
     plain = fill(Replay(SPEC, 14, GAMMA), plan(policy, ending="terminated"))
     assert not plain.sample(8).prior.any()
 

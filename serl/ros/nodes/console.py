@@ -304,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--guard {name}: expected one of {', '.join(names)}")
         arms[actor][name] = GuardedArm(namespace, Path(latch))
     profiles = dict(options.profile)
+    if unknown := profiles.keys() - arms.keys():
+        parser.error(f"--profile {min(unknown)}: expected one of {', '.join(names)}")
     actors = [ShownActor(name, arms[name], profiles.get(name, "")) for name in names]
     return run_node(lambda: run(options.run, options.port, actors, options.host))
 

@@ -146,11 +146,11 @@ class ConsoleActor:
         Raises:
             SerlError: the guard refuses, or its question has changed.
         """
-        asked = self._asked()
-        if asked is None:
-            raise SerlError("there is no question to confirm")
-        prefix = self._named(asked, "")
-        return await asyncio.to_thread(asked.answer, question.removeprefix(prefix))
+        for arm in self._supervised:
+            prefix = self._named(arm, "")
+            if arm.guard_word() and question.startswith(prefix):
+                return await asyncio.to_thread(arm.answer, question.removeprefix(prefix))
+        raise SerlError("there is no question to confirm")
 
     def crop(self, camera: str, crop: Crop) -> str:
         """Write a camera's crop to the arm's file; raises as `write_crop`."""

@@ -162,7 +162,7 @@ def test_a_deployment_watches_the_cameras_of_a_real_arm(make: Make, real: bool) 
         assert notice_frozen_camera(actor.observers)
 
 
-def test_an_arm_of_a_training_sends_heartbeats_while_it_is_held(
+def test_an_arm_of_a_training_sends_heartbeats_while_it_is_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people: Any = People(tmp_path)
