@@ -47,9 +47,10 @@ class SACConfig(AgentConfig):
         smallest_std: least standard deviation that entries of a unit are scaled by; 0.001 for units
             that are not named. Scaled values are clipped to +-10, so that entries which
             demonstrations hardly move soon saturate.
-        bc_weight: weight of cloning actions of demonstrations and humans in the actor's loss;
-            changes linearly to `bc_final_weight` over the first `bc_steps` updates after
-            `bc_warm_start`, and is `bc_final_weight` from then on.
+        bc_weight: weight of cloning actions of the prior data (demonstrations, humans and, with
+            `learner.imitate_successes`, the policy's own successes) in the actor's loss; changes
+            linearly to `bc_final_weight` over the first `bc_steps` updates after `bc_warm_start`,
+            and is `bc_final_weight` from then on.
         bc_final_weight: see `bc_weight`; 0 ends the pull towards the demonstrator.
         bc_steps: see `bc_weight`.
         bc_loss: "mse", the squared error of the mode, or "nll", the negative log-likelihood, which
@@ -57,8 +58,8 @@ class SACConfig(AgentConfig):
         bc_filter: "q" to clone, after `bc_warm_start`, only actions that the critics value above
             the policy's mode (Nair et al. 2018); "none" to clone all.
         grasp_penalty: cost of switching a gripper, for the grasp critic.
-        grasp_margin: margin by which the grasp critic values the choices of demonstrations and
-            humans above others; see `serl.agents.hybrid.margin_loss`.
+        grasp_margin: margin by which the grasp critic values the choices of the prior data
+            above others; see `serl.agents.hybrid.margin_loss`.
         grasp_margin_weight: weight of that loss; 0 for none.
         grasp_epsilon: share of a gripper's choices in training that are random.
         bc_warm_start: number of first updates that train the actor by cloning alone.

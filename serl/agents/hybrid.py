@@ -124,7 +124,7 @@ def grasp_loss(values: Tensor, choice: Tensor, target: Tensor) -> Tensor:
 
 
 def margin_loss(values: Tensor, choice: Tensor, prior: Tensor, margin: float) -> Tensor:
-    """Return the loss that keeps other choices a margin below those of demonstrations and humans.
+    """Return the loss that keeps other choices a margin below those of the prior data.
 
     The large-margin classification loss of Hester et al. 2018, Deep Q-learning from demonstrations:
     the maximum over choices of the value, plus the margin for all but the choice made, less the
@@ -133,7 +133,7 @@ def margin_loss(values: Tensor, choice: Tensor, prior: Tensor, margin: float) ->
     Args:
         values: values of all choices.  # (B, C)
         choice: choices made.  # (B,)
-        prior: 1 in rows of demonstrations and humans, else 0.  # (B,)
+        prior: 1 in rows of the prior data, else 0.  # (B,)
         margin: distance to keep.
     """
     made = choice.unsqueeze(-1)

@@ -159,8 +159,8 @@ def actor_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of the actor, and its mean entropy (no gradient).
 
-    temperature * log pi - mean of all critics, plus the cloning loss on the actions of
-    demonstrations and humans. `weights` (2,) weigh the two terms; the critics filter the second one
+    temperature * log pi - mean of all critics, plus the cloning loss on the actions of the prior
+    data. `weights` (2,) weigh the two terms; the critics filter the second one
     only beside the first, since they are not trained on the policy while it is cloned alone.
     """
     mean, log_std = networks.head(actor, batch.state)
@@ -189,7 +189,7 @@ def exceeds_mode(networks: Networks, critic: Tensor, batch: Tensors, mode: Tenso
 
 
 def prior_mean(error: Tensor, batch: Tensors) -> Tensor:
-    """Return the mean of errors (B,) over the rows of demonstrations and humans, 0 without any."""
+    """Return the mean of errors (B,) over the rows of the prior data, 0 without any."""
     return (batch.prior * error).sum() / batch.prior.sum().clamp(min=1.0)
 
 

@@ -215,12 +215,9 @@ def test_actions_of_a_minari_data_set_are_scaled_from_the_bounds_of_their_space(
     ]  # fmt: skip
     with warnings.catch_warnings(action="ignore"):  # about authors that there are not
         minari.create_dataset_from_buffers(
-            "lab/pendulum-v0",
-            buffers,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            data_format="hdf5",
-        )
+            "lab/pendulum-v0", buffers, data_format="hdf5",
+            observation_space=env.observation_space, action_space=env.action_space,
+        )  # fmt: skip
     words = ["demos", "import", str(tmp_path / "minari"), "--task", "gymnasium:Pendulum-v1"]
     assert main([*words, "--out", str(tmp_path / "demos")]) == 0
     spec = make_spec(make_task(resolve({"task": "gymnasium:Pendulum-v1"})))
