@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -19,6 +20,7 @@ from serl.arm_profile import RUNNING, TWIST, Channel, ControllerProfile
 from serl.cli import main as cli
 from serl.ros.arm.faults import fault_topic
 from serl.ros.arm.topics import SENSOR
+from serl.ros.conversions import nanoseconds_of
 from serl.ros.doctor import Finding
 from serl.ros.environment import environment, meet_others
 from serl.ros.node import RosNode
@@ -90,6 +92,18 @@ def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
     assert all(any(sign in line for sign in busy) for line in bad), bad
     assert "use_local_jacobian is False, will be True" in found["gains"].text
     assert found["contact"].text == "after a stop by a contact: 200 N/m"
+
+
+def test_messages_that_arrive_while_others_are_read_are_left_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(int):
+        def __rsub__(self, other: int) -> int:
+            time.sleep(0.002)
+            return other - int(self)
+
+    monkeypatch.setattr(driver_check, "nanoseconds_of", lambda stamp: Slow(nanoseconds_of(stamp)))
+    assert sorted(bench.findings()) == sorted(EVERY_CHECK)
 
 
 @pytest.mark.parametrize(

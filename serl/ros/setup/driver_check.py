@@ -34,17 +34,22 @@ OLD_S = 0.1
 
 
 class _MessageLog:
-    """A subscription that keeps all messages of a channel, with their arrival."""
+    """A subscription that keeps all messages of a channel, with their arrival, up to `end`."""
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
         self.topic = topic
         self.name = node.absolute(self.topic.name)
         self.messages: list[tuple[int, Any]] = []
+        self._arriving = self.messages
         self._clock = node.handle.get_clock()
         node.subscribe(self.topic, self._append)
 
+    def end(self) -> None:
+        """Keep the messages as they are: others arrive, in another thread, while they are read."""
+        self.messages = self._arriving.copy()
+
     def _append(self, message: Any) -> None:
-        self.messages.append((self._clock.now().nanoseconds, message))
+        self._arriving.append((self._clock.now().nanoseconds, message))
 
 
 class RobotCheck:
@@ -72,6 +77,8 @@ class RobotCheck:
         for each in logs.values():
             each.messages.clear()
         graph = listener.listen(seconds if has_others else 0.0)
+        for each in logs.values():
+            each.end()
         if not graph.topics:
             yield Finding(False, "driver", "no other node publishes anything in this domain")
             return
