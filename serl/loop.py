@@ -131,11 +131,14 @@ def run(
     chosen_by: ActionSource = ActionSource.POLICY,
     policy_version: Callable[[], int] = lambda: 0,
     interrupted: Callable[[], bool] = lambda: False,
+    evaluates: bool = False,
 ) -> Result:
     """Run one episode from the current state, until the task, time, a person or a fault ends it.
 
     `policy` acts, as `chosen_by`, unless `teleop` takes over. `interrupted` is called once per
-    step, and may block; True ends the episode. See the module about faults.
+    step, and may block; True ends the episode. With `evaluates`, rewards and penalties of the
+    operator are recorded as evaluations of the recent steps, and change no reward. See the module
+    about faults.
 
     Raises:
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.
@@ -159,7 +162,7 @@ def run(
         halted, events = interrupted(), teleop.events()  # in this order: `interrupted` may block
         if Event.STOP in events or Event.LOST in events:
             robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
-        outcome, reason = _apply(outcome, events, halted, error)
+        outcome, reason = _apply(outcome, events, halted, error, evaluates)
         outcome = outcome.shaped()  # after the operator, who may terminate the episode
         step = Step(
             key=key.at(index),
@@ -245,14 +248,19 @@ def _description(error: SerlError) -> str:
 
 
 def _apply(
-    outcome: Outcome, events: tuple[Event, ...], interrupted: bool, error: SerlError | None
+    outcome: Outcome,
+    events: tuple[Event, ...],
+    interrupted: bool,
+    error: SerlError | None,
+    evaluates: bool,
 ) -> tuple[Outcome, EndReason | None]:
     """Return the outcome after the operator's events, and the reason if the episode ends."""
     if error is not None:
         reason, _ = parse_reason(_description(error))
         return outcome, reason if reason.is_fault else EndReason.FAULT
     if given := (Event.REWARD in events) - (Event.PENALTY in events):
-        outcome = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
+        live = replace(outcome, reward=outcome.reward + given, provenance=LIVE)
+        outcome = outcome.evaluated(given) if evaluates else live
     cut = [reason for event, reason in ENDINGS.items() if event in events]
     ended = replace(outcome, terminated=False, truncated=True, success=False)
     labelled = replace(ended, terminated=True, truncated=False, provenance="human")

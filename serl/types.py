@@ -50,6 +50,12 @@ UNJUDGED = "none"
 """Provenance of a reward that is unknown, as after a fault."""
 SHAPED = " + progress of "
 """Text between the provenance of a reward and that of the potentials that shape it."""
+_FEEDBACK = {1: " + feedback of +1", -1: " + feedback of -1"}
+
+
+def feedback_of(provenance: str) -> int:
+    """Return a person's evaluation of the recent steps that a step records: 1, -1, 0 for none."""
+    return next((value for value, text in _FEEDBACK.items() if text in provenance), 0)
 
 
 class Shaping(NamedTuple):
@@ -75,7 +81,8 @@ class Outcome:
         terminated: the task ended (success or failure): no bootstrap.
         truncated: the episode was cut (time limit, fault): bootstrap from the final observation.
         success: the task is solved.
-        provenance: source of the reward: "truth", "classifier", "human"; "none" after a fault.
+        provenance: source of the reward: "truth", "classifier", "human"; "none" after a fault; with
+            a person's evaluation of the recent steps, see `feedback_of`.
         shaping: potentials that are not yet in the reward; None without shaping.
     """
 
@@ -85,6 +92,10 @@ class Outcome:
     success: bool = False
     provenance: str = "truth"
     shaping: Shaping | None = None
+
+    def evaluated(self, value: int) -> Outcome:
+        """Return the outcome with a person's evaluation of the recent steps, 1 or -1."""
+        return replace(self, provenance=self.provenance + _FEEDBACK[value])
 
     def shaped(self) -> Outcome:
         """Return the outcome with its shaping in reward and provenance.
@@ -294,6 +305,8 @@ class Batch:
         next_state: observation state vectors n steps later.  # (B, D)
         next_images: frames n steps later, or their features.  # (B, H, W, 3)
         prior: the transition is from a demonstration or a human.  # (B,) bool
+        feedback: total weight of a person's evaluations of the transition, and their weighted sum;
+            None unless a reward is learned from them.  # (B, 2)
     """
 
     state: Array
@@ -304,3 +317,4 @@ class Batch:
     prior: NDArray[np.bool_]
     images: Mapping[str, Image | Features] = field(default_factory=dict)
     next_images: Mapping[str, Image | Features] = field(default_factory=dict)
+    feedback: Array | None = None

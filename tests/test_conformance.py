@@ -13,12 +13,13 @@ from serl.agents.bc import BC
 from serl.agents.config import SACConfig
 from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
-from serl.intervention import Teleop
+from serl.intervention import PersonContext, Teleop
 from serl.robot import SimulatedRobot
 from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, Spec
 from serl.task import SimulatedTask
 from serl.tasks.reach import Reach
+from serl.teleop.evaluator import Evaluator, EvaluatorConfig
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.testing import (
     AgentSuite,
@@ -82,6 +83,13 @@ class TestHybridSAC(TestSAC):
 
 class TestBC(TestSAC):
     agent = BC
+
+
+class TestEvaluator(TeleopSuite):
+    def make(self) -> tuple[Teleop, ArraySpec]:
+        robot = FakeRobot()
+        training = PersonContext(FakeTask(), robot, planned_steps=1000, seed=0)
+        return Evaluator(EvaluatorConfig(), training), robot.action_spec
 
 
 class TestScriptedHuman(TeleopSuite):

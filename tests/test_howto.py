@@ -47,6 +47,7 @@ NOT_RUN = {
     "serl reward progress": "tests/agents/test_progress.py",
     "serl record pick_cube --robot right.yaml": "an arm",
     "serl train pick_cube --robot right.yaml --reward.kind progress": "an arm",
+    "serl train pick_cube --feedback.weight": "tests/ros/test_training.py",
 }
 """Beginnings of commands that are not run here, and the reason or the test that shows the same."""
 

@@ -15,7 +15,18 @@ from serl.runs.task_setup import make_spec
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.training.replay import Replay
-from serl.types import Action, ActionSource, End, EndReason, Key, Observation, Outcome, Record, Step
+from serl.types import (
+    Action,
+    ActionSource,
+    End,
+    EndReason,
+    Key,
+    Observation,
+    Outcome,
+    Record,
+    Step,
+    feedback_of,
+)
 
 KEY = EpisodeKey("run", "actor", 7, 3)
 LEFT = np.array([-1.0, 0.0], np.float32)
@@ -66,6 +77,7 @@ class EpisodeRun:
         sink: Callable[[Record], object] | None = None,
         version: Callable[[], int] = lambda: 0,
         interrupted: Callable[[], bool] = lambda: False,
+        evaluates: bool = False,
     ) -> Result:
         return run(
             self.robot,
@@ -77,6 +89,7 @@ class EpisodeRun:
             teleop=person,
             policy_version=version,
             interrupted=interrupted,
+            evaluates=evaluates,
         )
 
     @property
@@ -242,6 +255,17 @@ def test_a_live_reward_counts_for_its_step_and_the_episode_goes_on() -> None:
     assert [step.reward for step in one.steps[:8]] == [0, 0, 1, 0, -1, 0, 0, 0]
     assert [step.reward_provenance for step in one.steps[2:5]] == [LIVE, "truth", LIVE]
     assert not one.end.success
+
+
+def test_an_evaluation_is_recorded_beside_the_reward() -> None:
+    one = EpisodeRun()
+    says = {2: (Event.REWARD,), 4: (Event.PENALTY,), 6: (Event.REWARD, Event.PENALTY)}
+    result = one(person=Chatty(says=says), evaluates=True)
+    assert result.steps == one.task.config.max_steps
+    assert {step.reward for step in one.steps} == {0.0}
+    names = [step.reward_provenance for step in one.steps[:8]]
+    assert [feedback_of(name) for name in names] == [0, 0, 1, 0, -1, 0, 0, 0]
+    assert {name.partition(" + ")[0] for name in names} == {"truth"}
 
 
 def test_a_last_word_outweighs_a_live_reward() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.agent import AgentConfig, Channels
 from serl.geometry import Vector
@@ -14,6 +14,8 @@ Width = Annotated[int, Field(ge=1, le=4096)]
 Activation = Literal["relu", "tanh"]
 ScaledUnit = Literal["m", "rad", "m/s", "rad/s", "N", "Nm"]
 Std = Annotated[float, Field(ge=1e-4, le=7.0)]  # within `serl.agents.networks.LOG_STD`
+
+_LONGEST_DELAY_S = 60.0
 
 
 class SACConfig(AgentConfig):
@@ -39,7 +41,7 @@ class SACConfig(AgentConfig):
         noise_correlation: correlation of the noise of successive steps in training; see
             `serl.agents.exploration`.
         return_bounds: least and greatest possible return, without the shaping of the reward
-            "progress"; the critic's target is clipped to it.
+            "progress" and without `feedback`; the critic's target is clipped to it.
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
         actor_layer_norm: LayerNorm in the actor; None for `layer_norm`.
@@ -178,7 +180,47 @@ class TimeToGoConfig(SupervisedConfig):
     hidden: Width = 128
 
 
-class VICEConfig(BaseModel):
+class LearnedRewardConfig(BaseModel):
+    """Hyper-parameters of the networks of a reward that is learned beside the agent.
+
+    Attributes:
+        learning_rate: learning rate of Adam.
+        channels: channels of the convolutions.
+        latent: features of each camera, or of the state.
+        hidden: width of the hidden layer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    learning_rate: float = Field(3e-4, gt=0, le=1)
+    channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
+    latent: Width = 64
+    hidden: Width = 128
+
+
+class FeedbackConfig(LearnedRewardConfig):
+    """Settings of a model of a person's evaluations, see `serl.agents.feedback`.
+
+    Attributes:
+        weight: addition to the reward of a step that the model takes for as good as a person's
+            evaluation of 1; 0 for no model: then rewards and penalties of an operator change the
+            reward of the step in which they arrive.
+        delay_s: least and largest time from a step to a person's evaluation of it.
+    """
+
+    weight: float = Field(0.0, ge=0, le=1000)
+    delay_s: tuple[float, float] = (0.2, 4.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        shortest_s, longest_s = self.delay_s
+        if not 0 <= shortest_s < longest_s <= _LONGEST_DELAY_S:
+            limit = f"0 <= first < second <= {_LONGEST_DELAY_S:g}"
+            raise ValueError(f"delay_s: {shortest_s:g}, {longest_s:g}: expected {limit}")
+        return self
+
+
+class VICEConfig(LearnedRewardConfig):
     """Hyper-parameters of a classifier trained beside the agent, see `serl.agents.vice`.
 
     Attributes:
@@ -187,31 +229,21 @@ class VICEConfig(BaseModel):
             label of each, unless that is 0.
         last_frames: number of the last observations of each demonstration that are successes.
         batch_size: successes, and observations of the policy, per step; one step per update.
-        learning_rate: learning rate of Adam.
         crop_px: largest random shift of images of successes, in pixels; None for that of the other
             images (`learner.crop_px`), or the shift alone would distinguish the two.
         smoothing: label smoothing: the target is 1 less this for successes, this for the others.
         mixup: train on mixtures of features and labels (Zhang et al. 2018).
         slope_weight: weight of the penalty that keeps the slope between successes and others at 1.
-        channels: channels of the convolutions.
-        latent: features of each camera, or of the state.
-        hidden: width of the hidden layer.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     binary: bool = True
     positives: tuple[Path, ...] = ()
     last_frames: int = Field(3, ge=1, le=10_000)
     batch_size: int = Field(64, ge=2, le=65_536)
-    learning_rate: float = Field(3e-4, gt=0, le=1)
     crop_px: int | None = Field(None, ge=0, le=7)
     smoothing: float = Field(0.1, ge=0, lt=0.5)
     mixup: bool = True
     slope_weight: float = Field(1.0, ge=0, le=1e6)
-    channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)
-    latent: int = Field(64, ge=1, le=4096)
-    hidden: int = Field(128, ge=1, le=4096)
 
 
 class PretrainingConfig(SupervisedConfig):

@@ -9,9 +9,7 @@ are smoothed, features are mixed, and the slope of the classifier is held near 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,26 +18,18 @@ from torch.nn import functional
 
 from serl.agent import Agent, State
 from serl.agents.config import VICEConfig
-from serl.agents.encoders import Encoder
-from serl.agents.networks import (
-    EnsembleMLP,
-    Group,
-    adam_tensors,
-    descend,
-    named_views,
-    to_device,
-)
+from serl.agents.learned_reward import LearnedReward
+from serl.agents.networks import descend
 from serl.agents.sac import SAC
-from serl.agents.weights import copy_into, to_arrays
-from serl.errors import BadInput, SpecMismatch
+from serl.errors import BadInput
 from serl.training.frames import random_shift
 from serl.training.successes import Successes
-from serl.types import Action, Array, Batch, Features, Image, Observation
+from serl.types import Array, Batch, Features, Image
 
-_PREFIX, _GENERATOR = "vice.", "generator.vice"
+_GENERATOR = "generator.vice"
 
 
-class VICE:
+class VICE(LearnedReward):
     """An agent with a learned reward; see `serl.agent.Agent`.
 
     The reward of a transition is 1 - discount where the classifier predicts success for the next
@@ -59,6 +49,8 @@ class VICE:
         BadInput: there are no successes, or the agent's algorithm is not supported.
     """
 
+    NAME = "vice"
+
     def __init__(self, agent: Agent, config: VICEConfig, successes: Successes, seed: int) -> None:
         if not isinstance(agent, SAC):
             raise BadInput("reward vice: expected the algorithm sac, hybrid or bc")
@@ -67,27 +59,9 @@ class VICE:
                 "reward vice: no successes to learn from: expected demonstrations that succeed, "
                 "or labelled ones in vice.positives"
             )
-        self._agent, self._config, self._successes = agent, config, successes
-        observation = agent.spec.observation
-        cameras = {name: (a.shape[0], a.shape[1]) for name, a in observation.images.items()}
-        state_size = 0 if cameras else observation.state_size
-        self._encoder = Encoder(cameras, state_size, config.channels, config.latent, config.latent)
-        sizes = (self._encoder.size, config.hidden, 1)
-        self._head = EnsembleMLP(1, sizes, layer_norm=True)
+        super().__init__(agent, config, seed + 1)
+        self._config, self._successes = config, successes
         self._generator = torch.Generator().manual_seed(seed)
-        init = torch.Generator().manual_seed(seed + 1)
-        self._encoder_group, self._head_group = (
-            Group(network.init(init).to(agent.device), config.learning_rate)
-            for network in (self._encoder, self._head)
-        )
-
-    def act(self, observation: Observation, explore: bool) -> Action:
-        """Return the agent's action."""
-        return self._agent.act(observation, explore)
-
-    def fit_normaliser(self, states: Array) -> None:
-        """Set the agent's normaliser, which the classifier uses as well."""
-        self._agent.fit_normaliser(states)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Take a step of the classifier, then update the agent with the new rewards.
@@ -116,30 +90,10 @@ class VICE:
             success = (success >= 0.5).astype(np.float32)
         return (1.0 - batch.discount) * success
 
-    def actor_weights(self) -> State:
-        """Return the agent's actor weights: an actor needs no reward."""
-        return self._agent.actor_weights()
-
-    def load_actor_weights(self, weights: State) -> None:
-        """Load the agent's actor weights."""
-        self._agent.load_actor_weights(weights)
-
-    def state_dict(self) -> State:
-        """Return the state of the agent and of the classifier."""
-        return {**self._agent.state_dict(), **to_arrays(self._tensors())}
-
     def load_state_dict(self, state: State) -> None:
         """Restore `state_dict`; raises `SpecMismatch` and changes nothing on a mismatch."""
-        tensors, before = self._tensors(), to_arrays(self._tensors())
-        mine = {name: array for name, array in state.items() if _is_mine(name)}
-        copy_into(tensors, mine)
-        try:
-            rest = {name: array for name, array in state.items() if not _is_mine(name)}
-            self._agent.load_state_dict(rest)
-        except SpecMismatch:
-            copy_into(tensors, before)
-            raise
-        self._generator.set_state(tensors[_GENERATOR])
+        super().load_state_dict(state)
+        self._generator.set_state(torch.from_numpy(np.array(state[_GENERATOR])))
 
     @torch.inference_mode()
     def _mean(self, seen: Tensor) -> float:
@@ -167,15 +121,6 @@ class VICE:
         loss = self._loss(good, visited, shares, partners)
         descend(loss, self._encoder_group, self._head_group)
         return good.detach(), visited.detach()
-
-    def _see(self, state: Array, images: Mapping[str, Image | Features]) -> Tensor:
-        """Encode observations.  # (B, Z)."""
-        device = self._agent.device
-        tensors = {name: to_device(images[name], device) for name in self._encoder.cameras}
-        states = torch.empty(0)
-        if not self._encoder.cameras:
-            states = self._agent.normalise(to_device(state, device))
-        return self._encoder(self._encoder_group.flat, states, tensors)
 
     def _loss(self, good: Tensor, visited: Tensor, shares: Tensor, partners: Tensor) -> Tensor:
         """Return cross-entropy on mixed features, plus the penalty of slopes other than 1.
@@ -205,24 +150,12 @@ class VICE:
         return loss + config.slope_weight * off.square().mean()
 
     def _tensors(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {_GENERATOR: self._generator.get_state()}
-        parts: dict[str, tuple[Any, Group]] = {
-            "encoder": (self._encoder, self._encoder_group),
-            "head": (self._head, self._head_group),
-        }
-        for part, (network, group) in parts.items():
-            tensors |= named_views(f"{_PREFIX}{part}", network, group.flat)
-            tensors |= adam_tensors(_PREFIX, part, network, group)
-        return tensors
+        return {_GENERATOR: self._generator.get_state(), **super()._tensors()}
 
 
 def _newest(batch: Batch) -> dict[str, Image | Features]:
     """Return the newest of the stacked frames that the agent sees, without a copy."""
     return {name: images[..., -3:] for name, images in batch.next_images.items()}
-
-
-def _is_mine(name: str) -> bool:
-    return name.startswith(_PREFIX) or name == _GENERATOR
 
 
 reward = VICE

@@ -76,6 +76,9 @@ class UpdateRow:
         vice_visited: success probability that this reward predicts for observations that the policy
             visits, before its update.
         vice_reward: mean of this reward over the batch.
+        feedback_loss: mean squared error of predicted evaluations of a person, over evaluated steps
+            of a batch.
+        feedback_reward: mean addition to the reward that these predictions make, over the batch.
         lag: online steps received and not yet trained on.
         weights_version: version of the newest published weights.
     """
@@ -92,6 +95,8 @@ class UpdateRow:
     vice_good: float | None = None
     vice_visited: float | None = None
     vice_reward: float | None = None
+    feedback_loss: float | None = None
+    feedback_reward: float | None = None
     lag: int = 0
     weights_version: int = 0
 

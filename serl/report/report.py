@@ -45,6 +45,8 @@ _LEARNER_PLOTS = (  # title, field of `UpdateRow`, note
     ("VICE: successes", "vice_good", "mean predicted probability of success"),
     ("VICE: visits", "vice_visited", "mean predicted probability of success of visited states"),
     ("VICE: reward", "vice_reward", "mean over the batch"),
+    ("Feedback: loss", "feedback_loss", "squared error of predicted evaluations"),
+    ("Feedback: reward", "feedback_reward", "mean addition over the batch"),
 )
 
 
@@ -344,7 +346,7 @@ def _learner(run: RunData) -> list[page.PlotCard]:
     cards = []
     for title, name, note in _LEARNER_PLOTS:
         values = series(run.updates, name)
-        if name.startswith("vice") and not np.isfinite(values).any():
+        if name.startswith(("vice", "feedback")) and not np.isfinite(values).any():
             continue
         traces = [
             Trace("", "policy", x, values, "dots"),

@@ -55,11 +55,23 @@ def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
     own: dict[str, Any] = {"threads": threads}
     bounds = getattr(config.agent, "return_bounds", None)
-    if bounds is not None and config.reward.kind == "progress":  # see `serl.shaping`
-        own["return_bounds"] = (bounds[0] - config.reward.progress.weight, bounds[1])
+    if bounds is not None:
+        own["return_bounds"] = _with_additions(config, *bounds)
     if config.agent.encoder_weights == "auto" and is_real(config.robot):
         own["encoder_weights"] = None  # those of "auto" were trained on simulated images
     return _agent(spec, config.agent.model_copy(update=own), seed)
+
+
+def _with_additions(config: TrainConfig, low: float, high: float) -> tuple[float, float] | None:
+    """Return bounds of returns that hold with all additions to the reward; None for no bounds."""
+    if config.reward.kind == "progress":  # see `serl.shaping`
+        low -= config.reward.progress.weight
+    if not config.feedback.weight:
+        return low, high
+    if config.agent.discount == 1.0:
+        return None
+    most = config.feedback.weight / (1.0 - config.agent.discount)
+    return low - most, high + most
 
 
 def make_acting_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
@@ -213,7 +225,8 @@ def make_actor(
         if arm.simulated and isinstance(task, RewardedTask):
             ordered.append(TruthLog(folder, lambda: task.solved))
     reset = make_scene_reset(config, task, robot, key.actor, history.starts)
-    return Actor(key, robot, task, policy, clock, ordered, site, config.actor, reset)
+    evaluates = config.feedback.weight > 0
+    return Actor(key, robot, task, policy, clock, ordered, site, config.actor, reset, evaluates)
 
 
 def _make_policy(
@@ -276,6 +289,7 @@ def make_replay(
         encoder=encoder,
         stacked=config.agent.frames,
         imitate_successes=settings.imitate_successes,
+        feedback_delay_s=config.feedback.delay_s if config.feedback.weight else None,
     )
 
 
@@ -369,7 +383,11 @@ def make_learner(
 
 
 def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int) -> Agent:
-    """Return the agent, wrapped for `reward.kind` "vice" by the classifier that learns a reward."""
+    """Return the agent; if a reward is learned beside it, wrapped by the networks that learn it."""
+    if config.feedback.weight:
+        from serl.agents.feedback import FeedbackReward  # imports torch
+
+        return FeedbackReward(agent, config.feedback, seed)
     if config.reward.kind != "vice":
         return agent
     views = make_task(config).config.policy_views

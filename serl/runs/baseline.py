@@ -25,7 +25,8 @@ LENGTHS = (100, 500, 2000)
 def clone_settings(config: TrainConfig) -> TrainConfig:
     """Return the settings of the row "bc" of the hard set, for the task and data of a run."""
     row = ROWS["bc"]
-    shared = config.model_dump(exclude={"agent", "reward", "stages", "init_from", "human"})
+    apart = {"agent", "reward", "feedback", "stages", "init_from", "human"}
+    shared = config.model_dump(exclude=apart)
     observing = config.agent.model_dump() if isinstance(config.agent, SACConfig) else {}
     return resolve(shared | {"agent": observing}, merge(row.usual, row.fixed), {"baseline": "none"})
 

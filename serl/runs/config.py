@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from serl.agent import AgentConfig
-from serl.agents.config import SACConfig, VICEConfig
+from serl.agents.config import FeedbackConfig, SACConfig, VICEConfig
 from serl.arm_profile import is_real
 from serl.errors import BadInput
 from serl.intervention import PersonConfig
@@ -128,6 +128,7 @@ class TrainConfig(BaseModel):
             final trials use the ground truth.
         reset: how arm and scene come to a start between two episodes.
         vice: settings of the learned reward of the kind "vice".
+        feedback: settings of an addition to the reward, learned from a person's evaluations.
         seed: seed of all random numbers in the run.
         steps: online environment steps, of all actors together; 0 for what `learner.warm_up` learns
             from demonstrations, with no actor.
@@ -144,8 +145,9 @@ class TrainConfig(BaseModel):
         init_from: another run to start from, and the parts and data to take over.
         curriculum: whether episodes begin nearer to the goal at first.
         intervention: the simulated person that may take over during training: "scripted", with
-            the exact state; "novice", with a late and wrong view of it; "none"; the name of one in
-            an installed package; or the path of a .py file.
+            the exact state; "novice", with a late and wrong view of it; "evaluator", which only
+            rewards and penalises (see `feedback`); "none"; the name of one in an installed package;
+            or the path of a .py file.
         human: settings of that person.
         transport: transport of steps to the learner and of weights to the actors.
         trials: unassisted trials of the final evaluation, on the run's own arm if it is real; 0
@@ -173,6 +175,7 @@ class TrainConfig(BaseModel):
     reward: SerializeAsAny[RewardConfig] = RewardConfig()
     reset: ResetConfig = ResetConfig()
     vice: VICEConfig = VICEConfig()
+    feedback: FeedbackConfig = FeedbackConfig()
     seed: int = Field(0, ge=0, lt=2**32)
     steps: int = Field(15_000, ge=0)
     actors: int = Field(1, ge=1, le=16)
@@ -232,6 +235,8 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "reward vice: sees images; agent.cached_features, which keeps none, has to be false"
             )
+        if self.feedback.weight:
+            self._check_feedback()
         if self.reset.kind not in (None, "task") and self.task_config.get("auto_reset"):
             raise ValueError(f"reset.kind: {self.reset.kind}, but task_config.auto_reset is true")
         if self.stages:
@@ -251,6 +256,23 @@ class TrainConfig(BaseModel):
                 "trials: expected at least 1; only those on a real arm can be left out"
             )
         return self
+
+    def _check_feedback(self) -> None:
+        """Raise `ValueError` if a reward learned from evaluations contradicts other settings."""
+        if self.reward.kind == "vice":
+            raise ValueError("feedback.weight: reward vice replaces all rewards: expected 0")
+        if self.agent.algorithm == "bc":
+            raise ValueError("feedback.weight: bc learns from no reward: expected 0")
+        if self.agent.cached_features:
+            raise ValueError(
+                "feedback.weight: sees images; agent.cached_features, which keeps none, has to be "
+                "false"
+            )
+        if self.learner.n_step > 1:
+            raise ValueError(
+                "feedback.weight: adds to the rewards of single steps: expected learner.n_step 1, "
+                f"not {self.learner.n_step}"
+            )
 
 
 def _check_graph(stages: Mapping[str, Stage]) -> None:

@@ -105,12 +105,13 @@ def _keeps_features(config: TrainConfig, task: SimulatedTask) -> bool:
     """Return whether replay stores features of a pretrained encoder instead of images.
 
     Unless set explicitly, not on a real arm, whose cameras the encoder was not trained on, nor for
-    "vice", which needs images, nor in stages, whose observations may differ.
+    "vice" or `feedback`, which need images, nor in stages, whose observations may differ.
     """
     agent, origin = config.agent, config.init_from
     if agent.cached_features is not None:
         return agent.cached_features
-    if is_real(config.robot) or config.reward.kind == "vice" or config.stages:
+    needs_images = config.reward.kind == "vice" or config.feedback.weight
+    if is_real(config.robot) or needs_images or config.stages:
         return False
     if not task.config.policy_views:
         return False

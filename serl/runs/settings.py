@@ -174,7 +174,7 @@ def _demonstrated(config: TrainConfig) -> dict[str, Any]:
 def _check_expert(config: TrainConfig, task: SimulatedTask) -> None:
     """Raise `BadInput` where a scripted expert is needed and the task has none."""
     demonstrates = config.demos and not (config.demo_paths or is_real(config.robot))
-    corrects = config.intervention in ("scripted", "novice")
+    corrects = config.intervention in ("scripted", "novice", "evaluator")
     if (demonstrates or corrects) and not getattr(task, "has_expert", True):
         task.expert(dict, 0)  # raises with the remedy
 
@@ -230,6 +230,7 @@ _TUNED_FOR = (
     "demos",
     "demo_paths",
     "vice",
+    "feedback",
 )
 _TUNED_FOR_AGENT = (
     "algorithm",

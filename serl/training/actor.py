@@ -104,6 +104,7 @@ class Actor:
         site: operators, scene and process.
         config: see `ActorConfig`.
         reset: brings arm and scene to a start between two episodes; None for the task's own reset.
+        evaluates: rewards and penalties of operators evaluate recent steps; see `serl.loop.run`.
     """
 
     key: EpisodeKey
@@ -115,6 +116,7 @@ class Actor:
     site: Site
     config: ActorConfig
     reset: SceneReset | None = None
+    evaluates: bool = False
     _completed: int = field(default=0, init=False)
     _since_home: int = field(default=0, init=False)
     _home_missed: bool = field(default=False, init=False)
@@ -293,6 +295,7 @@ class Actor:
             chosen_by=source,
             policy_version=lambda: self.policy.version,
             interrupted=self.site.is_stopping,
+            evaluates=self.evaluates,
         )
         # An episode that never began has no number.
         self.key = replace(self.key, episode=self.key.episode + 1)

@@ -30,6 +30,7 @@ _MAX_SKIPPED = 3
 _MEASURED = (
     *("critic_loss", "actor_loss", "q", "temperature", "entropy"),
     *("vice_good", "vice_visited", "vice_reward"),
+    *("feedback_loss", "feedback_reward"),
 )
 
 

@@ -15,7 +15,7 @@ from serl.errors import BadInput, SpecMismatch
 from serl.intervention import stuck_since_s
 from serl.specs import Spec
 from serl.training.frames import FeatureStore, FrameEncoder, FrameStore, Slots
-from serl.types import ActionSource, Array, Batch, End, EndReason, Record, Step
+from serl.types import ActionSource, Array, Batch, End, EndReason, Record, Step, feedback_of
 
 Stream = tuple[str, str, bool]  # run, actor, prior
 _NONE = -1
@@ -33,7 +33,10 @@ class Replay:
     last `stacked` ones of their episode, as in `FrameStack`; a transition of which one was
     overwritten is not sampled. With `imitate_successes` (self-imitation, Oh et al. 2018, arXiv
     1806.05635), a complete success of the policy alone counts as a demonstration from its `End`
-    on, in batches and for cloning, until the ring overwrites it.
+    on, in batches and for cloning, until the ring overwrites it. With `feedback_delay_s`, the
+    shortest and the longest delay of a person's evaluation, each evaluation is credited to the
+    steps of its episode that it may mean: with the probability that the delay, uniform between
+    both, is a time since the step (Warnell et al. 2018, arXiv 1709.10163).
 
     Attributes:
         capacity: number of slots, demonstrations included.
@@ -55,6 +58,7 @@ class Replay:
         encoder: FrameEncoder | None = None,
         stacked: int = 1,
         imitate_successes: bool = False,
+        feedback_delay_s: tuple[float, float] | None = None,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
@@ -68,6 +72,8 @@ class Replay:
         )
         self._action = np.zeros((capacity, *spec.action.shape), np.float32)
         self._reward = np.zeros(capacity, np.float32)
+        self._feedback = np.zeros((capacity, 2), np.float32)  # weight, weighted sum
+        self._delay_s, self._period_s = feedback_delay_s, 1.0 / spec.rate_hz
         self._terminated = np.zeros(capacity, np.bool_)
         self._prior = np.zeros(capacity, np.bool_)
         self._successor = np.full(capacity, _NONE, np.int64)  # _NONE: no transition starts here
@@ -150,6 +156,7 @@ class Replay:
             prior=self._prior[slots],
             images=self._frames.take(self._stacks[slots], self._rng),
             next_images=self._frames.take(self._stacks[final], self._rng),
+            feedback=self._feedback[slots] if self._delay_s else None,
         )
 
     def prior_states(self) -> Array:
@@ -245,6 +252,7 @@ class Replay:
         Predecessors of a slot were written before it, so no transition leads to it any more.
         """
         self._written[slot] += 1
+        self._feedback[slot] = 0.0
         user = slot  # a slot whose stack includes this frame
         for _ in range(self._stacks.shape[1]):
             if user in self._owner:
@@ -305,6 +313,8 @@ class Replay:
         self._prior[slot] = prior or human
         self._transitions += 1
         self._newest[stream].slots.append((slot, int(self._written[slot]), step.monotonic_s))
+        if self._delay_s and (value := feedback_of(step.reward_provenance)):
+            self._credit(self._newest[stream], step.monotonic_s + self._period_s, value)
         if self._prior[slot]:
             self._prior_slots.add(slot)
         if prior:
@@ -313,6 +323,25 @@ class Replay:
             self._online_slots.add(slot)
             self.online += 1
             self.human += human
+
+    def _credit(self, episode: _NewestEpisode, given_s: float, value: int) -> None:
+        """Credit an evaluation to the recent steps of its episode, if they are still stored.
+
+        Args:
+            episode: the episode so far.
+            given_s: end of the control period in which the evaluation was given.
+            value: the evaluation.
+        """
+        assert self._delay_s is not None  # the caller checked
+        shortest_s, longest_s = self._delay_s
+        for slot, written, issued_s in reversed(episode.slots):
+            age_s = given_s - issued_s
+            if age_s - self._period_s >= longest_s:
+                break
+            overlap_s = min(age_s, longest_s) - max(age_s - self._period_s, shortest_s)
+            weight = round(overlap_s / (longest_s - shortest_s), 6)  # 0 where the two only touch
+            if weight > 0 and self._written[slot] == written:
+                self._feedback[slot] += weight, weight * value
 
 
 class _NewestEpisode(NamedTuple):

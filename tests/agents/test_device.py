@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from serl.agents.bc import BC
-from serl.agents.config import SACConfig, VICEConfig
+from serl.agents.config import FeedbackConfig, SACConfig, VICEConfig
+from serl.agents.feedback import FeedbackReward
 from serl.agents.hybrid import HybridSAC
 from serl.agents.networks import choose_device, to_device
 from serl.agents.sac import SAC
@@ -60,7 +61,8 @@ def spoil(used: Batch) -> None:
     for field in fields(used):
         value = getattr(used, field.name)
         for array in value.values() if isinstance(value, dict) else [value]:
-            array[...] = 1
+            if array is not None:
+                array[...] = 1
 
 
 def close(one: Told, other: Told) -> bool:
@@ -155,6 +157,13 @@ def test_a_reward_is_learned_there(device: str) -> None:
         quick = VICEConfig(binary=False, batch_size=8, channels=(4, 8), latent=8, hidden=8)
         vice = VICE(agent, quick, successes, 0)
         told.append([vice.update(batch(seed)) for seed in range(4)])
+    assert close(*told)
+    told.clear()
+    given = np.tile(np.array([[0.0, 0.0], [0.1, 0.1], [0.2, -0.2], [0.3, 0.1]], np.float32), (8, 1))
+    for each in ("cpu", device):
+        judged = FeedbackConfig(weight=1.0, channels=(4, 8), latent=8, hidden=8)
+        reward = FeedbackReward(SAC.create(SPEC, settings(each), 0), judged, 0)
+        told.append([reward.update(replace(batch(n), feedback=given)) for n in range(4)])
     assert close(*told)
 
 

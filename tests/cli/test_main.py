@@ -121,7 +121,7 @@ def test_help_imports_no_framework() -> None:
 def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("task: reach\nsteps: 5\nseed: 1\nintervention: me\n")
     line = refused(serl, "train", "--seed", 2, "--config", "my.yaml")
-    assert "intervention: unknown person 'me': expected one of none, novice, scripted" in line
+    assert "unknown person 'me': expected one of evaluator, none, novice, scripted" in line
 
 
 def test_a_run_without_a_learner_cannot_be_joined(

@@ -107,14 +107,18 @@ async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_not
     await page.hit("Digit1")  # is of a collection
     await page.hit("KeyZ")  # of a recording
     await page.hit("KeyN")
-    await settled(lambda: here.backend.said == ["success", "reset"])
+    await page.hit("Equal")
+    await page.press_on("[data-say=penalty]")
+    await page.release()
+    said = ["success", "reset", "reward", "penalty"]
+    await settled(lambda: here.backend.said == said)
     told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await page.until("!document.getElementById('marks').hidden")
     told(here, {"driver": "script"}, COLLECTING)
     await page.reads("why", "Hands are off: mark, or drive on.")
-    for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Digit0"):
+    for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Equal", "Minus", "Digit0"):
         await page.hit(code)
-    await settled(lambda: here.backend.said == ["success", "reset", "negative"])
+    await settled(lambda: here.backend.said == [*said, "negative"])
 
 
 @at_the_page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
 from serl.training.link import read_control_status
-from serl.types import ActionSource, End, Step
+from serl.types import ActionSource, End, Step, feedback_of
 
 from ..support.command import Command
 from .conftest import Start
@@ -133,8 +134,12 @@ class Watch:
 def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
     tmp_path: Path, start: Start
 ) -> None:
-    """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile."""
-    command = start("train", "reach", **TINY, steps=3000, actors=2)
+    """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile.
+
+    A simulated person evaluates the policy, and a reward is learned from that.
+    """
+    evaluated = {"intervention": "evaluator", "feedback.weight": 0.1}
+    command = start("train", "reach", **TINY | evaluated, steps=3000, actors=2)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
@@ -190,6 +195,19 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     assert run.report.exists()
     shutil.rmtree(newest, ignore_errors=True)  # kept if few steps were left to train
     assert_sound(run)
+    _evaluations_are_learned(run)
+
+
+def _evaluations_are_learned(run: RunFolder) -> None:
+    for actor in ("actor0", "actor1"):
+        records = read_records(run.episodes(actor), make_spec(make_task(run.config)))
+        steps = [record for record in records if isinstance(record, Step)]
+        given = Counter(feedback_of(step.reward_provenance) for step in steps)
+        assert min(given[1], given[-1]) > 3
+        assert {step.reward for step in steps} <= {0.0, 1.0}
+    assert rows(run, "update")[-1]["feedback_loss"] > 0.0
+    state = load(checkpoint_paths(run.checkpoints)[-1]).arrays["agent"]
+    assert state["feedback.head.1.weight"].any(), "zero at first"
 
 
 def _received(run: RunFolder) -> list[int]:

@@ -23,6 +23,7 @@ from serl.runs.assembly import (
     DrivenArm,
     frame_encoder,
     make_actor,
+    make_agent,
     make_human,
     make_learner,
     make_replay,
@@ -35,8 +36,9 @@ from serl.teleop.mux import TeleopMux
 from serl.testing import InProcess
 from serl.training.frames import random_shift
 from serl.training.learner import Learner
+from serl.training.learner_stats import restore_progress
 from serl.training.replay import Replay
-from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step
+from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step, feedback_of
 
 from ..support.acting import FakeCameraArm, FakeSite, notice_frozen_camera
 
@@ -202,6 +204,50 @@ def test_a_reward_that_is_learned_needs_nobody_and_is_resumed_with_the_rest() ->
     assert not any(step.terminated for step in steps), "only the time limit ends an episode"
     assert any(name.startswith("vice.") for name in first.weights())
     assert_equal(first.weights(), Training(config, before=first).weights())
+
+
+EVALUATED: dict[str, Any] = {
+    "feedback": {"weight": 0.1},
+    "intervention": "evaluator",
+    "human": {"progress_step": 0.01},
+}
+
+
+def test_a_reward_learned_from_evaluations_is_resumed_to_the_bit() -> None:
+    at_60 = {"learner": {"checkpoint_every": 60}}
+    config = resolve(CONFIG.model_dump(exclude={"human"}), EVALUATED, at_60)
+    whole = Training(config).run(100)
+    steps = [record for record in whole.log if isinstance(record, Step)]
+    assert {feedback_of(step.reward_provenance) for step in steps} == {-1, 0, 1}
+    assert {step.source for step in steps} == {ActionSource.POLICY}
+    assert {step.reward for step in steps} <= {0.0, 1.0}, "evaluations change no recorded reward"
+    assert whole.weights()["feedback.head.1.weight"].any(), "it was learned"
+    checkpoint = whole.saved[0]
+    assert checkpoint.step == 60
+    again: Learner = make_learner(
+        config,
+        InProcess(),
+        whole,
+        lambda *saved: None,
+        whole.demonstrations,
+        checkpoint,
+        list(whole.log),
+        restore_progress(checkpoint.info).taken.total(),
+    )
+    while again.progress.steps < 100:
+        assert again.step()
+    assert_equal(whole.weights(), again.agent.state_dict())
+
+
+def test_returns_have_room_for_evaluations() -> None:
+    settings = {"agent": {"return_bounds": [0.0, 1.0], "discount": 0.9}}
+    config = resolve(CONFIG.model_dump(exclude={"human"}), EVALUATED, settings)
+    spec = make_spec(make_task(config))
+    agent: Any = make_agent(config, spec, 0)
+    assert agent.config.return_bounds == pytest.approx((-1.0, 2.0))
+    config = resolve(config.model_dump(), {"agent": {"discount": 1.0}})
+    agent = make_agent(config, spec, 0)
+    assert agent.config.return_bounds is None
 
 
 PIXELS: dict[str, Any] = {

@@ -39,8 +39,10 @@ def of(successes: int, trials: int) -> Evaluation:
 def test_a_clone_learns_the_demonstrations_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
+    evaluated = resolve(SETTINGS, {"feedback": {"weight": 1.0}})
+    run = RunFolder.create(tmp_path, evaluated, datetime.now())
     cloned = baseline.clone_settings(run.config)
+    assert cloned.feedback.weight == 0.0, "a clone learns from no reward"
     assert (cloned.steps, cloned.intervention, cloned.agent.algorithm) == (0, "none", "bc")
     assert (cloned.seed, cloned.demos, cloned.baseline) == (0, 2, "none")
     display = Display(Console(file=io.StringIO()))

@@ -168,6 +168,15 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
         ({"agent": 5}, "agent: ", "5"),
         ({"intervention": "me"}, "intervention: unknown person 'me': expected", "scripted"),
         ({"actors": 17}, "actors: expected at most 16", "17"),
+        ({"feedback": {"weight": 1, "delay_s": [4, 0.2]}}, "feedback", "0 <= first < second"),
+        ({"feedback": {"weight": 1}, "reward": {"kind": "vice"}}, "feedback.weight: ", "vice"),
+        ({"feedback": {"weight": 1}, "agent": {"algorithm": "bc"}}, "feedback.weight: ", "bc"),
+        ({"feedback": {"weight": 1}, "learner": {"n_step": 3}}, "feedback.weight: ", "not 3"),
+        (
+            {"feedback": {"weight": 1}, "agent": {"cached_features": True}},
+            "feedback.weight: ",
+            "agent.cached_features",
+        ),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(

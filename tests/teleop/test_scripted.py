@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from serl.clock import VirtualClock
-from serl.intervention import Event
+from serl.intervention import Event, PersonContext
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
+from serl.teleop.evaluator import Evaluator, EvaluatorConfig
 from serl.teleop.scripted import Budget, ScriptedHuman, ScriptedHumanConfig
 from serl.testing import FakeRobot, FakeTask
 from serl.types import Action, ActionSource, Record, Step
@@ -246,3 +247,29 @@ def test_a_restarted_one_goes_on_with_the_budget_of_the_moment() -> None:
     assert bench.human.budget.share() == FULL.share
     assert late.budget.share() == pytest.approx(FULL.final_share)
     assert not late.budget.allows(FULL.hold_steps)
+
+
+def test_an_evaluator_presses_late_and_not_too_often_and_never_drives() -> None:
+    robot, task = FakeRobot(), Watched()
+    config = EvaluatorConfig(progress_step=0.1, interval_s=0.4, delay_s=0.2)
+    person = Evaluator.create(config, PersonContext(task, robot, GREAT, seed=0))
+    for _ in range(2):  # an episode begins anew
+        task.now = 0.0
+        person.begin()
+        keys: dict[int, tuple[Event, ...]] = {}
+        for step in range(20):
+            task.now = {3: 0.5, 4: 0.7, 12: 0.65, 13: 0.1}.get(step, task.now)
+            assert person() is None
+            if found := person.events():
+                keys[step] = found
+        good, bad = (Event.REWARD,), (Event.PENALTY,)
+        assert keys == {5: good, 9: good, 15: bad}  # 0.7 was due at step 6, and 0.65 is no change
+
+
+def test_an_evaluator_labels_where_no_other_source_does() -> None:
+    robot, task = FakeRobot(), FakeTask()
+    training = PersonContext(task, robot, GREAT, seed=0, labels=True)
+    person = Evaluator(EvaluatorConfig(), training)
+    assert person.events() == ()
+    robot.place(0.0, 0.0)
+    assert person.events() == (Event.SUCCESS,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec
 from serl.training.replay import Replay
-from serl.types import ActionSource, Batch, End, Record, Step
+from serl.types import ActionSource, Batch, End, Outcome, Record, Step
 
 from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
@@ -371,3 +372,48 @@ def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept / replay.capacity < 100_000
+
+
+def evaluated(given: dict[int, int], number: int = 0, start_s: float = 0.0) -> Iterator[Record]:
+    """Ten steps at 10 Hz, named from 10 * number on; a person evaluates at the given ones."""
+    for record in Plan([ActionSource.POLICY] * 10, "truncated", 10 * number, number).records():
+        index = record.key.index
+        record = replace(record, monotonic_s=start_s + 0.1 * index)
+        if isinstance(record, Step) and index in given:
+            named = Outcome().evaluated(given[index]).provenance
+            record = replace(record, reward_provenance=named)
+        yield record
+
+
+def credits(replay: Replay) -> dict[int, list[float]]:
+    """The weight and the weighted sum of the evaluations of each step that has any, by name."""
+    batch = replay.sample(500)
+    assert batch.feedback is not None
+    rows = zip(batch.action[:, 0].tolist(), batch.feedback.tolist(), strict=True)
+    return {int(name): row for name, row in rows if row[0]}
+
+
+def test_an_evaluation_is_credited_to_the_steps_before_it_by_its_delay() -> None:
+    replay = Replay(SPEC, 16, GAMMA, feedback_delay_s=(0.25, 0.55))
+    for record in evaluated({6: 1, 8: -1}):
+        replay.add(record)
+    third, sixth = 1 / 3, 1 / 6
+    expected = {
+        1: [sixth, sixth],  # 0.5 to 0.6 s before the end of step 6
+        2: [third, third],
+        3: [third + sixth, third - sixth],
+        4: [sixth + third, sixth - third],
+        5: [third, -third],
+        6: [sixth, -sixth],
+    }
+    found = credits(replay)
+    assert found == {name: pytest.approx(row, abs=1e-5) for name, row in expected.items()}
+    for record in evaluated({0: 1, 3: 1}, number=1, start_s=1.1):
+        replay.add(record)
+    found = credits(replay)
+    assert set(found) == {6, 10, 11}, "of its own episode, and what the ring still holds"
+    assert found[10] == pytest.approx([third, third], abs=1e-5)
+    replay = Replay(SPEC, 16, GAMMA)
+    for record in evaluated({6: 1}):
+        replay.add(record)
+    assert replay.sample(4).feedback is None

@@ -350,7 +350,7 @@ function showSession(now) {
   $("marks").hidden = session !== "reward";
   $("undo").hidden = session !== "demonstrations";
   $("pad-says").hidden = session === "reward";
-  for (const what of ["success", "failure", "discard"]) {
+  for (const what of ["success", "failure", "discard", "reward", "penalty"]) {
     document.querySelector(`[data-say=${what}]`).hidden = session === "reward";
   }
   showEpisodes(now.episodes || [], runs);
