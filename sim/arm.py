@@ -129,8 +129,8 @@ class ArmWorld(World):
         return truth
 
     def urdf(self, prefix: str = "") -> str:
-        """Return the URDF of the arm with this prefix, in the frame of its poses."""
-        return arm_urdf(self.model, prefix)
+        """Return the URDF of the arm with this prefix in the frame of its poses, not randomised."""
+        return arm_urdf(build_model(self._scene), prefix)
 
     def pass_tick(self) -> None:
         """Advance by 10 ms with the controllers at the setpoints that the arms were given.

@@ -9,6 +9,8 @@ from serl.errors import BadInput
 from serl.motion import Pose
 from serl.sim.arm import ArmWorld
 from serl.sim.physics.controller import Impedance
+from serl.sim.physics.urdf import arm_urdf
+from serl.sim.scene import build_model
 from serl.task import Scene
 from serl.types import Image
 
@@ -27,6 +29,11 @@ class SimPair(ArmWorld):
     def sides(self) -> tuple[PairSide, PairSide]:
         """Return each arm for a driver of its own, the left one first."""
         return PairSide(self, 0), PairSide(self, 1)
+
+    def side_urdf(self, number: int) -> str:
+        """Return the URDF of the left (0) or right arm (1), in the frame of its own base."""
+        prefix = self.arms[number].prefix
+        return arm_urdf(build_model(self._scene), prefix, self._scene.bases[prefix])
 
     def pictures_of(self, number: int) -> Pictures:
         """Return the current pictures of the right arm's cameras (1), or of all others (0)."""
@@ -51,6 +58,7 @@ class PairSide:
 
     Attributes:
         impedance: gains and clips of the arm's controller.
+        fovy_rad: vertical fields of view of the cameras of both arms.
     """
 
     def __init__(self, world: SimPair, number: int) -> None:
@@ -58,6 +66,7 @@ class PairSide:
         self._arm = world.arms[number]
         self._other = world.arms[1 - number].prefix
         self.impedance: Impedance = self._arm.impedance
+        self.fovy_rad = world.fovy_rad
 
     @property
     def target(self) -> tuple[Pose, bool]:
@@ -75,6 +84,10 @@ class PairSide:
     def pictures(self) -> Pictures:
         """Return the current pictures of the arm's cameras."""
         return self._world.pictures_of(self._number)
+
+    def urdf(self) -> str:
+        """Return the URDF of the arm, in the frame of its own base, not randomised."""
+        return self._world.side_urdf(self._number)
 
     def grip(self, closed: bool) -> None:
         """Close or open the gripper."""

@@ -42,6 +42,7 @@ class World(ABC):
         model: MuJoCo model, as given.
         data: state of the model, as given.
         randomizer: sampler of the world of a seed; None without randomisation.
+        fovy_rad: vertical fields of view of the cameras by name, not randomised.
         settle_s: time for which a reset simulates the robot at rest.
     """
 
@@ -57,6 +58,8 @@ class World(ABC):
         gains: Mapping[str, Impedance],
     ) -> None:
         self.model, self.data, self._scene = model, data, scene
+        cameras = map(model.camera, range(model.ncam))
+        self.fovy_rad = {each.name: math.radians(each.fovy[0]) for each in cameras}
         self.randomizer: Randomizer | None = None
         if config.randomize != "none":
             self.randomizer = Randomizer(model, scene, config, gains)

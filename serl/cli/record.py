@@ -23,6 +23,7 @@ from serl.runs.config import TrainConfig, parse_overrides, resolve
 from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
+from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, lacks_success_test
 from serl.system.settings_file import checked, leaves, merge
 from serl.teleop.config import TeleopConfig
@@ -253,6 +254,12 @@ def real_arm(robot: str | None, namespace: str) -> dict[str, Any]:
     return {"robot": plugins.absolute(robot), "namespace": where, "intervention": "none"}
 
 
+def publication(options: argparse.Namespace) -> RosConfig:
+    """Return the settings of publication of a recording with a page, which are not stored."""
+    given = parse_overrides(options.overrides).get("ros", {})
+    return checked(RosConfig, {"publish_state": True} | given, "ros.")
+
+
 @contextmanager
 def open_station(
     options: argparse.Namespace,
@@ -307,7 +314,7 @@ def open_station(
 
             teleop_commands.announce(run, supervisor, options.console_port)
             with recording_station(
-                run, robot, clock, operators, services, supervisor.check
+                run, robot, clock, operators, services, supervisor.check, publication(options)
             ) as station:
                 yield station
 

@@ -21,6 +21,7 @@ from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summa
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
+from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, describe_classifier_bounds, lacks_success_test
 from serl.runs.scene_reset import arm_settings, check_reset
 from serl.runs.task_setup import make_task
@@ -69,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
         one = options.run / "stages" / next(iter(stages))
         raise BadInput(f"{options.run} has stages: give the folder of one, such as {one}")
     checkpoint = pick(trained.checkpoints, options.checkpoint).resolve()
-    config = _deployed(trained.config, options.robot, options.namespace)
+    config = _deployed(trained.config, options)
     load_fitting(checkpoint, config)
     run = deployment(trained, config, options.out)
     print(f"deployment: {run.path}", flush=True)
@@ -119,12 +120,15 @@ def deploy(
         _follow(run, supervisor, attend)
 
 
-def _deployed(config: TrainConfig, robot: str | None, namespace: str) -> TrainConfig:
+def _deployed(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """Return the settings of a deployment: one actor, without simulated interventions.
 
     Raises:
         BadInput: the robot does not exist, or its workspace differs from the task's.
     """
+    robot, namespace = options.robot, options.namespace
+    if options.console:
+        config = config.model_copy(update={"ros": RosConfig(publish_state=True)})
     if robot is not None:
         guarded_arms(config, robot, namespace)
         robot = plugins.absolute(robot)

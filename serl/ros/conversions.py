@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped, TransformStamped, TwistStamped, WrenchStamped
 from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Float32MultiArray, MultiArrayDimension
 
 from serl import types
+from serl.camera import WHOLE, View
 from serl.errors import BadInput, CorruptData
-from serl.geometry import normalize, rotate, rotation_between
+from serl.geometry import Quaternion, Vector, normalize, rotate, rotation_between
 from serl.motion import Pose
 from serl.types import Array
 
@@ -40,6 +41,18 @@ def pose_message(values: Sequence[float], frame: str, stamp_ns: int) -> Any:
     position, orientation = message.pose.position, message.pose.orientation
     position.x, position.y, position.z = values[:3]
     orientation.x, orientation.y, orientation.z, orientation.w = values[3:]
+    return message
+
+
+def transform_message(
+    parent: str, child: str, place: Vector, turn: Quaternion, stamp_ns: int
+) -> Any:
+    """Make a TransformStamped: the pose of the frame `child` in the frame `parent`."""
+    message = TransformStamped(child_frame_id=child)
+    message.header.frame_id, message.header.stamp = parent, stamp_of(stamp_ns)
+    translation, rotation = message.transform.translation, message.transform.rotation
+    translation.x, translation.y, translation.z = place
+    rotation.x, rotation.y, rotation.z, rotation.w = turn
     return message
 
 
@@ -178,9 +191,28 @@ def image_message(picture: types.Image, frame: str, stamp_ns: int) -> Any:
     return message
 
 
-def camera_info_message(image: Any) -> Any:
-    """Make the CameraInfo of an image: its size, without a calibration."""
-    return CameraInfo(header=image.header, height=image.height, width=image.width)
+def camera_info_message(image: Any, fovy_rad: float | None = None, view: View | None = None) -> Any:
+    """Make the CameraInfo of an image: its size, and its intrinsics where they are known.
+
+    Args:
+        image: the Image.
+        fovy_rad: vertical field of view of the whole picture; None leaves out the intrinsics.
+        view: the view that the image shows of the picture; None for the whole picture.
+    """
+    info = CameraInfo(header=image.header, height=image.height, width=image.width)
+    if fovy_rad is None:
+        return info
+    width, height = view.capture_size if view else (image.width, image.height)
+    left, top, right, bottom = view.crop if view else WHOLE
+    x, y = image.width / (right - left), image.height / (bottom - top)  # of the whole, in pixels
+    focal = 0.5 / math.tan(0.5 * fovy_rad)  # in heights of the whole picture
+    first = focal * height / width * x, 0.0, (0.5 - left) * x - 0.5
+    second = 0.0, focal * y, (0.5 - top) * y - 0.5
+    info.k = [*first, *second, 0.0, 0.0, 1.0]
+    info.p = [*first, 0.0, *second, 0.0, 0.0, 0.0, 1.0, 0.0]
+    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    info.distortion_model, info.d = "plumb_bob", [0.0] * 5
+    return info
 
 
 def truth_message(arrays: Mapping[str, Array]) -> Any:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from serl.arm_profile import SIM, is_real
 from serl.errors import BadInput
+from serl.system.settings_file import merge
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
@@ -141,7 +142,8 @@ class GraphConfig(BaseModel):
         driven: dict[str, Any] = {"robot": first.profile} if first else {}
         if first is not None and is_real(first.profile):
             driven["namespace"] = first.namespace
-        return {**self.settings, "actors": max(1, len(self.actors)), **driven}
+        shown = {} if self.console is None else {"ros": {"publish_state": True}}
+        return merge(shown, {**self.settings, "actors": max(1, len(self.actors)), **driven})
 
 
 def checked_namespace(text: str) -> str:

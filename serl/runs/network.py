@@ -16,7 +16,7 @@ class RosConfig(BaseModel):
 
     Attributes:
         publish_state: publish the state and the views of simulations in the actors' processes as an
-            arm's driver does, ten times a second, with their URDF; `--console` sets it. Arms behind
+            arm's driver does, ten times a second, with their URDF; the console sets it. Arms behind
             ROS 2 always do.
     """
 

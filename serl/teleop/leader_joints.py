@@ -75,6 +75,13 @@ class Joint(NamedTuple):
     axis: Vector
     slides: bool
 
+    def pose(self, position: float) -> Pose:
+        """Return the pose of the child link in its parent at a position (rad or m)."""
+        x, y, z = (position * part for part in self.axis)
+        if self.slides:
+            return add(self.translation, rotate(self.rotation, (x, y, z))), self.rotation
+        return self.translation, multiply(self.rotation, from_rotation_vector((x, y, z)))
+
 
 class JointChain:
     """The joints between two links of an arm."""
@@ -88,17 +95,11 @@ class JointChain:
         place: Vector = (0.0, 0.0, 0.0)
         turn: Quaternion = (0.0, 0.0, 0.0, 1.0)
         for joint in self._joints:
-            place = add(place, rotate(turn, joint.translation))
-            turn = multiply(turn, joint.rotation)
-            if not joint.name:
-                continue
-            if joint.name not in positions:
+            if joint.name and joint.name not in positions:
                 return None
-            x, y, z = (positions[joint.name] * part for part in joint.axis)
-            if joint.slides:
-                place = add(place, rotate(turn, (x, y, z)))
-            else:
-                turn = multiply(turn, from_rotation_vector((x, y, z)))
+            moved, turned = joint.pose(positions.get(joint.name, 0.0))
+            place = add(place, rotate(turn, moved))
+            turn = multiply(turn, turned)
         return place, turn
 
 
@@ -127,6 +128,19 @@ def read_chain(path: Path, base: str, tip: str) -> JointChain:
         joints.insert(0, _joint(path, by_child[link]))
         link = _link(path, by_child[link], "parent")
     return JointChain(joints)
+
+
+def read_joints(urdf: str) -> list[tuple[str, str, Joint]]:
+    """Return all joints of a URDF, each after the names of its parent link and its child link.
+
+    Raises:
+        BadInput: a joint is malformed.
+    """
+    path = Path("robot_description")
+    return [
+        (_link(path, joint, "parent"), _link(path, joint, "child"), _joint(path, joint))
+        for joint in ElementTree.fromstring(urdf).findall("joint")
+    ]
 
 
 class LeaderJoints:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 import mujoco
+import numpy as np
 
 JOINTS = 7
 BASE, TOOL = "base", "tcp"
 """Names of the first and the last link, which are the frames of the arm's messages."""
 
+_VERTICAL = 1.0 - 1e-12
 _FASTEST_RAD_S = 2.175  # of a Panda's slower joints
 _SHAPES = {
     int(mujoco.mjtGeom.mjGEOM_CAPSULE): "cylinder",
@@ -20,48 +23,87 @@ _SHAPES = {
     int(mujoco.mjtGeom.mjGEOM_BOX): "box",
 }
 
+_Place = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+"""A position, and a quaternion wxyz."""
 
-def arm_urdf(model: mujoco.MjModel, prefix: str = "") -> str:
-    """Return the links, joints and shapes of an arm, with the frames of the arm's base and tool.
+_OPTICAL: _Place = np.zeros(3), np.array((0.0, 1.0, 0.0, 0.0))
+"""Pose of REP 103's camera frame (y down, z forward) in MuJoCo's (y up, z backward)."""
+
+
+def arm_urdf(
+    model: mujoco.MjModel,
+    prefix: str = "",
+    base: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
+) -> str:
+    """Return the links, joints and shapes of an arm, with the frames of base, tool and cameras.
 
     Joints have the names of the joint states. Fingers are fixed, as their joint states have a topic
-    of their own; a capsule is drawn as a cylinder. There are no masses.
+    of their own; a capsule is drawn as a cylinder. There are no masses. The cameras are those of
+    the hand and those fixed to the world; the link of one is its optical frame, with its name.
 
     Args:
         model: model of the arm.
-        prefix: prefix of the arm's names, which the URDF leaves out.
+        prefix: prefix of the arm's names, which the URDF leaves out, except in names of cameras.
+        base: x y z and yaw in the model of the frame of the link `base`.
     """
     robot = Element("robot", name=f"{prefix}serl_arm")
     SubElement(robot, "link", name=BASE)
+    turn = np.array((math.cos(0.5 * base[3]), 0.0, 0.0, math.sin(0.5 * base[3])))
+    world = np.zeros(3), np.zeros(4)  # in the frame of the base
+    mujoco.mju_negPose(*world, np.array(base[:3]), turn)
     before = BASE
     for number in range(1, JOINTS + 1):
-        _add_link(robot, model, prefix, before, f"link{number}", f"joint{number}")
+        body = model.body(f"{prefix}link{number}")
+        place = body.pos, body.quat
+        if before == BASE:
+            place = _product(world, place)
+        _add_link(robot, model, prefix, before, f"link{number}", place, f"joint{number}")
         before = f"link{number}"
-    _add_link(robot, model, prefix, before, "hand")
-    for side in ("left", "right"):
-        _add_link(robot, model, prefix, "hand", f"finger_{side}")
+    for name, parent in (("hand", before), ("finger_left", "hand"), ("finger_right", "hand")):
+        body = model.body(f"{prefix}{name}")
+        _add_link(robot, model, prefix, parent, name, (body.pos, body.quat))
     site = model.site(f"{prefix}{TOOL}")
-    SubElement(robot, "link", name=TOOL)
-    _add_joint(robot, f"{TOOL}_joint", "fixed", "hand", TOOL, (site.pos, site.quat))
+    _add_frame(robot, "hand", TOOL, (site.pos, site.quat))
+    hand = model.body(f"{prefix}hand").id
+    for camera in filter(lambda each: each.name, map(model.camera, range(model.ncam))):
+        place = _product((camera.pos, camera.quat), _OPTICAL)
+        if camera.bodyid[0] == 0:
+            _add_frame(robot, BASE, camera.name, _product(world, place))
+        elif camera.bodyid[0] == hand:
+            _add_frame(robot, "hand", camera.name, place)
     ElementTree.indent(robot)
     return ElementTree.tostring(robot, encoding="unicode")
 
 
-_Place = tuple[Iterable[float], Iterable[float]]
-"""A position, and a quaternion wxyz."""
+def _product(first: _Place, second: _Place) -> _Place:
+    """Return the product of two poses: `second` is in the frame of `first`."""
+    position, turn = np.zeros(3), np.zeros(4)
+    mujoco.mju_mulPose(position, turn, *first, *second)
+    return position, turn
+
+
+def _add_frame(robot: Element, before: str, name: str, place: _Place) -> None:
+    """Add a link without a shape, fixed to another link."""
+    SubElement(robot, "link", name=name)
+    _add_joint(robot, f"{name}_joint", "fixed", before, name, place)
 
 
 def _add_link(
-    robot: Element, model: mujoco.MjModel, prefix: str, before: str, name: str, joint: str = ""
+    robot: Element,
+    model: mujoco.MjModel,
+    prefix: str,
+    before: str,
+    name: str,
+    place: _Place,
+    joint: str = "",
 ) -> None:
-    """Add the link of a body with its shapes, and its joint to the link before it."""
+    """Add the link of a body with its shapes, and its joint, at a place, to the link before it."""
     body = model.body(f"{prefix}{name}")
     link = SubElement(robot, "link", name=name)
     first = int(body.geomadr[0])
     for geom in range(first, first + int(body.geomnum[0])):
         if int(model.geom_type[geom]) in _SHAPES and model.geom_rgba[geom][3] > 0.0:
             _add_shape(link, model, geom)
-    place = body.pos, body.quat
     if not joint:
         _add_joint(robot, f"{name}_joint", "fixed", before, name, place)
         return
@@ -101,8 +143,10 @@ def _add_shape(link: Element, model: mujoco.MjModel, geom: int) -> None:
 def _add_origin(parent: Element, place: _Place) -> None:
     position, (w, x, y, z) = place
     roll = math.atan2(2.0 * (w * x + y * z), 1.0 - 2.0 * (x * x + y * y))
-    pitch = math.asin(max(-1.0, min(1.0, 2.0 * (w * y - z * x))))
-    yaw = math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+    sine = max(-1.0, min(1.0, 2.0 * (w * y - z * x)))
+    pitch, yaw = math.asin(sine), math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+    if abs(sine) > _VERTICAL:  # roll and yaw turn about one axis
+        roll, yaw = 0.0, math.copysign(2.0, -sine) * math.atan2(x, w)
     SubElement(parent, "origin", xyz=_text(position), rpy=_text((roll, pitch, yaw)))
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from serl.cli import actor as actor_command
 from serl.cli import main as cli
+from serl.cli import record as record_command
+from serl.cli import run as run_command
 from serl.cli import train as train_command
 from serl.cli.settings import describe
-from serl.runs.config import TrainConfig
+from serl.runs.config import TrainConfig, resolve
 from serl.system.video import read_video
 
 from ..agents.resnet10_reference import stand_in
@@ -266,3 +268,14 @@ def test_the_console_turns_the_topics_of_the_simulated_arm_on(
 ) -> None:
     options = cli.parse(["train", "reach", *words])
     assert train_command.settings(options).ros.publish_state is expected
+
+
+def test_recordings_and_deployments_with_a_page_publish_the_simulated_arm() -> None:
+    words = ["record", "reach", "--console"]
+    assert record_command.publication(cli.parse(words)).publish_state
+    words += ["--ros.publish_state", "false"]
+    assert not record_command.publication(cli.parse(words)).publish_state
+    config = resolve({"task": "reach"})
+    for page in ((), ("--console",)):
+        deployed = run_command._deployed(config, cli.parse(["run", "runs/reach/1", *page]))
+        assert deployed.ros.publish_state is bool(page)

@@ -12,13 +12,14 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
-from serl.camera import View
+from serl.camera import WHOLE, View
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.compression import compact
 from serl.log.episode_reader import EpisodeFile, Message
 from serl.motion import Pose
 from serl.ros.arm.camera import compressed_picture_of, cut_any, picture_of
 from serl.ros.conversions import (
+    camera_info_message,
     gripper_of,
     image_message,
     joints_message,
@@ -37,6 +38,7 @@ from serl.ros.conversions import (
     wrench_message,
     wrench_of,
 )
+from serl.sim.render.projection import Pinhole
 from serl.testing.samples import CONFIG, random_records, write_log
 
 pytestmark = pytest.mark.ros
@@ -237,3 +239,21 @@ def test_compressed_images(tmp_path: Path, encoding: str) -> None:
             pixels = cv2.imdecode(np.frombuffer(bytes(image.data), np.uint8), cv2.IMREAD_COLOR)
             assert pixels is not None
             assert pixels.shape == record.observation.images[camera].shape
+
+
+PART = View(camera="c", width=84, height=64, crop=(0.25, 0.5, 0.75, 1.0), capture=(320, 240))
+
+
+@pytest.mark.parametrize("view", [None, PART])
+def test_the_intrinsics_of_a_view_are_those_of_the_simulated_camera(view: View | None) -> None:
+    width, height = (view.width, view.height) if view else (320, 240)
+    image = image_message(np.zeros((height, width, 3), np.uint8), "c", 0)
+    info = camera_info_message(image, 0.7, view)
+    right_m, down_m = 0.1, -0.05
+    column, row, _ = info.k.reshape(3, 3) @ (right_m, down_m, 1.0)
+    left, top, right, bottom = view.crop if view else WHOLE
+    x = 320 * (left + (right - left) * (column + 0.5) / width)  # in the whole picture
+    y = 240 * (top + (bottom - top) * (row + 0.5) / height)
+    assert np.allclose(Pinhole(320, 240, 0.7).slopes(x, y), (right_m, -down_m))
+    assert np.array_equal(info.p.reshape(3, 4)[:, :3], info.k.reshape(3, 3))
+    assert not camera_info_message(image).k.any(), "unknown"

@@ -26,6 +26,13 @@ def test_actors_and_robot_follow_from_the_robots() -> None:
     assert graph(robots=[]).run_settings == {"actors": 1}
 
 
+def test_the_console_turns_the_topics_of_simulated_arms_on() -> None:
+    shown = graph(console={"robot": "left"}, settings={"seed": 3}).run_settings
+    assert shown == {"seed": 3, "actors": 2, "robot": "sim", "ros": {"publish_state": True}}
+    hidden = graph(console={"robot": "left"}, settings={"ros": {"publish_state": False}})
+    assert hidden.run_settings["ros"] == {"publish_state": False}
+
+
 def test_real_arms_differ_by_profile_or_namespace() -> None:
     arms = [
         {"name": "a", "profile": "franka", "namespace": "/left"},

@@ -81,12 +81,15 @@ class RehearsalArm:
 
     Attributes:
         slips: number of grasps that lost their hold so far.
+        urdf: returns the URDF of the arm in the frame of its base; None if it has none.
+        fovy_rad: vertical fields of view of the cameras, as far as they are known.
     """
 
     def __init__(
         self, arm: ServedRobot, config: RehearsalConfig, mount: Mount = UNMOVED_BASE
     ) -> None:
         self._arm, self._config, self._mount = arm, config, mount
+        self.urdf, self.fovy_rad = getattr(arm, "urdf", None), getattr(arm, "fovy_rad", {})
         self._rng = np.random.default_rng((config.seed, 1))
         self._phases = self._rng.uniform(0.0, 2.0 * math.pi, 3)
         self._time_s, self.slips = 0.0, 0

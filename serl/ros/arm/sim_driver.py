@@ -21,7 +21,7 @@ from serl.errors import BadInput, SerlError, Silent
 from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
-from serl.ros.arm.publisher import ArmPublisher, cameras_of, publish_description
+from serl.ros.arm.publisher import ArmPublisher, PublishedCamera, cameras_of
 from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
 from serl.ros.conversions import gripper_of, number_of, pose_of
@@ -121,12 +121,17 @@ class SimulationDriver:
         self.stamp_ns, self.active = 0, True
         self.counts: dict[str, float] = {}
         self.on_publish: Callable[[int], None] = lambda stamp_ns: None
-        cameras = cameras_of(arm.pictures())
+        fovy_rad, names = getattr(arm, "fovy_rad", {}), cameras_of(arm.pictures())
+        cameras = {name: PublishedCamera(name, fovy_rad.get(name)) for name in names}
         self._publisher = ArmPublisher(node, robot, profile, tracked, cameras, qos, self.reveals)
-        publish_description(node, robot, arm)
         if self.reveals:
             self._scene = ScenePublisher(node, robot, arm)
             serve(node, "reset", self.reset)
+
+    def describe(self, alone: bool) -> None:
+        """Publish the arm's URDF, if it has one, and its transforms; see `ArmPublisher`."""
+        if (urdf := getattr(self.arm, "urdf", None)) is not None:
+            self._publisher.describe(urdf(), alone)
 
     def activate(self, active: bool) -> None:
         """Follow commands from now on, or hold."""

@@ -7,9 +7,11 @@ from typing import Any
 
 from serl import plugins
 from serl.loop import Observer
-from serl.ros.arm.publisher import ArmPublisher, PicturePublisher, publish_description
+from serl.ros.arm.publisher import ArmPublisher, PicturePublisher, PublishedCamera
 from serl.ros.arm.topics import SENSOR
 from serl.ros.node import RosNode
+from serl.runs.config import TrainConfig
+from serl.runs.task_setup import make_task
 from serl.types import Observation
 
 PERIOD_S = 0.1
@@ -27,23 +29,31 @@ class StatePublisher(Observer):
 
     Args:
         actor: name of the actor, the namespace of the topics.
+        config: settings of the run.
         robot: the simulation; without an arm only its pictures are published.
     """
 
-    def __init__(self, node: RosNode, actor: str, robot: Any) -> None:
+    def __init__(self, node: RosNode, actor: str, config: TrainConfig, robot: Any) -> None:
         spec, profile = robot.observation_spec, plugins.load("robot", "sim")
         poses = [name for name in spec.state if name.endswith("_pose")]
         tracked = [name.removesuffix("_pose") for name in poses if not name.endswith(_OWN)]
+        alone = config.actors == 1 and "tcp_pose" in poses
         self._arms: list[tuple[str, ArmPublisher]] = []
         for name in poses:
             if name.endswith(_OWN[0]):
                 prefix = name.removesuffix(_OWN[0])
                 own = "/".join(filter(None, (actor, prefix.rstrip("_"))))
-                made = ArmPublisher(node, own, profile, tracked, (), SENSOR, with_truth=False)
+                made = ArmPublisher(node, own, profile, tracked, {}, SENSOR, with_truth=False)
                 self._arms.append((prefix, made))
-                publish_description(node, own, robot, prefix)
+                if hasattr(robot, "urdf"):
+                    made.describe(robot.urdf(prefix), alone)
                 tracked = []
-        self._pictures = PicturePublisher(node, actor, spec.images, SENSOR)
+        fovy_rad, cameras = getattr(robot, "fovy_rad", {}), {}
+        for name in spec.images:
+            view = make_task(config).config.all_views.get(name)
+            frame = view.camera if view else name
+            cameras[name] = PublishedCamera(frame, fovy_rad.get(frame), view)
+        self._pictures = PicturePublisher(node, actor, cameras, SENSOR)
         self._newest: tuple[int, Observation] | None = None
         node.every(PERIOD_S, self._publish)
 
@@ -61,3 +71,14 @@ class StatePublisher(Observer):
             own = {name.removeprefix(prefix): values for name, values in state.items()}
             arm.state(state | own, stamp_ns)
         self._pictures.publish(reading.images, stamp_ns)
+
+
+def state_publishers(
+    node: RosNode, actor: str, config: TrainConfig, robot: Any
+) -> list[StatePublisher]:
+    """Return the publisher of a simulation in this process; none unless the settings ask for it.
+
+    Arguments are those of `StatePublisher`.
+    """
+    wanted = config.robot is None and config.ros.publish_state
+    return [StatePublisher(node, actor, config, robot)] if wanted else []

@@ -38,6 +38,11 @@ KEPT: Any = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """QoS of topics that are published once: later subscribers get the last message."""
 
 
+TRANSFORMS = "tf2_msgs/msg/TFMessage"
+_TRANSFORM_QOS: Any = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
+"""QoS that listeners of tf2 request."""
+
+
 def message_type(channel: Channel) -> Any:
     """Return the class of a channel's messages.
 
@@ -113,6 +118,15 @@ def truth(robot: str, qos: Any = SENSOR) -> Topic:
 def robot_description(robot: str, qos: Any = KEPT) -> Topic:
     """Return the topic of a simulated arm's URDF."""
     return Topic(f"{robot}/robot_description", String, qos)
+
+
+def transforms(robot: str) -> Topic:
+    """Return the topic of the transforms of an arm's links; with an empty namespace `/tf`.
+
+    Raises:
+        BadInput: the package tf2_msgs is not installed.
+    """
+    return Topic(f"{robot}/tf", message_type(Channel(name="tf", type=TRANSFORMS)), _TRANSFORM_QOS)
 
 
 def tracked_pose(robot: str, body: str, qos: Any = SENSOR) -> Topic:

@@ -20,7 +20,7 @@ from serl.log.recovery import read_logged, recover, survey
 from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.camera_settings import note_cameras
-from serl.ros.arm.state_publisher import StatePublisher
+from serl.ros.arm.state_publisher import state_publishers
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import OperatorInterface, action_frame, describe
@@ -180,7 +180,7 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
         arm = _driven_arm(node, folder, config, name, next_epoch(first.episodes(name)), people)
         delays = Delays(1.0 / make_task(first.config).config.rate_hz)
         station = None if arm.simulated else Station(arm.robot, people.hold, is_ending)
-        seen = _published(node, name, config, arm)
+        seen = state_publishers(node, name, config, arm.robot)
         attended = is_attended(config)
         if attended:  # also after a crash: the scene has not been restored
             people.hold.pause(RESTORE)
@@ -207,15 +207,6 @@ def run(run_folder: Path, name: str, robot: str | None = None, namespace: str = 
                     write_status(folder.link(name), status)
                 if attended:
                     people.hold.pause(RESTORE)
-
-
-def _published(
-    node: RosNode, name: str, config: TrainConfig, arm: DrivenArm
-) -> list[StatePublisher]:
-    """Return the publisher of a simulation in this process, if there is to be one."""
-    if config.robot is None and config.ros.publish_state:
-        return [StatePublisher(node, name, arm.robot)]
-    return []
 
 
 def _publish_statistics(node: RosNode, name: str, people: OperatorInterface) -> dict[str, float]:

@@ -25,6 +25,7 @@ from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.annotations import ToolLog
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey, Result
+from serl.ros.arm.state_publisher import state_publishers
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import OperatorInterface, action_frame, describe
@@ -176,6 +177,7 @@ class _DeploymentSite(Site):
         limits = still if self.simulated else CameraMonitorConfig()
         monitor = CameraMonitor(self.robot.observation_spec.images, limits)
         observers = [log, monitor, ToolLog(episodes), human_input, self._people]
+        observers += state_publishers(self._node, name, config, self.robot)
         reset = make_scene_reset(config, self._task, self.robot, name, 0)
         return Actor(
             key, self.robot, self._task, policy, self._clock, observers, self, config.actor, reset

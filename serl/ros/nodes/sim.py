@@ -97,6 +97,7 @@ def run(
             else:
                 driver = RealTimeDriver(node, robot, arm, profile, tracked, task.config.rate_hz)
             _manage(node, driver, impedance, "simulated arm")
+            driver.describe(alone=config.actors == 1)
             _set_clock([node], driver, clock, speed)
             if isinstance(driver, RealTimeDriver):
                 driver.run(lambda: node.stopping or is_orphaned(), speed)
@@ -134,6 +135,7 @@ def run_pair(
             if drivers:
                 driver.lock = drivers[0].lock
             _manage(node, driver, arm.impedance, f"simulated {side} arm")
+            driver.describe(alone=False)
             drivers.append(driver)
             opened.append(node)
         _set_clock(opened, drivers[0], clock, speed)

@@ -14,6 +14,7 @@ from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.loop import Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.camera_settings import note_cameras
+from serl.ros.arm.state_publisher import state_publishers
 from serl.ros.arm.station import RESTORE, Station, make_arm
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control, action_frame
@@ -21,6 +22,7 @@ from serl.ros.people.teleop import TopicDevices
 from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.runs.folder import RunFolder
+from serl.runs.network import RosConfig
 from serl.runs.task_setup import make_task
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -36,6 +38,7 @@ def recording_station(
     operators: Sequence[Operator],
     services: Mapping[str, Callable[[], str]],
     check: Callable[[], object],
+    ros: RosConfig | None = None,
 ) -> Iterator[RecordingStation]:
     """Yield a recording station of a robot in this process, with topics and services.
 
@@ -48,9 +51,12 @@ def recording_station(
         operators: operators at devices of this process.
         services: further services, besides those of every actor.
         check: called at every step; raises when another process has failed.
+        ros: settings of publication for other programs; None for those of the recording.
     """
+    config = run.config.model_copy(update={"ros": ros or run.config.ros})
     with RosNode(ACTOR, run.path, local=True) as node:
         human_input, observers = _open_input(node, run, robot, operators, services)
+        observers += state_publishers(node, ACTOR, config, robot)
 
         def stopping() -> bool:
             check()

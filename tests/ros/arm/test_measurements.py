@@ -17,7 +17,7 @@ from serl.errors import Silent
 from serl.guard.camera_monitor import CameraFault, CameraMonitor
 from serl.robot import reading_spec
 from serl.ros.arm.measurements import Measurements
-from serl.ros.arm.publisher import ArmPublisher
+from serl.ros.arm.publisher import ArmPublisher, PublishedCamera
 from serl.ros.arm.topics import SENSOR
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -75,7 +75,8 @@ class GuardBench:
         self._spec = reading_spec(7, ["cube"], config.all_views)
         self._watch = CameraMonitor(self._spec.images)
         self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
-        self._told = ArmPublisher(node, "arm", known, ["cube"], cameras, SENSOR)
+        published = {name: PublishedCamera(name) for name in cameras}
+        self._told = ArmPublisher(node, "arm", known, ["cube"], published, SENSOR)
 
     def run(self, seconds: float, deaf: bool = False, **delays_s: float) -> None:
         """The arm tells all as it is, each camera what was a while ago; or the arm is silent."""

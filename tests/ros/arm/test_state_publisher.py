@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 
 from serl import plugins
+from serl.arm_pair import SIDES, PairedArm, mount_of
+from serl.geometry import add, multiply, rotate
+from serl.motion import Pose
 from serl.ros.arm.camera import info_topic, picture_of, picture_topic
+from serl.ros.arm.publisher import link_transforms
+from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.state_publisher import StatePublisher
-from serl.ros.arm.topics import SENSOR, robot_description, topic_of, tracked_pose
+from serl.ros.arm.topics import SENSOR, robot_description, topic_of, tracked_pose, transforms
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
-from serl.teleop.leader_joints import read_chain
+from serl.teleop.leader_joints import read_chain, read_joints
 
 pytestmark = pytest.mark.ros
 
@@ -32,13 +39,14 @@ class Watched:
     """A simulation with its publisher, and the newest message of each topic at another node."""
 
     def __init__(self, folder: Path, task: str, observe: str, stack: ExitStack) -> None:
-        self.task: Any = make_task(resolve({"task": task, "observe": observe}))
+        config = resolve({"task": task, "observe": observe})
+        self.task: Any = make_task(config)
         self.robot: Any = stack.enter_context(plugins.make_simulation(self.task))
         self.folder, self._stack = folder, stack
         self.node = stack.enter_context(RosNode("watcher", folder, local=True))
         self.found: dict[str, Any] = {}
         self.own = stack.enter_context(RosNode("actor0", folder, local=True))
-        self.publisher = StatePublisher(self.own, "actor0", self.robot)
+        self.publisher = StatePublisher(self.own, "actor0", config, self.robot)
 
     def subscribe(self, *topics: Any) -> None:
         """Late, as a program that is started beside a training."""
@@ -82,6 +90,10 @@ def test_an_arm_in_process_is_on_the_topics_of_an_arm_with_its_kinematics(
     assert gripper.position[0] == pytest.approx(0.08 * float(reading.state["gripper"][0]))
     assert np.array_equal(picture_of(seen.found[pictures[0].name]), reading.images[view])
     assert seen.found[pictures[1].name].width == reading.images[view].shape[1]
+    assert seen.found[pictures[1].name].k[0] > 0.0
+    camera = seen.task.config.all_views[view].camera
+    assert {seen.found[each.name].header.frame_id for each in pictures} == {camera}
+    assert f'<link name="{camera}"' in seen.found[kept.name].data
     (tmp_path / "arm.urdf").write_text(seen.found[kept.name].data)
     chain = read_chain(tmp_path / "arm.urdf", PROFILE.base_frame, PROFILE.tool_frame)
     assert chain.names == PROFILE.joints
@@ -90,6 +102,72 @@ def test_an_arm_in_process_is_on_the_topics_of_an_arm_with_its_kinematics(
     assert np.allclose(tip[0], reading.state["tcp_pose"][:3], atol=1e-4)
     assert abs(np.dot(tip[1], reading.state["tcp_pose"][3:])) == pytest.approx(1.0, abs=1e-5)
     assert seen.found[kept.name].data.count("<visual>") > 15
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tf2_msgs") is None,
+    reason="NOT TESTED: transforms on /tf by tf2_msgs/TFMessage, which no wheel has",
+)
+def test_the_transforms_of_the_arm_are_on_tf(stack: ExitStack, tmp_path: Path) -> None:
+    seen = Watched(tmp_path / "run", "pick_cube", "state", stack)
+    seen.subscribe(transforms(""))
+    seen.robot.reset(3)
+    reading = seen.robot.observe()
+    seen.until_found(reading, "/tf")
+    found = _composed(seen.found["/tf"].transforms)
+    assert np.allclose(found["tcp"].position, reading.state["tcp_pose"][:3], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pick_cube", "connector_insertion"])
+def test_the_transforms_lead_to_the_tool_and_to_every_camera(name: str) -> None:
+    """An optical frame looks along z, and y is down in the picture."""
+    task = make_task(resolve({"task": name, "task_config": {"randomize": "full"}}))
+    with plugins.make_simulation(task) as simulation:
+        robot: Any = simulation
+        robot.reset(2)
+        robot.randomizer.restore()
+        mujoco.mj_forward(robot.model, robot.data)
+        names = [robot.model.camera(index).name for index in range(robot.model.ncam)]
+        q = dict(zip(PROFILE.joints, robot.data.qpos[:7], strict=True))
+        found = _composed(link_transforms(read_joints(robot.urdf()), q, 0))
+        assert {"front", "wrist"} <= set(names) <= found.keys()
+        for camera in names:
+            seen = robot.data.camera(camera)
+            right, up, backward = seen.xmat.reshape(3, 3).T
+            assert np.allclose(found[camera].position, seen.xpos, atol=1e-6)
+            turn = found[camera].quaternion
+            axes = [rotate(turn, (1, 0, 0)), rotate(turn, (0, 1, 0)), rotate(turn, (0, 0, 1))]
+            assert np.allclose(axes, [right, -up, -backward], atol=1e-6)
+        assert np.allclose(found["tcp"].position, robot.data.site("tcp").xpos, atol=1e-6)
+
+
+def test_each_arm_of_a_pair_has_a_urdf_in_the_frame_of_its_own_base(tmp_path: Path) -> None:
+    task: Any = make_task(resolve({"task": "handover"}))
+    with plugins.make_simulation(task) as simulation:
+        robot: Any = simulation
+        robot.reset(1)
+        for (side, prefix), arm in zip(SIDES.items(), robot.sides(), strict=True):
+            mount = mount_of(side, PairedArm(profile="sim"), task.scene.bases[prefix])
+            measured = RehearsalArm(arm, RehearsalConfig(drift_m=0, drift_rad=0), mount)
+            numbers = measured.measure()
+            q = dict(zip(PROFILE.joints, numbers["q"], strict=True))
+            assert measured.urdf is not None
+            found = _composed(link_transforms(read_joints(measured.urdf()), q, 0))
+            assert np.allclose(found["tcp"].position, numbers["tcp_pose"][:3], atol=1e-4)
+            assert abs(np.dot(found["tcp"].quaternion, numbers["tcp_pose"][3:])) > 1.0 - 1e-6
+            assert f"{prefix}wrist" in found
+
+
+def _composed(messages: Iterable[Any]) -> dict[str, Pose]:
+    """The pose in the base of each frame, of transforms whose parents come first."""
+    found = {"base": Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))}
+    for each in messages:
+        parent, moved = found[each.header.frame_id], each.transform.translation
+        turned = each.transform.rotation
+        place = rotate(parent.quaternion, (moved.x, moved.y, moved.z))
+        turn = multiply(parent.quaternion, (turned.x, turned.y, turned.z, turned.w))
+        found[each.child_frame_id] = Pose(add(parent.position, place), turn)
+    return found
 
 
 def test_readings_between_two_periods_are_dropped(stack: ExitStack, tmp_path: Path) -> None:

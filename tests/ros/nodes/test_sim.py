@@ -24,7 +24,7 @@ from serl.motion import Pose
 from serl.policy import RandomPolicy
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.simulated import SimulatedRosArm
-from serl.ros.arm.topics import SENSOR, topic_of
+from serl.ros.arm.topics import SENSOR, robot_description, topic_of
 from serl.ros.conversions import pose_message
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
@@ -100,8 +100,11 @@ class TestTheNodeInLockStep(SimulatedRobotSuite):
 
 def test_who_draws_the_scene_is_told_where_everything_is(realtime: Rig) -> None:
     told: list[Any] = []
+    urdfs: list[Any] = []
     realtime.node.subscribe(scene_topic(ROBOT), lambda message: told.append(message.data))
-    eventually(lambda: told)
+    realtime.node.subscribe(robot_description(ROBOT), urdfs.append)
+    eventually(lambda: told and urdfs)
+    assert '<link name="wrist"' in urdfs[0].data, "a camera"
     images = DrawnScene(realtime.task, lambda: np.array(told[-1])).look()
     assert images is not None
     assert images["front"].std() > 10.0, "there is something to see"

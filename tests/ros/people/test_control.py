@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from sensor_msgs.msg import JointState
 
 from serl import plugins
+from serl.clock import VirtualClock
+from serl.ros.arm.topics import SENSOR
+from serl.ros.node import RosNode
 from serl.ros.people import recorder
 from serl.ros.people.control import felt_by_arm
-from serl.ros.people.recorder import arm_station
+from serl.ros.people.recorder import arm_station, recording_station
+from serl.ros.testing.processes import eventually
+from serl.ros.topics import Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.network import RosConfig
+from serl.runs.task_setup import make_task
 from serl.tasks.pick_cube import PickCube
 from serl.types import Observation
 
@@ -43,3 +52,22 @@ def test_who_records_at_an_arm_has_its_cameras_watched(
     run = RunFolder.create(tmp_path, config, datetime.now())
     with arm_station(run, [], {}, lambda: None) as station:
         assert notice_frozen_camera(station.observers)
+
+
+def test_a_simulation_in_which_a_person_records_is_on_the_topics_of_an_arm(tmp_path: Path) -> None:
+    config = resolve({"task": "reach", "demos": 0, "intervention": "none"})
+    run, found = RunFolder.create(tmp_path, config, datetime.now()), list[Any]()
+    clock, ros = VirtualClock(lambda dt_s: None, 10.0), RosConfig(publish_state=True)
+    with (
+        plugins.make_simulation(make_task(config)) as robot,
+        recording_station(run, robot, clock, [], {}, lambda: None, ros) as station,
+        RosNode("viewer", run.path, local=True) as node,
+    ):
+        node.subscribe(Topic("person/joint_states", JointState, SENSOR), found.append)
+
+        def is_found() -> bool:
+            for observer in station.observers:
+                observer.on_reading(robot.observe())
+            return bool(found)
+
+        eventually(is_found)
