@@ -97,6 +97,7 @@ def arm_station(
             check()
             return node.stopping
 
+        arm.silence_s = lambda: human_input.mux.silence_s
         human_input.hold.beat = arm.beat
         station = Station(arm, human_input.hold, stopping)
         begun = False

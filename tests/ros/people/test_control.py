@@ -24,6 +24,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.network import RosConfig
 from serl.runs.task_setup import make_task
 from serl.tasks.pick_cube import PickCube
+from serl.teleop.mux import TeleopMux
 from serl.types import Observation
 
 from ...support.acting import FakeCameraArm, notice_frozen_camera
@@ -52,6 +53,9 @@ def test_who_records_at_an_arm_has_its_cameras_watched(
     run = RunFolder.create(tmp_path, config, datetime.now())
     with arm_station(run, [], {}, lambda: None) as station:
         assert notice_frozen_camera(station.observers)
+        arm: Any = station.robot
+        monkeypatch.setattr(TeleopMux, "silence_s", 0.3)
+        assert arm.silence_s() == 0.3, "of the device, for the guard"
 
 
 def test_a_simulation_in_which_a_person_records_is_on_the_topics_of_an_arm(tmp_path: Path) -> None:
