@@ -218,7 +218,8 @@ def persons_folder(
     task = make_rewarded_task(config)
     if config.robot is not None:
         guarded_arms(config, config.robot, config.namespace)
-    teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
+    if options.device or config.robot is None:  # an arm may be driven by devices at topics
+        teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder).writable()

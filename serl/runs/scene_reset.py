@@ -53,7 +53,7 @@ def arm_settings(config: TrainConfig, robot: str, namespace: str) -> dict[str, A
     Places differ from arm to arm: resets on another arm than the run's are those of its own file,
     unless they are the task's.
     """
-    if robot == config.robot:
+    if plugins.absolute(robot) == config.robot:
         return {"robot": robot, "namespace": namespace}
     own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
     if is_real(robot) and read_pair(robot) is None:

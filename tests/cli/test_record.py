@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from serl.cli import main as cli
+from serl.cli import record as record_command
+from serl.cli import run as run_command
 from serl.datasets.recording_session import UNDONE
+from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
@@ -21,6 +25,7 @@ MAPPING = (
     '--teleop.gamepad.events={"yes": success, "no": failure}',
 )
 OFF, ON = 4, 6
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
 class Played:
@@ -75,6 +80,19 @@ def test_a_person_at_a_device_records_goes_on_and_undoes(
     assert cli.main(["demos", "undo", str(folder)]) == 0
     assert "demonstration 2 is undone, 1 are left" in capsys.readouterr().out
     assert len(episode_paths(folder / UNDONE)) == 1
+
+
+def test_two_arms_are_recorded_with_devices_at_topics_and_run(tmp_path: Path) -> None:
+    for name in ("pair.yaml", "pair_arm.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    pair = str(tmp_path / "pair.yaml")
+    words = ["record", "handover", "--robot", pair, "--out", str(tmp_path / "demos")]
+    run = record_command.persons_folder(cli.parse([*words, "--reward.kind", "human"]), {})
+    assert run.config.robot == pair
+    with pytest.raises(BadInput, match="its actions move two arms: give --left and --right"):
+        record_command.persons_folder(cli.parse([*words, "--device", "gamepad"]), {})
+    deployed = run_command._deployed(run.config, cli.parse(["run", "a", "--robot", pair]))
+    assert (deployed.robot, deployed.namespace) == (pair, "/")
 
 
 def test_other_settings_do_not_go_on_in_the_same_folder(

@@ -9,25 +9,31 @@ import json
 import math
 import os
 import shutil
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from serl.datasets.person import ACTOR
 from serl.guard.config import GuardState
-from serl.log.episode_reader import read_records
+from serl.intervention import Event
+from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
+from serl.ros.people.teleop import RemoteHand, device_topics
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
+from serl.teleop.mapping import Wish
 from serl.types import ActionSource, End, Step
 
 from ..support.command import Command
 from .conftest import Start
-from .support.tracked import questions_until
+from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, questions_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
@@ -64,6 +70,10 @@ def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, sta
     command.interrupt()
     part = run()
     assert part is not None
+    command = start("run", part.path, "--robot", "pair.yaml", "--episodes", "1")
+    answer_all(command, (*ARMS, MOVES, GOES_ON))
+    assert command.process.returncode == 0, command.output
+    assert "episode 0: " in command.output
     records = list(read_records(part.episodes("actor0"), make_spec(make_task(part.config))))
     ends = {record.key.episode for record in records if isinstance(record, End)}
     firsts = {
@@ -80,6 +90,35 @@ def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, sta
     for state in learned:  # homes of pair_arm.yaml, seen from the meeting places of the task
         assert math.hypot(*(state["left_from_meeting"][:2] - [0.4 - 0.485, 0.0])) < 0.035
         assert math.hypot(*(state["right_from_meeting"][:2] - [0.7 - 0.615, 0.0])) < 0.035
+
+
+def test_two_hands_demonstrate_on_two_arms(tmp_path: Path, start: Start) -> None:
+    for name in ("pair.yaml", "pair_arm.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
+    sim.until("topics and services under /sim/left and /sim/right")
+    words = ("--robot", "pair.yaml", "--demos", "1", "--out", "demos", "--reward.kind", "human")
+    patient = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
+    command = start("record", "handover", *words, *patient, "--log.min_free_bytes", "1000000")
+    with RosNode("hands", tmp_path, local=True) as node:
+        topics = (each._replace(name=f"/demos/{each.name}") for each in device_topics(ACTOR, 2))
+        hands, ticks = [RemoteHand(node, topic) for topic in topics], count()
+
+        def move() -> None:
+            tick = next(ticks) % 150
+            succeeds = (Event.SUCCESS,) if tick == 149 else ()
+            for hand, push in zip(hands, (0.3, -0.3), strict=True):
+                hand.send(Wish((0.0, 0.0, push, 0.0, 0.0, 0.0, 0.0), tick >= 50, succeeds))
+
+        node.every(0.02, move)
+        answer_all(command, (*ARMS, MOVES, GOES_ON))
+    assert command.process.returncode == 0, command.output
+    run = RunFolder.open(tmp_path / "demos")
+    spec = make_spec(make_rewarded_task(run.config))
+    (episode,) = (read_episode(path, spec) for path in episode_paths(run.path))
+    driven = np.array([s.action for s in episode.steps if s.source is ActionSource.HUMAN])
+    assert episode.success
+    assert all(part.any() for part in np.hsplit(driven, 2)), "both arms moved"
 
 
 def one_guard_stops_both(folder: Path, command: Command) -> None:

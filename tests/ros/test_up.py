@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -18,7 +19,7 @@ from rich.console import Console
 from serl import plugins
 from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
-from serl.cli.up import _attend
+from serl.cli.up import _attend, _guarded, run_of
 from serl.errors import BadInput
 from serl.log.metrics import MetricsWriter, UpdateRow
 from serl.report.display import Display
@@ -134,6 +135,23 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert graph_processes(run, graph)[-1].arguments[-6:] == (*other, latch)
     alone = made(tmp_path / "alone", None)
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
+
+
+def test_two_arms_of_one_file_have_one_actor_and_a_guard_each(tmp_path: Path) -> None:
+    for name in ("pair.yaml", "pair_arm.yaml"):
+        shutil.copy(DOCS / "examples" / name, tmp_path / name)
+    entry = {"name": "arms", "profile": str(tmp_path / "pair.yaml")}
+    text = {
+        "task": "handover",
+        "runs": tmp_path,
+        "robots": [entry],
+        "settings": {"demos": 0, "trials": 0},
+    }
+    graph = checked(GraphConfig, text)
+    run = run_of(graph)
+    names = [spec.name for spec in graph_processes(run, graph)]
+    assert names == ["learner", "guard-arms-left", "guard-arms-right", "link-arms", "arms"]
+    assert set(_guarded(run, graph.robots[0])) == {"arms/left", "arms/right"}
 
 
 def test_a_real_arm_has_its_latch_whatever_run_it_is_in(

@@ -70,11 +70,15 @@ def test_the_file_of_an_arm_precedes_its_task_and_is_preceded_by_what_is_asked_f
     assert (config.reset.range_m, config.reset.gripper) == (0.01, "keep")
 
 
-def test_places_of_an_arm_are_not_taken_to_another_one(tmp_path: Path) -> None:
+def test_places_of_an_arm_are_not_taken_to_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = taught(tmp_path, ResetConfig(home_m=(0.5, 0.1, 0.2)))
     config = on_arm(right)
     assert config.reset.home_m == (0.5, 0.1, 0.2)
-    assert "reset" not in arm_settings(config, right, "/right"), "what was asked for stays"
+    monkeypatch.chdir(tmp_path)
+    for path in (right, Path(right).name):
+        assert "reset" not in arm_settings(config, path, "/right"), "what was asked for stays"
     left = tmp_path / "left.yaml"
     write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
     elsewhere = config.model_copy(update=arm_settings(config, str(left), "/left"))
