@@ -34,7 +34,7 @@ ORDER = [
     "ros",
     "cli",
 ]
-"""The rooms, lowest first: an import goes down this list, never up."""
+"""The rooms, lowest first: a room imports only from those before it."""
 
 UP_TO = {"testing": "teleop", "robots": "contracts", "tasks": "contracts", "sim": "contracts"}
 """Rooms beside the order: the highest room of it that they may import. No room imports them."""

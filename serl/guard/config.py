@@ -32,7 +32,7 @@ LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
 
 
 class GuardConfig(BaseModel):
-    """The limits and deadlines of the guard; deadlines can be made shorter, not longer.
+    """The limits and deadlines of the guard, each with a hard bound.
 
     Attributes:
         motion: motion of the task: box, largest rotation, limits, minimum gripper interval.

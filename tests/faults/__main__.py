@@ -1,4 +1,4 @@
-"""Brings the table in `docs/faults.md` up to date: python -m tests.faults."""
+"""Brings the tables in `docs/faults.md` up to date: python -m tests.faults."""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
 
 @REGISTRY.fault(
     38,
-    "Gripper does nothing",
-    injected="a gripper behind a topic that takes commands, and does not move",
-    required="named after a second, by the actor's end: no reading, so that the episode ends "
-    "truncated and the arm holds; it is driven again once it moves",
+    "Gripper does not move",
+    injected="a gripper behind a topic accepts commands and does not move",
+    required="detected after a second and named; the episode ends truncated, and the arm holds; "
+    "the arm is driven again once the gripper moves",
     level=Level.PROCESSES,
 )
 def idle_gripper(folder: Path) -> None:
@@ -157,9 +157,9 @@ camera = Scene(_camera)
 @REGISTRY.fault(
     39,
     "Camera behind a topic frozen",
-    injected="a driver that sends the same bytes with new stamps, then the same message 30 "
-    "times a second",
-    required="no reading within 300 ms, with the camera's name, so that the robot holds; it "
+    injected="a driver sends the same bytes with new stamps, then the same message 30 times a "
+    "second",
+    required="readings fail within 300 ms, with the camera's name, so that the robot holds; it "
     "continues when the camera is well",
     level=Level.PROCESSES,
     scene=camera,
@@ -171,9 +171,9 @@ def frozen_camera_topic(watched: WatchedCamera) -> None:
 
 @REGISTRY.fault(
     40,
-    "Camera behind a topic gone, black, or of another size",
-    injected="a driver that falls silent, sends black pictures, or larger ones",
-    required="no reading within 300 ms, with the camera's name, so that the robot holds; it "
+    "Camera behind a topic missing, black, or of another size",
+    injected="a driver sends nothing, black pictures, or larger ones",
+    required="readings fail within 300 ms, with the camera's name, so that the robot holds; it "
     "continues when the camera is well",
     level=Level.PROCESSES,
     scene=camera,
@@ -186,8 +186,8 @@ def lost_camera_topic(watched: WatchedCamera) -> None:
 @REGISTRY.fault(
     41,
     "Camera behind a topic late",
-    injected="a driver that stamps its pictures 300 ms ago",
-    required="no reading within 300 ms, with the camera's name",
+    injected="a driver stamps its pictures 300 ms in the past",
+    required="readings fail within 300 ms, with the camera's name",
     level=Level.PROCESSES,
     scene=camera,
 )

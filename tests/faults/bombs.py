@@ -39,9 +39,9 @@ Bomb = tuple[str, Callable[[], object]]
 
 @REGISTRY.fault(
     55,
-    "Huge message, bomb",
+    "Huge or expanding message",
     injected="headers of 10 GB and more, 100,000 tensors, deep and large JSON, images and YAML "
-    "that unfold to gigabytes, to every decoder",
+    "that expand to gigabytes, for every decoder",
     required=f"refused as bad input; at most {ALLOWED_MB:g} MB allocated",
     level=Level.UNIT,
 )

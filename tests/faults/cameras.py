@@ -195,9 +195,11 @@ def _acted(
 @REGISTRY.fault(
     39,
     "Camera frozen",
-    injected="a simulated camera with noise repeats the same bytes; or old ones, with their stamp",
-    required="noticed at the fifth equal image, or at 200 ms; the robot holds, the episode ends "
-    "truncated with the reason, what came before is kept; a complete actor continues once it may",
+    injected="a simulated camera with noise repeats the same bytes; or old images with their "
+    "stamps",
+    required="detected at the fifth equal image, or at 200 ms; the robot holds, and the episode "
+    "ends truncated with the reason; earlier steps are kept; a complete actor continues when the "
+    "camera is well",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:
@@ -215,10 +217,10 @@ def frozen_camera(folder: Path) -> None:
 
 @REGISTRY.fault(
     40,
-    "Camera gone, black, or of another size",
-    injected="a simulated camera stops giving images, gives black ones, or larger ones",
-    required="noticed at once, and named; the robot holds, the episode ends truncated, what came "
-    "before is kept; a complete actor continues once it may",
+    "Camera missing, black, or of another size",
+    injected="a simulated camera returns no images, black ones, or larger ones",
+    required="detected at once and named; the robot holds, and the episode ends truncated; "
+    "earlier steps are kept; a complete actor continues when the camera is well",
     level=Level.COMPONENT,
 )
 def lost_camera(folder: Path) -> None:
@@ -239,10 +241,10 @@ def lost_camera(folder: Path) -> None:
 
 @REGISTRY.fault(
     41,
-    "Cameras out of step",
+    "Cameras not synchronous",
     injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
-    required="over 100 ms apart is reported and counted; over 200 ms the robot holds, and "
-    "a complete actor continues once it may",
+    required="a difference of over 100 ms is reported and counted; at over 200 ms the robot "
+    "holds, and a complete actor continues when the camera is well",
     level=Level.COMPONENT,
 )
 def late_camera(folder: Path) -> None:
@@ -260,9 +262,10 @@ def late_camera(folder: Path) -> None:
 @REGISTRY.fault(
     50,
     "Classifier detects false successes",
-    injected="of 100,000 readings without success 5 % are taken for one, at random; the tool is "
-    "where it must be in half of them",
-    required="three of five steps and the tool's place: at most 0.1 % of the readings end in one",
+    injected="5 % of 100,000 readings without success are classified as one, at random; in half "
+    "of them the tool is inside the required region",
+    required="with three of five steps and the tool's region: at most 0.1 % of the readings end "
+    "an episode",
     level=Level.UNIT,
 )
 def false_successes(folder: Path) -> None:
@@ -287,14 +290,13 @@ def false_successes(folder: Path) -> None:
 
 @REGISTRY.fault(
     50,
-    "Classifier is wrong for several steps in a row",
-    injected="0.1 % of 20,000 readings are taken for a success, then 5 %, for 2, 5, 10 and 30 "
-    "steps on end in the mean; the tool's position is not required",
-    required="four of five steps, as by default: each false success takes four such readings of "
-    "its own. A model as good as `serl reward train` asks for ends at most 0.05 % of the readings "
-    "in one. One that errs in 5 % of them ends 0.2 to 1.25 %: the steps alone do not keep it below "
-    "0.1 %, as they do where mistakes are independent; the tool's position and `serl reward "
-    "audit` must",
+    "Classifier errs in several steps in a row",
+    injected="0.1 % of 20,000 readings are classified as a success, then 5 %, in runs of 2, 5, "
+    "10 and 30 steps on average; no region of the tool is required",
+    required="with four of five steps, the default: each false success takes four such readings. "
+    "A model with the errors that `serl reward train` allows ends an episode at 0.05 % of the "
+    "readings at most; one that errs in 5 % of them, at 0.2 to 1.25 %. Against such errors, "
+    "require a region of the tool and use `serl reward audit`",
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:
@@ -331,11 +333,11 @@ def _fooled(share: float, steps: int) -> Iterator[Probabilities]:
 
 @REGISTRY.fault(
     51,
-    "Classifier missing, of another camera, or not finite",
-    injected="no file; a file cut in half; one for other cameras; one that predicts NaN while "
-    "it runs",
-    required="refused before anything moves, each with one line; NaN is no reward: the robot "
-    "holds, the episode ends truncated",
+    "Classifier missing, for other cameras, or not finite",
+    injected="no file; a file cut in half; a file for other cameras; a model that predicts NaN "
+    "during the run",
+    required="each file is refused with one line before anything moves; at NaN the robot holds, "
+    "and the episode ends truncated",
     level=Level.COMPONENT,
 )
 def useless_classifier(folder: Path) -> None:

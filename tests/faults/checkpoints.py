@@ -40,9 +40,9 @@ def holds(path: Path, step: int) -> bool:
 
 @REGISTRY.fault(
     2,
-    "Learner killed inside a checkpoint",
+    "Learner killed while it writes a checkpoint",
     injected="strace: SIGKILL at the N-th write, fsync and rename, for every N",
-    required="the previous checkpoint or the new one loads, whole; never a part of one",
+    required="the previous checkpoint or the new one loads completely; never a part of one",
     level=Level.COMPONENT,
     needs=(Recipe.STRACE,),
 )
@@ -71,9 +71,10 @@ def _kill_at_every(call: str, folder: Path) -> int:
 
 @REGISTRY.fault(
     24,
-    "Bad checkpoint",
+    "Damaged checkpoint",
     injected=f"{DAMAGES} times: cut, flipped bit, empty, missing or foreign file or pointer",
-    required="the previous good one, with a warning; none good: refused; never a fresh start",
+    required="the previous intact checkpoint is used, with a warning; without one the run is "
+    "refused, and never begun anew",
     level=Level.UNIT,
 )
 def bad_checkpoint(folder: Path) -> None:
@@ -82,9 +83,10 @@ def bad_checkpoint(folder: Path) -> None:
 
 @REGISTRY.fault(
     24,
-    "Bad checkpoint",
-    injected=f"the same {MANY_DAMAGES:,} times",
-    required="the previous good one, with a warning; none good: refused; never a fresh start",
+    "Damaged checkpoint",
+    injected=f"{MANY_DAMAGES:,} times",
+    required="the previous intact checkpoint is used, with a warning; without one the run is "
+    "refused, and never begun anew",
     level=Level.SOAK,
 )
 def bad_checkpoints(folder: Path) -> None:

@@ -60,9 +60,9 @@ def _goes_on(bench: GuardBench) -> None:
 @REGISTRY.fault(
     46,
     "Host's clock is set while the arm moves",
-    injected="the wall clock of guard, arm and actor by an hour: ahead, then back",
-    required="the arm continues and nothing stops it; periodic work of the guard continues: "
-    "another commanding node is named, a stop is written to the disk",
+    injected="the wall clock of guard, arm and actor is set by an hour: ahead, then back",
+    required="the arm continues; periodic work of the guard continues: it names another "
+    "commanding node, and writes a stop to the disk",
     level=Level.PROCESSES,
     needs=(Recipe.COMPILER,),
 )

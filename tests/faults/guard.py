@@ -34,8 +34,8 @@ NEWER_S = 0.001
     26,
     "Measurement not finite",
     injected="NaN and +-infinity in each number of pose, joints and wrench while the arm moves",
-    required="held in the next period of 10 ms, at rest within 100 ms; the number is not used; "
-    "goes on after good ones",
+    required="hold in the next period of 10 ms, at rest within 100 ms; the number is not used; "
+    "the arm continues after valid measurements",
     level=Level.COMPONENT,
 )
 def bad_measurement(folder: Path) -> None:
@@ -57,8 +57,8 @@ def bad_measurement(folder: Path) -> None:
 @REGISTRY.fault(
     27,
     "Command not finite",
-    injected="NaN and +-infinity in a target, and in what the gripper is asked for",
-    required="refused; held at once; three within a second: protective stop",
+    injected="NaN and +-infinity in a target and in a gripper command",
+    required="refused; hold at once; protective stop after three within a second",
     level=Level.COMPONENT,
 )
 def bad_command(folder: Path) -> None:
@@ -78,9 +78,9 @@ def bad_command(folder: Path) -> None:
 
 @REGISTRY.fault(
     30,
-    "Target outside the box, also of a reset",
-    injected="targets metres outside, in each direction, of a policy, a person and a reset",
-    required="the arm goes to the face of the box, and no further",
+    "Target outside the box",
+    injected="targets some metres outside, in each direction, from a policy, a person and a reset",
+    required="the arm moves to the face of the box, and no farther",
     level=Level.COMPONENT,
 )
 def outside_the_box(folder: Path) -> None:
@@ -98,12 +98,12 @@ def outside_the_box(folder: Path) -> None:
 
 @REGISTRY.fault(
     31,
-    "Steps, speeds, jerks that are too large",
+    "Steps, speeds or jerks that are too large",
     injected="100,000 commands: random, at corners, metres away, huge, NaN, unnormalised, old, "
-    "from the future; with forces, gaps, persons, strangers and stops between them, and an arm "
-    "that is late or stuck",
-    required="no setpoint outside the box, in a keep-out box, or beyond a speed, an acceleration, "
-    "a jerk or the lead over the arm",
+    "from the future; with forces, gaps, persons, other actors and stops between them, and an "
+    "arm that is late or stuck",
+    required="no setpoint is outside the box, in a keep-out box, or beyond a limit of speed, "
+    "acceleration, jerk or lead",
     level=Level.UNIT,
 )
 def hostile_commands(folder: Path) -> None:
@@ -114,9 +114,10 @@ def hostile_commands(folder: Path) -> None:
 
 @REGISTRY.fault(
     31,
-    "Steps, speeds, jerks that are too large",
+    "Steps, speeds or jerks that are too large",
     injected="1,000,000 such commands",
-    required="no setpoint beyond a limit",
+    required="no setpoint is outside the box, in a keep-out box, or beyond a limit of speed, "
+    "acceleration, jerk or lead",
     level=Level.SOAK,
 )
 def a_million_hostile_commands(folder: Path) -> None:
@@ -125,9 +126,10 @@ def a_million_hostile_commands(folder: Path) -> None:
 
 @REGISTRY.fault(
     32,
-    "Quaternion zero, not of norm 1, of the other sign",
-    injected="norms 0, 0.98, 1.02, 2 and NaN; q and -q in turns",
-    required="refused beyond 0.01 of 1, and held; with q and -q the arm does not turn",
+    "Quaternion of zero, with another norm than 1, or with the other sign",
+    injected="norms 0, 0.98, 1.02, 2 and NaN; q and -q alternately",
+    required="refused if the norm is over 0.01 away from 1, and hold; with q and -q the arm does "
+    "not turn",
     level=Level.UNIT,
 )
 def quaternions(folder: Path) -> None:
@@ -147,7 +149,7 @@ def quaternions(folder: Path) -> None:
     33,
     "Another frame, or another number of joints",
     injected="commands and poses in other frames; six joints instead of seven",
-    required="refused, with one line that names both; held",
+    required="refused with one line that names both; hold",
     level=Level.UNIT,
 )
 def other_frames(folder: Path) -> None:
@@ -170,9 +172,9 @@ def other_frames(folder: Path) -> None:
     34,
     "Contact",
     injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves",
-    required="slow from 15 N on; from 30 N or 5 Nm on a protective stop in the same period, at "
-    "rest within 100 ms, then the setpoint is where the arm is: it does not push; only a person "
-    "ends it",
+    required="slow motion from 15 N; from 30 N or 5 Nm a protective stop in the same period, at "
+    "rest within 100 ms; then the setpoint is at the arm's pose, so that the arm does not push; "
+    "only a person ends the stop",
     level=Level.COMPONENT,
 )
 def contact(folder: Path) -> None:
@@ -198,9 +200,10 @@ def contact(folder: Path) -> None:
 
 @REGISTRY.fault(
     35,
-    "Limit of a joint",
-    injected="a joint that comes to 0.2, 0.1 and 0.05 rad of its limit",
-    required="slow; then a policy is held, a reset leads back; then a protective stop",
+    "Joint near its limit",
+    injected="a joint at 0.2, 0.1 and 0.05 rad from its limit",
+    required="slow motion; then hold of a policy, while a reset may move away from the limit; "
+    "then a protective stop",
     level=Level.COMPONENT,
 )
 def joint_limit(folder: Path) -> None:
@@ -218,10 +221,11 @@ def joint_limit(folder: Path) -> None:
 @REGISTRY.fault(
     35,
     "Singular pose",
-    injected="a joint that turns at 1.7 rad/s while the tool follows, until the tool stands; one "
-    "that goes on (without kinematics the guard sees what joints do, not where poses are singular)",
-    required="slow from 1 rad/s on; held in the next 40 ms, driven or not, without wind-up; "
-    "goes on once the joint stands; a protective stop when it runs for 0.3 s",
+    injected="a joint turns at 1.7 rad/s while the tool follows its target, until the tool "
+    "stands; a joint that continues to turn (the guard has no kinematics: it detects fast joints "
+    "only)",
+    required="slow motion from 1 rad/s; hold within 40 ms; the arm continues once the joint "
+    "stands; a protective stop if the joint turns for 0.3 s",
     level=Level.COMPONENT,
 )
 def singular(folder: Path) -> None:
@@ -242,9 +246,9 @@ def singular(folder: Path) -> None:
 @REGISTRY.fault(
     36,
     "Arm does not follow",
-    injected="an arm that is stuck, for 3 s; one that is drawn away from its setpoint, or turned",
-    required="stuck: the setpoint stays within the lead of 10 mm, no wind-up, and after 2 s it is "
-    "held; 5 cm or 0.3 rad away for 300 ms: protective stop",
+    injected="an arm that is stuck for 3 s; an arm that is drawn or turned away from its setpoint",
+    required="stuck: the setpoint stays within the lead of 10 mm, and hold after 2 s; 5 cm or "
+    "0.3 rad away for 300 ms: protective stop",
     level=Level.COMPONENT,
 )
 def stuck(folder: Path) -> None:
@@ -272,10 +276,11 @@ def stuck(folder: Path) -> None:
 
 @REGISTRY.fault(
     37,
-    "Measurements frozen, or old",
-    injected="pose, joints and wrench, one at a time, with a repeated stamp; with "
-    "stamps of 150 ms and of an hour ago",
-    required="old: refused and held at once; frozen: within 110 ms; counted; goes on after news",
+    "Measurements with repeated or old stamps",
+    injected="pose, joints and wrench in turn, with a repeated stamp, and with stamps of 150 ms "
+    "and of an hour ago",
+    required="old: refused, and hold at once; repeated: hold within 110 ms; counted; the arm "
+    "continues after new measurements",
     level=Level.COMPONENT,
 )
 def old_measurement(folder: Path) -> None:
@@ -303,10 +308,10 @@ def old_measurement(folder: Path) -> None:
 @REGISTRY.fault(
     46,
     "Clocks jump",
-    injected="the wall clock by an hour, either way, between and amid messages; stamps 60 ms and "
-    "an hour ahead",
-    required="deadlines do not move; stamps more than 50 ms ahead are refused; a jump costs at "
-    "most the messages that are on their way",
+    injected="the wall clock jumps by an hour, forward and back, between and during messages; "
+    "stamps are 60 ms and an hour ahead",
+    required="deadlines are unaffected; stamps over 50 ms ahead are refused; a jump costs at "
+    "most the messages that are in transit",
     level=Level.UNIT,
 )
 def clock_jumps(folder: Path) -> None:
@@ -330,8 +335,8 @@ def clock_jumps(folder: Path) -> None:
     47,
     "Commands are late",
     injected="delays of 50, 100, 140, 160 and 200 ms, and commands 100 to 200 ms apart",
-    required="up to 150 ms old they are followed; older ones are refused, and silence of more "
-    "than 150 ms holds",
+    required="commands up to 150 ms old are followed; older ones are refused; hold if none "
+    "arrives for over 150 ms",
     level=Level.COMPONENT,
 )
 def late_commands(folder: Path) -> None:
@@ -357,8 +362,8 @@ def late_commands(folder: Path) -> None:
     58,
     "Emergency stop in every state",
     injected="while disarmed, holding, driven by policy, person and reset, and stopped",
-    required="at rest within 100 ms; on the disk; a restart comes up stopped; ack, reset and arm, "
-    "in this order, before anything moves",
+    required="at rest within 100 ms; the stop is on the disk; a restarted guard is stopped; "
+    "`ack`, `reset` and `arm`, in this order, before anything moves",
     level=Level.COMPONENT,
 )
 def emergency_stops(folder: Path) -> None:

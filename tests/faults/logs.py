@@ -63,10 +63,11 @@ def recovered(folder: Path) -> int:
 @REGISTRY.fault(
     20,
     "Disk full",
-    injected=f"tmpfs of 20 to 216 kB in a namespace, filled: {len(FEW_SIZES_KB)} sizes; and one "
-    "with a reserve",
-    required="what was appended is recovered: lost 0; with a reserve: a warning at twice of it or "
-    "at 10 % free, the current episode is finished, the next one refused with the reason",
+    injected=f"a tmpfs of 20 to 216 kB in a namespace is filled, {len(FEW_SIZES_KB)} sizes; one "
+    "with reserved space",
+    required="all appended records are recovered: lost 0; with reserved space: a warning at "
+    "twice that space or at 10 % free, then the current episode is finished and the next one "
+    "refused with the reason",
     level=Level.COMPONENT,
     needs=(Recipe.NAMESPACES,),
 )
@@ -77,8 +78,8 @@ def full_disk(folder: Path) -> None:
 @REGISTRY.fault(
     20,
     "Disk full",
-    injected=f"tmpfs of 20 to 216 kB in a namespace, filled: {len(SIZES_KB)} sizes",
-    required="what was appended is recovered: lost 0",
+    injected=f"a tmpfs of 20 to 216 kB in a namespace is filled, {len(SIZES_KB)} sizes",
+    required="all appended records are recovered: lost 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES,),
 )
@@ -132,10 +133,10 @@ def _fill_to_the_reserve(folder: Path) -> None:
 
 @REGISTRY.fault(
     20,
-    "Disk full",
-    injected="tmpfs of 300 and 600 kB in a namespace, filled by the learner's index",
-    required="one line that says that the disk is full, which one, and how much is free; what was "
-    "accepted is in the index, and it goes on once there is space",
+    "Disk of the learner full",
+    injected="a tmpfs of 300 and 600 kB in a namespace is filled by the learner's index",
+    required="one line names the full disk and its free space; accepted records are in the "
+    "index; the learner continues once there is space",
     level=Level.COMPONENT,
     needs=(Recipe.NAMESPACES,),
 )
@@ -167,10 +168,11 @@ def _fill_with_an_index(folder: Path) -> None:
 
 @REGISTRY.fault(
     21,
-    "Short write, EIO, fsync EIO",
-    injected="system calls wrapped: every write short; the N-th write or fsync fails, every N",
-    required="what was appended is recovered: lost 0; after the error no record is accepted, no "
-    "file is synced again",
+    "Short write, EIO at a write or an fsync",
+    injected="wrapped system calls: every write is short; the N-th write or fsync fails, for "
+    "every N",
+    required="all appended records are recovered: lost 0; after the error no record is accepted "
+    "and no file is synced again",
     level=Level.UNIT,
 )
 def failing_disk(folder: Path) -> None:
@@ -240,9 +242,10 @@ def _failing(call: str, number: int) -> Iterator[list[tuple[str, int, bool]]]:
 
 @REGISTRY.fault(
     21,
-    "Short write, EIO, fsync EIO",
+    "Short write, EIO at a write or an fsync",
     injected="strace: fdatasync fails with EIO, writev with ENOSPC, in an actor's process",
-    required="what was appended is recovered: lost 0; the process ends with one line that says why",
+    required="all appended records are recovered: lost 0; the process ends with one line that "
+    "names the reason",
     level=Level.COMPONENT,
     needs=(Recipe.STRACE,),
 )
@@ -281,7 +284,7 @@ def _refuse(folder: Path) -> None:
     23,
     "Bit flip in the log",
     injected="500 random bits, one at a time, in sealed and in open files",
-    required="noticed, and named by file and byte; of an open file the records before it remain",
+    required="detected, with file and byte; of an open file the records before the byte are read",
     level=Level.UNIT,
 )
 def bit_flip(folder: Path) -> None:
@@ -291,8 +294,8 @@ def bit_flip(folder: Path) -> None:
 @REGISTRY.fault(
     23,
     "Bit flip in the log",
-    injected="5,000 random bits, one at a time, in sealed and in open files",
-    required="noticed, and named by file and byte; of an open file the records before it remain",
+    injected="5,000 random bits",
+    required="detected, with file and byte; of an open file the records before the byte are read",
     level=Level.SOAK,
 )
 def bit_flips(folder: Path) -> None:

@@ -31,7 +31,7 @@ from .registry import REGISTRY, Level, Scene
 TRIES = 5
 """A busy machine delays; a defect shows at every try."""
 
-HELD = "noticed within 200 ms, a commanded velocity of zero within 300 ms"
+HELD = "noticed within 200 ms, commanded velocity zero within 300 ms"
 
 
 @contextmanager
@@ -60,7 +60,7 @@ moving = Scene(_moving)
     4,
     "Actor dies while the arm moves",
     injected="SIGKILL",
-    required=f"{HELD}; a successor drives once the lease is over",
+    required=f"{HELD}; another actor may drive once the lease of the dead one has ended",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -74,8 +74,9 @@ def actor_killed_in_motion(bench: GuardBench) -> None:
 @REGISTRY.fault(
     5,
     "Actor hangs while the arm moves",
-    injected="SIGSTOP, SIGCONT; in the name of a person, then of a policy",
-    required=f"{HELD}; a policy's motion continues, but no policy replaces a person",
+    injected="SIGSTOP, SIGCONT while a person drives, then while a policy drives",
+    required=f"{HELD}; afterwards a policy continues; a policy does not continue in place of a "
+    "person",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -101,8 +102,8 @@ def actor_stopped_in_motion(bench: GuardBench) -> None:
     "Guard hangs or dies while the arm moves",
     injected="SIGSTOP, SIGCONT, SIGKILL",
     required="the controller's own timeout of 100 ms holds the arm within 200 ms; a guard that "
-    "wakes up begins where the arm is, or ends if Fast DDS took it for dead (from a second on); "
-    "a new one starts stopped, and a person ends that",
+    "continues begins at the pose of the arm, or ends if Fast DDS has dropped it (after a second "
+    "or more); a new guard starts stopped, and a person ends that stop",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -129,8 +130,8 @@ def guard_struck_in_motion(bench: GuardBench) -> None:
 @REGISTRY.fault(
     6,
     "Another node commands the arm",
-    injected="another node that publishes on the arm's topic of setpoints, while the arm moves",
-    required="protective stop, which names it; arming is refused until it is gone",
+    injected="another node publishes setpoints to the moving arm",
+    required="protective stop, which names the node; arming is refused until the node is gone",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -148,8 +149,9 @@ def second_commander(bench: GuardBench) -> None:
 @REGISTRY.fault(
     6,
     "Another node sends targets",
-    injected="another node that sends an actor's targets, but no heartbeats, while the arm moves",
-    required="held within a second, the cause names both nodes; the arm continues when one is gone",
+    injected="another node publishes targets, but no heartbeats, while an actor moves the arm",
+    required="hold within a second, whose cause names both nodes; the arm continues when one of "
+    "them is gone",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -171,12 +173,12 @@ def targets_of_a_stranger(bench: GuardBench) -> None:
 
 @REGISTRY.fault(
     6,
-    "Forged measurements lead a stopped arm",
-    injected="a process beside the driver publishes 40 N, a pose that drifts by 3 cm/s and joints "
-    "that turn, for 5 s: in an emergency stop, then in a protective stop",
+    "Forged measurements while the arm is stopped",
+    injected="for 5 s another process publishes a force of 40 N, a pose that drifts by 3 cm/s "
+    "and joints that turn: in an emergency stop, then in a protective stop",
     required="the arm moves by 0 mm in the emergency stop and by 30 mm at most in the protective "
-    "one; topic and node are named, and no stop is acknowledged until it is gone; a forger that "
-    "comes while the arm moves is a protective stop",
+    "stop; topic and node are named; no stop can be acknowledged until the process is gone; if "
+    "it appears while the arm moves, the guard makes a protective stop",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -229,9 +231,10 @@ def _forging(bench: GuardBench) -> Iterator[None]:
 
 @REGISTRY.fault(
     7,
-    "Arm's controller dies",
-    injected="SIGKILL; another one, elsewhere",
-    required="noticed within 150 ms; after a second a protective stop, which lasts when it is back",
+    "The arm's controller dies",
+    injected="SIGKILL; a new controller, with the arm at another pose",
+    required="noticed within 150 ms; after a second a protective stop, which remains when the "
+    "new controller is there",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -256,7 +259,7 @@ def controller_killed(bench: GuardBench) -> None:
     42,
     "A person's device dies or hangs while the arm moves",
     injected="SIGSTOP, SIGCONT, then SIGKILL to the process that sends a person's input over DDS",
-    required=f"{HELD}, also between two actions; goes on once a person takes over again",
+    required=f"{HELD}, also between two actions; the arm continues once a person takes over again",
     level=Level.PROCESSES,
 )
 def hand_struck_in_motion(folder: Path) -> None:
@@ -284,10 +287,9 @@ def hand_struck_in_motion(folder: Path) -> None:
 
 @REGISTRY.fault(
     37,
-    "Measurements end, stand still, or are not finite",
-    injected="an arm that follows, but measures nothing any more, or NaN, or repeats the same "
-    "wrench",
-    required=f"{HELD}; goes on once it measures again",
+    "Measurements end, repeat, or are not finite",
+    injected="the arm follows, but publishes no measurements, or NaN, or the same wrench",
+    required=f"{HELD}; the arm continues once there are valid measurements",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -313,8 +315,8 @@ def _goes_on(bench: GuardBench) -> bool:
     34,
     "Contact, and an error of the arm",
     injected="60 N; then the arm reports a reflex",
-    required=f"{HELD}; neither can be acknowledged while it lasts, and nothing clears the "
-    "arm's error",
+    required=f"{HELD}; neither can be acknowledged while it lasts, and nothing clears the arm's "
+    "error",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -332,9 +334,9 @@ def contact_in_motion(bench: GuardBench) -> None:
 @REGISTRY.fault(
     58,
     "Emergency stop",
-    injected="the service, and the topic, while the arm moves; then SIGKILL to the guard",
-    required="a commanded velocity of zero within 150 ms; on the disk before the service answers; "
-    "a restart comes up stopped",
+    injected="the service, then the topic, while the arm moves; then SIGKILL to the guard",
+    required="commanded velocity zero within 150 ms; the stop is on the disk before the service "
+    "answers; a restarted guard is stopped",
     level=Level.PROCESSES,
     scene=moving,
 )

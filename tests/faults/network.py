@@ -36,9 +36,9 @@ def apart(folder: Path, rate_hz: float = 200.0) -> Iterator[tuple[System, Hosts]
 
 @REGISTRY.fault(
     11,
-    "Link down",
-    injected="the cable between two network namespaces out for 3 s",
-    required="the actor goes on; all is sent after; lost 0, duplicated 0",
+    "Network down",
+    injected="the cable between two network namespaces is out for 3 s",
+    required="the actor continues; afterwards all records are sent; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.NAMESPACES,),
 )
@@ -48,9 +48,9 @@ def link_down(folder: Path) -> None:
 
 @REGISTRY.fault(
     11,
-    "Link down",
-    injected="the cable between two network namespaces out for 30 s, then for 300 s",
-    required="the actor goes on; all is sent after; lost 0, duplicated 0",
+    "Network down",
+    injected="the cable is out for 30 s, then for 300 s",
+    required="the actor continues; afterwards all records are sent; lost 0, duplicated 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES,),
 )
@@ -75,8 +75,9 @@ def _pull_cable(folder: Path, duration_s: float) -> None:
 
 @REGISTRY.fault(
     11,
-    "Link down at the start",
-    injected="the cable out; learner and link killed and started again, 3 s before it is back",
+    "Network down at the start",
+    injected="the cable is out; learner and link are killed and started again 3 s before it is "
+    "back",
     required="both wait for the network; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.NAMESPACES,),
@@ -96,8 +97,8 @@ def link_down_at_the_start(folder: Path) -> None:
     12,
     "One packet in five is dropped",
     injected="nftables between two network namespaces, for 30 s",
-    required="at least 80 % of what the actor makes meanwhile arrives meanwhile; lost 0, "
-    "duplicated 0",
+    required="at least 80 % of the records that the actor makes in these 30 s arrive in them; "
+    "lost 0, duplicated 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES, Recipe.NFTABLES),
 )
@@ -120,10 +121,10 @@ def packets_dropped(folder: Path) -> None:
 
 @REGISTRY.fault(
     13,
-    "Slow link",
-    injected="tc: 1 Mbit/s between two network namespaces, a quarter of what the actor makes",
-    required="what cannot be sent waits on the disk: the link keeps at most 50 MB; steps go on at "
-    "their rate; lost 0, duplicated 0",
+    "Slow network",
+    injected="tc: 1 Mbit/s between two network namespaces, a quarter of the actor's data rate",
+    required="records that cannot be sent wait on the disk; the link holds at most 50 MB; the "
+    "actor keeps its rate; lost 0, duplicated 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES,),
 )
@@ -159,9 +160,9 @@ def _tc(hosts: Hosts, words: str) -> None:
 @REGISTRY.fault(
     56,
     "Unknown sender",
-    injected="another user of the host talks on the run's topics (another host without the key: "
+    injected="another user of the host sends on the run's topics (another host without the key: "
     "tests/ros/test_network.py)",
-    required="cannot connect; lost 0, duplicated 0",
+    required="the user cannot connect; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.ROOT,),
     scene=two_actors,

@@ -110,10 +110,10 @@ def driven(folder: Path) -> Iterator[Driven]:
 
 @REGISTRY.fault(
     42,
-    "Teleoperation dies while pushing",
-    injected="SIGKILL to the process that sends a person's input over DDS while it drives",
-    required="zero action within 200 ms and a control period; never back to the policy: the "
-    "episode is cut after `lost_s`, the actor waits until a person resumes",
+    "Teleoperation dies during a takeover",
+    injected="SIGKILL to the process that sends a person's input over DDS",
+    required="zero action within 200 ms and a control period; the policy does not continue: the "
+    "episode is cut after `lost_s`, and the actor waits until a person resumes",
     level=Level.PROCESSES,
 )
 def hand_killed_while_pushing(folder: Path) -> None:
@@ -145,10 +145,10 @@ def hand_killed_while_pushing(folder: Path) -> None:
 
 @REGISTRY.fault(
     43,
-    "Human lets go",
-    injected="the deadman released in the middle of a motion, also for a moment only",
-    required="zero action in the same tick; the policy is back after `hold_over_s` without hands, "
-    "never before",
+    "Human releases the device",
+    injected="the deadman is released during a motion, also for a moment only",
+    required="zero action in the same step; the policy continues after `hold_over_s` without "
+    "input, never before",
     level=Level.UNIT,
 )
 def lets_go(folder: Path) -> None:
@@ -170,10 +170,10 @@ def lets_go(folder: Path) -> None:
 
 @REGISTRY.fault(
     44,
-    "A device that drifts or is stuck",
-    injected="an axis at 0.002 for good; an axis pushed since the start; the same push for 61 s",
-    required="no takeover without a hand; after 60 s the same push is a defective device: the "
-    "robot holds, the episode is cut, and the person sees the reason",
+    "A device drifts or is stuck",
+    injected="an axis stays at 0.002; the same push for 61 s; a push that varies slightly for 70 s",
+    required="the drift takes over nothing; after 60 s of the same push the robot holds, the "
+    "episode is cut, and the person sees the reason; the varying push continues",
     level=Level.UNIT,
 )
 def stuck_axis(folder: Path) -> None:
@@ -202,10 +202,10 @@ def stuck_axis(folder: Path) -> None:
 
 @REGISTRY.fault(
     45,
-    "Two at once",
-    injected="two devices that push against each other; two pages that take the controls",
-    required="the first one drives; the other moves nothing until the first releases; both can "
-    "stop",
+    "Two operators at once",
+    injected="two devices push in opposite directions; two pages take the controls",
+    required="the first one drives; the other one moves nothing until the first releases; both "
+    "can stop",
     level=Level.COMPONENT,
 )
 def two_at_once(folder: Path) -> None:
@@ -241,7 +241,7 @@ def two_at_once(folder: Path) -> None:
     "A person mislabels",
     injected="a failure labelled as success, a repeated label, a correction, and a label after "
     "the end",
-    required="the last label counts; every label is kept with author and time; labels between "
+    required="the last label counts; every label is stored with author and time; labels between "
     "two episodes are ignored",
     level=Level.UNIT,
 )
@@ -266,9 +266,9 @@ def mislabelled(folder: Path) -> None:
 @REGISTRY.fault(
     57,
     "A web page attacks the console",
-    injected="a wrong and no token, another Origin and Host, GET, POST and DELETE from another "
+    injected="a wrong token and none, another Origin and Host, GET, POST and DELETE from another "
     "site, a frame of more than 64 kB",
-    required="403, or the socket is closed; no message is sent, nothing moves",
+    required="answer 403, or the socket is closed; no message is sent, and nothing moves",
     level=Level.COMPONENT,
 )
 def browser_attack(folder: Path) -> None:

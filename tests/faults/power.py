@@ -26,9 +26,11 @@ PAGE = 4096
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="open log cut at every seventh byte of its records, with 4 KiB of garbage; and cut "
-    "back to what was synced: no file whose folder was not, a random half of the later pages",
-    required="clean prefix; at most the last second is lost, with `fsync: step` nothing",
+    injected="an open log cut at every seventh byte of its records, with 4 KiB of garbage "
+    "behind; and cut back to the synced bytes: files in folders that were not synced are "
+    "missing, and so is a random half of the later pages",
+    required="the records before the cut are read; at most the last second is lost, with `fsync: "
+    "step` nothing",
     level=Level.UNIT,
 )
 def power_cut(folder: Path) -> None:
@@ -48,8 +50,8 @@ def power_cut(folder: Path) -> None:
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="open log cut at every byte of its records, with 4 KiB of garbage",
-    required="clean prefix",
+    injected="an open log cut at every byte of its records, with 4 KiB of garbage behind",
+    required="the records before the cut are read",
     level=Level.SOAK,
 )
 def power_cut_at_every_byte(folder: Path) -> None:

@@ -85,10 +85,9 @@ def lose_link(system: System, rng: Random) -> str:
     1,
     "Learner dies",
     injected="SIGKILL at random steps, twice",
-    required="the actor's steps go on (a simulated arm waits once it is 64 ahead); the learner "
-    "accepts more records within 60 s (bench_resume.py: at 50,000 steps), and has learned what "
-    "an "
-    "undisturbed one learns, to the bit; lost 0, duplicated 0",
+    required="the actor continues (a simulated arm waits once it is 64 steps ahead); the "
+    "restarted learner accepts records within 60 s (bench_resume.py: at 50,000 steps), and its "
+    "state equals, to the bit, that of an undisturbed learner; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -105,8 +104,8 @@ def learner_dies(system: System) -> None:
     3,
     "Learner hangs",
     injected="SIGSTOP for 5 s, SIGCONT",
-    required="the actor goes on; the link says so within 3 s and keeps at most 50 MB; then the "
-    "learner catches up; lost 0, duplicated 0",
+    required="the actor continues; the link reports the silence within 3 s and holds at most 50 "
+    "MB; afterwards the learner catches up; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -118,8 +117,8 @@ def learner_hangs(system: System) -> None:
     3,
     "Learner hangs",
     injected="SIGSTOP for 60 s, SIGCONT",
-    required="the actor goes on; the link says so within 3 s and keeps at most 50 MB; then the "
-    "learner catches up; lost 0, duplicated 0",
+    required="the actor continues; the link reports the silence within 3 s and holds at most 50 "
+    "MB; afterwards the learner catches up; lost 0, duplicated 0",
     level=Level.SOAK,
 )
 def learner_hangs_for_long(folder: Path) -> None:
@@ -152,9 +151,9 @@ def _is_connected(system: System) -> bool:
 
 @REGISTRY.fault(
     4,
-    "Actor dies in the middle of an episode",
+    "Actor dies during an episode",
     injected="SIGKILL at random steps, three times",
-    required="the episode is kept, truncated, not terminated; lost 0, duplicated 0",
+    required="the episode is stored as truncated, not terminated; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -180,8 +179,8 @@ def _sealed(system: System) -> set[Path]:
 @REGISTRY.fault(
     5,
     "Actor hangs",
-    injected="SIGSTOP for 2 s in the middle of an episode",
-    required="the episode goes on afterwards; lost 0, duplicated 0",
+    injected="SIGSTOP for 2 s during an episode",
+    required="the episode continues afterwards; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -195,9 +194,9 @@ def actor_hangs(system: System) -> None:
 
 @REGISTRY.fault(
     8,
-    "All at once",
+    "All processes die at once",
     injected="SIGKILL to learner, links and actors together",
-    required="one restart brings all back; lost 0, duplicated 0",
+    required="one restart continues the run; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -209,10 +208,10 @@ def everything_dies(system: System) -> None:
 
 @REGISTRY.fault(
     16,
-    "Two actors of one name",
+    "Two actors with the same name",
     injected="a second actor and link in the same folder; a second link from another folder",
-    required="the second is refused within 2 s (the test allows 5 s, beside other tests), with "
-    "the owner of the name; lost 0, duplicated 0",
+    required="the second is refused within 2 s (5 s beside other tests), and its message names "
+    "the process that uses the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -258,9 +257,9 @@ def _refused(system: System, module: str, *arguments: str) -> None:
 
 @REGISTRY.fault(
     25,
-    "Leak in /dev/shm",
+    "Files left in /dev/shm",
     injected="SIGKILL to the link, twice",
-    required="what the dead left is removed at the next start of a run",
+    required="the next start of a run removes the files of dead processes",
     level=Level.PROCESSES,
 )
 def shared_memory_leak(folder: Path) -> None:
@@ -269,9 +268,9 @@ def shared_memory_leak(folder: Path) -> None:
 
 @REGISTRY.fault(
     25,
-    "Leak in /dev/shm",
+    "Files left in /dev/shm",
     injected="SIGKILL to the link, 100 times",
-    required="what the dead left is removed at the next start of a run",
+    required="the next start of a run removes the files of dead processes",
     level=Level.SOAK,
 )
 def shared_memory_leak_of_many(folder: Path) -> None:
@@ -305,9 +304,9 @@ def _segments(system: System, name: str) -> set[Path]:
 
 @REGISTRY.fault(
     48,
-    "Starved CPU",
-    injected="two busy processes a core for 10 s (what it means for an arm: bench_guard.py)",
-    required="steps go on, at no less than half their rate; lost 0, duplicated 0",
+    "CPU overloaded",
+    injected="two busy processes per core for 10 s (effect on an arm: bench_guard.py)",
+    required="the actor continues, at half its rate or more; lost 0, duplicated 0",
     level=Level.SOAK,
 )
 def starved(folder: Path) -> None:
@@ -335,10 +334,10 @@ def _burners(count: int) -> Iterator[None]:
 
 @REGISTRY.fault(
     49,
-    "Memory pressure",
-    injected="the learner's address space limited to what it has; 2,500 records as fast as they "
-    "can be logged",
-    required="the learner may die; the link keeps at most 50 MB; lost 0, duplicated 0",
+    "Memory exhausted",
+    injected="the learner's address space is limited to its present size; 2,500 records are "
+    "logged as fast as possible",
+    required="the learner may die; the link holds at most 50 MB; lost 0, duplicated 0",
     level=Level.PROCESSES,
 )
 def memory_pressure(folder: Path) -> None:

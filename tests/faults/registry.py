@@ -1,7 +1,7 @@
 """What a fault is: an injector with what must hold. `catalogue.py` collects all of them.
 
 One registry drives the tests (`test_faults.py`), the chaos of `make soak`
-(`tests/soak/test_chaos.py`) and the table in `docs/faults.md` (`python -m tests.faults`).
+(`tests/soak/test_chaos.py`) and the tables in `docs/faults.md` (`python -m tests.faults`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Recipe(StrEnum):
     """A means of injection that not every machine has."""
 
     STRACE = "strace"
-    NAMESPACES = "user, mount and network namespaces"
+    NAMESPACES = "namespaces"
     NFTABLES = "nftables"
     ROOT = "root"
     COMPILER = "a C compiler"

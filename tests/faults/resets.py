@@ -49,10 +49,10 @@ class _Acting(LearnedPolicy):
 @REGISTRY.fault(
     53,
     "A reset fails repeatedly",
-    injected="a cube beside its field that nothing can lift",
-    required="3 scripted attempts, each within its time limit and logged; then the arm is stopped "
-    "and holds, and a person is asked once; training goes on once the scene is restored, "
-    "and without one the actor ends there",
+    injected="a cube beside its field that the arm cannot lift",
+    required="three scripted attempts, each within its time limit and logged; then the arm "
+    "holds, and a person is asked once; training continues once the scene is restored; without a "
+    "person the actor ends",
     level=Level.COMPONENT,
 )
 def blocked_reset(folder: Path) -> None:
@@ -140,10 +140,10 @@ def _slip_when(robot: Any, lifted: Callable[[], bool]) -> list[float]:
 
 @REGISTRY.fault(
     61,
-    "The gripper slips while a scripted reset carries a part",
-    injected="pads without friction once the part is 6 cm high, until the hand opens again",
-    required="the part is fetched again in the same or the next attempt, no person is asked, and "
-    "the next episode begins with the part in its bin",
+    "Gripper slips while a scripted reset carries a part",
+    injected="pads without friction once the part is 6 cm high, until the gripper opens again",
+    required="the part is fetched again in the same or the next attempt, without a person; the "
+    "next episode begins with the part in its bin",
     level=Level.COMPONENT,
 )
 def slip_while_carrying(folder: Path) -> None:
@@ -168,9 +168,9 @@ def slip_while_carrying(folder: Path) -> None:
 
 @REGISTRY.fault(
     61,
-    "The gripper slips while the tool returns home with a part that it is to keep",
-    injected="pads without friction while the arm is on its way",
-    required="the reset ends at once, a person is asked for the part, and no episode begins "
+    "Gripper slips while the tool returns home with a part that it should keep",
+    injected="pads without friction during the motion",
+    required="the reset ends at once, and a person is asked for the part; no episode begins "
     "without it",
     level=Level.COMPONENT,
 )
@@ -218,10 +218,9 @@ class _StopPresser:
 @REGISTRY.fault(
     62,
     "A person presses the stop in a reset",
-    injected="the stop of a device 8 steps after the beginning of a return home",
-    required="the arm brakes and holds, and its gains stay as they are; once the person has "
-    "released it the reset is done anew from there, and the episode begins within 3 mm of its "
-    "start; none begins before",
+    injected="the stop of a device, 8 steps after the beginning of a return home",
+    required="the arm brakes and holds, and its gains do not change; once the person has "
+    "released it, the reset begins again from there; the episode begins within 3 mm of its start",
     level=Level.COMPONENT,
 )
 def stop_in_a_reset(folder: Path) -> None:

@@ -33,8 +33,8 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
 @REGISTRY.fault(
     59,
     "Bad, missing, NaN or inverted configuration",
-    injected="each of all settings to NaN, infinity, and values of each other type; bad files",
-    required="refused with one line that names the setting, before anything is made",
+    injected="each setting is set to NaN, infinity, and a value of each other type; damaged files",
+    required="refused with one line that names the setting, before anything is created",
     level=Level.UNIT,
 )
 def bad_configuration(folder: Path) -> None:

@@ -119,10 +119,10 @@ class Stream:
 
 @REGISTRY.fault(
     10,
-    "Exactly once",
-    injected=f"the learner dies {KILLS} times: between receiving and committing, or between "
-    "committing and acknowledging",
-    required="every record accepted exactly once, in order",
+    "Learner dies around its commit",
+    injected=f"{KILLS} times: between receiving and committing a record, or between committing "
+    "and acknowledging it",
+    required="every record is accepted exactly once, in order",
     level=Level.COMPONENT,
 )
 def exactly_once(folder: Path) -> None:
@@ -131,9 +131,9 @@ def exactly_once(folder: Path) -> None:
 
 @REGISTRY.fault(
     10,
-    "Exactly once",
-    injected=f"the same {MANY_KILLS} times",
-    required="every record accepted exactly once, in order",
+    "Learner dies around its commit",
+    injected=f"{MANY_KILLS} times",
+    required="every record is accepted exactly once, in order",
     level=Level.SOAK,
 )
 def exactly_once_of_many(folder: Path) -> None:
@@ -169,8 +169,8 @@ def _kill_learner(stream: Stream, rng: Random, kills: int) -> None:
 @REGISTRY.fault(
     12,
     "One message in five is dropped",
-    injected="in process: frames and acknowledgements",
-    required="every record accepted exactly once, in order",
+    injected="frames and acknowledgements, within one process",
+    required="every record is accepted exactly once, in order",
     level=Level.COMPONENT,
 )
 def dropped(folder: Path) -> None:
@@ -179,9 +179,10 @@ def dropped(folder: Path) -> None:
 
 @REGISTRY.fault(
     14,
-    "Delayed, overtaken and doubled messages",
-    injected="in process: up to 500 ms each for frames and acknowledgements, one in ten doubled",
-    required="every record accepted exactly once, in order (late commands: 47)",
+    "Delayed, reordered and duplicated messages",
+    injected="frames and acknowledgements, within one process: up to 500 ms each, one in ten "
+    "duplicated",
+    required="every record is accepted exactly once, in order (late commands: row 47)",
     level=Level.COMPONENT,
 )
 def delayed(folder: Path) -> None:
@@ -197,9 +198,9 @@ def _through(folder: Path, cable: Cable, episodes: int) -> None:
 
 @REGISTRY.fault(
     17,
-    "Actor restarts, also with a clock that went back",
-    injected="20 starts on one folder, each with a clock of its own",
-    required="each start is an epoch of its own, in order; lost 0, duplicated 0",
+    "Actor restarts, also with a clock that was set back",
+    injected="20 starts in one folder, each with another clock",
+    required="each start is a new epoch, in order; lost 0, duplicated 0",
     level=Level.COMPONENT,
 )
 def restarted_actor(folder: Path) -> None:
@@ -221,7 +222,7 @@ def restarted_actor(folder: Path) -> None:
     "Wrong specification or version",
     injected="an actor whose spec differs in one shape, type, bound, unit, rate, name, order or "
     "motion; a frame, a record and a hello of another version",
-    required="refused before the first record, with the difference; nothing is accepted",
+    required="refused before the first record, with the difference",
     level=Level.COMPONENT,
 )
 def wrong_spec(folder: Path) -> None:
@@ -284,9 +285,9 @@ def _other_versions() -> Iterator[tuple[Topic, Any]]:
 @REGISTRY.fault(
     54,
     "Garbage on every topic",
-    injected="30,000 random and mutated messages on the five topics of the stream, mixed with it",
-    required="every record accepted exactly once; what arrived is counted; memory grows by less "
-    "than 50 MB",
+    injected="30,000 random and mutated messages among those of the five topics of the stream",
+    required="every record is accepted exactly once; the garbage is counted; memory grows by "
+    "less than 50 MB",
     level=Level.COMPONENT,
 )
 def garbage(folder: Path) -> None:
@@ -296,8 +297,8 @@ def garbage(folder: Path) -> None:
 @REGISTRY.fault(
     54,
     "Garbage on every topic",
-    injected="1,000,000 random and mutated messages on the five topics of the stream",
-    required="every record accepted exactly once; memory grows by less than 50 MB",
+    injected="1,000,000 random and mutated messages",
+    required="every record is accepted exactly once; memory grows by less than 50 MB",
     level=Level.SOAK,
 )
 def much_garbage(folder: Path) -> None:

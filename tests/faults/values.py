@@ -78,9 +78,10 @@ class Watched(InProcess):
 @REGISTRY.fault(
     28,
     "Loss or parameters not finite",
-    injected="two updates on poisoned batches, then three; a parameter of the actor; all batches",
-    required="skipped; after three in a row the last good parameters; after three more the end, "
-    "with one line; never published, never saved",
+    injected="batches with NaN: two in a row, three in a row, all; NaN in a parameter of the actor",
+    required="these updates are skipped; after three in a row the last valid parameters are "
+    "restored; after three more the learner ends with one line; such parameters are never "
+    "published or saved",
     level=Level.COMPONENT,
 )
 def poisoned_training(folder: Path) -> None:
@@ -148,9 +149,9 @@ class Rewarding(FakeTask):
 @REGISTRY.fault(
     29,
     "Reward not finite or out of range",
-    injected="a task that gives NaN, +-infinity or 1e300; a record with it on the wire",
-    required="robot stopped, episode truncated with the reason, which counts; nothing of it is "
-    "logged; refused on the wire",
+    injected="a task returns NaN, +-infinity or 1e300; a message has such a reward",
+    required="the robot is stopped, and the episode truncated with the reason; no such value is "
+    "logged; the message is refused",
     level=Level.COMPONENT,
 )
 def bad_reward(folder: Path) -> None:

@@ -45,10 +45,10 @@ class WalledArm:
 @REGISTRY.fault(
     34,
     "Contact",
-    injected="a wall in MuJoCo, in the way of a tool at 8 cm/s; with a stop at 18 N instead of 30 "
-    "N as well",
-    required="at most 21 N, slow from 15 N on; a stop ends the push: below 2 N a second later, and "
-    "only a person ends it",
+    injected="MuJoCo: a tool moves into a wall at 8 cm/s; the same with a protective stop at 18 "
+    "N instead of 30 N",
+    required="at most 21 N, slow motion from 15 N; after a stop the force is below 2 N within a "
+    "second, and only a person ends the stop",
     level=Level.COMPONENT,
 )
 def wall(folder: Path) -> None:

@@ -61,9 +61,9 @@ def snapshot(version: int, **changes: object) -> Snapshot:
 
 @REGISTRY.fault(
     15,
-    "Transfer of weights is cut",
-    injected="cut at 200 places, one bit flipped at 200",
-    required="the old weights stay in the file and in use; the next whole ones are taken",
+    "Weights are damaged on their way",
+    injected="cut at 200 places; one bit flipped at 200 places",
+    required="the old weights remain in the file and in use; the next intact ones are accepted",
     level=Level.COMPONENT,
 )
 def cut_weights(folder: Path) -> None:
@@ -88,7 +88,8 @@ def cut_weights(folder: Path) -> None:
     15,
     "Link dies while it replaces the weights",
     injected="strace: SIGKILL at the N-th write and rename, for every N",
-    required="the file holds the old weights or the new ones, whole; a successor takes the new",
+    required="the file holds the old weights or the new ones, completely; the next link accepts "
+    "the new ones",
     level=Level.COMPONENT,
     needs=(Recipe.STRACE,),
 )
@@ -115,9 +116,11 @@ def killed_while_replacing(folder: Path) -> None:
 
 @REGISTRY.fault(
     19,
-    "Weights of another net, another task, or older ones",
-    injected="other layers, other sizes, another spec, not finite, an older and an equal version",
-    required="refused, with the reason; the old weights stay in use; the next right ones are taken",
+    "Weights of another network or task, or older ones",
+    injected="other layers, other sizes, another spec, values that are not finite, an older and "
+    "an equal version",
+    required="refused with the reason; the old weights remain in use; the next valid ones are "
+    "accepted",
     level=Level.COMPONENT,
 )
 def foreign_weights(folder: Path) -> None:
