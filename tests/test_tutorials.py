@@ -58,8 +58,8 @@ EVALUATE = "serl eval $RUN --trials 100"
 REPLAY = "serl replay $RUN --last 10"
 FILM = "serl replay $RUN --episode 3 --video episode.mp4"
 VERIFY = "serl verify $RUN"
-RECORD = "serl record pick_cube --demos 30 --out demos"
-TRAIN_ON_RECORDED = "serl train pick_cube --demos demos --agent.utd 8"
+RECORD = "serl record pick_cube --demos 30 --out expert_demos"
+TRAIN_ON_RECORDED = "serl train pick_cube --demos expert_demos --agent.utd 8"
 DEPLOY = "serl run $RUN --robot sim --episodes 3"
 PLAN = "serl plan pick_cube"
 LEARNER = "serl learner pick_cube"
@@ -167,7 +167,7 @@ def trained(shell: Shell) -> RunFolder:
 def recorded(shell: Shell) -> Path:
     """What `serl record` leaves, made short."""
     shell.run(RECORD.replace("--demos 30", "--demos 1"))
-    return shell.folder / "demos"
+    return shell.folder / "expert_demos"
 
 
 def test_every_command_is_known() -> None:
