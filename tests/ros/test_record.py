@@ -73,6 +73,7 @@ async def demonstrate(page: Page, says: str) -> None:
     await page.hit(says)
     await page.says("Ready")
     await page.key("KeyD", "keyUp")
+    await asyncio.sleep(0.5)  # hands that were never seen off are not believed
 
 
 async def counted(page: Page, name: str, count: int) -> None:
