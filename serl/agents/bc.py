@@ -41,6 +41,7 @@ class BC(SAC):
             skipped = skipped + descend(loss, *groups)
         self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1
+        self.average_actor()
         if self.updates % config.metrics_every:
             return {"skipped": self.skipped.item()} if self.device.type == "cpu" else {}
         return {"skipped": self.skipped.item(), "actor_loss": loss.item()}

@@ -45,6 +45,9 @@ class SACConfig(AgentConfig):
         backup_entropy: count the entropy of the next action in the critic's target.
         layer_norm: LayerNorm in actor and critics.
         actor_layer_norm: LayerNorm in the actor; None for `layer_norm`.
+        actor_average: decay, per update, of an exponential average of the actor's parameters, which
+            acts instead of them; 0 for none. A clone of few demonstrations varies less from one
+            update to the next with it.
         normalise: scale observations by the statistics given to `fit_normaliser`.
         smallest_std: least standard deviation that entries of a unit are scaled by; 0.001 for units
             that are not named. Scaled values are clipped to +-10, so that entries which
@@ -90,6 +93,7 @@ class SACConfig(AgentConfig):
     backup_entropy: bool = False
     layer_norm: bool = True
     actor_layer_norm: bool | None = None
+    actor_average: float = Field(0.0, ge=0.0, lt=1.0)
     normalise: bool = True
     smallest_std: dict[ScaledUnit, Annotated[float, Field(gt=0.0, le=1e6)]] = Field({})
     bc_weight: float = Field(0.0, ge=0.0, le=1e6)

@@ -226,9 +226,9 @@ class HybridSAC(SAC):
             self.grasp_target.lerp_(self.grasp.flat, self.config.tau * (1.0 - skipped))
         return skipped
 
-    def _actor_tensors(self) -> dict[str, Tensor]:
+    def _actor_tensors(self, average: Tensor | None = None) -> dict[str, Tensor]:
         grasp = named_views("grasp", self.grasp_network, self.grasp.flat)
-        return {**super()._actor_tensors(), **grasp}
+        return {**super()._actor_tensors(average), **grasp}
 
     def _all_tensors(self) -> dict[str, Tensor]:
         return {

@@ -106,6 +106,7 @@ class SAC:
         if path := starting_file(config, spec.observation.images):
             load_encoder(path, encoder, flat)
         self.encoder = Group(flat.to(self.device), rate)
+        self.average = self.actor.flat.detach().clone() if config.actor_average else None
         self._critic_groups = (self.critic, self.encoder) if cameras else (self.critic,)
         for network in config.frozen:
             group = self.actor if network == "actor" else self.encoder
@@ -253,6 +254,7 @@ class SAC:
         skipped = skipped + skip
         self.skipped = (self.skipped + 1.0) * skipped.sign()
         self.updates += 1
+        self.average_actor()
         if self.updates % config.metrics_every:
             return {"skipped": self.skipped.item()} if self.device.type == "cpu" else {}
         return {
@@ -297,9 +299,18 @@ class SAC:
         """
         return torch.zeros((), device=self.device)
 
+    def average_actor(self) -> None:
+        """Move the average of the actor's parameters towards them, if `actor_average` is set."""
+        if self.average is not None:  # at first the mean of all, which forgets the initial ones
+            share = max(1.0 - self.config.actor_average, 1.0 / self.updates)
+            self.average.lerp_(self.actor.flat.detach(), share)
+
     def actor_weights(self) -> State:
-        """Return copies of the actor's parameters and the normaliser, by name."""
-        return to_arrays(self._actor_tensors())
+        """Return copies of the actor's parameters and the normaliser, by name.
+
+        With `actor_average` the parameters are the averaged ones.
+        """
+        return to_arrays(self._actor_tensors(self.average))
 
     def load_actor_weights(self, weights: State) -> None:
         """Load `actor_weights` of an agent of equal spec and config, whole or not at all.
@@ -308,6 +319,8 @@ class SAC:
             SpecMismatch: a name, shape or type differs or a value is not finite.
         """
         copy_into(self._actor_tensors(), weights)
+        if self.average is not None:
+            self.average.copy_(self.actor.flat.detach())
 
     def state_dict(self) -> State:
         """Return all state needed for an exact continuation, by name."""
@@ -322,6 +335,8 @@ class SAC:
         tensors = self._all_tensors()
         copy_into(tensors, state)
         self.updates = int(tensors["updates"])
+        if self.average is not None and not self.updates:  # of a new run, from another one's actor
+            self.average.copy_(self.actor.flat.detach())
         self._acting.set_state(tensors["generator.acting"])
         self._learning.set_state(tensors["generator.learning"])
 
@@ -386,10 +401,11 @@ class SAC:
         subsets = scores.topk(self.config.subset, sorted=False).indices
         return noise.to(self.device), subsets.to(self.device)
 
-    def _actor_tensors(self) -> dict[str, Tensor]:
+    def _actor_tensors(self, average: Tensor | None = None) -> dict[str, Tensor]:
         encoder = self.networks.encoder
+        flat = self.actor.flat if average is None else average
         return {
-            **named_views("actor", self.networks.actor, self.actor.flat),
+            **named_views("actor", self.networks.actor, flat),
             **(named_views("encoder", encoder, self.encoder.flat) if encoder.cameras else {}),
             "normaliser.mean": self.mean,
             "normaliser.std": self.std,
@@ -401,6 +417,7 @@ class SAC:
             **self._actor_tensors(),
             **named_views("critic", critic, self.critic.flat),
             **named_views("target", critic, self.target),
+            **({} if self.average is None else named_views("average", actor, self.average)),
             "temperature.log": self.temperature.flat.detach(),
             **adam_tensors("", "actor", actor, self.actor),
             **adam_tensors("", "critic", critic, self.critic),

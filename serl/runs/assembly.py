@@ -236,7 +236,7 @@ def _make_policy(
     seed = start_seed(Purpose.TRAINING, config.seed, f"{name}/agent", start)
     seen = make_spec(make_task(config))  # without the views that are only logged
     agent = make_acting_agent(config, seen, seed)
-    return LearnedPolicy(agent, weights, frames=config.agent.frames)
+    return LearnedPolicy(agent, weights, config.actor.exploring_share, config.agent.frames)
 
 
 def _make_back_pressure(

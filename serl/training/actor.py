@@ -33,6 +33,8 @@ class ActorConfig(BaseModel):
         max_lead_steps: simulated time is paused while the learner has this many steps of this actor
             still to train on, so that the training schedule does not depend on speed.
         patience_s: silence of the learner after which a warning is logged.
+        exploring_share: share of the episodes in which the policy explores; in the others it takes
+            the mode, so that successes near the demonstrations remain.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -42,6 +44,7 @@ class ActorConfig(BaseModel):
     home_every: int = Field(0, ge=0)
     max_lead_steps: int = Field(64, ge=1)
     patience_s: float = Field(60.0, gt=0, le=86_400)
+    exploring_share: float = Field(1.0, ge=0, le=1)
 
 
 class Site:

@@ -23,7 +23,8 @@ class LearnedPolicy:
     Args:
         agent: the agent that acts.
         weights: source of new weights.
-        explore: sample actions instead of taking the mode.
+        exploring_share: share of the episodes in which actions are sampled, evenly spread; in the
+            others the agent takes the mode.
         frames: number of the last images of an episode that the agent sees.
 
     Attributes:
@@ -31,12 +32,12 @@ class LearnedPolicy:
     """
 
     def __init__(
-        self, agent: Agent, weights: WeightSource, explore: bool = True, frames: int = 1
+        self, agent: Agent, weights: WeightSource, exploring_share: float = 1.0, frames: int = 1
     ) -> None:
         self._agent = agent
         self._stack = FrameStack(frames)
         self._weights = weights
-        self._explore = explore
+        self._exploring_share, self._episodes = exploring_share, 0
         self.snapshot: Snapshot | None = None
         self._refused = 0
 
@@ -77,11 +78,16 @@ class LearnedPolicy:
     def begin(self) -> None:
         """Start an episode with an empty frame stack."""
         self._stack.begin()
+        self._episodes += 1
 
     def __call__(self, observation: Observation) -> Action:
         """Return the agent's action with the newest weights."""
         self.refresh()
-        return self._agent.act(self._stack(observation), self._explore)
+        return self._agent.act(self._stack(observation), self._explores())
+
+    def _explores(self) -> bool:
+        share = self._exploring_share
+        return math.floor(self._episodes * share) > math.floor((self._episodes - 1) * share)
 
 
 class BackPressure(Observer):

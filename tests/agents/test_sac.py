@@ -38,14 +38,15 @@ def test_two_seeded_runs_are_bit_identical_and_another_seed_differs() -> None:
     assert not np.array_equal(first["actions"], other["actions"])
 
 
-def test_a_saved_agent_continues_bit_identically() -> None:
-    agent = make(bc_weight=1.0, bc_steps=6)
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_a_saved_agent_continues_bit_identically(average: float) -> None:
+    agent = make(bc_weight=1.0, bc_steps=6, actor_average=average)
     agent.fit_normaliser(make_batch().state)
     for i in range(3):
         agent.update(make_batch(i))
         agent.act(observation(), explore=True)
     saved = agent.state_dict()
-    other = make(seed=99, bc_weight=1.0, bc_steps=6)
+    other = make(seed=99, bc_weight=1.0, bc_steps=6, actor_average=average)
     other.load_state_dict(saved)
     assert equal(other.state_dict(), saved)
     for i in range(3, 6):
@@ -173,6 +174,27 @@ def test_ablations_run_and_differ(changes: dict[str, Any]) -> None:
     names = agent.state_dict().keys()
     assert any("norm.scale" in name for name in names) is agent.config.layer_norm
     assert (agent.mean.abs().max().item() > 0) is agent.config.normalise
+
+
+def test_the_average_of_the_actor_acts_without_its_first_parameters() -> None:
+    agent, plain = make(actor_average=0.6), make()
+    actors, published = [], []
+    for each in (agent, plain):
+        for i in range(4):
+            each.update(make_batch(i))
+            actors.append(each.actor.flat.detach().numpy().copy())
+            published.append(each.actor_weights()["actor.0.weight"])
+    assert np.array_equal(actors[:4], actors[4:]), "learning is the same"
+    assert agent.average is not None
+    shares = np.array([0.6 * 0.6 * 0.5, 0.6 * 0.6 * 0.5, 0.6 * 0.4, 0.4])
+    np.testing.assert_allclose(agent.average[0], shares @ np.array(actors[:4])[:, 0], atol=1e-6)
+    assert not np.array_equal(published[3], published[7])
+    agent.load_actor_weights(plain.actor_weights())
+    assert equal(agent.actor_weights(), plain.actor_weights())
+    assert np.array_equal(agent.actor.flat.detach(), plain.actor.flat.detach())
+    fresh, actor = make(actor_average=0.6), plain.actor_weights()
+    fresh.load_state_dict({**fresh.state_dict(), **actor})
+    assert equal(fresh.actor_weights(), actor), "another run's actor acts from the first step on"
 
 
 def test_normaliser_by_closed_form_floored_and_clipped() -> None:

@@ -37,7 +37,7 @@ class Way:
         self._publisher = self._cable.node().publisher(WEIGHTS)
         self.receiver = WeightsReceiver(cast(RosNode, self._cable.node()), self.path, SPEC.digest)
         weights = WeightsFile(self.path, SPEC.digest)
-        self.policy = LearnedPolicy(SAC.create(SPEC, SMALL, seed=1), weights, explore=False)
+        self.policy = LearnedPolicy(SAC.create(SPEC, SMALL, seed=1), weights, exploring_share=0.0)
         self._observation = random_observation(SPEC.observation, np.random.default_rng(0))
 
     def send(self, data: bytes) -> None:

@@ -60,7 +60,7 @@ def test_practice_has_few_demonstrations_no_help_a_clone_and_its_own_learner(tas
     given = {"preset": "practice", "agent": {"initial_std": 0.2}}
     agent = run_settings(task, given, {}).agent
     assert isinstance(agent, SACConfig)
-    assert (agent.initial_std, agent.bc_warm_start) == (0.2, 5000)
+    assert (agent.initial_std, agent.bc_warm_start) == (0.2, asked["agent.bc_warm_start"])
     published = {"recipe": "hil_serl", "demos": 10}
     practised, plain = (run_settings(task, each, published) for each in (given | {"agent": {}}, {}))
     assert (practised.agent, practised.learner) == (plain.agent, plain.learner), "as published"

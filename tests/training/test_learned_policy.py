@@ -10,6 +10,7 @@ from serl.clock import VirtualClock
 from serl.errors import CorruptData
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.link import WeightsFile, encode_snapshot
+from serl.types import Action, Observation
 
 from ..support.acting import ActorBench, Constant, snapshot
 
@@ -28,6 +29,27 @@ def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
     assert versions == [1] * 5 + [2] * (len(versions) - 5)
     for step in stage.steps:
         assert set(step.requested.tolist()) == {{1: 0.25, 2: 0.5}[step.policy_version]}
+
+
+@pytest.mark.parametrize(
+    ("share", "exploring"), [(1.0, [True] * 4), (0.0, [False] * 4), (0.5, [False, True] * 2)]
+)
+def test_a_share_of_the_episodes_explores(share: float, exploring: list[bool]) -> None:
+    class Exploring(Constant):
+        def act(self, observation: Observation, explore: bool) -> Action:
+            explored[-1].add(explore)
+            return super().act(observation, explore)
+
+    explored: list[set[bool]] = []
+    stage = ActorBench()
+    stage.weights.publish(snapshot(1, 0.25))
+    policy = LearnedPolicy(Exploring(), stage.weights, share)
+    for _ in range(4):
+        explored.append(set())
+        policy.begin()
+        for _ in range(3):
+            policy(stage.robot.observe())
+    assert explored == [{each} for each in exploring]
 
 
 def test_weights_that_do_not_fit_leave_the_old_ones(caplog: pytest.LogCaptureFixture) -> None:

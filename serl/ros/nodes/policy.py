@@ -114,7 +114,7 @@ def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
     """
     agent = make_acting_agent(config, make_spec(make_task(config)), 0)
     weights = FixedWeights(load_fitting(checkpoint, config))
-    policy = LearnedPolicy(agent, weights, explore=False, frames=config.agent.frames)
+    policy = LearnedPolicy(agent, weights, exploring_share=0.0, frames=config.agent.frames)
     if not policy.refresh():
         raise BadInput(f"{checkpoint}: its weights do not fit the agent of these settings")
     return policy
