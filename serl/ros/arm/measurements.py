@@ -26,7 +26,8 @@ from serl.task import TaskConfig
 from serl.types import Image
 
 _STATE_AGE_S = 0.1
-_IMAGE_AGE_S = 0.2
+IMAGE_AGE_S = 0.2
+"""Age from which an image is refused."""
 _ZERO_S = 0.2
 _KEEP = 512
 """Samples kept of each feed: the age limit of an image plus 100 ms to average, at 1 kHz."""
@@ -100,7 +101,7 @@ class Measurements:
             name: Feed(node, tracked_pose(robot, name, qos), pose, age_s, _KEEP) for name in tracked
         }
         views = config.all_views
-        image_age_s = None if lockstep else _IMAGE_AGE_S
+        image_age_s = None if lockstep else IMAGE_AGE_S
         self._views = list(views)
         self._cameras = [
             cell_camera(

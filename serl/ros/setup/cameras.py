@@ -12,6 +12,7 @@ from serl.camera import WHOLE, Crop, crop_picture
 from serl.errors import SerlError
 from serl.log.images import compress
 from serl.ros.arm.camera import compressed_picture_of, picture_of, picture_topic
+from serl.ros.arm.measurements import IMAGE_AGE_S
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.setup.checks import (
@@ -33,7 +34,6 @@ _TYPES = {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT_S, _ENOUGH = 10.0, 15
 _DARKEST = 8
-_OLDEST_S = 0.3
 _SHOW_S, _FROZEN_S = 0.5, 2.0
 
 
@@ -129,7 +129,7 @@ class _CameraUnderTest:
         self._remote = session.arm.driver.remote
         self._topic = picture_topic("", base, compressed=compressed)
         decode = compressed_picture_of if compressed else picture_of
-        self._feed: Feed[Image] = Feed(session.node, self._topic, decode, _OLDEST_S)
+        self._feed: Feed[Image] = Feed(session.node, self._topic, decode, IMAGE_AGE_S)
 
     def rate_hz(self) -> float:
         with arrival_times(self._node, {"camera": self._topic}) as times:
@@ -137,7 +137,7 @@ class _CameraUnderTest:
         return rate_of(times["camera"])
 
     def picture(self) -> Image:
-        """Return the newest picture; raises `Silent` when it stays older than 300 ms."""
+        """Return the newest picture; raises `Silent` when it stays older than 200 ms."""
         self._remote.wait(lambda: self._feed.is_fresh, _LIMIT_S)
         return self._feed.newest().value
 

@@ -173,7 +173,7 @@ def test_of_two_cameras_the_faster_one_says_which_instant_and_the_other_is_check
 def test_a_picture_from_before_all_that_is_remembered_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serl.ros.arm.measurements._IMAGE_AGE_S", 9.0)
+    monkeypatch.setattr("serl.ros.arm.measurements.IMAGE_AGE_S", 9.0)
     bench = GuardBench(monkeypatch, "front")
     bench.run(0.02, front=0.3)
     with pytest.raises(CameraFault, match=r"front: its image is 0\.29 s old"):
