@@ -209,8 +209,7 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
 async def _a_session(training: Training, folder: Path) -> None:
     async with opened(training, folder) as page:
         await page.take()
-        await page.key("KeyD")
-        await page.says("You drive")
+        await page.drive("KeyD")
         await drives(training, 10)
         await page.key("KeyD", "keyUp")
         await page.key("KeyA")
@@ -243,8 +242,7 @@ async def _a_session(training: Training, folder: Path) -> None:
         await page.hit("KeyX")
         await ended(training, ["success", "stopped", "operator", "discarded"])
 
-        await page.key("KeyA")
-        await page.says("You drive")
+        await page.drive("KeyA")
         await page.open("about:blank")  # with a key held down
         await ended(training, ["success", "stopped", "operator", "discarded", "device lost"])
         assert await asyncio.to_thread(training.rests)
