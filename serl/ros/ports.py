@@ -1,4 +1,4 @@
-"""The shared-memory ports that this process reads, as Linux lists them.
+"""The shared-memory ports that a process reads, as Linux lists them.
 
 Fast DDS holds a lock file for each port that it reads (`_el`: a port of one reader, `_sl`: the
 port of a domain, at which all its participants discover each other). Two causes leave a node that
@@ -54,15 +54,15 @@ _RING = struct.Struct("<3I")
 """Place of the next message, free cells, cells."""
 
 
-def read_ports() -> dict[int, str]:
-    """List the ports that this process reads: lock file by descriptor.
+def read_ports(process: int | str = "self") -> dict[int, str]:
+    """List the ports that a process reads, by default this one: lock file by descriptor.
 
     The port's own file is open for a moment as well, while it is mapped; it does not count.
     """
     ports = {}
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in os.listdir(f"/proc/{process}/fd"):
         with suppress(FileNotFoundError):  # closed since it was listed
-            if _LOCK.match(path := os.readlink(f"/proc/self/fd/{entry}")):
+            if _LOCK.match(path := os.readlink(f"/proc/{process}/fd/{entry}")):
                 ports[int(entry)] = path
     return ports
 
@@ -72,14 +72,15 @@ def reads_domain(ports: dict[int, str], domain_id: int) -> bool:
     return f"{_PORT}{discovery_port(domain_id)}_sl" in ports.values()
 
 
-def removed_ports(domain_id: int, locks: Iterable[str]) -> set[str]:
+def removed_ports(domain_id: int, locks: Iterable[str], process: int | str = "self") -> set[str]:
     """List those of a node's ports in its domain that another process has removed.
 
     Args:
         domain_id: domain of the node.
         locks: lock files of the ports that the node reads.
+        process: process of the node.
     """
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     gone = {path.removesuffix(_DELETED) for path in map(_mapped, lines) if path.endswith(_DELETED)}
     first = discovery_port(domain_id)
     ports = {f"{_PORT}{number}" for number in range(first, first + _PORTS_OF_DOMAIN)}

@@ -23,7 +23,7 @@ from serl.ros.environment import clean_shared_memory
 from serl.ros.link.sender import SILENCE_S
 from serl.ros.node import RosNode
 from serl.ros.nodes.link import Link, link_folder
-from serl.ros.testing.processes import Lateness
+from serl.ros.testing.processes import Lateness, eventually
 from serl.system.authentication import RUN_KEY
 from serl.training.link import PERIOD_S, announce, read_link_status
 
@@ -289,8 +289,12 @@ def _leak(folder: Path, kills: int) -> None:
         for file in path.parent.glob(f"*{path.name}*"):
             with suppress(FileNotFoundError):  # another run has just removed it
                 os.utime(file, (0, 0))  # young ones could be of a process that is just starting
-    clean_shared_memory()
-    assert not {path for path in left if path.exists()}
+
+    def is_clean() -> bool:
+        clean_shared_memory()
+        return not any(path.exists() for path in left)  # another run may be about to remove it
+
+    eventually(is_clean, 10.0)
 
 
 def _segments(system: System, name: str) -> set[Path]:

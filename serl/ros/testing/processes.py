@@ -20,6 +20,7 @@ from serl.guard.config import GuardConfig
 from serl.ros.arm.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.environment import environment
 from serl.ros.node import RosNode, namespace
+from serl.ros.ports import read_ports, removed_ports
 from serl.ros.topics import Topic
 from serl.system.signed_order import key_path, load_order_key, sign_order
 
@@ -28,6 +29,7 @@ ROBOT = "arm"
 
 LIMIT_S = 120.0
 SIGNED = ("ack", "reset", "arm")
+_MOVE_S = 0.5  # in which the readers of a port that was replaced move to the new one
 
 
 def eventually(
@@ -175,18 +177,19 @@ class GuardProcesses(contextlib.ExitStack):
         """Let a stopped guard continue; return False if another one had to be started.
 
         Fast DDS takes a process that stands still for a second for dead, and removes its shared
-        memory. A guard that hears nothing any more ends, with one line.
+        memory. The guard then hears nothing new, and ends within 10 s, with one line.
         """
+        guard = self.processes["guard"]
         self.signal("guard", signal.SIGCONT)
-        try:
+        time.sleep(_MOVE_S)
+        locks = read_ports(guard.pid).values()
+        if not removed_ports(int(os.environ["ROS_DOMAIN_ID"]), locks, guard.pid):
             self.call("ack")
-        except AssertionError as error:
-            if "deaf: another process removed" not in str(error):
-                raise
-            self.states.clear()
-            self.start_guard(*self._guard_arguments)
-            return False
-        return True
+            return True
+        self.signal("guard", signal.SIGKILL)
+        self.states.clear()
+        self.start_guard(*self._guard_arguments)
+        return False
 
     def client(self, service: str, limit_s: float = LIMIT_S) -> Any:
         """Return a client of a service of the guard that is available."""
