@@ -47,7 +47,7 @@ class ConsoleBackend(Protocol):
         ...
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the progress of the training; called once a second."""
+        """Return the progress of the training; called once a second, in a thread of its own."""
         ...
 
     def pictures(self) -> list[Picture]:

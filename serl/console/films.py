@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ class EpisodeFilms:
     def __init__(self, folder: Path, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._folder, self._now_ns = folder / FOLDER, now_ns
         self._known: set[str] | None = None
+        self._lock = threading.Lock()  # `watch` and the rest run in two threads
         self._films: list[tuple[int, list[bytes]]] = []  # start and pictures, not assigned yet
         self._runs, self._step, self._serial, self._due_ns = False, -1, -1, 0
 
@@ -53,15 +55,16 @@ class EpisodeFilms:
             step: number of the step in it.
         """
         now_ns = self._now_ns()
-        if runs and (not (self._runs and self._films) or step < self._step):
-            self._films = [*self._films[-1:], (now_ns, [])]
-        self._runs, self._step = runs, step
-        if not (runs and pictures) or len(self._films[-1][1]) >= MAX_PICTURES:
-            return
-        first = pictures[0]
-        if first.serial != self._serial and now_ns >= self._due_ns:
-            self._serial, self._due_ns = first.serial, now_ns + round(1e9 * PERIOD_S)
-            self._films[-1][1].append(first.jpeg)
+        with self._lock:
+            if runs and (not (self._runs and self._films) or step < self._step):
+                self._films = [*self._films[-1:], (now_ns, [])]
+            self._runs, self._step = runs, step
+            if not (runs and pictures) or len(self._films[-1][1]) >= MAX_PICTURES:
+                return
+            first = pictures[0]
+            if first.serial != self._serial and now_ns >= self._due_ns:
+                self._serial, self._due_ns = first.serial, now_ns + round(1e9 * PERIOD_S)
+                self._films[-1][1].append(first.jpeg)
 
     def assign(self, episodes: Sequence[RecordedEpisode]) -> None:
         """Write the films of episodes that are new in the recording."""
@@ -69,12 +72,15 @@ class EpisodeFilms:
         known = names if self._known is None else self._known
         for name in names:
             if name not in known:
-                began_ns = int(name.partition("-")[0])
-                later = [film for film in self._films if film[0] >= began_ns]
-                if later:
-                    self._write(name, later[0][1])
-                self._films = later[1:]
+                self._write(name, self._take(int(name.partition("-")[0])))
         self._known = set(names)
+
+    def _take(self, began_ns: int) -> list[bytes]:
+        """Return the pictures of the first film since a time; forget it and those before it."""
+        with self._lock:
+            later = [film for film in self._films if film[0] >= began_ns]
+            self._films = later[1:]
+        return later[0][1] if later else []
 
     def _write(self, name: str, pictures: Sequence[bytes]) -> None:
         if not pictures:

@@ -8,10 +8,11 @@ import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -71,6 +72,7 @@ _REPORT_HEADERS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class Console:
         self._phone_url, self.pairing = phone_url, PairingCode(now_s)
         self._entering = 0  # sockets that have not shown the token yet
         self._lease = OperatorLease(now_s)
+        self._files = ThreadPoolExecutor(1, "console-files")  # so that no disk delays a stop
         self._pages: set[web.WebSocketResponse] = set()
         self._running: set[asyncio.Task[None]] = set()
         self._stop_requests: set[web.WebSocketResponse] = set()  # since the last stop began
@@ -114,6 +117,7 @@ class Console:
         self.app.router.add_get("/report", self._report)
         self.app.router.add_post("/report", self._allow_report)
         self.app.on_shutdown.append(self._close_pages)
+        self.app.on_cleanup.append(self._close_files)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -261,8 +265,15 @@ class Console:
         await _send(socket, {"type": "state", "lease": lease, **self._backend.state()})
 
     async def _send_progress(self, socket: web.WebSocketResponse) -> None:
+        await _send(socket, await self._from_files(self._read_progress))
+
+    def _read_progress(self) -> dict[str, Any]:
         report = self._backend.report() is not None
-        await _send(socket, {"type": "progress", "report": report, **self._backend.progress()})
+        return {"type": "progress", "report": report, **self._backend.progress()}
+
+    async def _from_files(self, read: Callable[..., T], *arguments: object) -> T:
+        """Call a function that reads files in the one thread for that, and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._files, read, *arguments)
 
     async def _send_pictures(self, socket: web.WebSocketResponse, sent: dict[str, int]) -> None:
         """Send the frames that are not `sent` yet; a slow page receives fewer of them."""
@@ -287,7 +298,7 @@ class Console:
         """Return the film of a recorded episode, or its last picture; only with the token."""
         if not self._gate.has_token(request.headers):
             raise web.HTTPForbidden
-        film = await asyncio.to_thread(self._backend.film, request.match_info["episode"])
+        film = await self._from_files(self._backend.film, request.match_info["episode"])
         if film is None:
             raise web.HTTPNotFound
         if request.path.endswith("/last"):
@@ -314,15 +325,18 @@ class Console:
         ticket = request.cookies.get(_REPORT, "").encode(errors="replace")
         if not secrets.compare_digest(ticket, self._ticket.encode()):
             raise web.HTTPForbidden
-        path = self._backend.report()
+        path = await self._from_files(self._backend.report)
         if path is None:
             raise web.HTTPNotFound
-        body = await asyncio.to_thread(path.read_bytes)
+        body = await self._from_files(path.read_bytes)
         return web.Response(body=body, content_type="text/html", headers=_REPORT_HEADERS)
 
     async def _close_pages(self, app: web.Application) -> None:
         for socket in set(self._pages):
             await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the console closes")
+
+    async def _close_files(self, app: web.Application) -> None:
+        self._files.shutdown(wait=False, cancel_futures=True)
 
 
 async def _static(request: web.Request) -> web.StreamResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from serl.console.films import EpisodeFilms
@@ -152,6 +153,7 @@ class RecordingStatus:
         self._run, self._session = run, session
         self._have: dict[str, int] = {}
         self.films = EpisodeFilms(run.path)
+        self._judging = Lock()
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers."""
@@ -188,7 +190,8 @@ class RecordingStatus:
             SerlError: there is no such demonstration, or the decision changes nothing.
         """
         recorded = Recording(self._run.path, self._run.episodes(ACTOR))
-        return recorded.judge(judgement.episode, judgement.keep)
+        with self._judging:
+            return recorded.judge(judgement.episode, judgement.keep)
 
     @property
     def over(self) -> bool:

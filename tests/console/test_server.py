@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from serl.console.messages import CropOrder, Judgement, Selection
 from serl.console.server import MAX_PAGES
 from serl.teleop.mapping import Wish
 
-from .site import PUSH, REST, Site, heard, operator, refused, served, settled
+from .site import LIMIT_S, PUSH, REST, Site, heard, operator, refused, served, settled
 
 
 @served
@@ -59,6 +60,26 @@ async def test_a_defect_freezes_neither_the_page_nor_the_answers(
     answer = await heard(page, "answer")
     assert (answer["done"], answer["what"]) == (False, "estop")
     assert "by none" in answer["text"]
+    assert (await heard(page, "progress"))["advice"] == "watch"
+
+
+@served
+async def test_a_stop_waits_for_no_disk(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, read = threading.Event(), threading.Event()
+
+    def progress() -> dict[str, str]:
+        read.set()
+        disk.wait(LIMIT_S)
+        return {"advice": "watch"}
+
+    monkeypatch.setattr(here.backend, "progress", progress)
+    page = await here.enter()
+    try:
+        await settled(read.is_set)
+        await page.send_json({"type": "say", "what": "estop"})
+        assert (await heard(page, "answer"))["text"] == "did estop"
+    finally:
+        disk.set()
     assert (await heard(page, "progress"))["advice"] == "watch"
 
 

@@ -127,7 +127,7 @@ class RosConsoleBackend:
             case CropOrder(camera, crop):
                 return self._driven.crop(camera, crop)
             case Judgement() if isinstance(self._overview, RecordingStatus):
-                return self._overview.judge(order)
+                return await asyncio.to_thread(self._overview.judge, order)
         raise SerlError("there are no demonstrations here")
 
     def state(self) -> Mapping[str, Any]:

@@ -28,7 +28,9 @@ from serl.system.files import write_atomic
 from serl.types import Image
 from serl.workspace import CellCamera
 
-LEAST_HZ = 5.0
+LEAST_HZ = 8.0
+"""Least rate of a camera: a picture that arrives 75 ms after it was taken is then replaced before
+it is `IMAGE_AGE_S` old."""
 _ENDS = {"/image_raw/compressed": True, "/image_raw": False}
 _TYPES = {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
