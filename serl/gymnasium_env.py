@@ -103,7 +103,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         executed = self.robot.act(chosen)
         self.robot.advance(self._dt_s)
         reading = self.robot.observe()
-        outcome = self.task.outcome(reading, self._index)
+        outcome = self.task.outcome(reading, self._index).shaped()
         self._index += 1
         info = {**self._info(outcome.success), "executed_action": executed}
         if source is ActionSource.HUMAN:

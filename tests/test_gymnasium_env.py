@@ -11,6 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from serl.errors import BadInput
 from serl.gymnasium_env import TaskEnv
+from serl.shaping import ShapedTask, Shaper
+from serl.types import Observation
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,19 @@ def test_the_time_limit_truncates() -> None:
     still = np.zeros(3, np.float32)
     ends = [env.step(still)[2:4] for _ in range(env.task.config.max_steps)]
     assert ends == [(False, False)] * (len(ends) - 1) + [(False, True)]
+
+
+class Half:
+    provenance = "half"
+
+    def __call__(self, seen: Observation) -> float:
+        return 0.5
+
+
+def test_the_reward_of_a_shaped_task_is_shaped() -> None:
+    env = TaskEnv(ShapedTask(TaskEnv("reach").task, Shaper(Half(), 2.0, 0.9)))
+    env.reset(seed=0)
+    assert env.step(np.zeros(3, np.float32))[1] == pytest.approx(0.9 - 1.0)
 
 
 def test_a_bad_action_is_refused() -> None:
