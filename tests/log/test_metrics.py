@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from serl.log.metrics import (
 )
 from serl.runs.settings import run_settings
 
+_DIGITS = re.compile(r"\d+")
 EPISODE = EpisodeRow("actor-0", 3, 42, True, False, 1.0, 0, 0, "success", 4.2, 1)
 
 
@@ -153,8 +155,10 @@ def test_event_files_hold_what_the_writer_of_torch_writes(tmp_path: Path) -> Non
 
 
 def _events(folder: Path) -> Iterator[Any]:
-    """Each number and each restart in the event files of a folder."""
-    for file in sorted(folder.iterdir()):
+    """Each number and each restart in the event files of a folder, the oldest file first."""
+    for file in sorted(
+        folder.iterdir(), key=lambda each: list(map(int, _DIGITS.findall(each.name)))
+    ):
         for event in EventFileLoader(str(file)).Load():
             if event.HasField("session_log"):
                 yield event.step, event.session_log
