@@ -164,7 +164,9 @@ def _serve_requests(server: socket.socket) -> None:
         os.waitpid(between, 0)
         for stream in streams:
             os.close(stream)
-    while os.getppid() != request["parent"]:
+    while (parent := os.getppid()) != request["parent"]:
+        if parent == 1:  # it was killed meanwhile
+            os._exit(1)
         time.sleep(0.0002)
     server.send(str(os.getpid()).encode())
     server.close()
