@@ -289,6 +289,7 @@ def make_replay(
         encoder=encoder,
         stacked=config.agent.frames,
         imitate_successes=settings.imitate_successes,
+        time_limit_terminates=settings.time_limit_terminates,
         feedback_delay_s=config.feedback.delay_s if config.feedback.weight else None,
     )
 

@@ -39,10 +39,12 @@ _HIL_SERL: dict[str, Any] = {
         "bc_final_weight": 0.0,
         "bc_warm_start": 0,
     },
-    # examples/train_rlpd.py: half of each batch from each buffer. DefaultTrainingConfig:
+    # examples/train_rlpd.py: half of each batch from each buffer; `masks` are 0 at a time limit,
+    # which is part of `done` (franka_env/envs/franka_env.py, step). DefaultTrainingConfig:
     # training_starts, steps_per_update
     "learner": {
         "prior_share": 0.5,
+        "time_limit_terminates": True,
         "n_step": 1,
         "warm_up": 0,
         "starts_at": 100,

@@ -43,6 +43,8 @@ class LearnerConfig(BaseModel):
         memory_bytes: size of the images above which they are stored in a file in the run's folder.
         prior_share: share of each batch drawn from demonstrations, human steps and imitated
             successes; the rest is drawn from all steps taken online.
+        time_limit_terminates: a time limit counts as a failure: the critics expect nothing after
+            it, as in HIL-SERL. Otherwise they expect what they would without the limit.
         imitate_successes: successful episodes of the policy alone join the demonstrations when they
             end: they are cloned, and drawn as such (self-imitation).
         n_step: largest length of the returns, which end where a takeover begins or ends.
@@ -63,6 +65,7 @@ class LearnerConfig(BaseModel):
     memory_bytes: int = Field(6 << 30, ge=0)
     prior_share: float = Field(0.5, ge=0, le=1)
     imitate_successes: bool = False
+    time_limit_terminates: bool = False
     n_step: int = Field(1, ge=1, le=100)
     crop_px: int = Field(4, ge=0, le=7)
     prefetch: bool | None = None

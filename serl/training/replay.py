@@ -33,7 +33,8 @@ class Replay:
     last `stacked` ones of their episode, as in `FrameStack`; a transition of which one was
     overwritten is not sampled. With `imitate_successes` (self-imitation, Oh et al. 2018, arXiv
     1806.05635), a complete success of the policy alone counts as a demonstration from its `End`
-    on, in batches and for cloning, until the ring overwrites it. With `feedback_delay_s`, the
+    on, in batches and for cloning, until the ring overwrites it. With `time_limit_terminates`, no
+    return continues after a time limit. With `feedback_delay_s`, the
     shortest and the longest delay of a person's evaluation, each evaluation is credited to the
     steps of its episode that it may mean: with the probability that the delay, uniform between
     both, is a time since the step (Warnell et al. 2018, arXiv 1709.10163).
@@ -58,11 +59,13 @@ class Replay:
         encoder: FrameEncoder | None = None,
         stacked: int = 1,
         imitate_successes: bool = False,
+        time_limit_terminates: bool = False,
         feedback_delay_s: tuple[float, float] | None = None,
     ) -> None:
         self.online = self.human = self.demonstrations = self.dropped = 0
         self._observation, self._n_step, self._discount = spec.observation, n_step, discount
         self.capacity, self._imitates = capacity, imitate_successes
+        self._time_limit_terminates = time_limit_terminates
         self._state = np.zeros((capacity, self._observation.state_size), np.float32)
         cameras = self._observation.images
         self._frames = (
@@ -219,7 +222,8 @@ class Replay:
         self._stacks[slot] = slot
         if stream in self._open:  # unless the ring is so small that the frame overwrote it
             self._stacks[slot, :-1] = self._stacks[self._open[stream][0], 1:]
-            self._close(stream, slot)
+            late = isinstance(record, End) and record.reason is EndReason.TIME_LIMIT
+            self._close(stream, slot, late and self._time_limit_terminates)
         if isinstance(record, Step) and opens:
             self._open[stream] = slot, record
             self._owner[slot] = stream
@@ -297,7 +301,7 @@ class Replay:
         del self._owner[slot]
         self.dropped += 1
 
-    def _close(self, stream: Stream, successor: int) -> None:
+    def _close(self, stream: Stream, successor: int, terminates: bool) -> None:
         """Turn the open step into a transition."""
         slot, step = self._open.pop(stream)
         del self._owner[slot]
@@ -307,7 +311,7 @@ class Replay:
         learns_request = step.source is ActionSource.POLICY and bool(step.action.any())
         self._action[slot] = step.requested if learns_request else step.action
         self._reward[slot] = step.reward
-        self._terminated[slot] = step.terminated
+        self._terminated[slot] = step.terminated or terminates
         self._successor[slot] = self._after[slot] = successor
         human = step.source is ActionSource.HUMAN
         self._prior[slot] = prior or human

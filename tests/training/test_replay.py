@@ -173,21 +173,26 @@ def by_name(batch: Batch) -> dict[int, int]:
     return {int(name): row for row, name in enumerate(batch.action[:, 0])}
 
 
-def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor() -> None:
+@pytest.mark.parametrize("terminates", [False, True])
+def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor(
+    terminates: bool,
+) -> None:
     human, policy, script = ActionSource.HUMAN, ActionSource.POLICY, ActionSource.SCRIPT
     replay = fill(
-        Replay(SPEC, 100, GAMMA),
+        Replay(SPEC, 100, GAMMA, time_limit_terminates=terminates),
         plan(policy, human, policy, first=10),
         plan(policy, ending="terminated", first=20, number=1),
         plan(policy, script, script, policy, first=30, number=2),
+        plan(policy, ending="operator", first=40, number=3),
     )
     batch = replay.sample(400)
     rows = by_name(batch)
-    assert sorted(rows) == [10, 11, 12, 20, 30, 33]
+    assert sorted(rows) == [10, 11, 12, 20, 30, 33, 40]
     successor = {name: int(batch.next_state[row, 0]) for name, row in rows.items()}
     assert successor == {name: name + 1 for name in rows}
     discount = {name: float(batch.discount[row]) for name, row in rows.items()}
-    assert discount == {name: 0.0 if name == 20 else GAMMA for name in rows}
+    final = {12, 20, 33} if terminates else {20}
+    assert discount == {name: 0.0 if name in final else GAMMA for name in rows}
 
 
 def test_a_return_of_several_steps_ends_where_a_takeover_begins_or_ends() -> None:
