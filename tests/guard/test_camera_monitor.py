@@ -25,8 +25,10 @@ from serl.types import ActionSource, Observation
 SPEC = {name: ArraySpec(shape=(6, 8, 3), dtype="uint8") for name in ("front", "wrist")}
 
 
-def reading(number: int, front_s: float = 0.0, wrist_s: float = 0.0, **changed: Any) -> Observation:
-    """Noise, as of `number`; the images are so old."""
+def make_observation(
+    number: int, front_s: float = 0.0, wrist_s: float = 0.0, **changed: Any
+) -> Observation:
+    """Build an observation of random images, seeded by `number`; `*_s` is each image's age."""
     rng = np.random.default_rng(number)
     images = {name: rng.integers(0, 256, spec.shape, np.uint8) for name, spec in SPEC.items()}
     now_s = 10.0 + 0.1 * number
@@ -34,53 +36,55 @@ def reading(number: int, front_s: float = 0.0, wrist_s: float = 0.0, **changed: 
     return Observation({}, {**images, **changed}, stamps)
 
 
-def test_good_images_pass_for_ever() -> None:
+def test_monitor_accepts_changing_images() -> None:
     monitor = CameraMonitor(SPEC)
     for number in range(50):
-        monitor.check(reading(number))
+        monitor.check(make_observation(number))
     assert monitor.skewed == 0
 
 
-def test_a_frozen_camera_is_noticed_at_the_fifth_equal_image() -> None:
-    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+def test_monitor_reports_frozen_camera_at_fifth_equal_image() -> None:
+    monitor, stuck = CameraMonitor(SPEC), make_observation(0).images["wrist"]
     for number in range(4):
-        monitor.check(reading(number, wrist=stuck.copy()))
+        monitor.check(make_observation(number, wrist=stuck.copy()))
     with pytest.raises(CameraFault, match="camera wrist: frozen, 5 equal images"):
-        monitor.check(reading(5, wrist=stuck.copy()))
+        monitor.check(make_observation(5, wrist=stuck.copy()))
 
 
-def test_one_other_image_between_is_no_freeze_and_an_episode_begins_anew() -> None:
-    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+def test_monitor_restarts_frozen_count_at_new_image_and_at_episode_start() -> None:
+    monitor, stuck = CameraMonitor(SPEC), make_observation(0).images["wrist"]
     for number in range(40):
-        monitor.check(reading(number) if number % 5 == 4 else reading(number, wrist=stuck))
+        monitor.check(
+            make_observation(number) if number % 5 == 4 else make_observation(number, wrist=stuck)
+        )
     for _ in range(3):
         monitor.on_begin(ActionSource.POLICY)
         for number in range(4):
-            monitor.check(reading(number, wrist=stuck))
+            monitor.check(make_observation(number, wrist=stuck))
 
 
-def at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
-    """Readings that carry the newest image of the wrist, of the time at which it was taken."""
+def observations_at_30_hz(count: int, images: Callable[[int], int]) -> Iterator[Observation]:
+    """Yield 30 Hz observations whose wrist image is image number `images(n)`, with its stamp."""
     for number in range(count):
         now_s, taken = number / 30, images(number)
-        seen = reading(number, wrist=reading(taken).images["wrist"])
+        seen = make_observation(number, wrist=make_observation(taken).images["wrist"])
         stamps = {"robot": now_s, "front": now_s, "wrist": min(now_s, taken / 30)}
         yield replace(seen, stamps=stamps)
 
 
-def test_a_slow_camera_is_not_a_frozen_one() -> None:
-    """At 5 Hz each image is in six readings."""
+def test_monitor_accepts_slow_camera() -> None:
+    """At 5 Hz each image appears in six consecutive observations."""
     monitor = CameraMonitor(SPEC)
-    for seen in at_30_hz(60, lambda number: number - number % 6):
+    for seen in observations_at_30_hz(60, lambda number: number - number % 6):
         monitor.check(seen)
 
 
-def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
-    """Its driver goes on to stamp what it gives."""
-    monitor, stuck = CameraMonitor(SPEC), reading(0).images["wrist"]
+def test_monitor_reports_frozen_slow_camera_at_its_fifth_equal_image() -> None:
+    """The frozen camera's driver goes on stamping its images."""
+    monitor, stuck = CameraMonitor(SPEC), make_observation(0).images["wrist"]
     readings = (
         replace(seen, images={**seen.images, "wrist": stuck})
-        for seen in at_30_hz(60, lambda number: number - number % 6)
+        for seen in observations_at_30_hz(60, lambda number: number - number % 6)
     )
     for seen in islice(readings, 4 * 6):
         monitor.check(seen)
@@ -88,69 +92,79 @@ def test_a_slow_camera_that_froze_is_noticed_at_its_fifth_equal_image() -> None:
         monitor.check(next(readings))
 
 
-def test_without_stamps_each_reading_is_another_image() -> None:
+def test_monitor_counts_each_reading_as_new_image_without_stamps() -> None:
     monitor = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
-    seen = Observation({}, reading(0).images)
+    seen = Observation({}, make_observation(0).images)
     for _ in range(4):
         monitor.check(seen)
     with pytest.raises(CameraFault, match="frozen, 5 equal images"):
         monitor.check(seen)
 
 
-def test_cameras_of_a_simulation_may_see_the_same_for_ever() -> None:
+def test_monitor_accepts_equal_images_when_frozen_check_is_off() -> None:
     monitor = CameraMonitor(SPEC, CameraMonitorConfig(frozen_readings=0))
     for _ in range(20):
-        monitor.check(reading(0))
+        monitor.check(make_observation(0))
 
 
-def test_a_simulation_in_this_process_needs_no_stamps() -> None:
+def test_monitor_accepts_images_without_stamps_when_unstamped() -> None:
     monitor = CameraMonitor(SPEC, CameraMonitorConfig(stamped=False))
-    monitor.check(Observation({}, reading(0).images, {"robot": 3.0}))
-    monitor.check(Observation({}, reading(1).images))
+    monitor.check(Observation({}, make_observation(0).images, {"robot": 3.0}))
+    monitor.check(Observation({}, make_observation(1).images))
     with pytest.raises(CameraFault, match="old, over"):
-        monitor.check(reading(2, wrist_s=0.3))
+        monitor.check(make_observation(2, wrist_s=0.3))
 
 
 @pytest.mark.parametrize(
     ("seen", "line"),
     [
-        (reading(1, wrist_s=0.21), r"camera wrist: its image is 0\.21 s old, over 0\.2 s"),
-        (reading(1, wrist_s=-60.0), r"camera wrist: its image is from the future, 60\.00 s"),
-        (reading(1, wrist_s=math.nan), "camera wrist: its image is from the future, nan s"),
-        (reading(1, front=np.full((6, 8, 3), 3, np.uint8)), "camera front: black"),
+        (make_observation(1, wrist_s=0.21), r"camera wrist: its image is 0\.21 s old, over 0\.2 s"),
         (
-            reading(1, front=np.full((8, 6, 3), 99, np.uint8)),
+            make_observation(1, wrist_s=-60.0),
+            r"camera wrist: its image is from the future, 60\.00 s",
+        ),
+        (
+            make_observation(1, wrist_s=math.nan),
+            "camera wrist: its image is from the future, nan s",
+        ),
+        (make_observation(1, front=np.full((6, 8, 3), 3, np.uint8)), "camera front: black"),
+        (
+            make_observation(1, front=np.full((8, 6, 3), 99, np.uint8)),
             r"camera front: another size: expected \[6, 8, 3\], got \[8, 6, 3\]",
         ),
         (
-            reading(1, front=np.full((6, 8, 3), math.nan)),
+            make_observation(1, front=np.full((6, 8, 3), math.nan)),
             "camera front: another type: expected uint8, got float64",
         ),
         (
-            reading(1, front=np.full((6, 8, 3), 99, np.int8)),
+            make_observation(1, front=np.full((6, 8, 3), 99, np.int8)),
             "camera front: another type: expected uint8, got int8",
         ),
         (
-            Observation({}, {"front": reading(1).images["front"]}, {"robot": 1.0, "front": 1.0}),
+            Observation(
+                {}, {"front": make_observation(1).images["front"]}, {"robot": 1.0, "front": 1.0}
+            ),
             "camera wrist: gone",
         ),
         (
-            Observation({}, reading(1).images, {"robot": 1.0, "front": 1.0}),
+            Observation({}, make_observation(1).images, {"robot": 1.0, "front": 1.0}),
             "camera wrist: its image has no stamp",
         ),
         (
-            Observation({}, reading(1).images, {"wrist": 1.0, "front": 1.0}),
+            Observation({}, make_observation(1).images, {"wrist": 1.0, "front": 1.0}),
             "robot: its reading has no stamp",
         ),
     ],
 )
-def test_what_cannot_be_trusted_is_named(seen: Observation, line: str) -> None:
+def test_monitor_names_camera_and_fault_of_untrusted_observation(
+    seen: Observation, line: str
+) -> None:
     with pytest.raises(CameraFault, match=line) as fault:
         CameraMonitor(SPEC).check(seen)
-    assert isinstance(fault.value, Silent), "an actor begins the episode anew"
+    assert isinstance(fault.value, Silent), "the actor restarts the episode"
 
 
-def test_cameras_that_are_apart_are_told_of_once_an_episode(
+def test_monitor_logs_camera_skew_once_per_episode(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monitor = CameraMonitor(SPEC)
@@ -158,15 +172,14 @@ def test_cameras_that_are_apart_are_told_of_once_an_episode(
         for episode in range(2):
             monitor.on_begin(ActionSource.POLICY)
             for number in range(3):
-                monitor.check(reading(number + 10 * episode, wrist_s=0.15))
+                monitor.check(make_observation(number + 10 * episode, wrist_s=0.15))
     assert monitor.skewed == 6
     assert [record.message for record in caplog.records] == [
         "cameras are 0.15 s apart, over 0.1 s"
     ] * 2
 
 
-def test_the_robot_is_stopped_whenever_a_reading_is_refused() -> None:
-    """Also at the start of an episode, and by a reset."""
+def test_read_robot_stops_robot_when_monitor_refuses_observation() -> None:
     robot = FakeRobot()
     with pytest.raises(CameraFault, match="gone"):
         read_robot(robot, [CameraMonitor(SPEC)])
@@ -174,7 +187,7 @@ def test_the_robot_is_stopped_whenever_a_reading_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("rate_hz", "noticed_s"), [(10.0, 0.2), (30.0, 0.17), (60.0, 0.17)])
-def test_equal_pictures_are_frozen_within_300_ms_at_any_rate(
+def test_detector_reports_equal_images_within_300_ms_at_any_rate(
     rate_hz: float, noticed_s: float
 ) -> None:
     detector = FrozenDetector()
@@ -190,7 +203,7 @@ def test_equal_pictures_are_frozen_within_300_ms_at_any_rate(
     assert not detector.frozen
 
 
-def test_a_driver_may_send_a_picture_twice() -> None:
+def test_detector_accepts_images_sent_twice() -> None:
     detector = FrozenDetector()
     for index in range(30):
         detector.add(bytes([index // 2]), index / 10.0)

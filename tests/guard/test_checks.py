@@ -28,7 +28,7 @@ NOW = MessageInfo(10.0, 1000.0, 1000.0, "base")
 PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
 
 
-def reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str:
+def refusal_reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str:
     with pytest.raises(MessageRefusal) as refusal:
         check_command(values, heard, config(**changes))
     assert len(str(refusal.value)) < 300
@@ -37,20 +37,20 @@ def reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str
 
 @pytest.mark.parametrize("place", range(7))
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(place: int, value: float) -> None:
+def test_command_with_nonfinite_value_is_refused(place: int, value: float) -> None:
     values = numbers(START)
     values[place] = value
-    assert reason(values) == "not finite"
+    assert refusal_reason(values) == "not finite"
 
 
 @pytest.mark.parametrize("values", [[], [0.0] * 6, [*numbers(START), 0.0], [0.0] * 100_000])
-def test_the_wrong_number_of_values_is_refused(values: list[float]) -> None:
-    assert reason(values) == "size"
+def test_command_with_wrong_number_of_values_is_refused(values: list[float]) -> None:
+    assert refusal_reason(values) == "size"
 
 
 @pytest.mark.parametrize("frame", ["", "world", "Base", "base ", "x" * 10_000])
-def test_another_frame_is_refused(frame: str) -> None:
-    assert reason(numbers(START), NOW._replace(frame=frame)) == "frame"
+def test_command_in_another_frame_is_refused(frame: str) -> None:
+    assert refusal_reason(numbers(START), NOW._replace(frame=frame)) == "frame"
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_another_frame_is_refused(frame: str) -> None:
         (-3600.0, "old"),
     ],
 )
-def test_stamps_from_the_future_and_old_ones_are_refused(ahead_s: float, expected: str) -> None:
+def test_command_with_future_or_old_stamp_is_refused(ahead_s: float, expected: str) -> None:
     heard = NOW._replace(stamp_s=NOW.wall_s + ahead_s)
     if expected:
-        assert reason(numbers(START), heard) == expected
+        assert refusal_reason(numbers(START), heard) == expected
     else:
         check_command(numbers(START), heard, config())
 
@@ -86,29 +86,29 @@ def test_stamps_from_the_future_and_old_ones_are_refused(ahead_s: float, expecte
         ((1, 1, 1, 1), False),
     ],
 )
-def test_quaternions_are_of_norm_one(quaternion: tuple[float, ...], good: bool) -> None:
+def test_command_quaternion_must_have_unit_norm(quaternion: tuple[float, ...], good: bool) -> None:
     values = [0.45, 0.0, 0.2, *map(float, quaternion)]
     if good:
         target = check_command(values, NOW, config())
         assert math.hypot(*target.quaternion) == pytest.approx(1.0, abs=1e-12)
     else:
-        assert reason(values) == "quaternion"
+        assert refusal_reason(values) == "quaternion"
 
 
 @pytest.mark.parametrize("value", [0.61, 1.0, 1e9, 1e308])
-def test_a_target_outside_the_box_goes_to_its_face(value: float) -> None:
+def test_command_outside_box_is_clamped_to_its_face(value: float) -> None:
     target = check_command([value, 0.0, 0.2, *DOWN], NOW, config())
     assert target.position == pytest.approx((0.6, 0.0, 0.2), abs=1e-3)
     assert is_inside(target, config())
 
 
-def test_a_target_in_a_keep_out_box_is_refused() -> None:
-    assert reason([0.45, 0.07, 0.2, *DOWN], keep_out=(PILLAR,)) == "keep-out"
+def test_command_in_keep_out_box_is_refused() -> None:
+    assert refusal_reason([0.45, 0.07, 0.2, *DOWN], keep_out=(PILLAR,)) == "keep-out"
     check_command([0.45, 0.11, 0.2, *DOWN], NOW, config(keep_out=(PILLAR,)))
 
 
 @given(turn=st.tuples(*[st.floats(-3, 3)] * 3), sign=st.sampled_from([1.0, -1.0]))
-def test_rotations_are_limited_about_the_reference(
+def test_clamp_pose_limits_rotation_about_reference(
     turn: tuple[float, float, float], sign: float
 ) -> None:
     x, y, z, w = multiply(from_rotation_vector(turn), DOWN)
@@ -124,7 +124,7 @@ def test_rotations_are_limited_about_the_reference(
     direction=st.tuples(*[st.floats(-1, 1)] * 3),
     speed=st.floats(0.0, 0.15),
 )
-def test_can_stop_inside_tells_the_truth(
+def test_can_stop_inside_agrees_with_simulated_braking(
     place: tuple[float, float, float], direction: tuple[float, float, float], speed: float
 ) -> None:
     settings = config(keep_out=(PILLAR,))
@@ -139,9 +139,9 @@ def test_can_stop_inside_tells_the_truth(
     assert can_stop_inside(first, settings) == inside
 
 
-def test_a_path_through_a_keep_out_box_ends_before_it() -> None:
+def test_guard_stops_before_keep_out_box_on_path() -> None:
     loop = driving(target=Pose((0.45, 0.15, 0.2), DOWN), keep_out=(PILLAR,))
-    loop.tick(500)  # every setpoint is checked in there
+    loop.tick(500)  # `Loop.tick` checks every setpoint
     assert 0.03 < loop.fake.pose.position[1] < 0.05
     loop.target = Pose((0.52, 0.0, 0.2), DOWN)
     loop.tick(300)
@@ -150,43 +150,43 @@ def test_a_path_through_a_keep_out_box_ends_before_it() -> None:
     assert loop.fake.pose.position[1] == pytest.approx(0.15, abs=1e-3)
 
 
-def led_back(ticks: int, **changes: Any) -> Loop:
-    """An arm that was found outside its box, on its way to the start."""
+def return_from_outside(ticks: int, **changes: Any) -> Loop:
+    """Arm the guard with the arm outside its box and reset towards the start pose."""
     loop = driving(**changes)
     loop.mode = "hold"
     loop.tick(60)
     loop.guard.disarm()
-    loop.tick(30)  # until the arm holds by itself
+    loop.tick(30)  # until the guard publishes no setpoint and the arm holds
     loop.fake.pose = Pose((0.65, 0.0, 0.2), DOWN)
     loop.tick(60)
     assert loop.guard.measured.pose == loop.fake.pose
     loop.guard.arm(loop.now_s)
-    loop.setpoint = None  # a new profile begins
+    loop.setpoint = None  # a new motion profile begins
     loop.mode, loop.target = "reset", START
     loop.tick(ticks)
     return loop
 
 
-def test_an_arm_outside_its_box_is_led_back() -> None:
-    assert led_back(500).fake.pose.position == pytest.approx(START.position, abs=1e-3)
+def test_guard_returns_arm_from_outside_box() -> None:
+    assert return_from_outside(500).fake.pose.position == pytest.approx(START.position, abs=1e-3)
 
 
-def test_an_arm_outside_its_box_is_led_through_nothing_to_keep_out_of() -> None:
+def test_guard_returning_arm_stops_before_keep_out_box() -> None:
     post = Box(low_m=(0.55, -0.2, 0.0), high_m=(0.62, 0.2, 0.5))
-    loop = led_back(500, keep_out=(post,))  # every setpoint is checked in there
+    loop = return_from_outside(500, keep_out=(post,))  # `Loop.tick` checks every setpoint
     assert loop.fake.pose.position[0] > 0.62
     assert loop.guard.state == "reset"
     assert loop.setpoint is not None
     assert at_rest(loop.setpoint)
 
 
-def test_an_arm_in_a_box_to_keep_out_of_is_led_out() -> None:
+def test_guard_returns_arm_from_inside_keep_out_box() -> None:
     around = Box(low_m=(0.63, -0.1, 0.1), high_m=(0.7, 0.1, 0.3))
-    loop = led_back(500, keep_out=(around,))
+    loop = return_from_outside(500, keep_out=(around,))
     assert loop.fake.pose.position == pytest.approx(START.position, abs=1e-3)
 
 
-def test_clock_jumps_cost_at_most_the_messages_on_their_way() -> None:
+def test_clock_jump_invalidates_only_messages_in_flight() -> None:
     loop = driving()
     for jump_s in (3600.0, -3600.0):
         heard = loop.heard()
@@ -196,7 +196,7 @@ def test_clock_jumps_cost_at_most_the_messages_on_their_way() -> None:
         loop.tick()
         assert loop.guard.state == "hold"
         loop.ticks_until(GuardState.POLICY, limit=25)
-    loop.jump_s += 3600.0  # between messages nothing happens at all
+    loop.jump_s += 3600.0  # a jump between two messages has no effect
     loop.tick(100)
     assert loop.guard.state == "policy"
 
@@ -210,12 +210,12 @@ def test_clock_jumps_cost_at_most_the_messages_on_their_way() -> None:
         ("a reset 999999999999999999", ("a", "reset", 10**18 - 1, 0.0)),
     ],
 )
-def test_beats(text: str, beat: tuple[str, str, int, float]) -> None:
+def test_parse_beat_reads_valid_heartbeats(text: str, beat: tuple[str, str, int, float]) -> None:
     assert tuple(parse_beat(text)) == beat
 
 
 @given(text=st.text(max_size=200))
-def test_any_other_text_is_no_beat(text: str) -> None:
+def test_parse_beat_refuses_or_round_trips_any_text(text: str) -> None:
     try:
         beat = parse_beat(text)
     except MessageRefusal:
@@ -250,17 +250,17 @@ def test_any_other_text_is_no_beat(text: str) -> None:
         ({"unknown": 1}, "unknown"),
     ],
 )
-def test_the_configuration_refuses_nonsense(changes: dict[str, Any], named: str) -> None:
+def test_guard_config_refuses_invalid_values(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         config(**changes)
 
 
-def test_joint_limits_and_reference_have_no_default() -> None:
+def test_guard_config_requires_joint_limits_and_reference() -> None:
     with pytest.raises(ValidationError, match="joint_low_rad"):
         GuardConfig(motion=config().motion, reference=DOWN)  # type: ignore[call-arg]
 
 
-def test_the_digest_tells_limits_apart() -> None:
+def test_guard_config_digest_differs_between_limits() -> None:
     assert config().digest == config().digest
     assert config(lease_s=2.0).digest != config().digest
     assert config(motion={"translation_m": 0.01}).digest != config().digest

@@ -15,7 +15,7 @@ from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves,
 FAR = Pose((0.45, 0.19, 0.2), DOWN)
 
 
-def test_nothing_is_published_before_the_guard_is_armed() -> None:
+def test_disarmed_guard_publishes_no_setpoint() -> None:
     loop = Loop()
     loop.mode, loop.target = "policy", FAR
     for _ in range(50):
@@ -23,7 +23,7 @@ def test_nothing_is_published_before_the_guard_is_armed() -> None:
     assert loop.guard.state is GuardState.DISARMED
 
 
-def test_armed_it_holds_where_the_arm_is_until_an_actor_asks() -> None:
+def test_armed_guard_holds_arm_pose_until_actor_heartbeat() -> None:
     loop = armed()
     for _ in range(30):
         setpoint = loop.tick()
@@ -33,7 +33,7 @@ def test_armed_it_holds_where_the_arm_is_until_an_actor_asks() -> None:
     assert loop.guard.cause == "heartbeat lost"
 
 
-def test_the_arm_arrives() -> None:
+def test_guard_brings_arm_to_target() -> None:
     loop = driving()
     loop.tick(600)
     assert loop.fake.pose.position == pytest.approx(FAR.position, abs=1e-4)
@@ -49,11 +49,9 @@ def test_the_arm_arrives() -> None:
         ("wrench", 0.1, "wrench is stale"),
     ],
 )
-def test_silence_is_noticed_in_the_tick_after_its_deadline(
-    lost: str, age_s: float, cause: str
-) -> None:
+def test_guard_holds_one_tick_after_input_deadline(lost: str, age_s: float, cause: str) -> None:
     loop = driving()
-    while loop.ticks % 10:  # a command and a beat come now
+    while loop.ticks % 10:  # until the tick with a command and a heartbeat
         loop.tick()
     if lost == "heartbeat":
         loop.mode = None
@@ -68,19 +66,19 @@ def test_silence_is_noticed_in_the_tick_after_its_deadline(
     assert ticks * TICK_S + 0.1 <= 0.3
 
 
-def test_a_hold_ends_by_itself_once_the_arm_rested() -> None:
+def test_guard_leaves_hold_once_arm_is_at_rest() -> None:
     loop = driving()
     loop.mode = None
     loop.ticks_until(GuardState.HOLD)
     loop.mode = "policy"
     loop.tick(3)
-    assert loop.guard.state is GuardState.HOLD  # what was begun as a stop ends at rest
+    assert loop.guard.state is GuardState.HOLD  # a stop that has begun ends at rest
     loop.ticks_until(GuardState.POLICY, limit=20)
     loop.tick(100)
     assert loop.fake.pose.position[1] > 0.1
 
 
-def test_a_hold_keeps_the_measured_pose() -> None:
+def test_guard_hold_keeps_measured_pose() -> None:
     loop = driving()
     loop.mode = None
     loop.tick(100)
@@ -91,7 +89,7 @@ def test_a_hold_keeps_the_measured_pose() -> None:
     assert at_rest(loop.setpoint)
 
 
-def test_a_policy_does_not_follow_a_person_who_was_lost() -> None:
+def test_policy_cannot_continue_after_operator_heartbeat_is_lost() -> None:
     loop = driving("teleop")
     loop.mode = None
     loop.ticks_until(GuardState.HOLD)
@@ -101,7 +99,7 @@ def test_a_policy_does_not_follow_a_person_who_was_lost() -> None:
     loop.mode = "reset"
     loop.tick(300)
     assert "a person was lost" in loop.guard.cause
-    loop.mode = "teleop"  # who takes over again may let go again
+    loop.mode = "teleop"  # a new takeover may end in a release
     loop.tick(20)
     assert loop.guard.state == "teleop"
     loop.mode = "policy"
@@ -109,7 +107,7 @@ def test_a_policy_does_not_follow_a_person_who_was_lost() -> None:
     assert loop.ticks_until(GuardState.POLICY) >= 45
 
 
-def test_a_person_whose_commands_end_was_lost_as_well() -> None:
+def test_policy_cannot_continue_after_operator_commands_stop() -> None:
     loop = driving("teleop")
     loop.target = None
     loop.ticks_until(GuardState.HOLD)
@@ -118,7 +116,7 @@ def test_a_person_whose_commands_end_was_lost_as_well() -> None:
     assert loop.guard.state is GuardState.HOLD
 
 
-def test_a_person_whose_device_fell_silent_was_lost_whatever_the_actor_says_then() -> None:
+def test_policy_cannot_continue_after_operator_device_times_out() -> None:
     loop = driving("teleop")
     loop.device_s = loop.now_s
     loop.ticks_until(GuardState.HOLD)
@@ -128,7 +126,7 @@ def test_a_person_whose_device_fell_silent_was_lost_whatever_the_actor_says_then
     assert loop.guard.state is GuardState.HOLD
 
 
-def test_disarming_and_arming_forgets_a_lost_person() -> None:
+def test_rearming_clears_lost_operator() -> None:
     loop = driving("teleop")
     loop.mode = None
     loop.tick(40)
@@ -140,7 +138,7 @@ def test_disarming_and_arming_forgets_a_lost_person() -> None:
     loop.ticks_until(GuardState.POLICY, limit=20)
 
 
-def test_between_a_person_and_a_policy_the_arm_rests_for_half_a_second() -> None:
+def test_guard_holds_for_half_a_second_between_operator_and_policy() -> None:
     loop = driving("teleop")
     loop.mode = "policy"
     loop.ticks_until(GuardState.HOLD, limit=3)
@@ -148,7 +146,7 @@ def test_between_a_person_and_a_policy_the_arm_rests_for_half_a_second() -> None
     assert 45 <= loop.ticks_until(GuardState.POLICY) <= 52
 
 
-def test_a_person_takes_over_at_once() -> None:
+def test_operator_takes_over_from_policy_without_hold() -> None:
     loop = driving("policy")
     loop.mode = "teleop"
     loop.ticks_until(GuardState.TELEOP, limit=3)
@@ -156,23 +154,23 @@ def test_a_person_takes_over_at_once() -> None:
     assert moves(loop.setpoint)
 
 
-def test_the_actor_may_ask_to_hold() -> None:
+def test_guard_holds_when_actor_requests_hold() -> None:
     loop = driving()
     loop.mode = "hold"
     assert loop.ticks_until(GuardState.HOLD) <= 2
     assert loop.guard.cause == "the actor holds"
 
 
-def test_two_actors_stop_each_other() -> None:
+def test_guard_holds_when_two_actors_send_heartbeats() -> None:
     loop = driving()
     loop.guard.heartbeat("b policy 1", loop.heard())
     assert loop.ticks_until(GuardState.HOLD) <= 1
     assert loop.guard.cause == "two actors send heartbeats"
     assert loop.guard.counts["heartbeat: lease"] == 1
-    loop.ticks_until(GuardState.POLICY, limit=40)  # the stranger was heard once only
+    loop.ticks_until(GuardState.POLICY, limit=40)  # the second actor sent one heartbeat only
 
 
-def test_a_successor_waits_until_the_lease_is_over() -> None:
+def test_guard_accepts_next_actor_after_lease_expires() -> None:
     loop = driving()
     while loop.ticks % 2:
         loop.tick()
@@ -182,7 +180,7 @@ def test_a_successor_waits_until_the_lease_is_over() -> None:
     assert 85 <= loop.ticks_until(GuardState.POLICY) <= 130
 
 
-def test_a_beat_that_comes_again_is_none() -> None:
+def test_guard_ignores_repeated_heartbeat() -> None:
     loop = driving()
     beats = loop.beats
     loop.mode = None
@@ -197,24 +195,24 @@ def test_a_beat_that_comes_again_is_none() -> None:
     "text",
     ["", "a policy", "a policy -1", "a fly 3", "a  policy 1", "a policy 1\n", "\u0661 hold 1"],
 )
-def test_beats_that_are_none_are_counted(text: str) -> None:
+def test_guard_counts_malformed_heartbeats(text: str) -> None:
     loop = armed()
     loop.guard.heartbeat(text, loop.heard())
     assert loop.guard.counts["heartbeat: heartbeat"] == 1
 
 
-def test_a_forgotten_guard_disarms() -> None:
+def test_guard_disarms_after_long_silence() -> None:
     loop = driving(silent_s=2.0)
     loop.mode = None
     assert 195 <= loop.ticks_until(GuardState.DISARMED, limit=300) <= 220
     assert loop.tick() is None
 
 
-def test_a_guard_that_slept_begins_where_the_arm_is() -> None:
+def test_guard_restarts_profile_at_measured_pose_after_late_tick() -> None:
     loop = driving()
     loop.now_s += 0.5
     loop.fake.pose = Pose((0.45, 0.03, 0.2), DOWN)
-    loop.setpoint = None  # a new profile begins
+    loop.setpoint = None  # a new motion profile begins
     loop.measure()
     setpoint = loop.guard.tick(loop.now_s)
     assert setpoint is not None
@@ -224,14 +222,14 @@ def test_a_guard_that_slept_begins_where_the_arm_is() -> None:
     assert loop.guard.counts["late tick"] == 1
 
 
-def test_a_guard_that_slept_says_nothing_until_it_knows_where_the_arm_is() -> None:
+def test_guard_publishes_nothing_after_late_tick_without_fresh_pose() -> None:
     loop = driving()
     loop.now_s += 0.5
     assert loop.guard.tick(loop.now_s) is None
     assert loop.guard.tick(loop.now_s + TICK_S) is None
 
 
-def test_disarming_brakes_first() -> None:
+def test_guard_brakes_before_disarming() -> None:
     loop = driving()
     assert loop.guard.disarm() == "disarming"
     loop.tick()
@@ -245,7 +243,7 @@ def test_disarming_brakes_first() -> None:
     ("lost", "why"),
     [("pose", "pose is stale"), ("joints", "joints is stale"), ("wrench", "wrench is stale")],
 )
-def test_it_is_not_armed_without_measurements(lost: str, why: str) -> None:
+def test_guard_refuses_to_arm_without_measurements(lost: str, why: str) -> None:
     loop = Loop()
     loop.measured.remove(lost)
     loop.tick(20)
@@ -253,7 +251,7 @@ def test_it_is_not_armed_without_measurements(lost: str, why: str) -> None:
         loop.guard.arm(loop.now_s)
 
 
-def test_an_arm_without_a_sensor_for_forces_is_armed_without() -> None:
+def test_guard_without_wrench_sensor_arms_and_ignores_wrench() -> None:
     loop = Loop(wrench=False)
     loop.measured.remove("wrench")
     loop.tick(20)
@@ -263,7 +261,7 @@ def test_an_arm_without_a_sensor_for_forces_is_armed_without() -> None:
     assert loop.guard.state is GuardState.HOLD
 
 
-def test_it_is_not_armed_while_the_arm_moves() -> None:
+def test_guard_refuses_to_arm_while_arm_moves() -> None:
     loop = Loop()
     for index in range(30):
         loop.fake.pose = Pose((0.45, 0.0005 * index, 0.2), DOWN)
@@ -274,7 +272,7 @@ def test_it_is_not_armed_while_the_arm_moves() -> None:
     loop.guard.arm(loop.now_s)
 
 
-def test_it_is_armed_once_and_from_disarmed_only() -> None:
+def test_guard_arms_only_from_disarmed() -> None:
     loop = armed()
     with pytest.raises(BadInput, match="cannot arm"):
         loop.guard.arm(loop.now_s)
@@ -283,14 +281,14 @@ def test_it_is_armed_once_and_from_disarmed_only() -> None:
         loop.guard.arm(loop.now_s)
 
 
-def test_the_gripper_follows_its_own_interval() -> None:
+def test_guard_refuses_gripper_commands_too_soon_or_out_of_range() -> None:
     loop = driving()
     for value, ticks, expected in [
         (1.0, 0, 1.0),
         (0.0, 10, 1.0),  # too soon
         (0.0, 45, 0.0),
         (0.0, 1, 0.0),
-        (2.0, 60, 0.0),  # no opening
+        (2.0, 60, 0.0),  # out of range
         (math.nan, 1, 0.0),
         (1.0, 1, 1.0),
     ]:
@@ -302,8 +300,8 @@ def test_the_gripper_follows_its_own_interval() -> None:
     assert loop.guard.counts["gripper: not finite"] == 1
 
 
-def test_a_gripper_command_that_comes_late_is_not_executed() -> None:
-    """Of an actor that stalled between its target and this; the rest of it goes on."""
+def test_guard_ignores_late_gripper_command() -> None:
+    """An actor that stalls between its target and its gripper command sends the latter late."""
     loop = driving()
     loop.guard.gripper([1.0], loop.heard())
     loop.tick(100)
@@ -316,7 +314,7 @@ def test_a_gripper_command_that_comes_late_is_not_executed() -> None:
     assert loop.guard.opening == 0.0
 
 
-def test_a_stop_leaves_the_gripper_as_it_is() -> None:
+def test_stopped_guard_ignores_gripper_commands() -> None:
     loop = driving()
     loop.guard.gripper([0.0], loop.heard())
     loop.guard.estop("test")
@@ -325,8 +323,8 @@ def test_a_stop_leaves_the_gripper_as_it_is() -> None:
     assert loop.guard.opening == 0.0
 
 
-def test_an_arm_that_is_taken_again_is_told_nothing_of_its_gripper_before_somebody_is() -> None:
-    """Somebody may have opened it by hand meanwhile."""
+def test_rearmed_guard_commands_gripper_only_after_new_command() -> None:
+    """The gripper may have been opened by hand before the guard is armed again."""
     loop = driving()
     loop.guard.gripper([0.0], loop.heard())
     loop.guard.estop("test")
@@ -339,14 +337,14 @@ def test_an_arm_that_is_taken_again_is_told_nothing_of_its_gripper_before_somebo
     assert loop.guard.opening is None
 
 
-def test_a_task_without_a_gripper_moves_none() -> None:
+def test_guard_without_gripper_refuses_gripper_commands() -> None:
     loop = driving(motion={"gripper": False})
     loop.guard.gripper([0.0], loop.heard())
     assert loop.guard.opening is None
     assert loop.guard.counts["gripper: none"] == 1
 
 
-def test_the_latch_says_what_a_restart_must_know() -> None:
+def test_latch_holds_state_to_restore_after_restart() -> None:
     loop = Loop()
     assert loop.guard.latch == Latch()
     loop = driving()
@@ -355,7 +353,7 @@ def test_the_latch_says_what_a_restart_must_know() -> None:
     assert loop.guard.latch == Latch(GuardState.PROTECTIVE_STOP, "a reason")
 
 
-def test_a_target_is_turned_the_short_way_whatever_its_sign() -> None:
+def test_guard_rotates_equally_for_either_quaternion_sign() -> None:
     turn = multiply(from_rotation_vector((0.0, 0.0, 0.4)), DOWN)
     ends = []
     for sign in (1.0, -1.0):
@@ -366,8 +364,8 @@ def test_a_target_is_turned_the_short_way_whatever_its_sign() -> None:
     assert ends[0] == pytest.approx(ends[1], abs=1e-9)
 
 
-def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
-    """`SimArm` calls the same functions, with the same numbers."""
+def test_guard_publishes_setpoints_of_simulated_arm() -> None:
+    """Compare with the functions that `SimArm` calls, given the same values."""
     loop = driving()
     limits = loop.config.motion.limits
     assert loop.setpoint is not None
@@ -393,7 +391,7 @@ def test_what_is_published_is_what_a_simulated_arm_would_execute() -> None:
         ((0.45, 0.0, -0.2), r"z is -0.200 m, motion.box from 0.05 to 0.4 m"),
     ],
 )
-def test_an_arm_far_from_its_box_is_not_taken(
+def test_guard_refuses_to_arm_with_tool_far_outside_box(
     place: tuple[float, float, float], complaint: str
 ) -> None:
     loop = Loop(pose=Pose(place, DOWN))
@@ -403,7 +401,7 @@ def test_an_arm_far_from_its_box_is_not_taken(
     assert loop.guard.state == "disarmed"
 
 
-def test_an_arm_whose_tool_is_turned_away_is_not_taken() -> None:
+def test_guard_refuses_to_arm_with_tool_turned_away() -> None:
     loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # up
     loop.tick(20)
     with pytest.raises(BadInput, match=r"turned by 3.14 rad .* motion.max_rotation_rad allows"):
@@ -411,7 +409,7 @@ def test_an_arm_whose_tool_is_turned_away_is_not_taken() -> None:
     assert loop.guard.state == "disarmed"
 
 
-def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
+def test_guard_refuses_to_arm_with_measurements_in_wrong_units() -> None:
     loop = Loop()
     loop.measured.discard("pose")
     loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.heard())
@@ -425,8 +423,8 @@ def test_an_arm_that_measures_in_other_units_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_silent_device_is_noticed_in_the_tick_after_its_deadline(busy: bool) -> None:
-    """The guard counts on from the last beat, which an actor that is busy sends late."""
+def test_guard_holds_one_tick_after_device_deadline(busy: bool) -> None:
+    """The guard extrapolates device silence from the last heartbeat of a busy actor."""
     loop = driving("teleop")
     loop.device_s = loop.now_s
     loop.tick(4)
@@ -440,7 +438,7 @@ def test_a_silent_device_is_noticed_in_the_tick_after_its_deadline(busy: bool) -
     loop.ticks_until(GuardState.TELEOP)
 
 
-def test_a_policy_has_no_device() -> None:
+def test_guard_ignores_device_silence_while_policy_drives() -> None:
     loop = driving("policy")
     loop.device_s = loop.now_s
     loop.tick(100)

@@ -1,4 +1,4 @@
-"""Joints that run while the tool follows, as near a singular pose: slow, held, then stopped."""
+"""Test the guard's reaction to fast joints while the tool moves slowly, near singular poses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LIMIT_RAD_S = 1.5
 
 
 def turn(loop: Loop, rad_s: float, ticks: int, joint: int = 3) -> None:
-    """Pass time in which a joint turns; the tool does what it is told."""
+    """Turn one joint at `rad_s` for `ticks` while the tool follows its setpoint."""
     for _ in range(ticks):
         loop.joints[joint] += rad_s * TICK_S
         loop.tick()
 
 
-def fastest(loop: Loop, rad_s: float, ticks: int) -> float:
-    """Of the setpoint (m/s) in so many ticks."""
+def max_setpoint_speed(loop: Loop, rad_s: float, ticks: int) -> float:
+    """Return the highest setpoint speed in m/s while a joint turns for `ticks`."""
     speeds = []
     for _ in range(ticks):
         turn(loop, rad_s, 1)
@@ -31,15 +31,15 @@ def fastest(loop: Loop, rad_s: float, ticks: int) -> float:
     return max(speeds)
 
 
-def test_a_joint_that_turns_fast_makes_all_motion_slow_and_no_more() -> None:
+def test_guard_slows_arm_while_joint_turns_fast() -> None:
     loop = driving()
-    assert fastest(loop, 0.9, 30) > 0.07
+    assert max_setpoint_speed(loop, 0.9, 30) > 0.07
     turn(loop, -1.1, 30)
-    assert fastest(loop, -1.1, 20) <= 0.053
+    assert max_setpoint_speed(loop, -1.1, 20) <= 0.053
     assert loop.guard.state == "policy"
 
 
-def test_a_joint_that_goes_on_running_while_the_tool_stands_is_a_protective_stop() -> None:
+def test_guard_stops_arm_whose_joint_keeps_turning_in_hold() -> None:
     loop = driving()
     turn(loop, -1.7, 4)
     turn(loop, -1.7, 25)
@@ -53,7 +53,7 @@ def test_a_joint_that_goes_on_running_while_the_tool_stands_is_a_protective_stop
     assert loop.guard.ack(loop.now_s) == "disarmed"
 
 
-def test_an_arm_whose_joint_runs_is_not_taken_though_its_tool_stands() -> None:
+def test_guard_refuses_to_arm_while_joint_turns_fast() -> None:
     loop = Loop()
     loop.tick(20)
     turn(loop, 1.7, 5)
@@ -62,7 +62,7 @@ def test_an_arm_whose_joint_runs_is_not_taken_though_its_tool_stands() -> None:
 
 
 @pytest.mark.parametrize("period_s", [0.001, 0.004, 0.008, 0.01, 0.05, 0.1])
-def test_the_speed_is_that_of_the_stamps_at_any_rate(period_s: float) -> None:
+def test_joint_monitor_measures_speed_from_stamps_at_any_rate(period_s: float) -> None:
     for rad_s, runs in ((1.4, False), (1.6, True), (-1.6, True), (3.0, True)):
         joints = JointMonitor(config())
         for step in range(round(0.3 / period_s)):
@@ -72,7 +72,7 @@ def test_the_speed_is_that_of_the_stamps_at_any_rate(period_s: float) -> None:
         assert joints.slow
 
 
-def test_noise_a_clock_that_is_set_and_an_arm_that_is_put_elsewhere_are_no_speeds() -> None:
+def test_joint_monitor_ignores_noise_clock_jumps_and_position_jumps() -> None:
     joints, angle = JointMonitor(config()), 0.0
     stamps_s = [*(0.01 * n for n in range(50)), *(3600 + 0.01 * n for n in range(50))]
     stamps_s += [0.01 * n for n in range(50)]

@@ -16,14 +16,14 @@ LIMIT = 2.8
 MARGIN = 0.1
 
 
-def recovered(loop: Loop) -> None:
-    """Acknowledge a protective stop, and arm again."""
+def recover(loop: Loop) -> None:
+    """Acknowledge a protective stop and arm the guard again."""
     loop.guard.ack(loop.now_s)
     loop.tick(12)
     loop.guard.arm(loop.now_s)
 
 
-def test_an_emergency_stop_takes_two_acts_to_end_and_a_third_to_move() -> None:
+def test_estop_requires_acknowledge_reset_and_arm() -> None:
     loop = driving()
     loop.guard.estop("a person")
     with pytest.raises(BadInput, match="nothing to reset"):
@@ -40,7 +40,7 @@ def test_an_emergency_stop_takes_two_acts_to_end_and_a_third_to_move() -> None:
     loop.ticks_until(GuardState.POLICY, limit=20)
 
 
-def test_a_second_emergency_stop_has_to_be_acknowledged_again() -> None:
+def test_second_estop_requires_new_acknowledgement() -> None:
     loop = driving()
     loop.guard.estop("first")
     loop.tick(60)
@@ -52,7 +52,7 @@ def test_a_second_emergency_stop_has_to_be_acknowledged_again() -> None:
     assert loop.guard.cause == "second"
 
 
-def test_the_first_cause_is_kept_and_an_emergency_stop_wins() -> None:
+def test_guard_keeps_first_stop_cause_and_estop_takes_precedence() -> None:
     loop = driving()
     loop.guard.stop("first")
     loop.guard.stop("second")
@@ -62,11 +62,11 @@ def test_the_first_cause_is_kept_and_an_emergency_stop_wins() -> None:
     assert (loop.guard.state, loop.guard.cause) == (GuardState.ESTOP, "third")
 
 
-def test_a_protective_stop_is_acknowledged_then_armed() -> None:
+def test_protective_stop_requires_acknowledgement_before_arming() -> None:
     loop = driving()
     loop.guard.stop("test")
     loop.tick(300)
-    assert loop.guard.state == "protective stop"  # whatever the actor says
+    assert loop.guard.state == "protective stop"  # regardless of the actor's heartbeats
     with pytest.raises(BadInput, match="cannot arm"):
         loop.guard.arm(loop.now_s)
     loop.guard.ack(loop.now_s)
@@ -76,7 +76,7 @@ def test_a_protective_stop_is_acknowledged_then_armed() -> None:
     assert loop.tick(50) is None
 
 
-def test_a_person_who_still_drives_ends_no_stop() -> None:
+def test_stop_cannot_be_acknowledged_while_operator_drives() -> None:
     loop = driving("teleop")
     loop.guard.stop("test")
     loop.tick(60)
@@ -87,7 +87,7 @@ def test_a_person_who_still_drives_ends_no_stop() -> None:
     loop.guard.ack(loop.now_s)
 
 
-def test_a_stop_cannot_be_disarmed_away() -> None:
+def test_disarm_does_not_end_protective_stop() -> None:
     loop = driving()
     loop.guard.stop("test")
     assert "stays" in loop.guard.disarm()
@@ -96,23 +96,23 @@ def test_a_stop_cannot_be_disarmed_away() -> None:
 
 
 @pytest.mark.parametrize("mode", ["reset", "teleop"])
-def test_after_a_stop_the_way_back_is_slow_until_a_policy_drives(mode: str) -> None:
+def test_motion_after_stop_is_slow_until_policy_drives(mode: str) -> None:
     loop = driving()
     loop.guard.stop("test")
     loop.tick(60)
     loop.mode = "hold"
     loop.tick(3)
-    recovered(loop)
+    recover(loop)
     back = Pose((0.45, -0.19, 0.2), DOWN)
     loop.mode, loop.target = mode, back
-    assert 0.04 < fastest(loop, 100) <= 0.05 + 1e-9
+    assert 0.04 < max_setpoint_speed(loop, 100) <= 0.05 + 1e-9
     loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
-    assert fastest(loop, 200) > 0.06
+    assert max_setpoint_speed(loop, 200) > 0.06
     loop.mode, loop.target = mode, back
-    assert fastest(loop, 200) > 0.06
+    assert max_setpoint_speed(loop, 200) > 0.06
 
 
-def fastest(loop: Loop, ticks: int) -> float:
+def max_setpoint_speed(loop: Loop, ticks: int) -> float:
     speed = 0.0
     for _ in range(ticks):
         setpoint = loop.tick()
@@ -122,7 +122,7 @@ def fastest(loop: Loop, ticks: int) -> float:
 
 
 @pytest.mark.parametrize("state", [GuardState.ESTOP, GuardState.PROTECTIVE_STOP])
-def test_a_guard_starts_in_the_stop_that_the_latch_remembers(state: GuardState) -> None:
+def test_guard_starts_in_latched_stop(state: GuardState) -> None:
     loop = Loop(Latch(state, "before"))
     loop.mode, loop.target = "policy", Pose((0.45, 0.1, 0.2), DOWN)
     assert loop.tick(100) is None
@@ -144,7 +144,7 @@ def test_a_guard_starts_in_the_stop_that_the_latch_remembers(state: GuardState) 
         ([0, 0, 0, 3, 3.9, 0], False),
     ],
 )
-def test_forces_stop_at_once(wrench: list[float], stops: bool) -> None:
+def test_guard_stops_when_wrench_exceeds_limit(wrench: list[float], stops: bool) -> None:
     loop = driving()
     loop.force = wrench
     loop.tick()
@@ -155,7 +155,7 @@ def test_forces_stop_at_once(wrench: list[float], stops: bool) -> None:
             loop.guard.ack(loop.now_s)
 
 
-def test_a_stop_after_a_contact_is_soft_until_a_person_ends_it() -> None:
+def test_guard_yields_after_contact_stop_until_acknowledged() -> None:
     loop = driving()
     loop.force = [0, 0, 29.0, 0, 0, 0]
     loop.tick()
@@ -170,7 +170,7 @@ def test_a_stop_after_a_contact_is_soft_until_a_person_ends_it() -> None:
     assert not loop.guard.yields
 
 
-def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> None:
+def test_guard_yields_when_arm_is_pushed_in_protective_stop() -> None:
     loop = driving()
     loop.guard.stop("test")
     loop.tick(60)
@@ -183,12 +183,12 @@ def test_a_stop_for_another_reason_gets_soft_when_somebody_pushes_the_arm() -> N
     loop.guard.estop("test")
     loop.tick(60)
     loop.guard.ack(loop.now_s)
-    assert loop.guard.yields, "it is still stopped"
+    assert loop.guard.yields, "the guard is still in the protective stop"
     loop.guard.reset(loop.now_s)
     assert not loop.guard.yields
 
 
-def test_an_emergency_stop_stays_stiff_when_it_is_pushed() -> None:
+def test_estop_does_not_yield_to_push() -> None:
     loop = driving()
     loop.guard.estop("test")
     loop.force = [0, 0, 31.0, 0, 0, 0]
@@ -196,7 +196,7 @@ def test_an_emergency_stop_stays_stiff_when_it_is_pushed() -> None:
     assert not loop.guard.yields
 
 
-def test_an_arm_that_nobody_has_taken_stays_as_stiff_as_it_is() -> None:
+def test_guard_that_was_never_armed_does_not_yield() -> None:
     loop = Loop(Latch(GuardState.ESTOP, "test"))
     loop.force = [0, 0, 31.0, 0, 0, 0]
     loop.tick(20)
@@ -205,7 +205,7 @@ def test_an_arm_that_nobody_has_taken_stays_as_stiff_as_it_is() -> None:
 
 @pytest.mark.parametrize("stop", ["estop", "the actor holds"])
 @pytest.mark.parametrize("lag", [0.5, 0.8, 0.9])
-def test_a_stop_leads_no_arm_back_that_is_behind(stop: str, lag: float) -> None:
+def test_stop_does_not_move_lagging_arm_backwards(stop: str, lag: float) -> None:
     loop = Loop()
     loop.fake = FakeArm(START, lag)
     loop.tick(20)
@@ -228,8 +228,8 @@ def test_a_stop_leads_no_arm_back_that_is_behind(stop: str, lag: float) -> None:
         y = loop.fake.pose.position[1]
 
 
-def test_a_stopped_arm_that_something_holds_up_is_let_go_of() -> None:
-    """Also one that feels nothing: the setpoint goes to where it stands; in an estop it stays."""
+def test_stopped_guard_moves_setpoint_to_blocked_arm() -> None:
+    """Without a wrench sensor the setpoint moves to the measured pose in a protective stop."""
     loop = driving(wrench=False)
     wall = loop.fake.pose
     loop.guard.stop("test")
@@ -240,36 +240,36 @@ def test_a_stopped_arm_that_something_holds_up_is_let_go_of() -> None:
     assert math.dist(loop.setpoint.pose.position, wall.position) < 1e-4
 
 
-def test_touching_slows_down_until_it_is_clearly_over() -> None:
+def test_guard_slows_arm_in_contact_until_force_drops() -> None:
     loop = driving()
-    assert fastest(loop, 10) > 0.07
+    assert max_setpoint_speed(loop, 10) > 0.07
     loop.force = [0, 0, 15.0, 0, 0, 0]
     loop.tick(30)
-    assert fastest(loop, 20) <= 0.052
+    assert max_setpoint_speed(loop, 20) <= 0.052
     loop.force = [0, 0, 12.1, 0, 0, 0]
     loop.target = Pose((0.45, -0.19, 0.2), DOWN)
-    assert fastest(loop, 100) <= 0.055
+    assert max_setpoint_speed(loop, 100) <= 0.055
     loop.force = [0, 0, 11.9, 0, 0, 0]
-    assert fastest(loop, 100) > 0.07
+    assert max_setpoint_speed(loop, 100) > 0.07
     assert loop.guard.state == "policy"
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_near_a_joints_limit_it_is_slow_then_holds_a_policy_then_stops(sign: float) -> None:
+def test_guard_slows_then_holds_then_stops_arm_near_joint_limit(sign: float) -> None:
     loop = driving()
     loop.joints[3] = sign * (LIMIT - 2 * MARGIN - 0.001)
     loop.tick(20)
-    assert fastest(loop, 10) > 0.07
+    assert max_setpoint_speed(loop, 10) > 0.07
     loop.joints[3] = sign * (LIMIT - 2 * MARGIN + 0.001)
     loop.tick(40)
-    assert fastest(loop, 20) <= 0.053
+    assert max_setpoint_speed(loop, 20) <= 0.053
     loop.joints[3] = sign * (LIMIT - MARGIN + 0.001)
     loop.ticks_until(GuardState.HOLD, limit=2)
-    loop.tick(4)  # it got there fast
+    loop.tick(4)  # the joint reached this position fast
     assert loop.guard.cause == "joint 4 is 0.10 rad from its limit"
     loop.mode, loop.target = "reset", START
-    loop.ticks_until(GuardState.RESET, limit=20)  # the way back is open
-    assert fastest(loop, 50) <= 0.05 + 1e-9
+    loop.ticks_until(GuardState.RESET, limit=20)  # a reset may still move the arm away
+    assert max_setpoint_speed(loop, 50) <= 0.05 + 1e-9
     loop.joints[3] = sign * (LIMIT - 0.5 * MARGIN + 0.001)
     loop.tick()
     assert loop.guard.state == "protective stop"
@@ -285,14 +285,14 @@ def test_near_a_joints_limit_it_is_slow_then_holds_a_policy_then_stops(sign: flo
         *(([value], "joints is not finite") for value in (math.nan, math.inf, -math.inf)),
     ],
 )
-def test_an_arm_without_seven_finite_joints_is_held(last: list[float], cause: str) -> None:
+def test_guard_holds_arm_with_missing_or_nonfinite_joints(last: list[float], cause: str) -> None:
     loop = driving()
     loop.joints = [0.0] * 6 + last
     loop.ticks_until(GuardState.HOLD, limit=2)
     assert loop.guard.cause == cause
 
 
-def test_a_reading_that_jumps_is_not_followed() -> None:
+def test_guard_ignores_pose_jump_and_holds() -> None:
     loop = driving()
     place = loop.fake.pose
     for _ in range(3):
@@ -308,7 +308,7 @@ def test_a_reading_that_jumps_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("count", "gap_s", "latched"), [(2, 0.1, False), (3, 0.49, True), (3, 0.51, False)]
 )
-def test_three_commands_that_are_not_finite_within_a_second_stop(
+def test_guard_stops_at_third_nonfinite_command_within_one_second(
     count: int, gap_s: float, latched: bool
 ) -> None:
     loop = driving()
@@ -321,23 +321,23 @@ def test_three_commands_that_are_not_finite_within_a_second_stop(
     assert loop.guard.counts["command: not finite"] == count
 
 
-def test_an_error_of_the_arm_is_latched_and_never_cleared_by_itself() -> None:
+def test_robot_error_latches_protective_stop() -> None:
     loop = driving()
     loop.guard.robot_error("reflex: joint 3")
     assert loop.guard.cause == "the arm reports reflex: joint 3"
     loop.tick(60)
     with pytest.raises(BadInput, match="reflex"):
         loop.guard.ack(loop.now_s)
-    loop.guard.robot_error("")  # cleared by those whose arm it is
+    loop.guard.robot_error("")  # cleared at the robot
     loop.tick(300)
     assert loop.guard.state == "protective stop"
     loop.guard.ack(loop.now_s)
     assert loop.guard.state == "disarmed"
-    loop.guard.robot_error("again")  # also when nobody drives
+    loop.guard.robot_error("again")  # also while no controller is active
     assert loop.guard.state == "protective stop"
 
 
-def test_a_stop_ends_at_rest_even_if_it_is_repeated() -> None:
+def test_repeated_stops_do_not_delay_rest() -> None:
     loop = driving()
     loop.guard.stop("one")
     for _ in range(4):
@@ -348,7 +348,7 @@ def test_a_stop_ends_at_rest_even_if_it_is_repeated() -> None:
     assert not moves(loop.setpoint)
 
 
-def test_an_arm_that_stays_silent_is_a_matter_for_a_person() -> None:
+def test_guard_stops_when_arm_stays_silent() -> None:
     loop = driving()
     loop.measured.clear()
     loop.ticks_until(GuardState.HOLD)
@@ -356,21 +356,21 @@ def test_an_arm_that_stays_silent_is_a_matter_for_a_person() -> None:
     assert loop.guard.cause == "the arm fell silent"
 
 
-def test_a_guard_that_slept_does_not_blame_the_arm() -> None:
+def test_late_guard_does_not_report_silent_arm() -> None:
     loop = driving()
     loop.now_s += 5.0
     loop.guard.tick(loop.now_s)
     assert loop.guard.state == "hold"
-    loop.setpoint = None  # a new profile begins
+    loop.setpoint = None  # a new motion profile begins
     loop.ticks_until(GuardState.POLICY, limit=30)
 
 
 @pytest.mark.parametrize(("behind_m", "stays"), [(0.0, True), (0.009, True), (0.014, False)])
 @pytest.mark.parametrize("stop", ["stop", "estop"])
-def test_a_braking_stop_stays_at_its_last_setpoint_when_the_guard_is_late(
+def test_late_guard_keeps_last_braking_setpoint_unless_arm_is_beyond_lead(
     stop: str, behind_m: float, stays: bool
 ) -> None:
-    """An arm that is farther behind than the lead is held up: the setpoint comes to it."""
+    """An arm farther behind than the lead is blocked: the setpoint moves to the measured pose."""
     loop = driving()
     getattr(loop.guard, stop)("test")
     before = loop.tick(2)
@@ -379,7 +379,7 @@ def test_a_braking_stop_stays_at_its_last_setpoint_when_the_guard_is_late(
     x, y, z = before.pose.position
     loop.fake.pose = measured = Pose((x, y - behind_m, z), DOWN)
     loop.now_s += 0.15
-    loop.setpoint = None  # a new profile begins
+    loop.setpoint = None  # a new motion profile begins
     setpoint = loop.tick()
     assert setpoint is not None
     assert setpoint.pose == (before.pose if stays else measured)
@@ -388,5 +388,5 @@ def test_a_braking_stop_stays_at_its_last_setpoint_when_the_guard_is_late(
     for _ in range(30):
         after = loop.tick()
         assert after is not None
-        assert after.pose == setpoint.pose  # and settles only after half a second
+        assert after.pose == setpoint.pose  # the setpoint settles only after half a second
     assert math.dist(loop.fake.pose.position, place) <= behind_m + 1e-9

@@ -1,4 +1,4 @@
-"""How far a stopped arm gives way to a push, and to measurements that somebody forges."""
+"""Test how far a stopped arm yields to a push and to forged measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving
 
 PUSH = [40.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 NEAR_SIDE = Pose((0.45, 0.19, 0.2), DOWN)
-"""10 mm within the box of the tests."""
+"""Pose 10 mm inside the workspace box of these tests."""
 
 
 def shifted(pose: Pose, shift_m: float, turn_rad: float = 0.0) -> Pose:
@@ -26,8 +26,8 @@ def shifted(pose: Pose, shift_m: float, turn_rad: float = 0.0) -> Pose:
     return Pose((x, y + shift_m, z), (math.cos(half), math.sin(half), 0.0, 0.0))
 
 
-def stopped(state: str, place: Pose = START) -> Loop:
-    """An arm that stands, and is stopped for no touch."""
+def stopped_loop(state: str, place: Pose = START) -> Loop:
+    """Return a loop with a stationary arm in a stop that was not caused by contact."""
     loop = armed(pose=place)
     loop.tick(60)
     (loop.guard.estop if state == "estop" else loop.guard.stop)("test")
@@ -35,8 +35,8 @@ def stopped(state: str, place: Pose = START) -> Loop:
     return loop
 
 
-def lead(loop: Loop, pose: Callable[[int], Pose], ticks: int) -> float:
-    """Measure these poses; how far the setpoint gets from where it was."""
+def max_setpoint_shift_m(loop: Loop, pose: Callable[[int], Pose], ticks: int) -> float:
+    """Feed measured poses for `ticks` and return the largest shift of the setpoint in m."""
     assert loop.setpoint is not None
     begun, most_m = loop.setpoint.pose, 0.0
     for tick in range(ticks):
@@ -51,27 +51,29 @@ def lead(loop: Loop, pose: Callable[[int], Pose], ticks: int) -> float:
 @pytest.mark.parametrize(
     ("state", "least_m", "most_m"), [("estop", 0.0, 0.0), ("protective stop", 0.029, 0.03 + 1e-9)]
 )
-def test_forged_measurements_lead_a_stopped_arm_no_farther_than_its_bound(
+def test_forged_poses_move_stopped_arm_within_yield_limit(
     state: str, least_m: float, most_m: float, speed_m_s: float
 ) -> None:
-    """The only source of all that is measured lies for a minute, and pauses from time to time."""
-    loop = stopped(state)
+    """Forge all measurements for up to one minute, with a pause in the contact force."""
+    loop = stopped_loop(state)
     loop.force = PUSH
     ticks = 6000 if speed_m_s < 0.03 else 1000
     drift_m = speed_m_s * TICK_S * ticks
-    went_m = lead(loop, lambda tick: shifted(START, tick * TICK_S * speed_m_s), ticks)
+    went_m = max_setpoint_shift_m(
+        loop, lambda tick: shifted(START, tick * TICK_S * speed_m_s), ticks
+    )
     loop.force = [0.0] * 6
-    went_m = max(went_m, lead(loop, lambda _: shifted(START, drift_m), 100))
+    went_m = max(went_m, max_setpoint_shift_m(loop, lambda _: shifted(START, drift_m), 100))
     loop.force = PUSH
-    went_m = max(went_m, lead(loop, lambda _: shifted(START, drift_m), 300))
+    went_m = max(went_m, max_setpoint_shift_m(loop, lambda _: shifted(START, drift_m), 300))
     assert went_m <= most_m
     assert drift_m < least_m or speed_m_s > 0.2 or went_m >= least_m
     assert loop.guard.state == state
 
 
 @pytest.mark.parametrize("state", ["estop", "protective stop"])
-def test_forged_rotations_turn_a_stopped_arm_no_farther_than_its_bound(state: str) -> None:
-    loop = stopped(state)
+def test_forged_rotations_turn_stopped_arm_within_yield_limit(state: str) -> None:
+    loop = stopped_loop(state)
     loop.force = PUSH
     most_rad = 0.0
     for tick in range(1000):
@@ -84,68 +86,68 @@ def test_forged_rotations_turn_a_stopped_arm_no_farther_than_its_bound(state: st
     assert most_rad == pytest.approx(0.0 if state == "estop" else 0.15, abs=1e-6)
 
 
-def test_an_estop_in_motion_is_led_nowhere() -> None:
-    """Not by an arm that an obstacle held up, nor by one that the protective stop gave way to."""
+def test_estop_in_motion_keeps_its_setpoint() -> None:
+    """Cover an arm blocked by an obstacle and one that yielded in a protective stop before."""
     loop = driving()
     loop.guard.estop("test")
     loop.tick(12)
     assert loop.setpoint is not None
     held_up = shifted(loop.setpoint.pose, -0.012)
-    assert lead(loop, lambda _: held_up, 300) == 0.0
-    loop = stopped("protective stop")
+    assert max_setpoint_shift_m(loop, lambda _: held_up, 300) == 0.0
+    loop = stopped_loop("protective stop")
     loop.force = PUSH
-    assert lead(loop, lambda tick: shifted(START, 1e-4 * tick), 200) > 0.01
+    assert max_setpoint_shift_m(loop, lambda tick: shifted(START, 1e-4 * tick), 200) > 0.01
     loop.guard.estop("test")
     loop.tick(12)
     loop.force = [0.0] * 6
-    assert lead(loop, lambda _: shifted(START, 0.025), 300) == 0.0
+    assert max_setpoint_shift_m(loop, lambda _: shifted(START, 0.025), 300) == 0.0
 
 
-def test_a_stop_in_motion_settles_once_where_an_arm_that_is_held_up_may_be() -> None:
+def test_protective_stop_settles_once_at_blocked_arm() -> None:
     loop = driving()
     loop.guard.stop("test")
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
     held_up = shifted(stood, -0.012)
-    assert lead(loop, lambda _: held_up, 150) == pytest.approx(0.012, abs=1e-3)
-    assert lead(loop, lambda tick: shifted(held_up, -1e-4 * tick), 100) == 0.0
-    assert lead(loop, lambda _: shifted(held_up, -0.01), 200) == 0.0
+    assert max_setpoint_shift_m(loop, lambda _: held_up, 150) == pytest.approx(0.012, abs=1e-3)
+    assert max_setpoint_shift_m(loop, lambda tick: shifted(held_up, -1e-4 * tick), 100) == 0.0
+    assert max_setpoint_shift_m(loop, lambda _: shifted(held_up, -0.01), 200) == 0.0
 
 
-def test_a_stop_does_not_settle_far_from_where_it_came_to_rest() -> None:
+def test_protective_stop_does_not_settle_far_from_its_rest_pose() -> None:
     loop = driving()
     loop.guard.stop("test")
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
-    lead(loop, lambda tick: shifted(stood, -0.002 * tick), 20)
-    assert lead(loop, lambda _: shifted(stood, -0.04), 300) == 0.0
+    max_setpoint_shift_m(loop, lambda tick: shifted(stood, -0.002 * tick), 20)
+    assert max_setpoint_shift_m(loop, lambda _: shifted(stood, -0.04), 300) == 0.0
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_a_push_leads_no_stopped_arm_out_of_its_box(outside: bool) -> None:
+def test_push_cannot_move_stopped_arm_out_of_box(outside: bool) -> None:
     place = shifted(NEAR_SIDE, 0.02) if outside else NEAR_SIDE
-    loop = stopped("protective stop", place)
+    loop = stopped_loop("protective stop", place)
     loop.force = PUSH
-    went_m = lead(loop, lambda tick: shifted(place, min(0.04, 0.001 * tick)), 300)
+    went_m = max_setpoint_shift_m(loop, lambda tick: shifted(place, min(0.04, 0.001 * tick)), 300)
     assert loop.setpoint is not None
     assert is_inside(loop.setpoint.pose, loop.config) != outside
     assert went_m == pytest.approx(0.0 if outside else 0.0095, abs=1e-6)
 
 
-def test_a_push_leads_no_stopped_arm_into_a_keep_out_box() -> None:
+def test_push_cannot_move_stopped_arm_into_keep_out_box() -> None:
     shelf = Box(low_m=(0.3, 0.0125, 0.0), high_m=(0.6, 0.2, 0.5))
     loop = armed(keep_out=(shelf,))
     loop.tick(60)
     loop.force = PUSH
-    went_m = lead(loop, lambda tick: shifted(START, min(0.025, 0.001 * tick)), 300)
+    went_m = max_setpoint_shift_m(loop, lambda tick: shifted(START, min(0.025, 0.001 * tick)), 300)
     assert loop.guard.state == "protective stop"
     assert 0.005 < went_m < 0.0125
 
 
-def test_touches_again_and_again_do_not_make_the_bound_longer() -> None:
-    loop, drift_m = stopped("protective stop"), 0.0
+def test_repeated_pushes_do_not_extend_yield_limit() -> None:
+    loop, drift_m = stopped_loop("protective stop"), 0.0
     for _ in range(6):
         loop.force = PUSH
         for _ in range(40):
@@ -163,13 +165,13 @@ def test_touches_again_and_again_do_not_make_the_bound_longer() -> None:
     assert math.dist(loop.setpoint.pose.position, START.position) <= 0.03 + 1e-9
 
 
-def test_a_guard_that_sleeps_again_and_again_is_not_led_by_what_it_measures_then() -> None:
+def test_repeatedly_late_guard_keeps_yield_limit() -> None:
     for state, most_m in (("estop", 0.0), ("protective stop", 0.03 + 1e-9)):
-        loop = stopped(state)
+        loop = stopped_loop(state)
         loop.force = PUSH
         for step in range(40):
             loop.now_s += 0.2
-            loop.setpoint = None  # a new profile begins
+            loop.setpoint = None  # a new motion profile begins
             loop.fake.pose = shifted(START, 0.004 * step)
             setpoint = loop.tick(20)
             assert setpoint is not None
@@ -177,22 +179,24 @@ def test_a_guard_that_sleeps_again_and_again_is_not_led_by_what_it_measures_then
 
 
 @pytest.mark.parametrize("yield_m", [0.0, 0.01])
-def test_the_bound_is_that_of_the_limits(yield_m: float) -> None:
+def test_yield_limit_is_taken_from_limits(yield_m: float) -> None:
     loop = armed(motion={"limits": Limits(yield_m=yield_m)})
     loop.tick(60)
     loop.force = PUSH
-    went_m = lead(loop, lambda tick: shifted(START, min(0.04, 0.001 * tick)), 300)
+    went_m = max_setpoint_shift_m(loop, lambda tick: shifted(START, min(0.04, 0.001 * tick)), 300)
     assert went_m == pytest.approx(yield_m, abs=1e-6)
 
 
-def test_a_second_source_of_measurements_ends_the_giving_way_and_stops_an_armed_arm() -> None:
+def test_second_measurement_publisher_stops_armed_arm_and_ends_yielding() -> None:
     words = "several nodes publish /wrench: /driver, /stranger"
     loop = armed()
     loop.tick(60)
     loop.guard.set_rivals(words)
     loop.force = PUSH
     assert (loop.guard.state, loop.guard.cause) == (GuardState.PROTECTIVE_STOP, words)
-    assert lead(loop, lambda tick: shifted(START, min(0.02, 0.001 * tick)), 200) == 0.0
+    assert (
+        max_setpoint_shift_m(loop, lambda tick: shifted(START, min(0.02, 0.001 * tick)), 200) == 0.0
+    )
     assert not loop.guard.yields
     loop.force = [0.0] * 6
     loop.fake.pose = START
@@ -206,57 +210,60 @@ def test_a_second_source_of_measurements_ends_the_giving_way_and_stops_an_armed_
         loop.guard.arm(loop.now_s)
 
 
-def test_an_arm_that_moves_while_it_is_stopped_is_named_and_gives_way_no_more() -> None:
-    loop = stopped("protective stop")
+def test_guard_names_arm_moved_while_stopped_and_ends_yielding() -> None:
+    loop = stopped_loop("protective stop")
     away = shifted(START, 0.06)
-    lead(loop, lambda tick: shifted(START, min(0.06, 0.005 * tick)), 60)
+    max_setpoint_shift_m(loop, lambda tick: shifted(START, min(0.06, 0.005 * tick)), 60)
     assert loop.guard.cause == "test; the arm was moved, or its pose is wrong"
     assert loop.guard.counts["moved while stopped"] == 1
     loop.force = PUSH
-    assert lead(loop, lambda _: away, 200) == 0.0
+    assert max_setpoint_shift_m(loop, lambda _: away, 200) == 0.0
 
 
 @pytest.mark.parametrize("shift_m", [-0.025, 0.025])
 @pytest.mark.parametrize("act", ["push at once", "push later"])
-def test_a_soft_arm_that_is_moved_by_little_force_gets_stiff_where_it_is(
+def test_yielding_arm_moved_by_small_force_is_acknowledged_near_measured_pose(
     act: str, shift_m: float
 ) -> None:
     loop = driving()
     loop.force = [31.0, 0, 0, 0, 0, 0]
     loop.tick()
-    loop.force = [25.0, 0, 0, 0, 0, 0]  # what a soft spring makes of it; below what stops
+    # The force of a compliant arm, below the stop limit.
+    loop.force = [25.0, 0, 0, 0, 0, 0]
     loop.tick(100 if act == "push later" else 8)
     place = loop.fake.pose
     moved = shifted(place, shift_m, 0.1)
-    lead(loop, lambda tick: shifted(place, tick / 29 * shift_m, tick / 29 * 0.1), 30)
+    max_setpoint_shift_m(
+        loop, lambda tick: shifted(place, tick / 29 * shift_m, tick / 29 * 0.1), 30
+    )
     assert loop.guard.yields
-    lead(loop, lambda _: moved, 150)
+    max_setpoint_shift_m(loop, lambda _: moved, 150)
     loop.mode = "hold"
-    lead(loop, lambda _: moved, 5)
+    max_setpoint_shift_m(loop, lambda _: moved, 5)
     assert loop.setpoint is not None
     limits = loop.config.motion.limits
     assert not is_apart(loop.setpoint.pose, moved, limits.lead_m, limits.lead_rad)
     loop.guard.ack(loop.now_s)
-    assert loop.tick() is None, "it gets stiff where the last setpoint was"
+    assert loop.tick() is None, "the arm stiffens at the last setpoint"
 
 
-def test_a_soft_arm_is_acknowledged_once_it_is_back_where_its_setpoint_may_be() -> None:
+def test_yielding_arm_is_acknowledged_once_back_within_yield_limit() -> None:
     loop = driving()
     loop.force = [31.0, 0, 0, 0, 0, 0]
     loop.tick(60)
     loop.force = [0.0] * 6
     place, away_m = loop.fake.pose, 0.06
-    lead(loop, lambda tick: shifted(place, -min(0.02, 0.002 * tick)), 22)
+    max_setpoint_shift_m(loop, lambda tick: shifted(place, -min(0.02, 0.002 * tick)), 22)
     with pytest.raises(BadInput, match="not now: the arm was moved: its setpoint is on its way"):
         loop.guard.ack(loop.now_s)
-    lead(loop, lambda tick: shifted(place, -0.02 - min(0.04, 0.002 * tick)), 200)
+    max_setpoint_shift_m(loop, lambda tick: shifted(place, -0.02 - min(0.04, 0.002 * tick)), 200)
     with pytest.raises(BadInput, match="the arm was moved by more than 30 mm: push it back"):
         loop.guard.ack(loop.now_s)
-    lead(loop, lambda tick: shifted(place, -max(0.025, away_m - 0.002 * tick)), 100)
+    max_setpoint_shift_m(loop, lambda tick: shifted(place, -max(0.025, away_m - 0.002 * tick)), 100)
     loop.guard.ack(loop.now_s)
 
 
-def test_a_soft_arm_that_is_moved_by_less_than_the_lead_goes_back() -> None:
+def test_yielding_arm_moved_by_less_than_lead_keeps_its_setpoint() -> None:
     loop = driving()
     loop.force = [31.0, 0, 0, 0, 0, 0]
     loop.tick(60)
@@ -264,28 +271,28 @@ def test_a_soft_arm_that_is_moved_by_less_than_the_lead_goes_back() -> None:
     loop.tick(60)
     assert loop.setpoint is not None
     rest = loop.setpoint.pose
-    assert lead(loop, lambda _: shifted(rest, 0.009), 30) < 1e-4
+    assert max_setpoint_shift_m(loop, lambda _: shifted(rest, 0.009), 30) < 1e-4
 
 
 @pytest.mark.parametrize(
     ("speed_m_s", "period_s", "jumps"),
     [(0.5, 0.01, False), (0.5, 0.001, False), (1.2, 0.01, True), (1.2, 0.001, True)],
 )
-def test_a_pose_faster_than_the_arm_and_a_hand_is_refused_at_any_rate(
+def test_guard_refuses_pose_jumps_faster_than_arm_and_hand_at_any_rate(
     speed_m_s: float, period_s: float, jumps: bool
 ) -> None:
     loop = armed()
     for step in range(round(0.15 / period_s)):
         loop.now_s += period_s
         place = shifted(START, speed_m_s * step * period_s, 0.0)
-        late_s = 0.01 * (step % 2)  # a stamp that jitters
+        late_s = 0.01 * (step % 2)  # jitter of the stamp
         noise = 0.001 * (-1) ** step
         loop.guard.pose([*shifted(place, noise).position, *DOWN], loop.heard(-late_s - 1e-6))
         assert jumps or not loop.guard.counts["pose: jump"]
     assert bool(loop.guard.counts["pose: jump"]) == jumps
 
 
-def test_a_pose_that_jumps_to_and_fro_is_a_protective_stop() -> None:
+def test_guard_stops_when_pose_jumps_back_and_forth() -> None:
     loop = armed()
     for tick in range(40):
         loop.fake.pose = shifted(START, 0.02 * (tick % 2))

@@ -16,26 +16,26 @@ STOPS = [
 
 
 @pytest.mark.parametrize("latch", STOPS)
-def test_what_is_written_is_read(latch: Latch, tmp_path: Path) -> None:
+def test_latch_file_round_trips(latch: Latch, tmp_path: Path) -> None:
     file = LatchFile(tmp_path / "arm.latch")
     file.write(latch)
     assert file.read() == latch
 
 
-def test_without_a_file_it_is_stopped(tmp_path: Path) -> None:
+def test_missing_latch_file_reads_as_estop(tmp_path: Path) -> None:
     latch = LatchFile(tmp_path / "arm.latch").read()
     assert latch.state is GuardState.ESTOP
     assert "no latch file" in latch.cause
 
 
-def test_who_ended_while_armed_starts_stopped(tmp_path: Path) -> None:
+def test_latch_of_armed_guard_reads_as_protective_stop(tmp_path: Path) -> None:
     file = LatchFile(tmp_path / "arm.latch")
     file.write(Latch(GuardState.HOLD))
     assert file.read() == Latch(GuardState.PROTECTIVE_STOP, "the guard ended while it was armed")
 
 
 @pytest.mark.parametrize("latch", STOPS)
-def test_any_damage_is_a_stop(latch: Latch, tmp_path: Path) -> None:
+def test_damaged_latch_file_never_reads_as_disarmed(latch: Latch, tmp_path: Path) -> None:
     path = tmp_path / "arm.latch"
     file = LatchFile(path)
     file.write(latch)
@@ -53,19 +53,19 @@ def test_any_damage_is_a_stop(latch: Latch, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_file_that_cannot_be_read_is_a_stop(tmp_path: Path) -> None:
+def test_unreadable_latch_file_reads_as_estop(tmp_path: Path) -> None:
     path = tmp_path / "arm.latch"
     LatchFile(path).write(Latch())
     path.chmod(0)
     assert LatchFile(path).read().state is GuardState.ESTOP
 
 
-def test_a_folder_in_its_place_is_a_stop(tmp_path: Path) -> None:
+def test_folder_in_place_of_latch_file_reads_as_estop(tmp_path: Path) -> None:
     (tmp_path / "arm.latch").mkdir()
     assert LatchFile(tmp_path / "arm.latch").read().state is GuardState.ESTOP
 
 
-def test_a_cause_is_one_line_of_bounded_length(tmp_path: Path) -> None:
+def test_latch_cause_is_one_line_of_bounded_length(tmp_path: Path) -> None:
     file = LatchFile(tmp_path / "arm.latch")
     file.write(Latch(GuardState.ESTOP, "two\nlines \ud800 " + "\U0001f916" * 5000))
     latch = file.read()
@@ -73,17 +73,15 @@ def test_a_cause_is_one_line_of_bounded_length(tmp_path: Path) -> None:
     assert latch.cause.startswith("two lines ? ")
 
 
-def test_it_is_on_the_disk_before_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latch_write_syncs_file_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     fsync = os.fsync
 
-    def note(descriptor: int) -> None:
+    def record_sync(descriptor: int) -> None:
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fsync", record_sync)
     LatchFile(tmp_path / "arm.latch").write(Latch(GuardState.ESTOP, "test"))
     assert len(synced) == 2
     assert synced[1] == str(tmp_path)
