@@ -30,7 +30,7 @@ from serl.system.authentication import (
 KEY = bytes(range(32))
 
 
-def test_a_new_key_is_random_private_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_new_key_is_random_private_and_never_overwritten(tmp_path: Path) -> None:
     path, other = tmp_path / "keys" / "one", tmp_path / "keys" / "other"
     new_key(path)
     new_key(other)
@@ -43,10 +43,10 @@ def test_a_new_key_is_random_private_and_overwrites_nothing(tmp_path: Path) -> N
     assert load_key(path) == key
 
 
-def test_a_full_disk_leaves_no_half_of_a_key(
+def test_full_disk_leaves_no_partial_key_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half would be refused at each later start."""
+    """A partial key file would be refused at every later start."""
 
     def write(descriptor: int, data: bytes) -> None:
         os.write(descriptor, data[:10])
@@ -59,8 +59,8 @@ def test_a_full_disk_leaves_no_half_of_a_key(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_run_without_a_key_gets_one_that_stays(tmp_path: Path) -> None:
-    """Processes that start together have the same key, though each of them may have made it."""
+def test_run_key_is_created_once_and_kept(tmp_path: Path) -> None:
+    """Concurrent first calls must all return the same key."""
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(run_key, [tmp_path] * 32))
     assert keys == {run_key(tmp_path)}
@@ -84,7 +84,7 @@ def test_a_run_without_a_key_gets_one_that_stays(tmp_path: Path) -> None:
         (None, 0o600, "serl doctor --new-key"),
     ],
 )
-def test_what_is_no_private_key_is_refused(
+def test_load_key_refuses_invalid_or_readable_key_file(
     tmp_path: Path, text: str | None, mode: int, line: str
 ) -> None:
     path = tmp_path / "key"
@@ -97,7 +97,7 @@ def test_what_is_no_private_key_is_refused(
     assert str(path) in str(refusal.value)
 
 
-def test_the_tag_is_aes_256_gmac_under_a_fresh_nonce() -> None:
+def test_signature_is_aes_256_gmac_with_fresh_nonce() -> None:
     signed = sign(KEY, b"abcd")
     message, nonce, tag = signed[:4], signed[4:16], signed[16:]
     gmac = Cipher(AES256(KEY), GCM(nonce)).encryptor()
@@ -110,7 +110,7 @@ def test_the_tag_is_aes_256_gmac_under_a_fresh_nonce() -> None:
 
 @settings(deadline=None)
 @given(message=st.binary(max_size=300))
-def test_a_genuine_message_comes_back_padded(message: bytes) -> None:
+def test_verify_returns_padded_message_of_valid_signature(message: bytes) -> None:
     signed = sign(KEY, message)
     assert len(signed) % 4 == 0
     assert bytes(verify(KEY, signed) or b"") == message.ljust(len(signed) - TAG_BYTES, b"\0")
@@ -118,7 +118,7 @@ def test_a_genuine_message_comes_back_padded(message: bytes) -> None:
 
 @settings(deadline=None)
 @given(message=st.binary(max_size=300), at=st.integers(min_value=0), flip=st.integers(1, 255))
-def test_one_changed_byte_is_noticed(message: bytes, at: int, flip: int) -> None:
+def test_verify_rejects_message_with_one_changed_byte(message: bytes, at: int, flip: int) -> None:
     signed = bytearray(sign(KEY, message))
     signed[at % len(signed)] ^= flip
     assert verify(KEY, bytes(signed)) is None
@@ -126,11 +126,11 @@ def test_one_changed_byte_is_noticed(message: bytes, at: int, flip: int) -> None
 
 @settings(deadline=None)
 @given(cut=st.binary(max_size=64))
-def test_what_is_too_short_or_bears_no_tag_is_strange(cut: bytes) -> None:
+def test_verify_rejects_short_or_unsigned_bytes(cut: bytes) -> None:
     assert verify(KEY, cut) is None
 
 
-def test_a_message_counts_for_its_key_topic_and_run_only() -> None:
+def test_signature_is_valid_for_one_key_topic_and_run_only() -> None:
     signed = sign(topic_key(KEY, "/run_1/actors"), b"hello")
     assert verify(topic_key(KEY, "/run_1/actors"), signed)
     for key, topic in ((KEY, "/run_2/actors"), (KEY, "/run_1/stats"), (b"?" * 32, "/run_1/actors")):

@@ -1,4 +1,4 @@
-"""Cameras read frame by frame; films are real ones, which OpenCV writes and reads."""
+"""Test cameras frame by frame, with video files that OpenCV writes and reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHAPE = (48, 64, 3)
 
 
 def write_film(path: Path, frames: int, rate_hz: float = 20.0) -> Path:
-    """Red, with a bar of blue that grows from the left by a pixel a frame."""
+    """Write a red video with a blue bar that grows from the left by one pixel per frame."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), rate_hz, (64, 48))
     for number in range(frames):
         frame = np.zeros(SHAPE, np.uint8)
@@ -42,8 +42,8 @@ def write_film(path: Path, frames: int, rate_hz: float = 20.0) -> Path:
     return path
 
 
-class Time:
-    """Passes when somebody sleeps."""
+class ManualClock:
+    """Clock that advances only when `sleep` is called."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -57,32 +57,32 @@ class Time:
         return self.now_s
 
 
-def test_a_film_shows_its_frames_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
-    time = Time()
+def test_video_file_camera_plays_rgb_frames_at_file_rate(tmp_path: Path) -> None:
+    time = ManualClock()
     film = VideoFileCamera(write_film(tmp_path / "a.avi", 10), now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(10)]
     assert {frame.shape for frame in frames} == {SHAPE}
-    assert np.abs(frames[0][0, 60].astype(int) - RED).max() < 12, "red comes first"
-    assert frames[9][24, 0, 2] > 150, "and blue last"
+    assert np.abs(frames[0][0, 60].astype(int) - RED).max() < 12, "the red channel comes first"
+    assert frames[9][24, 0, 2] > 150, "the blue channel comes last"
     assert time.now_s - 100.0 == pytest.approx(9 / 20.0)
     with pytest.raises(VideoEnded, match=r"a\.avi ended"):
         film.read()
 
 
-def test_a_film_can_begin_anew_and_at_another_rate(tmp_path: Path) -> None:
-    time = Time()
+def test_video_file_camera_loops_and_plays_at_given_rate(tmp_path: Path) -> None:
+    time = ManualClock()
     path = write_film(tmp_path / "a.avi", 3)
     film = VideoFileCamera(path, rate_hz=100.0, loop=True, now_s=time, sleep=time.sleep)
     frames = [film.read() for _ in range(7)]
     assert np.array_equal(frames[0], frames[3])
     assert time.now_s - 100.0 == pytest.approx(0.06)
-    time.now_s += 5.0  # somebody was slow: nothing is caught up
+    time.now_s += 5.0  # a slow reader: missed frames are not caught up
     film.read()
     film.read()
     assert time.slept[-1] == pytest.approx(0.01)
 
 
-def test_what_is_no_film_is_one_line(tmp_path: Path) -> None:
+def test_video_file_camera_refuses_invalid_or_missing_file(tmp_path: Path) -> None:
     (tmp_path / "a.avi").write_text("no film")
     with pytest.raises(BadInput, match=r"a\.avi: no film that OpenCV can read"):
         VideoFileCamera(tmp_path / "a.avi")
@@ -90,15 +90,15 @@ def test_what_is_no_film_is_one_line(tmp_path: Path) -> None:
         VideoFileCamera(tmp_path / "b.avi")
 
 
-class Plug:
-    """A device that can be unplugged."""
+class UnpluggableCamera:
+    """Camera that can be unplugged."""
 
     name = "/dev/video7"
 
     def __init__(self) -> None:
         self.plugged, self.opened = True, 0
 
-    def open(self) -> Plug:
+    def open(self) -> UnpluggableCamera:
         if not self.plugged:
             raise BadInput(f"camera {self.name}: no such device")
         self.opened += 1
@@ -113,32 +113,34 @@ class Plug:
         self.opened -= 1
 
 
-def test_a_device_that_vanishes_is_told_and_opened_anew() -> None:
-    time, plug, said = Time(), Plug(), list[str]()
-    camera = ReconnectingCamera(plug.open, said.append, time)
+def test_reconnecting_camera_reports_lost_device_and_reopens_it() -> None:
+    time, device, messages = ManualClock(), UnpluggableCamera(), list[str]()
+    camera = ReconnectingCamera(device.open, messages.append, time)
     assert camera.read() is not None
-    plug.plugged = False
+    device.plugged = False
     for _ in range(50):
         assert camera.read() is None
         time.now_s += 0.1
-    assert said == ["/dev/video7 delivers no more frames; retrying every 1 s"]
-    plug.plugged = True
+    assert messages == ["/dev/video7 delivers no more frames; retrying every 1 s"]
+    device.plugged = True
     time.now_s += 1.0
     assert camera.read() is not None
-    assert said[1:] == ["/dev/video7 is back"]
-    assert (camera.losses, plug.opened) == (1, 1)
+    assert messages[1:] == ["/dev/video7 is back"]
+    assert (camera.losses, device.opened) == (1, 1)
     camera.close()
-    assert plug.opened == 0
+    assert device.opened == 0
 
 
-def test_a_camera_that_is_not_there_at_first_is_refused() -> None:
-    plug = Plug()
-    plug.plugged = False
+def test_reconnecting_camera_refuses_device_missing_at_start() -> None:
+    device = UnpluggableCamera()
+    device.plugged = False
     with pytest.raises(BadInput, match="no such device"):
-        ReconnectingCamera(plug.open, print)
+        ReconnectingCamera(device.open, print)
 
 
-def test_devices_are_named_in_the_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_path_refusal_lists_existing_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(usb_camera, "_DEVICES", tmp_path)
     with pytest.raises(BadInput, match="video0: no such device; this machine has no camera"):
         device_path("0")
@@ -152,10 +154,10 @@ def test_devices_are_named_in_the_refusal(tmp_path: Path, monkeypatch: pytest.Mo
         device_path(str(tmp_path / "sound"))
 
 
-def test_a_device_that_is_no_camera_gives_no_frame(
+def test_usb_camera_refuses_file_without_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is there, and no driver is behind it."""
+    """The device file exists, but no driver serves it."""
     monkeypatch.setattr(usb_camera, "_DEVICES", tmp_path)
     (tmp_path / "video97").touch()
     with pytest.raises(BadInput, match="delivers no frame; does another program use it"):
@@ -163,9 +165,9 @@ def test_a_device_that_is_no_camera_gives_no_frame(
 
 
 @pytest.mark.parametrize("name", ["exposure_s", "gain", "white_balance_k"])
-def test_a_control_that_a_camera_does_not_take_is_named(tmp_path: Path, name: str) -> None:
+def test_fix_controls_names_control_that_camera_rejects(tmp_path: Path, name: str) -> None:
     film = write_film(tmp_path / "film.avi", 2)
-    capture = cv2.VideoCapture(str(film))  # OpenCV's own, which has no controls
+    capture = cv2.VideoCapture(str(film))  # OpenCV's own file backend, which has no controls
     assert fix_controls(capture, CaptureConfig()) == ""
     value = {"exposure_s": 0.01, "gain": 4.0, "white_balance_k": 4500.0}[name]
     config = CaptureConfig.model_validate({name: value})
@@ -173,7 +175,7 @@ def test_a_control_that_a_camera_does_not_take_is_named(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("source", [("--file", "film.avi"), ("--realsense",)])
-def test_controls_are_for_usb_cameras(source: tuple[str, ...]) -> None:
+def test_camera_controls_are_refused_for_other_sources(source: tuple[str, ...]) -> None:
     parser = argparse.ArgumentParser()
     camera_options(parser)
     options = parser.parse_args(["front", *source, "--gain", "3"])
@@ -181,7 +183,7 @@ def test_controls_are_for_usb_cameras(source: tuple[str, ...]) -> None:
         camera(options)
 
 
-def test_a_realsense_needs_its_package() -> None:
+def test_realsense_without_package_names_the_extra() -> None:
     try:
         import pyrealsense2  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
@@ -189,7 +191,7 @@ def test_a_realsense_needs_its_package() -> None:
             RealSense("", CaptureConfig())
 
 
-def test_frames_of_opencv_are_turned_to_rgb() -> None:
+def test_rgb_of_converts_bgr_and_grey_frames() -> None:
     blue = np.zeros((2, 2, 3), np.uint8)
     blue[..., 0] = 9
     assert rgb_of(blue)[0, 0].tolist() == [0, 0, 9]

@@ -1,4 +1,4 @@
-"""What stands in the place of a file is refused in one line, and locks name their owner."""
+"""Test that irregular files are refused in one line, and that locks name their owner."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from serl.testing.samples import SPEC
 from serl.training.link import read_link_status
 
 
-def fifo(path: Path) -> None:
+def make_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def listening(path: Path) -> None:
-    """Make a socket; its address is short, as it has to be."""
+def make_socket(path: Path) -> None:
+    """Bind a Unix socket from its own folder, because socket paths must be short."""
     before = Path.cwd()
     os.chdir(path.parent)
     try:
@@ -46,15 +46,15 @@ def listening(path: Path) -> None:
         os.chdir(before)
 
 
-def endless(path: Path) -> None:
+def link_endless_device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
-    "a FIFO": fifo,
-    "a socket": listening,
+    "a FIFO": make_fifo,
+    "a socket": make_socket,
     "a folder": Path.mkdir,
-    "a device": endless,
+    "a device": link_endless_device,
 }
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -78,8 +78,8 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """A reader that waits for a FIFO, or reads a device without an end, is interrupted."""
+def _time_limit() -> Iterator[None]:
+    """Interrupt a reader that blocks on a FIFO or reads a device endlessly."""
 
     def stop(*_: object) -> None:
         raise AssertionError("still reading after 20 s")
@@ -93,9 +93,7 @@ def _in_time() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_refused_at_once_in_one_line(
-    tmp_path: Path, kind: str, name: str
-) -> None:
+def test_reader_refuses_irregular_file_in_one_line(tmp_path: Path, kind: str, name: str) -> None:
     path = tmp_path / name
     KINDS[kind](path)
     with pytest.raises((BadInput, OSError)) as refusal:
@@ -106,27 +104,25 @@ def test_what_is_no_regular_file_is_refused_at_once_in_one_line(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_latch_or_a_status_that_is_no_regular_file_counts_as_damaged(
-    tmp_path: Path, kind: str
-) -> None:
+def test_irregular_latch_or_status_file_counts_as_damaged(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / "latch")
     assert LatchFile(tmp_path / "latch").read().state is GuardState.ESTOP
     KINDS[kind](tmp_path / "status.json")
     assert read_link_status(tmp_path) is None
 
 
-def test_lines_are_not_appended_to_a_fifo(tmp_path: Path) -> None:
-    fifo(tmp_path / "labels.jsonl")
+def test_labels_are_not_appended_to_fifo(tmp_path: Path) -> None:
+    make_fifo(tmp_path / "labels.jsonl")
     with pytest.raises(BadInput, match="FIFO"):
         append_labels(tmp_path, [], "script", 1.0)
 
 
-def test_a_second_process_waits_until_the_owner_of_a_lock_has_written_its_id(
+def test_lock_waits_until_owner_has_written_its_process_id(
     tmp_path: Path,
 ) -> None:
-    """It looks after the owner has locked the file, and before it has written into it."""
+    """Test the interval in which the owner has locked the file but not yet written its id."""
     path = tmp_path / "lock"
-    path.write_text("999999999\n")  # of an owner before, which is dead
+    path.write_text("999999999\n")  # of an earlier owner, which has ended
     with path.open("r+") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX)
         waited: list[float] = []
@@ -141,7 +137,7 @@ def test_a_second_process_waits_until_the_owner_of_a_lock_has_written_its_id(
     assert len(waited) == 3
 
 
-def test_a_second_process_gets_a_lock_whose_owner_ends_without_an_id(tmp_path: Path) -> None:
+def test_lock_is_acquired_when_owner_ends_without_process_id(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     owner = path.open("w")
     fcntl.flock(owner, fcntl.LOCK_EX)
@@ -149,7 +145,7 @@ def test_a_second_process_gets_a_lock_whose_owner_ends_without_an_id(tmp_path: P
         assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_lock_without_an_id_is_refused_after_a_while(tmp_path: Path) -> None:
+def test_lock_without_process_id_is_refused_after_two_seconds(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     waited: list[float] = []
     with path.open("w") as owner:
@@ -160,10 +156,10 @@ def test_a_lock_without_an_id_is_refused_after_a_while(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "9" * 40, "999999999", "\xff"])
-def test_no_process_lives_that_a_damaged_lock_names(tmp_path: Path, text: str) -> None:
+def test_damaged_lock_names_no_living_process(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
     assert not is_alive(tmp_path / "lock")
 
 
-def test_a_disk_with_space_is_not_full(tmp_path: Path) -> None:
+def test_disk_with_free_space_is_not_full(tmp_path: Path) -> None:
     assert disk_full(tmp_path) == ""

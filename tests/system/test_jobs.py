@@ -36,7 +36,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def test_all_jobs_run_with_their_exit_codes(tmp_path: Path) -> None:
+def test_run_jobs_runs_all_jobs_and_reports_exit_codes(tmp_path: Path) -> None:
     codes: dict[str, int] = {}
     alive: set[str] = set()
     most = 0
@@ -57,7 +57,7 @@ def test_all_jobs_run_with_their_exit_codes(tmp_path: Path) -> None:
     assert [each.last_line() for each in jobs] == [f"code {n}" for n in range(5)]
 
 
-def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
+def test_interrupt_ends_running_jobs_and_starts_no_more(tmp_path: Path) -> None:
     jobs = [job(tmp_path, name, HANGS) for name in "abc"]
     ends: list[str] = []
 
@@ -65,7 +65,8 @@ def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
         wait_for(lambda: all(map(is_up, jobs[:2])))
         os.kill(os.getpid(), signal.SIGINT)
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # others may have left one
+    # Another test may have left a handler.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_jobs(jobs, 2, lambda each: None, lambda each, code: ends.append(each.name))
@@ -76,7 +77,7 @@ def test_an_interrupt_ends_what_runs_and_starts_no_more(tmp_path: Path) -> None:
     assert ends == []
 
 
-def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:
+def test_stop_kills_job_that_ignores_sigterm(tmp_path: Path) -> None:
     deaf = job(tmp_path, "deaf", DEAF)
     process = deaf.start()
     wait_for(lambda: is_up(deaf))
@@ -84,7 +85,7 @@ def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_job_knows_the_process_that_started_it(tmp_path: Path) -> None:
+def test_job_is_supervised_by_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "from serl.system.supervisor import is_orphaned, is_supervised\n"
         "print(is_supervised(), is_orphaned())"
@@ -94,7 +95,7 @@ def test_a_job_knows_the_process_that_started_it(tmp_path: Path) -> None:
     assert ours.last_line() == "True False"
 
 
-def test_the_log_is_kept_when_a_job_is_started_again(tmp_path: Path) -> None:
+def test_restarted_job_appends_to_its_log(tmp_path: Path) -> None:
     for _ in range(2):
         assert job(tmp_path, "again", "print('line')").start().wait() == 0
     assert (tmp_path / "again" / "log.txt").read_text() == "line\nline\n"

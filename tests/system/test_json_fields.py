@@ -24,7 +24,7 @@ SOUND = {
 }
 
 
-def test_an_object_survives() -> None:
+def test_json_object_round_trips() -> None:
     assert parse_object(dump_object(SOUND), "it") == SOUND
     assert parse_object(memoryview(dump_object(SOUND)), "it") == SOUND
     check_fields(SOUND, FIELDS, "it")
@@ -38,7 +38,7 @@ def test_an_object_survives() -> None:
         b" " * MAX_JSON_BYTES + b"{}",
     ],
 )
-def test_what_is_no_object_is_refused_in_one_line(text: bytes) -> None:
+def test_parse_object_refuses_invalid_json_in_one_line(text: bytes) -> None:
     with pytest.raises(CorruptData, match=r"^it: ") as refusal:
         parse_object(text, "it")
     assert len(str(refusal.value).splitlines()) == 1
@@ -54,14 +54,14 @@ def test_what_is_no_object_is_refused_in_one_line(text: bytes) -> None:
         *(("flag", value) for value in ("0", "null")),
     ],
 )
-def test_a_wrong_field_is_refused_by_name(name: str, value: str) -> None:
+def test_check_fields_names_invalid_field(name: str, value: str) -> None:
     fields = {**SOUND, name: json.loads(value)}
     with pytest.raises(CorruptData, match=f"^it '{name}': expected") as refusal:
         check_fields(fields, FIELDS, "it")
     assert len(str(refusal.value)) < 500
 
 
-def test_missing_and_unknown_fields_are_refused() -> None:
+def test_check_fields_refuses_missing_and_unknown_fields() -> None:
     wrong: list[object] = [{**SOUND, "more": 1}, {"count": 1}, [], None]
     for fields in wrong:
         with pytest.raises(CorruptData, match=r"^it: expected the fields"):
@@ -79,6 +79,6 @@ def test_missing_and_unknown_fields_are_refused() -> None:
         ("x" * 2000, "x" * 1000 + "..."),
     ],
 )
-def test_text_from_outside_is_shown_as_one_harmless_line(text: str, shown: str) -> None:
+def test_printable_escapes_control_characters_into_one_line(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(text).isprintable()

@@ -1,4 +1,4 @@
-"""Real pickles are read exactly; hostile, damaged and foreign ones are refused in one line.
+"""Test that real pickles are read exactly and hostile or damaged ones refused in one line.
 
 `data/numpy1_*` are `TREE` as numpy 1.26.4 pickles it, `data/numpy2_*` as 2.4.6 does; `data/jax1_*`
 are a `FrozenDict` of flax 0.7.0 with arrays of jax 0.4.13, `data/jax2_*` a dict of jax 0.10.2.
@@ -57,7 +57,7 @@ NEW = b"cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x8
 
 
 def same(left: Any, right: Any) -> bool:
-    """Values and types."""
+    """Return whether two trees are equal in values and types."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -70,7 +70,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def refusal(data: bytes) -> str:
-    """The one line with which bytes are refused."""
+    """Return the one-line message with which `decode_pickle` refuses the bytes."""
     with pytest.raises(CorruptData) as refused:
         decode_pickle(data)
     line = str(refused.value)
@@ -79,23 +79,23 @@ def refusal(data: bytes) -> str:
     return line
 
 
-def an_array(shape: bytes, kind: bytes = TYPE, values: bytes = b"C\x08" + bytes(8)) -> bytes:
-    """An array of another shape, type or content; each is what the machine pushes it with."""
+def pickled_array(shape: bytes, kind: bytes = TYPE, values: bytes = b"C\x08" + bytes(8)) -> bytes:
+    """Return a pickled array with the given opcodes for its shape, dtype and values."""
     return SMALL + NEW + b"(K\x01" + shape + kind + b"\x89" + values + b"tb."
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_was_pickled_is_read_exactly(path: Path) -> None:
+def test_pickle_is_read_exactly(path: Path) -> None:
     expected: dict[str, Any] = TREE if path.stem.startswith("numpy") else PARAMETERS
     assert same(read_pickle(path), expected)
 
 
-def test_an_ordered_dict_keeps_its_order() -> None:
+def test_ordered_dict_keeps_its_order() -> None:
     for path in FILES[-8:]:
         assert list(read_pickle(path)["ordered"]) == ["b", "a"]
 
 
-def test_all_versions_and_protocols_are_there() -> None:
+def test_data_covers_all_versions_and_protocols() -> None:
     numpy = {
         f"numpy{version}_protocol{protocol}" for version in (1, 2) for protocol in (2, 3, 4, 5)
     }
@@ -103,13 +103,13 @@ def test_all_versions_and_protocols_are_there() -> None:
     assert {path.stem for path in FILES} == numpy | jax
 
 
-def test_an_array_that_is_mentioned_twice_is_one_object() -> None:
+def test_array_referenced_twice_is_one_object() -> None:
     first, second = read_pickle(FILES[-1])["steps"]
     assert first["observations"]["wrist"] is second["observations"]["wrist"]
     assert first["observations"] is second["observations"]
 
 
-def test_arrays_are_read_only() -> None:
+def test_decoded_arrays_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         read_pickle(FILES[-1])["arrays"][0][0, 0] = 1
 
@@ -129,11 +129,11 @@ def test_arrays_are_read_only() -> None:
         (b"\x80\x02Pos.system\n.", "b'P'"),
         (b"\x80\x02X\x02\0\0\0osQ.", "b'Q'"),
         (b"\x80\x04cnumpy.lib.npyio\nload\n.", "'numpy.lib.npyio.load'"),
-        # States for values that are no arrays, which could change a function or a class.
+        # States for non-array values, which could change a function or a class.
         (b"\x80\x04}}b.", "a state for dict"),
         (b"\x80\x04ccollections\nOrderedDict\nN}\x86b.", "a state for function"),
         (b"\x80\x04cnumpy\ndtype\nN}\x86b.", "a state for type"),
-        # Names of the table, in the wrong place.
+        # Allowed names in the wrong position.
         (b"\x80\x04cnumpy\ndtype\n\x85.", "type instead of a value"),
         (SMALL + TYPE + b".", "instead of a value"),
         (SMALL + NEW + b".", "no attribute 'array'"),
@@ -142,7 +142,7 @@ def test_arrays_are_read_only() -> None:
         (b"\x80\x04ccollections\nOrderedDict\nK\x01\x85R.", "takes 0 positional"),
         (b"\x80\x02c_codecs\nencode\nX\1\0\0\0aX\5\0\0\0rot13\x86R.", "text in latin1"),
         (b"\x80\x04cjax._src.array\n_reconstruct_array\n(c_codecs\nencode\n))}tR.", "jax array"),
-        # Not a pickle of these protocols, or not only that.
+        # Data that is no pickle of these protocols, or has more after it.
         (b"", "no pickle of protocol 2 to 5"),
         (b"(lp0\n.", "no pickle of protocol 2 to 5"),
         (b"\x80\x06N.", "no pickle of protocol 2 to 5"),
@@ -160,7 +160,7 @@ def test_arrays_are_read_only() -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_hostile_or_foreign_pickle_is_refused(data: bytes, part: str) -> None:
+def test_hostile_or_unsupported_pickle_is_refused(data: bytes, part: str) -> None:
     assert part in refusal(data)
 
 
@@ -184,7 +184,7 @@ def test_a_hostile_or_foreign_pickle_is_refused(data: bytes, part: str) -> None:
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
-def test_sizes_are_bounded_before_anything_is_allocated(data: bytes, part: str) -> None:
+def test_oversized_pickle_is_refused_before_allocation(data: bytes, part: str) -> None:
     tracemalloc.start()
     line = refusal(SMALL + data)
     peak = tracemalloc.get_traced_memory()[1]
@@ -193,7 +193,7 @@ def test_sizes_are_bounded_before_anything_is_allocated(data: bytes, part: str) 
     assert peak < 32 << 20
 
 
-def test_numbers_of_instructions_values_and_bytes_are_bounded(
+def test_decoder_limits_instructions_values_and_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pickles, "MAX_STEPS", 10_000)
@@ -205,13 +205,13 @@ def test_numbers_of_instructions_values_and_bytes_are_bounded(
     again = b"c_codecs\nencode\nh\0h\x01\x86R" * 1000
     assert "not longer than the file" in refusal(SMALL + text + again + b".")
     monkeypatch.setattr(pickles, "MAX_ARRAY_BYTES", 30)
-    four = SMALL + an_array(b"K\x02\x85")[2:-1] + b"\x94(h\0h\0h\0t\x86."
+    four = SMALL + pickled_array(b"K\x02\x85")[2:-1] + b"\x94(h\0h\0h\0t\x86."
     assert "or 30 bytes of arrays" in refusal(four)
 
 
 @pytest.mark.parametrize("name", ["_codecs.encode", *NAMES])
-def test_a_call_with_many_arguments_is_refused(name: str) -> None:
-    """Otherwise many calls that mention one long tuple would each look at all of it."""
+def test_call_with_many_arguments_is_refused(name: str) -> None:
+    """Many calls that refer to one long tuple would otherwise each scan all of it."""
     call, many = "c{}\n{}\n".format(*name.rsplit(".", 1)).encode(), b"(" + b"N" * 1000 + b"t"
     assert "were given" in refusal(SMALL + call + many + b"R.")
     jax = b"cjax._src.array\n_reconstruct_array\n(cnumpy\nndarray\n" + many + b"NNtR."
@@ -219,7 +219,7 @@ def test_a_call_with_many_arguments_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"t", b"e"])
-def test_a_repeated_container_is_copied_once(ending: bytes) -> None:
+def test_repeated_container_is_copied_once(ending: bytes) -> None:
     start = b"(" if ending == b"t" else b"]("
     ten = [start + b"h%c" % level * 10 + ending + b"\x94" for level in range(5)]
     data = SMALL + b"(N\x94" + b"".join(ten) + b"t."
@@ -231,7 +231,7 @@ def test_a_repeated_container_is_copied_once(ending: bytes) -> None:
     assert peak < 1 << 17
 
 
-def test_a_repeated_container_counts_its_levels_each_time() -> None:
+def test_repeated_container_counts_its_depth_at_each_use() -> None:
     deep = b"N" + b"\x85" * 40 + b"\x940"
     with_it = b"h\0" + b"\x85" * 20
     assert decode_pickle(SMALL + b"(" + deep[:-1] + with_it + b"t.")
@@ -239,52 +239,65 @@ def test_a_repeated_container_counts_its_levels_each_time() -> None:
     assert "nested deeper than 64" in refusal(SMALL + b"(" + deep[:-1] + too_deep + b"t.")
 
 
-def test_a_value_gets_its_state_once() -> None:
-    """Otherwise each of many states goes to each of many values: 144 kB took two seconds."""
+def test_second_state_of_value_is_refused() -> None:
+    """Applying many states to many values took two seconds for 144 kB."""
     kind, _, state = TYPE.partition(b"(K\x03")
     once = b"(K\x03" + state
-    assert "expected one state" in refusal(an_array(b"K\x02\x85", kind=kind + once + once))
+    assert "expected one state" in refusal(pickled_array(b"K\x02\x85", kind=kind + once + once))
     longer = b"(K\x03X\x01\0\0\0<NNN" + b"K\0" * 5 + b"tb"
-    assert "expected one state" in refusal(an_array(b"K\x02\x85", kind=kind + longer))
-    assert "a second state" in refusal(an_array(b"K\x02\x85")[:-1] + b"Nb.")
+    assert "expected one state" in refusal(pickled_array(b"K\x02\x85", kind=kind + longer))
+    assert "a second state" in refusal(pickled_array(b"K\x02\x85")[:-1] + b"Nb.")
     again = NEW + b"(K\x01)" + kind + b"\x94" + once + b"\x89C\x04" + bytes(4) + b"tb"
     other = NEW + b"(K\x01)h\0\x89C\x04" + bytes(4) + b"tb"
     expected = (np.zeros((), np.float32),) * 2
     assert same(decode_pickle(SMALL + again + other + b"\x86."), expected)
 
 
-def long(number: int) -> bytes:
+def pickled_integer(number: int) -> bytes:
     return b"\x8a\x08" + number.to_bytes(8, "little", signed=True)
 
 
 @pytest.mark.parametrize(
     ("data", "part"),
     [
-        (an_array(b"K\x03\x85"), "float32 (3,) in 8 bytes"),
-        (an_array(long(-1) + long(-2) + b"\x86"), "of the shape"),
-        (an_array(b"\x88K\x02\x86"), "of the shape"),
-        (an_array(b"G" + bytes(8) + b"\x85"), "of the shape"),
-        (an_array(long(2**31) + long(2**31) + long(4) + b"\x87"), "in 8 bytes"),
-        (an_array(b"K\0" + long(2**62) + long(2**62) + b"\x87", values=b"C\0"), "too big"),
-        (an_array(b"(" + b"K\x01" * 33 + b"t"), "up to 32 sizes"),
-        (an_array(b"]"), "without bytes, a data type or a shape"),
-        (an_array(b"K\x02\x85", kind=b"N"), "without bytes, a data type or a shape"),
-        (an_array(b"K\x02\x85", values=b"]"), "without bytes, a data type or a shape"),
-        (an_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"O8"), values=b"]"), "arrays of 'O8'"),
-        (an_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"V4")), "arrays of 'V4'"),
-        (an_array(b"K\x02\x85", kind=TYPE.replace(b"<NNN", b"|N]N")), "with fields"),
-        (an_array(b"K\x02\x85", kind=TYPE.replace(b"\0<", b"\0?")), "with fields"),
+        (pickled_array(b"K\x03\x85"), "float32 (3,) in 8 bytes"),
+        (pickled_array(pickled_integer(-1) + pickled_integer(-2) + b"\x86"), "of the shape"),
+        (pickled_array(b"\x88K\x02\x86"), "of the shape"),
+        (pickled_array(b"G" + bytes(8) + b"\x85"), "of the shape"),
+        (
+            pickled_array(
+                pickled_integer(2**31) + pickled_integer(2**31) + pickled_integer(4) + b"\x87"
+            ),
+            "in 8 bytes",
+        ),
+        (
+            pickled_array(
+                b"K\0" + pickled_integer(2**62) + pickled_integer(2**62) + b"\x87", values=b"C\0"
+            ),
+            "too big",
+        ),
+        (pickled_array(b"(" + b"K\x01" * 33 + b"t"), "up to 32 sizes"),
+        (pickled_array(b"]"), "without bytes, a data type or a shape"),
+        (pickled_array(b"K\x02\x85", kind=b"N"), "without bytes, a data type or a shape"),
+        (pickled_array(b"K\x02\x85", values=b"]"), "without bytes, a data type or a shape"),
+        (
+            pickled_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"O8"), values=b"]"),
+            "arrays of 'O8'",
+        ),
+        (pickled_array(b"K\x02\x85", kind=TYPE.replace(b"f4", b"V4")), "arrays of 'V4'"),
+        (pickled_array(b"K\x02\x85", kind=TYPE.replace(b"<NNN", b"|N]N")), "with fields"),
+        (pickled_array(b"K\x02\x85", kind=TYPE.replace(b"\0<", b"\0?")), "with fields"),
         (SMALL + NEW.replace(b"ndarray", b"dtype") + b".", "expected numpy.ndarray"),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_an_array_that_does_not_fit_is_refused(data: bytes, part: str) -> None:
-    assert same(decode_pickle(an_array(b"K\x02\x85")), np.zeros(2, np.float32))
+def test_inconsistent_array_is_refused(data: bytes, part: str) -> None:
+    assert same(decode_pickle(pickled_array(b"K\x02\x85")), np.zeros(2, np.float32))
     assert part in refusal(data)
 
 
 @pytest.mark.parametrize("path", [*FILES[:4], FILES[-5], FILES[-1]], ids=lambda path: path.stem)
-def test_cuts_and_every_continuation_are_refused(path: Path) -> None:
+def test_truncated_or_extended_pickle_is_refused(path: Path) -> None:
     data = path.read_bytes()
     for cut in range(0, len(data), 3):
         refusal(data[:cut])
@@ -292,7 +305,7 @@ def test_cuts_and_every_continuation_are_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_mutants_decode_or_are_refused_as_declared(path: Path) -> None:
+def test_mutated_pickle_decodes_or_raises_corrupt_data(path: Path) -> None:
     rng, data, refused = Random(1), path.read_bytes(), []
     tracemalloc.start()
     for _ in range(MUTANTS // len(FILES)):
@@ -308,7 +321,7 @@ def test_mutants_decode_or_are_refused_as_declared(path: Path) -> None:
     assert peak < 4 << 20
 
 
-def test_a_file_that_is_absent_or_too_large_is_refused(tmp_path: Path) -> None:
+def test_read_pickle_refuses_missing_or_too_large_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"absent\.pkl: cannot be read: No such file"):
         read_pickle(tmp_path / "absent.pkl")
     with pytest.raises(BadInput, match="folder"):
@@ -328,12 +341,13 @@ PIECES = [
     *(b"\x8e\x04" + bytes(11), b"\x96\x08" + bytes(15), b"\x8d\xff\xff\xff\xff\0\0\0\0", b"\x97"),
     *(b"\x8a\x08" + b"\xff" * 7 + b"\x7f", b"\x8a\x08" + bytes(7) + b"\x80", b"\x8a\x00", b"\x93"),
     *("c{}\n{}\n".format(*path.rsplit(".", 1)).encode() for path in NAMES),
-    *(TYPE, NEW, an_array(b"K\x02\x85")[2:-1], an_array(long(2**62) + b"\x85")[2:-1]),
+    *(TYPE, NEW, pickled_array(b"K\x02\x85")[2:-1]),
+    pickled_array(pickled_integer(2**62) + b"\x85")[2:-1],
 ]  # fmt: skip
 
 
-def test_programs_put_together_by_chance_give_a_tree_or_are_refused() -> None:
-    """Keys, counts, places that mention each other, and states, as no byte that is flipped does."""
+def test_random_opcode_programs_decode_or_raise_corrupt_data() -> None:
+    """Random programs reach keys, counts, references and states that byte flips do not."""
     rng, read, refused = Random(2), 0, []
     tracemalloc.start()
     for _ in range(PROGRAMS):

@@ -1,4 +1,4 @@
-"""Orders count once, soon, of who has the key, and for the service that they were signed for."""
+"""Test that a signed order is valid once, for a short time, for one key and one service."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from serl.system.signed_order import MOST_AGE_S, OrderCheck, key_path, load_orde
 PLACE, S = "/cell/left/guard", 1_000_000_000
 
 
-class Desk:
-    """A checker whose clock a test sets."""
+class OrderBench:
+    """Order check with a clock set by the test, and the matching signer."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.now_ns = key_path(folder / "left.latch"), 100 * S
@@ -27,62 +27,65 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def bench(tmp_path: Path) -> OrderBench:
+    return OrderBench(tmp_path)
 
 
-def test_a_signed_order_counts_once(desk: Desk) -> None:
-    text = desk.signed()
-    assert desk.check.word(PLACE, text) == "ack"
+def test_signed_order_is_accepted_once(bench: OrderBench) -> None:
+    text = bench.signed()
+    assert bench.check.word(PLACE, text) == "ack"
     with pytest.raises(SerlError, match="used before"):
-        desk.check.word(PLACE, text)
-    assert desk.check.word(PLACE, desk.signed(age_s=0.5)) == "ack", "an older one of another hand"
-    desk.now_ns += round((MOST_AGE_S + 1.0) * S)  # what was used is forgotten, and too old
+        bench.check.word(PLACE, text)
+    assert bench.check.word(PLACE, bench.signed(age_s=0.5)) == "ack", (
+        "an older order from another sender"
+    )
+    # Used orders are forgotten once they are too old.
+    bench.now_ns += round((MOST_AGE_S + 1.0) * S)
     with pytest.raises(SerlError, match="over 10 s ago"):
-        desk.check.word(PLACE, text)
-    assert desk.check.word(PLACE, desk.signed("reset")) == "reset"
-    assert desk.check.refused == 2
+        bench.check.word(PLACE, text)
+    assert bench.check.word(PLACE, bench.signed("reset")) == "reset"
+    assert bench.check.refused == 2
 
 
 @pytest.mark.parametrize("age_s", [MOST_AGE_S + 0.1, 1.5, -0.1])
-def test_an_order_of_another_time_is_refused(desk: Desk, age_s: float) -> None:
-    """Withheld for long, signed before this process began, or in the future."""
+def test_order_with_old_or_future_stamp_is_refused(bench: OrderBench, age_s: float) -> None:
+    """Cover an order that was delayed, predates this process or is from the future."""
     with pytest.raises(SerlError, match="signed over 10 s ago, or used before"):
-        desk.check.word(PLACE, desk.signed(age_s=age_s))
-    assert desk.check.refused == 1
+        bench.check.word(PLACE, bench.signed(age_s=age_s))
+    assert bench.check.refused == 1
 
 
-def test_an_order_is_for_one_word_of_one_arm(desk: Desk, tmp_path: Path) -> None:
+def test_order_is_valid_for_one_word_of_one_arm(bench: OrderBench, tmp_path: Path) -> None:
     for place in ("/cell/right/guard", "/cell/left", "/actor0"):
         with pytest.raises(SerlError, match="not signed"):
-            desk.check.word(PLACE, desk.signed(place=place))
+            bench.check.word(PLACE, bench.signed(place=place))
     with pytest.raises(SerlError, match="not signed"):
-        desk.check.word(PLACE, desk.signed("ack").replace("ack", "arm"))
-    other = Desk(tmp_path / "other")
+        bench.check.word(PLACE, bench.signed("ack").replace("ack", "arm"))
+    other = OrderBench(tmp_path / "other")
     with pytest.raises(SerlError, match="not signed"):
-        desk.check.word(PLACE, other.signed())
-    assert desk.check.refused == 5
+        bench.check.word(PLACE, other.signed())
+    assert bench.check.refused == 5
 
 
 @pytest.mark.parametrize("text", ["", "arm", "arm 1 " + 64 * "0", "arm 1 x", 10_000_000 * "0"])
-def test_what_is_not_signed_is_told_how_to_sign(desk: Desk, text: str) -> None:
+def test_refusal_of_unsigned_order_names_the_signing_command(bench: OrderBench, text: str) -> None:
     with pytest.raises(SerlError) as refusal:
-        desk.check.word(PLACE, text)
+        bench.check.word(PLACE, text)
     line = str(refusal.value)
     assert line.startswith("not signed: serl order /cell/left/guard/")
-    assert line.endswith(f" --key {desk.path}")
+    assert line.endswith(f" --key {bench.path}")
     assert len(line) < 300
 
 
-def test_a_restart_keeps_the_key(desk: Desk, tmp_path: Path) -> None:
-    again = OrderCheck(desk.path, lambda: desk.now_ns)
-    desk.now_ns += S
-    assert again.word(PLACE, desk.signed()) == "ack"
-    assert desk.path == tmp_path / "left.latch.key"
-    assert desk.path.stat().st_mode & 0o777 == 0o600
+def test_restarted_check_keeps_its_key(bench: OrderBench, tmp_path: Path) -> None:
+    again = OrderCheck(bench.path, lambda: bench.now_ns)
+    bench.now_ns += S
+    assert again.word(PLACE, bench.signed()) == "ack"
+    assert bench.path == tmp_path / "left.latch.key"
+    assert bench.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_key_that_others_can_read_or_that_is_absent_is_one_line(tmp_path: Path) -> None:
+def test_readable_or_missing_order_key_is_refused_in_one_line(tmp_path: Path) -> None:
     path = key_path(tmp_path / "left.latch")
     with pytest.raises(BadInput, match="makes it at its first start"):
         load_order_key(path)
@@ -93,8 +96,8 @@ def test_a_key_that_others_can_read_or_that_is_absent_is_one_line(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_key_that_another_user_made_is_refused(tmp_path: Path) -> None:
-    """In a folder that all may write to, before the guard starts: he would know it."""
+def test_order_key_of_another_user_is_refused(tmp_path: Path) -> None:
+    """In a world-writable folder another user could create the key before the guard starts."""
     path = key_path(tmp_path / "left.latch")
     OrderCheck(path)
     os.chown(path, 65534, 65534)
@@ -102,13 +105,13 @@ def test_a_key_that_another_user_made_is_refused(tmp_path: Path) -> None:
         OrderCheck(path)
 
 
-def test_an_order_of_an_earlier_boot_is_refused(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_order_signed_before_reboot_is_refused(
+    bench: OrderBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The monotonic clock begins anew, so that it comes to the stamp of an old order again."""
-    text, boot = desk.signed(), tmp_path / "boot_id"
+    """The monotonic clock restarts at boot and reaches the stamp of an old order again."""
+    text, boot = bench.signed(), tmp_path / "boot_id"
     boot.write_text("another-boot\n")
     monkeypatch.setattr("serl.system.signed_order._BOOT_ID", boot)
     with pytest.raises(SerlError, match="not signed"):
-        desk.check.word(PLACE, text)
-    assert desk.check.word(PLACE, desk.signed()) == "ack"
+        bench.check.word(PLACE, text)
+    assert bench.check.word(PLACE, bench.signed()) == "ack"

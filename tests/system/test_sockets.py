@@ -24,7 +24,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def bound(stack: ExitStack, protocol: str, address: str) -> socket.socket:
+def bound_socket(stack: ExitStack, protocol: str, address: str) -> socket.socket:
     opened = stack.enter_context(socket.socket(*FAMILIES[protocol]))
     opened.bind((address, 0))
     if protocol.startswith("tcp"):
@@ -44,12 +44,12 @@ def bound(stack: ExitStack, protocol: str, address: str) -> socket.socket:
         ("udp6", "::ffff:127.0.0.1", "127.0.0.1", True),
     ],
 )
-def test_a_bound_socket_is_listed(
+def test_open_sockets_lists_bound_socket(
     stack: ExitStack, protocol: str, address: str, shown: str, loopback: bool
 ) -> None:
     before = open_sockets()
     try:
-        port = bound(stack, protocol, address).getsockname()[1]
+        port = bound_socket(stack, protocol, address).getsockname()[1]
     except OSError as error:
         pytest.skip(f"this machine has no {protocol} on {address}: {error}")
     (found,) = set(open_sockets()) - set(before)
@@ -59,8 +59,8 @@ def test_a_bound_socket_is_listed(
     assert open_sockets() == before
 
 
-def test_what_talks_to_one_peer_only_is_not_listed(stack: ExitStack) -> None:
-    server = bound(stack, "tcp", "127.0.0.1")
+def test_open_sockets_omits_connected_sockets(stack: ExitStack) -> None:
+    server = bound_socket(stack, "tcp", "127.0.0.1")
     before = open_sockets()
     client = stack.enter_context(socket.create_connection(server.getsockname()))
     stack.enter_context(server.accept()[0])
@@ -69,7 +69,7 @@ def test_what_talks_to_one_peer_only_is_not_listed(stack: ExitStack) -> None:
     assert open_sockets() == before
 
 
-def test_those_of_another_process() -> None:
+def test_open_sockets_lists_sockets_of_given_process() -> None:
     code = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0));"
         "print(s.getsockname()[1], flush=True); input()"
@@ -84,8 +84,8 @@ def test_those_of_another_process() -> None:
     child.communicate("\n")
 
 
-def test_what_was_handed_on_is_closed_and_nothing_else(stack: ExitStack) -> None:
-    handed = bound(stack, "udp", "0.0.0.0")
+def test_close_inherited_sockets_closes_only_inherited_ones(stack: ExitStack) -> None:
+    handed = bound_socket(stack, "udp", "0.0.0.0")
     handed.set_inheritable(True)
     code = (
         "import sys, socket\n"
@@ -98,6 +98,8 @@ def test_what_was_handed_on_is_closed_and_nothing_else(stack: ExitStack) -> None
         "print(len(open_sockets()))\n"
     )
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, close_fds=False, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["1", "0", "1"]
-    assert handed.getsockname()[1] in {found.port for found in open_sockets()}, "ours stays"
+    completed = subprocess.run(command, close_fds=False, capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["1", "0", "1"]
+    assert handed.getsockname()[1] in {found.port for found in open_sockets()}, (
+        "the parent's socket stays open"
+    )

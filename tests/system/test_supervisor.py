@@ -1,4 +1,4 @@
-"""Real child processes, some of which are killed."""
+"""Test the supervisor with real child processes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ while True:
 """
 
 
-class Stage:
-    """Supervisors of the child above."""
+class SupervisorBench:
+    """Factory of supervisors of the child script above, with its log folder."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "child.py").write_text(CHILD)
@@ -61,17 +61,17 @@ def child(name: str, mode: str, restarts: int = 3, ends: bool = True) -> Process
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    for supervisor in stage.supervisors:
+def bench(tmp_path: Path) -> Iterator[SupervisorBench]:
+    bench = SupervisorBench(tmp_path)
+    yield bench
+    for supervisor in bench.supervisors:
         supervisor.stop(grace_s=0.1)
 
 
-def test_a_killed_process_is_named_and_started_again(stage: Stage) -> None:
-    supervisor = stage.start(child("a", "polite"), child("b", "polite"))
+def test_supervisor_names_and_restarts_killed_process(bench: SupervisorBench) -> None:
+    supervisor = bench.start(child("a", "polite"), child("b", "polite"))
     before = supervisor.pids()
-    assert os.getpgid(before["a"]) != os.getpgid(0), "Ctrl-C reaches the supervisor alone"
+    assert os.getpgid(before["a"]) != os.getpgid(0), "Ctrl-C must reach the supervisor only"
     supervisor.check()
     assert supervisor.events == []
     os.kill(before["a"], signal.SIGKILL)
@@ -83,8 +83,8 @@ def test_a_killed_process_is_named_and_started_again(stage: Stage) -> None:
     assert supervisor.pids()["b"] == before["b"]
 
 
-def test_one_that_crashes_too_often_ends_the_run(stage: Stage) -> None:
-    supervisor = stage.start(child("a", "polite", restarts=1))
+def test_supervisor_raises_when_process_crashes_too_often(bench: SupervisorBench) -> None:
+    supervisor = bench.start(child("a", "polite", restarts=1))
     for _ in range(2):
         os.kill(supervisor.pids()["a"], signal.SIGKILL)
         eventually(lambda: supervisor.states()["a"] != "running")
@@ -95,18 +95,20 @@ def test_one_that_crashes_too_often_ends_the_run(stage: Stage) -> None:
     assert not isinstance(error.value, BadInput)
 
 
-def test_one_that_refuses_its_input_ends_the_run_with_its_last_line(stage: Stage) -> None:
-    supervisor = stage.start(child("a", "refuse"), wait=False)
+def test_supervisor_raises_last_line_of_process_that_refuses_its_input(
+    bench: SupervisorBench,
+) -> None:
+    supervisor = bench.start(child("a", "refuse"), wait=False)
     eventually(lambda: supervisor.states()["a"] != "running")
     with pytest.raises(BadInput, match=r"^a: no such thing as a unicorn$"):
         supervisor.check()
     assert supervisor.events == []
 
 
-def test_one_that_is_done_is_left_alone_and_one_that_never_is_is_started_again(
-    stage: Stage,
+def test_supervisor_restarts_finished_process_unless_it_may_end(
+    bench: SupervisorBench,
 ) -> None:
-    supervisor = stage.start(child("a", "polite", ends=False), child("b", "polite"))
+    supervisor = bench.start(child("a", "polite", ends=False), child("b", "polite"))
     for pid in supervisor.pids().values():
         os.kill(pid, signal.SIGINT)
     eventually(lambda: supervisor.finished("a") and supervisor.finished("b"))
@@ -115,22 +117,22 @@ def test_one_that_is_done_is_left_alone_and_one_that_never_is_is_started_again(
     assert supervisor.events == ["a finished: started again (ready)"]
 
 
-def test_stopping_asks_first_and_kills_what_hangs(stage: Stage) -> None:
-    supervisor = stage.start(child("a", "polite"), child("b", "deaf"))
+def test_stop_interrupts_processes_and_kills_those_that_hang(bench: SupervisorBench) -> None:
+    supervisor = bench.start(child("a", "polite"), child("b", "deaf"))
     pids = supervisor.pids()
     supervisor.stop(grace_s=2.0)
     assert supervisor.states() == {"a": "finished", "b": "was killed by SIGKILL"}
     assert supervisor.events == ["b did not stop in 2 s: killed"]
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
-    supervisor.stop()  # once more does nothing
+    supervisor.stop()  # a second stop has no effect
 
 
-def test_an_orphan_notices(stage: Stage) -> None:
+def test_orphaned_child_ends_after_parent_is_killed(bench: SupervisorBench) -> None:
     script = (
         "import sys, time; from pathlib import Path; from tests_stage import start\n"
         "print(start(Path(sys.argv[1])), flush=True); time.sleep(60)"
     )
-    (stage.folder / "tests_stage.py").write_text(
+    (bench.folder / "tests_stage.py").write_text(
         "import os\n"
         "from serl.system.supervisor import ProcessSpec, Supervisor\n"
         "def start(folder):\n"
@@ -141,14 +143,14 @@ def test_an_orphan_notices(stage: Stage) -> None:
         "    return supervisor.pids()['a']\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(stage.folder)],
-        env={**os.environ, "PYTHONPATH": str(stage.folder)},
+        [sys.executable, "-c", script, str(bench.folder)],
+        env={**os.environ, "PYTHONPATH": str(bench.folder)},
         stdout=subprocess.PIPE,
         text=True,
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    eventually(lambda: "ready" in stage.log("a"))
+    eventually(lambda: "ready" in bench.log("a"))
     parent.kill()
     parent.communicate()
 
@@ -161,7 +163,7 @@ def test_an_orphan_notices(stage: Stage) -> None:
     eventually(is_gone)
 
 
-def test_a_process_without_a_supervisor_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupervised_process_is_not_orphaned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERL_PARENT", raising=False)
     assert not is_orphaned()
     monkeypatch.setenv("SERL_PARENT", str(os.getppid()))

@@ -20,15 +20,16 @@ from serl.system.video import (
 from serl.types import ActionSource, Image
 
 
-def plain(value: int, height: int = 48, width: int = 64) -> Image:
+def grey_image(value: int, height: int = 48, width: int = 64) -> Image:
     return np.full((height, width, 3), value, np.uint8)
 
 
 @pytest.mark.parametrize(("ending", "mark"), [("mp4", b"avc1"), ("webm", b"V_VP9")])
-def test_a_film_reads_back_with_its_colours_in_order(
+def test_video_round_trips_with_colours_in_order(
     tmp_path: Path, ending: str, mark: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    colours = [(220, 30, 30), (30, 200, 30), (30, 30, 220)]  # RGB: a swap of channels shows
+    # RGB, so that swapped channels are detected.
+    colours = [(220, 30, 30), (30, 200, 30), (30, 30, 220)]
     frames = [np.full((48, 64, 3), colour, np.uint8) for colour in colours for _ in range(4)]
     path = tmp_path / "videos" / f"final.{ending}"
     assert write_video(path, iter(frames), fps=10.0) == 12
@@ -40,64 +41,68 @@ def test_a_film_reads_back_with_its_colours_in_order(
     data = path.read_bytes()
     assert mark in data
     if ending == "mp4":
-        assert 0 < data.find(b"moov") < data.find(b"mdat"), "plays before all of it has come"
+        assert 0 < data.find(b"moov") < data.find(b"mdat"), (
+            "playback can start before the download ends"
+        )
     assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 10.0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_odd_size_loses_its_last_row_and_column(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", [plain(9, 47, 63)], fps=100 / 3)
+def test_video_crops_odd_size_to_even(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", [grey_image(9, 47, 63)], fps=100 / 3)
     assert next(read_video(tmp_path / "a.mp4")).shape == (46, 62, 3)
 
 
-def test_a_failed_film_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_keeps_existing_video(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
-    write_video(path, [plain(9)] * 3, fps=10.0)
+    write_video(path, [grey_image(9)] * 3, fps=10.0)
     before = path.read_bytes()
     with pytest.raises(BadInput, match=r"frame 1 has shape \[48, 65, 3\]"):
-        write_video(path, [plain(9), plain(9, width=65)], fps=10.0)
+        write_video(path, [grey_image(9), grey_image(9, width=65)], fps=10.0)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.mp4"]
 
 
 @pytest.mark.parametrize(("name", "count"), [("a.mp4", 0), ("a.avi", 1)])
-def test_no_frames_and_other_endings_are_refused(tmp_path: Path, name: str, count: int) -> None:
+def test_write_video_refuses_no_frames_and_unknown_suffix(
+    tmp_path: Path, name: str, count: int
+) -> None:
     with pytest.raises(BadInput, match=name):
-        write_video(tmp_path / name, [plain(9)] * count, fps=10.0)
+        write_video(tmp_path / name, [grey_image(9)] * count, fps=10.0)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a film", b"#EXTM3U\n#EXTINF:1,\nwhole.mp4\n"])
 @pytest.mark.parametrize("ending", ["mp4", "webm"])
-def test_a_file_that_is_no_film_is_refused(tmp_path: Path, ending: str, content: bytes) -> None:
+def test_read_video_refuses_invalid_file(tmp_path: Path, ending: str, content: bytes) -> None:
     whole, path = tmp_path / f"whole.{ending}", tmp_path / f"a.{ending}"
-    write_video(whole, [plain(9)] * 3, fps=10.0)
+    write_video(whole, [grey_image(9)] * 3, fps=10.0)
     for damaged in (content, whole.read_bytes()[:40], whole.read_bytes()[:400]):
         path.write_bytes(damaged)
         with pytest.raises(CorruptData, match=rf"a\.{ending}"):
             list(read_video(path))
 
 
-def test_a_film_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_write_video_refuses_unwritable_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SerlError, match="cannot be written"):
-        write_video(tmp_path / "file" / "a.mp4", [plain(9)], fps=10.0)
+        write_video(tmp_path / "file" / "a.mp4", [grey_image(9)], fps=10.0)
     (tmp_path / "a.mp4").mkdir()
     with pytest.raises(SerlError, match="cannot be written"):
-        write_video(tmp_path / "a.mp4", [plain(9)], fps=10.0)
+        write_video(tmp_path / "a.mp4", [grey_image(9)], fps=10.0)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.mp4", "file"]
 
 
 @pytest.mark.parametrize("ending", ["mp4", "webm"])
-def test_a_title_in_another_encoding_is_no_damage(tmp_path: Path, ending: str) -> None:
+def test_video_with_title_in_another_encoding_is_read(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.{ending}"
     kind = "mp4" if ending == "mp4" else "webm"
     with av.open(path, "w", format=kind) as container:
         container.metadata["title"] = "TITLE"
         stream = container.add_stream("libx264" if ending == "mp4" else "libvpx-vp9", 10)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        container.mux(stream.encode(av.VideoFrame.from_ndarray(plain(9), format="rgb24")))
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(grey_image(9), format="rgb24")))
         container.mux(stream.encode(None))
     data = path.read_bytes()
     assert b"TITLE" in data
@@ -105,11 +110,11 @@ def test_a_title_in_another_encoding_is_no_damage(tmp_path: Path, ending: str) -
     assert middle_frame(path).shape == (48, 64, 3)
 
 
-def test_frames_are_read_one_by_one_within_bounds(
+def test_middle_frame_uses_bounded_memory_and_refuses_large_videos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.mp4"
-    write_video(path, [plain(9, 480, 640)] * 60, fps=10.0)  # 55 MB of frames
+    write_video(path, [grey_image(9, 480, 640)] * 60, fps=10.0)  # 55 MB of frames
     tracemalloc.start()
     assert middle_frame(path).shape == (480, 640, 3)
     peak = tracemalloc.get_traced_memory()[1]
@@ -123,7 +128,7 @@ def test_frames_are_read_one_by_one_within_bounds(
         middle_frame(path)
 
 
-def test_a_frame_that_cannot_be_converted_and_a_film_that_shrinks_are_refused(
+def test_middle_frame_refuses_shrunken_video_and_unconvertible_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = iter((9, 2))
@@ -141,12 +146,12 @@ def test_a_frame_that_cannot_be_converted_and_a_film_that_shrinks_are_refused(
         middle_frame(tmp_path / "a.mp4")
 
 
-def test_an_encoder_that_is_absent_is_one_line(
+def test_missing_encoder_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(video._CODECS, ".mp4", ("libabsent", {}))
     with pytest.raises(SerlError, match=r"a\.mp4: cannot be written"):
-        write_video(tmp_path / "a.mp4", [plain(9)], fps=10.0)
+        write_video(tmp_path / "a.mp4", [grey_image(9)], fps=10.0)
     assert not list(tmp_path.iterdir())
 
 
@@ -155,8 +160,8 @@ def contains(image: Image, colour: tuple[int, int, int]) -> bool:
 
 
 @pytest.mark.parametrize("source", list(ActionSource))
-def test_a_caption_shows_who_drives_and_leaves_the_frame_alone(source: ActionSource) -> None:
-    frame = plain(90, 240, 320)
+def test_caption_differs_by_action_source_and_keeps_input_frame(source: ActionSource) -> None:
+    frame = grey_image(90, 240, 320)
     captioned = draw_caption(frame, Caption(source, 7, 3, 0.5))
     assert captioned.shape == frame.shape
     assert (frame == 90).all()
@@ -167,23 +172,23 @@ def test_a_caption_shows_who_drives_and_leaves_the_frame_alone(source: ActionSou
     assert all((captioned != other).any() for other in others)
 
 
-def test_success_is_framed_in_green() -> None:
-    frame = plain(90, 240, 320)
+def test_caption_frames_success_in_green() -> None:
+    frame = grey_image(90, 240, 320)
     assert contains(
         draw_caption(frame, Caption(ActionSource.POLICY, 7, success=True)), (74, 222, 128)
     )
     assert not contains(draw_caption(frame, Caption(ActionSource.POLICY, 7)), (74, 222, 128))
 
 
-def test_a_caption_fits_any_width() -> None:
+def test_caption_fits_any_width() -> None:
     for width in (16, 40, 64, 128):
         captioned = draw_caption(
-            plain(90, 64, width), Caption(ActionSource.HUMAN, 123, 456, 0.125, True)
+            grey_image(90, 64, width), Caption(ActionSource.HUMAN, 123, 456, 0.125, True)
         )
         assert captioned.shape == (64, width, 3)
 
 
-def test_a_png_holds_the_image_to_the_bit(tmp_path: Path) -> None:
+def test_png_is_lossless(tmp_path: Path) -> None:
     image = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)
     write_png(tmp_path / "pictures" / "a.png", image)
     bgr = cv2.imread(str(tmp_path / "pictures" / "a.png"))
@@ -191,7 +196,7 @@ def test_a_png_holds_the_image_to_the_bit(tmp_path: Path) -> None:
     assert (bgr[..., ::-1] == image).all()
 
 
-def test_views_lie_one_above_the_other_and_an_empty_sheet_says_so() -> None:
+def test_contact_sheet_stacks_views_and_accepts_no_images() -> None:
     images = {name: np.full((9, 8, 8, 3), 40 * (n + 1), np.uint8) for n, name in enumerate("ab")}
     sheet = contact_sheet(images, ["0.9  1:2"] * 9, "wrong")
     empty = contact_sheet({name: frames[:0] for name, frames in images.items()}, [], "wrong")
