@@ -1,4 +1,4 @@
-"""Recorded episodes to the formats of others, and back."""
+"""Test that recorded episodes survive export to other formats and import from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Recording = tuple[Path, list[Episode]]
 
 
 def record(folder: Path, spec: Spec) -> list[Episode]:
-    """Record a success, a time limit and a failure; images change slowly, as films do."""
+    """Record a success, a time limit and a failure, with images that change slowly."""
     rng = np.random.default_rng(0)
     episodes = []
     ends = (EndReason.SUCCESS, EndReason.TIME_LIMIT, EndReason.FAILURE)
@@ -51,7 +51,7 @@ def record(folder: Path, spec: Spec) -> list[Episode]:
             count = 3 + number
             seen = [random_observation(spec.observation, rng) for _ in range(count + 1)]
             for row, each in enumerate(seen):
-                films = {name: smooth(image.shape, row) for name, image in each.images.items()}
+                films = {name: make_image(image.shape, row) for name, image in each.images.items()}
                 seen[row] = replace(each, images=films)
             steps = [
                 replace(
@@ -75,8 +75,8 @@ def record(folder: Path, spec: Spec) -> list[Episode]:
     return episodes
 
 
-def smooth(shape: tuple[int, ...], row: int) -> np.ndarray:
-    """An image with gradients and a bright square that moves."""
+def make_image(shape: tuple[int, ...], row: int) -> np.ndarray:
+    """Return an image with gradients and a bright square whose position depends on `row`."""
     height, width, _ = shape
     image = np.zeros(shape, np.uint8)
     image[..., 0] = np.linspace(0, 200, height)[:, None]
@@ -97,7 +97,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.fixture(scope="module")
 def exported(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recording in each format."""
+    """Export the recording to each format."""
     home = tmp_path_factory.mktemp("exported")
     for name in FORMATS:
         assert main(["export", str(recording[0]), "--to", name, "--out", str(home / name)]) == 0
@@ -105,19 +105,19 @@ def exported(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def assert_near(image: np.ndarray, expected: np.ndarray) -> None:
-    """Within the loss of the codec: a PSNR of 35 dB."""
+    """Assert a PSNR above 35 dB, to allow for the loss of the video codec."""
     error = np.square(image.astype(float) - expected).mean()
     assert 10 * np.log10(255**2 / max(error, 1e-9)) > 35
 
 
 def seen_in(episode: Episode) -> list[Observation]:
-    """All observations of an episode, the final one included."""
+    """Return all observations of an episode, including the final one."""
     assert episode.end is not None
     return [*(step.observation for step in episode.steps), episode.end.observation]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_export_is_imported_without_loss(
+def test_export_and_import_round_trip_without_loss(
     recording: Recording, exported: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "imported"
@@ -147,7 +147,9 @@ def test_an_export_is_imported_without_loss(
                     np.testing.assert_array_equal(other_seen.images[key], image)
 
 
-def test_a_lerobot_dataset_has_its_tables(recording: Recording, exported: Path) -> None:
+def test_lerobot_export_has_expected_tables_and_statistics(
+    recording: Recording, exported: Path
+) -> None:
     folder = exported / "lerobot"
     info = json.loads((folder / "meta/info.json").read_text())
     assert (info["codebase_version"], info["fps"]) == ("v3.0", 10)
@@ -180,7 +182,7 @@ def test_a_lerobot_dataset_has_its_tables(recording: Recording, exported: Path) 
     assert json.loads((folder / "meta/info.json").read_text())["features"]["action"]["names"]
 
 
-def test_minari_reads_its_data_set(
+def test_minari_loads_exported_dataset(
     recording: Recording, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(exported / "minari"))
@@ -199,7 +201,7 @@ def test_minari_reads_its_data_set(
     assert dataset.action_space.shape == (5,)
 
 
-def test_actions_of_a_minari_data_set_are_scaled_from_the_bounds_of_their_space(
+def test_minari_import_scales_actions_from_action_space_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -213,7 +215,8 @@ def test_actions_of_a_minari_data_set_are_scaled_from_the_bounds_of_their_space(
         )
         for upright in (np.arange(4) == 3, np.zeros(4, bool))
     ]  # fmt: skip
-    with warnings.catch_warnings(action="ignore"):  # about authors that there are not
+    # Minari warns about missing authors.
+    with warnings.catch_warnings(action="ignore"):
         minari.create_dataset_from_buffers(
             "lab/pendulum-v0", buffers, data_format="hdf5",
             observation_space=env.observation_space, action_space=env.action_space,
@@ -228,7 +231,7 @@ def test_actions_of_a_minari_data_set_are_scaled_from_the_bounds_of_their_space(
         assert episode.success == success
 
 
-def test_a_robomimic_file_has_its_groups(recording: Recording, exported: Path) -> None:
+def test_robomimic_export_has_expected_groups(recording: Recording, exported: Path) -> None:
     with h5py.File(exported / "robomimic/demo.hdf5") as file:
         assert file["data"].attrs["total"] == 12
         assert [name.decode() for name in file["mask/success"]] == ["demo_0"]
@@ -251,7 +254,7 @@ def test_a_robomimic_file_has_its_groups(recording: Recording, exported: Path) -
         ),
     ],
 )  # fmt: skip
-def test_a_dataset_of_another_embodiment_is_refused_with_what_differs(
+def test_import_refuses_another_embodiment_and_names_difference(
     exported: Path,
     tmp_path: Path,
     changed: dict[str, object],
@@ -259,15 +262,15 @@ def test_a_dataset_of_another_embodiment_is_refused_with_what_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "so100"
-    copy_without_own(exported / "lerobot", folder, changed)
+    copy_as_foreign(exported / "lerobot", folder, changed)
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
     assert main(words) == 2
     assert line in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
-def copy_without_own(origin: Path, folder: Path, changed: dict[str, object]) -> None:
-    """Copy a data set as another program would have written it."""
+def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> None:
+    """Copy a LeRobot data set without the files and columns that only serl writes."""
     shutil.copytree(origin, folder)
     (folder / "meta/serl.json").unlink()
     path = folder / "meta/info.json"
@@ -280,11 +283,11 @@ def copy_without_own(origin: Path, folder: Path, changed: dict[str, object]) -> 
     path.write_text(json.dumps(info))
 
 
-def test_frames_of_others_end_at_their_last_observation(
+def test_import_of_foreign_lerobot_ends_at_last_observation(
     recording: Recording, exported: Path, tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "other", tmp_path / "new"
-    copy_without_own(exported / "lerobot", folder, {})
+    copy_as_foreign(exported / "lerobot", folder, {})
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
     assert main([*words, "--out", str(out)]) == 0
     episode = read_episode(episode_paths(out)[0], pixel_spec())
@@ -297,11 +300,11 @@ def test_frames_of_others_end_at_their_last_observation(
     )
 
 
-def test_a_map_says_which_entry_of_an_action_is_which(
+def test_import_map_reorders_action_entries(
     recording: Recording, exported: Path, tmp_path: Path
 ) -> None:
     folder, out, mapping = tmp_path / "other", tmp_path / "new", tmp_path / "map.yaml"
-    copy_without_own(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
+    copy_as_foreign(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
     mapping.write_text("action: [1, 0, 3, 4, 2]\n")
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
     assert main([*words, "--out", str(out), "--map", str(mapping)]) == 0
@@ -310,7 +313,7 @@ def test_a_map_says_which_entry_of_an_action_is_which(
     np.testing.assert_array_equal(step.action, before[[1, 0, 3, 4, 2]])
 
 
-def test_an_export_to_another_task_names_the_difference(
+def test_import_into_another_task_names_difference(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in FORMATS:
@@ -330,7 +333,7 @@ def test_an_export_to_another_task_names_the_difference(
         (None, "FileNotFoundError"),
     ],
 )
-def test_a_hostile_template_of_paths_is_one_line(
+def test_hostile_lerobot_path_template_is_refused_in_one_line(
     exported: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -338,7 +341,7 @@ def test_a_hostile_template_of_paths_is_one_line(
     line: str,
 ) -> None:
     folder = tmp_path / "hostile"
-    copy_without_own(exported / "lerobot", folder, {"data_path": template})
+    copy_as_foreign(exported / "lerobot", folder, {"data_path": template})
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
     assert main([*words, "--observe", "pixels"]) == 2
     error = capsys.readouterr().err
@@ -347,7 +350,7 @@ def test_a_hostile_template_of_paths_is_one_line(
 
 
 @pytest.mark.parametrize(("bound", "what"), [("TABLE", "rows"), ("FRAME", "images")])
-def test_large_tables_and_videos_of_others_are_refused(
+def test_lerobot_reader_refuses_large_tables_and_videos(
     exported: Path, monkeypatch: pytest.MonkeyPatch, bound: str, what: str
 ) -> None:
     monkeypatch.setattr(lerobot_format, f"_MAX_{bound}_BYTES", 100)
@@ -355,7 +358,7 @@ def test_large_tables_and_videos_of_others_are_refused(
         next(lerobot_format.read(exported / "lerobot").episodes)
 
 
-def test_an_import_that_fails_halfway_leaves_nothing(
+def test_failed_import_leaves_no_files(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "broken", tmp_path / "new"
@@ -371,7 +374,7 @@ def test_an_import_that_fails_halfway_leaves_nothing(
 
 
 @pytest.mark.parametrize("rate_hz", ["10", True, -1, [10]])
-def test_a_rate_that_is_no_number_is_one_line(
+def test_import_refuses_invalid_rate_in_one_line(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rate_hz: object
 ) -> None:
     path = tmp_path / "demo.hdf5"
@@ -383,7 +386,7 @@ def test_a_rate_that_is_no_number_is_one_line(
     assert "rate: expected a positive number, found" in capsys.readouterr().err
 
 
-def test_a_state_keeps_the_name_of_a_camera(tmp_path: Path) -> None:
+def test_robomimic_reader_separates_states_and_images_of_similar_names(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "demo.hdf5", "w") as file:
         group = file.create_group("data/demo_0")
         group["actions"], group["rewards"], group["dones"] = np.zeros((3, 2)), [0.0] * 3, [0] * 3
@@ -394,7 +397,7 @@ def test_a_state_keeps_the_name_of_a_camera(tmp_path: Path) -> None:
     assert shapes == {"front": 2, "front_image": 4, "in_image": 2, "side": 4}
 
 
-def test_an_upload_needs_a_token(
+def test_push_to_hub_without_token_is_refused(
     recording: Recording,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -411,7 +414,7 @@ def test_an_upload_needs_a_token(
 @pytest.mark.parametrize(
     ("package", "name"), [("pyarrow", "lerobot"), ("minari", "minari"), ("h5py", "robomimic")]
 )
-def test_a_package_that_is_not_installed_is_named(
+def test_export_without_package_names_extra_to_install(
     recording: Recording,
     tmp_path: Path,
     package: str,
@@ -428,7 +431,7 @@ def test_a_package_that_is_not_installed_is_named(
 
 
 @pytest.mark.parametrize("kind", ["large", "foreign", "group"])
-def test_a_hostile_file_of_robomimic_is_one_line(tmp_path: Path, kind: str) -> None:
+def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "demo.hdf5", tmp_path / "other.hdf5"
     with h5py.File(other, "w") as file:
         file["x"] = np.zeros((6, 2))
@@ -439,7 +442,7 @@ def test_a_hostile_file_of_robomimic_is_one_line(tmp_path: Path, kind: str) -> N
         if kind == "large":
             seen.create_dataset(
                 "x", (10**12, 2), np.float32, chunks=(1024, 2)
-            )  # of no size on disk
+            )  # takes no space on disk
         elif kind == "foreign":
             seen["x"] = h5py.ExternalLink(other.name, "/x")
         else:

@@ -1,4 +1,4 @@
-"""LeRobot and robomimic read exports, and LeRobot writes data, in an environment of their own."""
+"""Test exchange with LeRobot and robomimic, which run in an environment of their own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.bridges
 
 
 def run(script: str, *arguments: Path) -> None:
-    """Run a script by the Python of the other programs."""
+    """Run a script with the Python of `.venv-bridges`."""
     command = [PYTHON, READERS / script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def read(tmp_path: Path, name: str, file: str = "") -> tuple[list[Episode], dict[str, np.ndarray]]:
-    """Record and export episodes; return them, and what the other program reads."""
+    """Record and export episodes; return them with the arrays that the other program reads."""
     episodes = record(tmp_path / "recording", pixel_spec())
     out = tmp_path / name
     assert main(["export", str(tmp_path / "recording"), "--to", name, "--out", str(out)]) == 0
@@ -39,7 +39,7 @@ def read(tmp_path: Path, name: str, file: str = "") -> tuple[list[Episode], dict
         return episodes, dict(arrays)
 
 
-def test_lerobot_reads_what_was_logged(tmp_path: Path) -> None:
+def test_lerobot_reads_exported_values(tmp_path: Path) -> None:
     episodes, found = read(tmp_path, "lerobot")
     steps = [step for episode in episodes for step in episode.steps]
     assert found["totals"].tolist() == [3, 12, 10]
@@ -48,7 +48,7 @@ def test_lerobot_reads_what_was_logged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["observation.state"], state)
     actions = np.stack([step.action for step in steps])
     np.testing.assert_array_equal(found["action"], actions)
-    rewards = [step.reward for step in steps]  # LeRobot makes float32 of each number
+    rewards = [step.reward for step in steps]  # LeRobot converts numbers to float32
     np.testing.assert_allclose(found["next.reward"], rewards, atol=1e-6)
     assert found["next.terminated"].tolist() == [step.terminated for step in steps]
     assert found["next.truncated"].tolist() == [step.truncated for step in steps]
@@ -61,7 +61,7 @@ def test_lerobot_reads_what_was_logged(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["stats/action"], actions.mean(0), atol=1e-6)
 
 
-def test_robomimic_reads_what_was_logged(tmp_path: Path) -> None:
+def test_robomimic_reads_exported_values(tmp_path: Path) -> None:
     episodes, found = read(tmp_path, "robomimic", "demo.hdf5")
     steps = [step for episode in episodes for step in episode.steps]
     assert (found["env"].item(), found["successes"].item()) == ("pick_cube", 3)
@@ -78,8 +78,8 @@ def test_robomimic_reads_what_was_logged(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[f"{group}/tcp_from_start"], state)
 
 
-def test_demonstrations_that_lerobot_wrote_are_imported(tmp_path: Path) -> None:
-    """LeRobot joins the videos of episodes in one file, by default AV1."""
+def test_import_reads_demonstrations_written_by_lerobot(tmp_path: Path) -> None:
+    """LeRobot joins the videos of all episodes into one file, by default AV1."""
     spec = pixel_spec()
     episodes = record(tmp_path / "recording", spec)
     steps = [step for episode in episodes for step in episode.steps]

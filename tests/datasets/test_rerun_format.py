@@ -1,4 +1,4 @@
-"""Episodes for Rerun: its own reader finds the logged values."""
+"""Test the export to Rerun with Rerun's own reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEING = SPEC.model_copy(update={"observation": ObservationSpec(state=STATES, im
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """The components of a recording by their names, in the order of the timeline `step`."""
+    """Return each component of a recording by its name, ordered by the timeline `step`."""
     from rerun.chunk import RrdReader
 
     found: dict[str, list[Any]] = {}
@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_rerun_reads_what_was_logged(tmp_path: Path) -> None:
+def test_rerun_reads_exported_values(tmp_path: Path) -> None:
     pytest.importorskip("rerun", reason="NOT TESTED here: pip install 'serl[rerun]'")
     episodes = record(tmp_path / "recording", SEEING)
     out = tmp_path / "rerun"
@@ -70,7 +70,7 @@ def test_rerun_reads_what_was_logged(tmp_path: Path) -> None:
         assert found["/source:StateChange:state"] == [[step.source] for step in episode.steps]
 
 
-def test_without_the_package_the_extra_is_named(
+def test_export_without_rerun_names_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rerun", None)

@@ -1,4 +1,4 @@
-"""Collecting labelled images in simulation, and reading them back."""
+"""Test the collection of labelled images in simulation and reading them back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_as_many_of_each_as_were_wanted_from_several_episodes(collection: Path) -> None:
+def test_collection_holds_wanted_label_counts_from_many_episodes(collection: Path) -> None:
     samples, views = read_samples([collection])
     assert read_sight(collection) == ({"front": VIEW}, "ray")
     assert views == {"front": VIEW}
@@ -41,20 +41,20 @@ def test_as_many_of_each_as_were_wanted_from_several_episodes(collection: Path) 
     assert np.bincount(samples.labels).tolist() == [30, 6]
     for label, most in ((1, 2), (0, 5)):
         each = np.bincount(samples.episodes[samples.labels == label])
-        assert each.max() == most, "many starts with few samples each"
+        assert each.max() == most, "few samples per episode"
     assert len(set(samples.origins)) == 36
 
 
-def test_the_labels_are_those_of_the_ground_truth(collection: Path) -> None:
-    """The expert succeeds late, and what comes before is none."""
+def test_collected_labels_match_ground_truth(collection: Path) -> None:
+    """The expert succeeds late, so all negative steps come before the positive ones."""
     labels = read_labels(collection)
     first = [place.step for place, label in labels.items() if place.episode == 0 and label]
     before = [place.step for place, label in labels.items() if place.episode == 0 and not label]
     assert min(first) > max(before) > 10
 
 
-def test_steps_beside_a_success_have_no_label(collection: Path) -> None:
-    """Nobody could tell them."""
+def test_steps_near_success_have_no_label(collection: Path) -> None:
+    """Images just before and after a change of class are ambiguous."""
     labels = read_labels(collection)
     for episode in {place.episode for place in labels}:
         here = {place.step: label for place, label in labels.items() if place.episode == episode}
@@ -62,14 +62,14 @@ def test_steps_beside_a_success_have_no_label(collection: Path) -> None:
         assert all(abs(a - b) > 3 for a in good for b, label in here.items() if not label)
 
 
-def test_episodes_of_all_kinds_take_turns() -> None:
+def test_collection_alternates_between_episode_kinds() -> None:
     kinds = [_kind(episode) for episode in range(60)]
     assert set(kinds) == set(Kind)
     assert kinds.count(Kind.CHANCE) == 6
-    assert kinds[0] is Kind.SUCCESS, "a pretence needs the place of one"
+    assert kinds[0] is Kind.SUCCESS, "a pretence needs the place of an earlier success"
 
 
-def test_a_corrected_label_is_what_is_read(collection: Path) -> None:
+def test_latest_label_of_step_replaces_earlier_one(collection: Path) -> None:
     samples, _ = read_samples([collection])
     row = int(np.flatnonzero(samples.labels == 1)[0])
     place = samples.origins[row].place
@@ -79,7 +79,7 @@ def test_a_corrected_label_is_what_is_read(collection: Path) -> None:
     assert read_samples([collection])[0].labels[row] == 1
 
 
-def test_where_keeps_rows_together(collection: Path) -> None:
+def test_samples_where_filters_all_fields_alike(collection: Path) -> None:
     samples, _ = read_samples([collection])
     positive = samples.where(samples.labels == 1)
     assert isinstance(positive, Samples)
@@ -87,13 +87,13 @@ def test_where_keeps_rows_together(collection: Path) -> None:
     assert len(positive.origins) == len(positive.images["front"]) == len(positive.episodes) == 6
 
 
-def test_its_starts_are_those_of_no_trial_and_no_training() -> None:
+def test_collection_seeds_differ_from_all_other_purposes() -> None:
     mine = {start_seed(Purpose.REWARD, 0, "collector", episode) for episode in range(100)}
     for purpose in set(Purpose) - {Purpose.REWARD}:
         assert not mine & set(evaluation_seeds(purpose, 0, 100))
 
 
-def test_other_views_are_refused(collection: Path) -> None:
+def test_read_samples_refuses_different_views(collection: Path) -> None:
     closer = VIEW.model_copy(update={"crop": (0.1, 0.1, 0.9, 0.9)})
     with pytest.raises(
         SpecMismatch, match=r"view 'front': expected .*0\.1.*, found camera='field'"
@@ -103,7 +103,9 @@ def test_other_views_are_refused(collection: Path) -> None:
         read_samples([collection], {"wrist": VIEW})
 
 
-def test_folders_that_hold_nothing_useful_are_refused(collection: Path, tmp_path: Path) -> None:
+def test_read_samples_refuses_folders_without_labels_or_valid_views(
+    collection: Path, tmp_path: Path
+) -> None:
     with pytest.raises(BadInput, match=f"expected a collection with {VIEWS}"):
         read_samples([tmp_path])
     (tmp_path / VIEWS).write_bytes((collection / VIEWS).read_bytes())
@@ -114,12 +116,12 @@ def test_folders_that_hold_nothing_useful_are_refused(collection: Path, tmp_path
         read_samples([tmp_path])
 
 
-def test_a_label_of_a_step_that_is_not_there_is_of_no_account(collection: Path) -> None:
+def test_labels_of_missing_steps_are_ignored(collection: Path) -> None:
     append_labels(collection, [(StepKey(1, 0, 9999), 1), (StepKey(7, 7, 7), 1)], "person")
     assert len(read_samples([collection])[0].labels) == 36
 
 
-def test_a_task_without_cameras_is_refused(tmp_path: Path) -> None:
+def test_collect_refuses_task_without_cameras(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="fake: has no cameras"):
         collect(FakeRobot(), FakeTask(), tmp_path / "x", WANTED, seed=0)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Episodes of a collection: of success, and of what nearly is one or only looks like it."""
+"""Test scripted collection episodes: successes, near misses and false appearances of success."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serl.tasks.pick_cube import PickCube
 from serl.types import Record, Step
 
 HIGH_M = 0.12
-"""The tool, with a cube that is held up by 10 cm."""
+"""Height of the tool in m when the cube is lifted by 10 cm."""
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,13 @@ def cube() -> Iterator[tuple[SimulatedRobot, SimulatedTask]]:
         yield robot, task
 
 
-def driven(
+def drive_episode(
     cube: tuple[SimulatedRobot, SimulatedTask],
     kind: Kind,
     place: Position | None = None,
     seed: int = 1,
 ) -> tuple[CollectionDriver, list[Step]]:
-    """An episode to its end; the robot stays where it ended."""
+    """Run one episode to its end; the robot stays in its final state."""
     robot, task = cube
     task.begin(robot.reset(seed))
     driver = CollectionDriver(robot, task, seed, kind, place)
@@ -54,10 +54,10 @@ def driven(
     return driver, steps
 
 
-def test_a_success_lasts_while_it_is_shaken(
+def test_success_episode_keeps_success_while_tool_shakes(
     cube: tuple[SimulatedRobot, SimulatedTask],
 ) -> None:
-    driver, steps = driven(cube, Kind.SUCCESS)
+    driver, steps = drive_episode(cube, Kind.SUCCESS)
     assert sum(driver.successes) == 12
     assert len(steps) < 100
     assert driver.place is not None
@@ -68,22 +68,22 @@ def test_a_success_lasts_while_it_is_shaken(
 
 
 @pytest.mark.parametrize(("kind", "least"), [(Kind.SHORT, 0.2), (Kind.NEARLY, 0.75)])
-def test_who_gives_up_comes_far_and_then_only_trembles(
+def test_failure_episode_approaches_goal_then_makes_small_motions(
     kind: Kind, least: float, cube: tuple[SimulatedRobot, SimulatedTask]
 ) -> None:
     robot, task = cube
-    driver, steps = driven(cube, kind, seed=3)
+    driver, steps = drive_episode(cube, kind, seed=3)
     assert task.progress(robot.truth()) > least - 0.1
     assert not any(driver.successes[:-12])
     last = np.array([step.requested for step in steps[-11:]])
     assert np.abs(last[:, :-1]).max() <= 0.4
-    assert (last[:, -1] == 0.0).all(), "the hand stays as it is"
+    assert (last[:, -1] == 0.0).all(), "the gripper does not move"
 
 
-def test_what_is_dropped_lies_below_a_hand_that_stays_high(
+def test_drop_episode_leaves_cube_below_high_tool(
     cube: tuple[SimulatedRobot, SimulatedTask],
 ) -> None:
-    driver, steps = driven(cube, Kind.DROP)
+    driver, steps = drive_episode(cube, Kind.DROP)
     assert any(driver.successes)
     assert not any(driver.successes[-6:])
     truth = cube[0].truth()
@@ -92,13 +92,13 @@ def test_what_is_dropped_lies_below_a_hand_that_stays_high(
     assert steps[-1].requested[-1] == 1.0
 
 
-def test_a_pretence_is_the_hand_of_a_success_with_nothing_in_it(
+def test_pretence_episode_shows_success_pose_with_empty_gripper(
     cube: tuple[SimulatedRobot, SimulatedTask],
 ) -> None:
     robot, task = cube
     start = task.scene.place(np.random.default_rng(1)).bodies["cube"]
     place = np.array((start[0], -start[1], 0.16), np.float32)
-    driver, _ = driven(cube, Kind.PRETENCE, place)
+    driver, _ = drive_episode(cube, Kind.PRETENCE, place)
     truth = robot.truth()
     assert not any(driver.successes)
     np.testing.assert_allclose(truth["tcp_pose"][:3], place, atol=0.02)
@@ -106,17 +106,17 @@ def test_a_pretence_is_the_hand_of_a_success_with_nothing_in_it(
     assert truth["cube_pose"][2] < 0.05
 
 
-def test_a_pretence_that_knows_no_place_is_left_to_chance(
+def test_pretence_without_place_acts_randomly(
     cube: tuple[SimulatedRobot, SimulatedTask],
 ) -> None:
-    _, steps = driven(cube, Kind.PRETENCE)
+    _, steps = drive_episode(cube, Kind.PRETENCE)
     assert len(steps) == 100
     assert np.abs([step.requested for step in steps]).max() > 0.9
 
 
 @pytest.mark.parametrize("kind", [Kind.PRETENCE, Kind.NEARLY, Kind.DROP])
-def test_a_hand_without_a_gripper_is_driven_as_well(kind: Kind) -> None:
+def test_driver_works_without_gripper(kind: Kind) -> None:
     task = PegInsertion()
     with plugins.make_simulation(task) as robot:
-        _, steps = driven((robot, task), kind, np.array((0.5, 0.0, 0.06), np.float32))
+        _, steps = drive_episode((robot, task), kind, np.array((0.5, 0.0, 0.06), np.float32))
     assert steps[-1].requested.shape == (4,)

@@ -1,4 +1,4 @@
-"""A person drives and marks: labels with their origin, and samples to train on."""
+"""Test labelling by an operator: label origins, and samples for training."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PIXELS = {"task": "pick_cube", "observe": "pixels", "task_config": {"time_limit_
 LIMIT = 300
 
 
-class Marking:
-    """A person at a pad, with keys to mark; `at` a tick things happen."""
+class LabellingBench:
+    """Operator with a pad and label keys; `at` maps a tick to an action."""
 
     def __init__(self, run: RunFolder, task: SimulatedTask, robot: SimulatedRobot) -> None:
         self.run, self.task, self.robot = run, task, robot
@@ -66,14 +66,14 @@ class Marking:
         return collect_person(stand, self.task, self.run, self.marks, wanted, 0)
 
 
-def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
+def test_marked_steps_become_samples_across_sessions(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
     write_session(
         run.path, RecordingSession(purpose="reward", wanted={"positives": 2, "negatives": 3})
     )
     task = make_task(run.config)
     with plugins.make_simulation(task) as robot:
-        first = Marking(run, task, robot)
+        first = LabellingBench(run, task, robot)
         with pytest.raises(SerlError, match="nothing to mark"):
             first.marks.mark(1)
         first.at[3] = first.pad.hold
@@ -81,7 +81,7 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
             first.at[tick] = lambda: first.marks.mark(0)
         first.at[12] = lambda: (first.marks.mark(1), first.marks.mark(1))
         assert first.collect(LabelCounts(1, 3)) == LabelCounts(1, 3)
-        second = Marking(run, task, robot)
+        second = LabellingBench(run, task, robot)
         second.at[3] = second.pad.hold
         second.at[8] = lambda: (second.marks.mark(0), second.marks.mark(1))
         assert second.collect(LabelCounts(2, 3)) == LabelCounts(2, 3)
@@ -89,7 +89,7 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     assert sorted(samples.labels.tolist()) == [0, 0, 0, 1, 1]
     assert set(views) == set(task.config.all_views)
     lines = (run.path / LABELS_FILE).read_text().splitlines()
-    assert len(lines) == 6, "a mark again says nothing new, a correction is kept beside"
+    assert len(lines) == 6, "a repeated mark adds no line, a correction adds one"
     assert all("the operator" in line for line in lines)
     assert len(episode_paths(run.path)) == 2
     overview = make_status(run, "person")
@@ -100,11 +100,11 @@ def test_marked_steps_are_samples_and_a_session_goes_on(tmp_path: Path) -> None:
     assert overview.over
 
 
-def test_what_a_device_says_for_success_and_failure_marks_and_ends_nothing(tmp_path: Path) -> None:
+def test_device_success_and_failure_buttons_label_without_ending_episode(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
     task = make_task(run.config)
     with plugins.make_simulation(task) as robot:
-        person = Marking(run, task, robot)
+        person = LabellingBench(run, task, robot)
         person.at[3] = person.pad.hold
         for tick, word in ((8, "no"), (10, "yes"), (12, "yes")):
             person.at[tick] = lambda word=word: person.pad.hit(word)  # type: ignore[misc]
@@ -113,33 +113,33 @@ def test_what_a_device_says_for_success_and_failure_marks_and_ends_nothing(tmp_p
     assert len(episode_paths(run.path)) == 1
 
 
-def test_a_robot_that_falls_silent_before_an_episode_is_told_and_waited_for(tmp_path: Path) -> None:
+def test_collection_reports_silent_robot_and_waits_before_episode(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
     task = make_task(run.config)
     with plugins.make_simulation(task) as robot:
-        person = Marking(run, task, robot)
+        person = LabellingBench(run, task, robot)
         person.at[3] = person.pad.hold
         person.at[8] = lambda: person.marks.mark(0)
         person.at[10] = lambda: person.marks.mark(1)
-        told: list[str] = []
+        reported: list[str] = []
 
         def place(seed: int) -> None:
-            if not told:
+            if not reported:
                 raise Silent("arm: no pose")
 
         with pytest.raises(Silent):
             person.collect(LabelCounts(1, 1), place=place)
         assert person.collect(
-            LabelCounts(1, 1), place=place, on_silence=told.append
+            LabelCounts(1, 1), place=place, on_silence=reported.append
         ) == LabelCounts(1, 1)
-    assert told == ["arm: no pose"]
+    assert reported == ["arm: no pose"]
 
 
-def test_a_task_without_cameras_is_refused(tmp_path: Path) -> None:
+def test_collection_refuses_task_without_cameras(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "blind", resolve({"task": "reach"}), datetime.now())
     task = make_task(run.config)
     with (
         plugins.make_simulation(task) as robot,
         pytest.raises(BadInput, match="has no cameras to look through"),
     ):
-        Marking(run, task, robot).collect(LabelCounts(1, 1))
+        LabellingBench(run, task, robot).collect(LabelCounts(1, 1))

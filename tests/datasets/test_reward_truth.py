@@ -1,4 +1,4 @@
-"""What is known of the steps of collections and of runs, and which word counts before which."""
+"""Test the ground truth of recorded steps: its sources and their precedence."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ DRAWER = resolve({"task": "drawer"})
 CLASSIFIER = RewardConfig(kind="classifier", model=Path("m"))
 
 
-def bright(images: Mapping[str, Image]) -> Probabilities:
-    """A model: success where the spot is to the right."""
+def classify_bright(images: Mapping[str, Image]) -> Probabilities:
+    """Stand in for a classifier: success if the bright spot is on the right."""
     right = images["front"][:, 6:9, SUCCESS : SUCCESS + 3].min((1, 2, 3)) > 200
     return np.stack([1.0 - right, right], 1).astype(np.float32)
 
 
-def told(
+def label_episodes(
     *folders: Path, config: RewardConfig = CLASSIFIER, classes: int = 2
 ) -> list[LabelledEpisode]:
     stages = classes - 2
 
     def model(images: Mapping[str, Image]) -> Probabilities:
-        return np.insert(bright(images), [1] * stages, 0.0, 1)
+        return np.insert(classify_bright(images), [1] * stages, 0.0, 1)
 
     return list(labelled_episodes(folders, VIEWS, model, config, classes))
 
@@ -58,15 +58,15 @@ def make_run(root: Path, kind: str = "task") -> RunFolder:
     return run
 
 
-def test_what_lies_between_two_equal_words_is_as_they_say() -> None:
+def test_steps_between_two_equal_labels_take_that_label() -> None:
     words = np.array([UNKNOWN, 0, UNKNOWN, 0, UNKNOWN, 1, UNKNOWN, 1, UNKNOWN])
     assert between(words).tolist() == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
     assert words[2] == UNKNOWN
 
 
-def test_in_a_run_that_its_task_judged_the_outcome_is_the_truth(tmp_path: Path) -> None:
-    """The second before a success is nobody's: the task may have waited until it was sure."""
-    (first, second) = told(make_run(tmp_path).episodes("a"))
+def test_outcome_of_task_is_truth_of_run_without_classifier(tmp_path: Path) -> None:
+    """The second before a success is unknown, because the task may debounce its outcome."""
+    (first, second) = label_episodes(make_run(tmp_path).episodes("a"))
     assert first.by == second.by == "outcome"
     assert first.truths.tolist() == [UNKNOWN] * STEPS + [1]
     assert (first.probabilities[:, 1] == 0).all()
@@ -74,61 +74,61 @@ def test_in_a_run_that_its_task_judged_the_outcome_is_the_truth(tmp_path: Path) 
     assert len(second.origins) == STEPS + 1
 
 
-def test_of_a_run_that_a_model_judged_nothing_is_known_unless_somebody_knew(tmp_path: Path) -> None:
+def test_run_with_classifier_has_unknown_truth_without_labels_or_simulation(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "classifier").episodes("a")
-    for episode in told(folder):
+    for episode in label_episodes(folder):
         assert episode.by == ""
         assert (episode.truths == UNKNOWN).all()
         assert len(episode.probabilities) == 0
     append_labels(
         folder, [(StepKey(1, 0, 1), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
     )
-    first, second = told(folder, classes=3)
+    first, second = label_episodes(folder, classes=3)
     assert (first.by, second.by) == ("simulation", "")
     assert first.truths.tolist() == [UNKNOWN, *[0] * STEPS]
     append_labels(
         folder, [(StepKey(1, 1, 4), 1), (StepKey(1, 1, 6), 1)], "simulation", file=TRUTH_FILE
     )
-    _, second = told(folder, classes=3)
-    assert second.truths[4:7].tolist() == [2, 2, 2], "of stages the last is the success"
+    _, second = label_episodes(folder, classes=3)
+    assert second.truths[4:7].tolist() == [2, 2, 2], "the last stage is the success"
 
 
-def test_what_a_simulation_is_said_to_know_of_a_reset_is_not_believed(tmp_path: Path) -> None:
-    """Logs of before hold such words: nobody had looked, and so they all said no."""
+def test_simulation_truth_of_reset_episodes_is_ignored(tmp_path: Path) -> None:
+    """Old logs label every reset step as no success, because the truth was not evaluated."""
     run = RunFolder.create(tmp_path, CONFIG, datetime.now())
     folder = run.episodes("a")
     record(folder, run.name, "a", [SUCCESS], source=ActionSource.SCRIPT)
     append_labels(
         folder, [(StepKey(1, 0, 1), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH_FILE
     )
-    (reset,) = told(folder)
+    (reset,) = label_episodes(folder)
     assert (reset.by, set(reset.truths)) == ("", {UNKNOWN})
     append_labels(folder, [(StepKey(1, 0, 3), 1)], "person")
-    (reset,) = told(folder)
+    (reset,) = label_episodes(folder)
     assert (reset.by, int(reset.truths.max())) == ("labels", 1)
 
 
-def test_a_label_counts_before_all_else(tmp_path: Path) -> None:
+def test_labels_take_precedence_over_simulation_and_outcome(tmp_path: Path) -> None:
     folder = make_run(tmp_path).episodes("a")
     append_labels(
         folder, [(StepKey(1, 0, 0), 0), (StepKey(1, 0, STEPS), 1)], "simulation", file=TRUTH_FILE
     )
     append_labels(folder, [(StepKey(1, 0, STEPS), 0), (StepKey(1, 0, 99), 1)], "person")
-    first, second = told(folder)
+    first, second = label_episodes(folder)
     assert (first.by, second.by) == ("labels", "outcome")
     assert first.truths[-1] == 0
 
 
-def test_where_no_success_can_be_no_image_is_asked(tmp_path: Path) -> None:
-    """These recordings do not say where the tool was, so that it may have been anywhere."""
+def test_tool_bounds_are_ignored_without_recorded_tool_positions(tmp_path: Path) -> None:
+    """Without recorded tool positions the tool may have been inside the success region."""
     elsewhere = CLASSIFIER.model_copy(update={"tool_low_m": (0.0, 0.0, 5.0)})
-    _, second = told(make_run(tmp_path).episodes("a"), config=elsewhere)
+    _, second = label_episodes(make_run(tmp_path).episodes("a"), config=elsewhere)
     assert not second.placed
     assert (second.probabilities[:, 1] == 1).all()
 
 
-def test_where_a_run_says_where_the_tool_was_it_counts_as_in_the_reward(tmp_path: Path) -> None:
-    """The tool comes to where a success can be in the middle of the second episode."""
+def test_recorded_tool_positions_bound_predictions_as_in_reward(tmp_path: Path) -> None:
+    """The tool enters the success region in the middle of the second episode."""
     folder = make_run(tmp_path).episodes("a")
     height_m = {0: [1.0] * (STEPS + 1), 1: [1.0] * 4 + [6.0] * (STEPS - 3)}
     lines = [
@@ -137,29 +137,31 @@ def test_where_a_run_says_where_the_tool_was_it_counts_as_in_the_reward(tmp_path
     ]
     (folder / TOOLS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     high = CLASSIFIER.model_copy(update={"tool_low_m": (-1.0, -1.0, 5.0)})
-    first, second = told(folder, config=high)
+    first, second = label_episodes(folder, config=high)
     assert first.placed
     assert second.placed
     assert second.probabilities[:, 1].tolist() == [0.0] * 4 + [1.0] * (STEPS - 3)
-    assert read_tools_of(folder)[:, 2].tolist() == [1.0, 6.0], "trainings read it as well"
+    assert read_labelled_tools(folder)[:, 2].tolist() == [1.0, 6.0], (
+        "training reads the positions as well"
+    )
     (folder / TOOLS).write_text(f"{json.dumps(lines[0])}\n")
-    first, second = told(folder, config=high)
+    first, second = label_episodes(folder, config=high)
     assert (first.placed, second.placed) == (True, False)
-    assert (second.probabilities[:, 1] == 1).all(), "who is not known to be elsewhere may be there"
+    assert (second.probabilities[:, 1] == 1).all(), "an unknown position may be in the region"
 
 
-def read_tools_of(folder: Path) -> Array:
-    """Of labelled samples, one before and one after."""
+def read_labelled_tools(folder: Path) -> Array:
+    """Label one step before and one after the tool enters, and read their tool positions."""
     append_labels(folder, [(StepKey(1, 1, 0), 0), (StepKey(1, 1, STEPS), 1)], "person")
     return read_samples([folder])[0].tools_m
 
 
-def test_a_run_is_the_episodes_of_all_its_actors(tmp_path: Path) -> None:
+def test_run_folder_expands_to_episodes_of_all_actors(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     record(run.episodes("b"), run.name, "b", [NOTHING])
     folders = episode_folders([run.path])
     assert folders == [run.episodes("a"), run.episodes("b")]
-    assert len(told(*folders)) == 3
+    assert len(label_episodes(*folders)) == 3
     assert task_of(folders) == "pick_cube"
     assert episode_folders([run.episodes("b")]) == [run.episodes("b")]
     found = run_of(run.episodes("a"))
@@ -167,8 +169,8 @@ def test_a_run_is_the_episodes_of_all_its_actors(tmp_path: Path) -> None:
     assert found.path.resolve() == run.path.resolve()
 
 
-def test_an_episode_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    """Else it is trained on under one number, and measured on under another one."""
+def test_episode_folder_named_twice_counts_once(tmp_path: Path) -> None:
+    """Duplicates would appear in both the training and the test split."""
     run = make_run(tmp_path)
     folder, link = run.episodes("a"), tmp_path / "link"
     link.symlink_to(run.path)
@@ -180,7 +182,7 @@ def test_an_episode_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     assert len(set(samples.origins)) == 2
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_without_episodes_or_images_are_refused(tmp_path: Path) -> None:
     empty = RunFolder.create(tmp_path, CONFIG, datetime.now())
     with pytest.raises(BadInput, match="no actor of this run has recorded an episode"):
         episode_folders([empty.path])
@@ -188,7 +190,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         episode_folders([tmp_path / "absent"])
     blind = RunFolder.create(tmp_path, resolve({"task": "pick_cube"}), datetime.now())
     with pytest.raises(BadInput, match="have no images, only state"):
-        told(blind.episodes("a"))
+        label_episodes(blind.episodes("a"))
     assert run_of(tmp_path) is None
 
 
@@ -202,22 +204,22 @@ def test_episodes_of_several_tasks_are_refused(tmp_path: Path) -> None:
         task_of(folders)
 
 
-def test_images_are_read_again_in_the_order_they_are_asked_for(tmp_path: Path) -> None:
+def test_read_images_keeps_requested_order(tmp_path: Path) -> None:
     folder = make_run(tmp_path).episodes("a")
-    first, second = told(folder)
+    first, second = label_episodes(folder)
     origins = [second.origins[3], first.origins[STEPS], second.origins[0]]
     images = read_images(origins, ["front"])
-    assert bright(images)[:, 1].tolist() == [1.0, 0.0, 1.0]
+    assert classify_bright(images)[:, 1].tolist() == [1.0, 0.0, 1.0]
     assert read_images([], ["front"])["front"].shape[0] == 0
 
 
-def test_other_views_are_refused(tmp_path: Path) -> None:
+def test_labelled_episodes_refuses_different_views(tmp_path: Path) -> None:
     with pytest.raises(SpecMismatch, match="view 'front': expected"):
         list(
             labelled_episodes(
                 [make_run(tmp_path).episodes("a")],
                 {"front": VIEWS["wrist"]},
-                bright,
+                classify_bright,
                 CLASSIFIER,
                 2,
             )

@@ -1,4 +1,4 @@
-"""Demonstrations of SERL and HIL-SERL become episodes, or one line says what does not fit."""
+"""Test the import of SERL and HIL-SERL demonstrations, and refusals that name the misfit."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ MAP = ImportMap.model_validate(
 )
 
 
-def seen(number: int) -> dict[str, Any]:
-    """As SERL flattens it, by names in their order: gripper, force, pose, torque, velocity."""
+def make_observation(number: int) -> dict[str, Any]:
+    """Build a flat SERL state: gripper, force, pose, torque, velocity (names in sorted order)."""
     state = np.zeros((1, 19), np.float64)
     state[0, 0], state[0, 4:7] = number, (0.1 * number, 0.2, 0.3)
     state[0, 9] = math.pi / 2  # yaw
     return {"state": state, "wrist_1": np.full((1, 8, 8, 3), number, np.uint8)}
 
 
-def episode(count: int, reward: float, start: int = 0, mask: float = 0.0) -> list[dict[str, Any]]:
+def transitions_of(
+    count: int, reward: float, start: int = 0, mask: float = 0.0
+) -> list[dict[str, Any]]:
     return [
         {
-            "observations": seen(start + index),
-            "next_observations": seen(start + index + 1),
+            "observations": make_observation(start + index),
+            "next_observations": make_observation(start + index + 1),
             "actions": np.array([0.5, -1.0, index / 10], np.float64),
             "rewards": np.float64(reward) if index + 1 == count else 0,
             "masks": mask if index + 1 == count else 1.0,
@@ -62,21 +64,21 @@ def episode(count: int, reward: float, start: int = 0, mask: float = 0.0) -> lis
     ]
 
 
-def written(folder: Path, transitions: Any) -> Path:
+def write_pickle(folder: Path, transitions: Any) -> Path:
     path = folder / "demos.pkl"
     path.write_bytes(pickled(transitions))
     return path
 
 
-def imported(folder: Path, transitions: Any, asked: ImportMap = MAP) -> list[Episode]:
-    found = list(runs(read_transitions(written(folder, transitions))))
-    import_runs(found, SPEC, asked, folder / "out", "imported")
+def import_episodes(folder: Path, transitions: Any, mapping: ImportMap = MAP) -> list[Episode]:
+    found = list(runs(read_transitions(write_pickle(folder, transitions))))
+    import_runs(found, SPEC, mapping, folder / "out", "imported")
     paths = [*episode_paths(folder / "out"), *episode_paths(folder / "out" / FAILURES)]
     return [read_episode(path, SPEC) for path in paths]
 
 
-def test_a_success_is_a_demonstration_with_all_that_was_seen(tmp_path: Path) -> None:
-    (made,) = imported(tmp_path, episode(3, 1.0))
+def test_imported_success_keeps_all_fields(tmp_path: Path) -> None:
+    (made,) = import_episodes(tmp_path, transitions_of(3, 1.0))
     assert made.success
     assert [step.terminated for step in made.steps] == [False, False, True]
     assert not any(step.truncated for step in made.steps)
@@ -89,11 +91,15 @@ def test_a_success_is_a_demonstration_with_all_that_was_seen(tmp_path: Path) -> 
     half = math.sqrt(0.5)
     np.testing.assert_allclose(state["tcp_pose"], [0.1, 0.2, 0.3, 0, 0, half, half], atol=1e-6)
     assert made.end is not None
-    assert made.end.observation.images["wrist"].max() == 3, "the true successor of the last step"
+    assert made.end.observation.images["wrist"].max() == 3, (
+        "the final observation is the next one of the last step"
+    )
 
 
-def test_an_end_without_reward_is_the_time_limit_not_a_failure(tmp_path: Path) -> None:
-    won, limit = imported(tmp_path, [*episode(2, 0.0), *episode(2, 1.0, start=10)])
+def test_end_without_reward_is_imported_as_time_limit(tmp_path: Path) -> None:
+    won, limit = import_episodes(
+        tmp_path, [*transitions_of(2, 0.0), *transitions_of(2, 1.0, start=10)]
+    )
     assert won.success
     assert limit.end is not None
     assert limit.end.text == "time limit"
@@ -101,15 +107,17 @@ def test_an_end_without_reward_is_the_time_limit_not_a_failure(tmp_path: Path) -
     assert not limit.steps[-1].terminated
 
 
-def test_a_success_with_a_mask_goes_on_to_bootstrap(tmp_path: Path) -> None:
-    (made,) = imported(tmp_path, episode(2, 1.0, mask=1.0))
+def test_success_with_mask_one_is_imported_as_truncated(tmp_path: Path) -> None:
+    (made,) = import_episodes(tmp_path, transitions_of(2, 1.0, mask=1.0))
     assert made.success
     assert made.steps[-1].truncated
 
 
-def test_a_gap_and_a_missing_end_cut_the_episode_there(tmp_path: Path) -> None:
-    whole = episode(6, 1.0)
-    made = imported(tmp_path, [*whole[:2], *whole[4:], *episode(2, 0.0, start=50)[:1]])
+def test_gap_or_missing_end_cuts_imported_episode(tmp_path: Path) -> None:
+    whole = transitions_of(6, 1.0)
+    made = import_episodes(
+        tmp_path, [*whole[:2], *whole[4:], *transitions_of(2, 0.0, start=50)[:1]]
+    )
     assert [each.end and each.end.text for each in made] == [
         "success",
         "cut: transitions are missing after it",
@@ -118,8 +126,8 @@ def test_a_gap_and_a_missing_end_cut_the_episode_there(tmp_path: Path) -> None:
     assert [len(each.steps) for each in made] == [2, 2, 1]
 
 
-def test_names_that_are_equal_need_no_map(tmp_path: Path) -> None:
-    items = episode(2, 1.0)
+def test_equal_names_need_no_import_map(tmp_path: Path) -> None:
+    items = transitions_of(2, 1.0)
     for item in items:
         for side in ("observations", "next_observations"):
             state = item[side]["state"][0]
@@ -128,13 +136,13 @@ def test_names_that_are_equal_need_no_map(tmp_path: Path) -> None:
                 "state": {"tcp_pose": pose, "gripper": state[:1]},
                 "images": {"wrist": item[side]["wrist_1"][0]},
             }
-    (made,) = imported(tmp_path, items, ImportMap())
+    (made,) = import_episodes(tmp_path, items, ImportMap())
     assert made.steps[1].observation.state["tcp_pose"][0] == np.float32(0.1)
 
 
-def test_what_does_not_fit_is_one_readable_line_and_nothing_is_written(tmp_path: Path) -> None:
+def test_import_misfit_is_reported_in_one_line_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(SpecMismatch) as caught:
-        imported(tmp_path, episode(2, 1.0), ImportMap())
+        import_episodes(tmp_path, transitions_of(2, 1.0), ImportMap())
     for part in ("state gripper [1]", "tcp_pose [7]", "image wrist: [8, 8, 3]", "state [1, 19]"):
         assert part in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -149,11 +157,11 @@ def test_what_does_not_fit_is_one_readable_line_and_nothing_is_written(tmp_path:
         (lambda item: item["observations"].pop("wrist_1"), "change their shape"),
     ],
 )
-def test_a_later_step_that_does_not_fit_is_refused(change: Any, part: str, tmp_path: Path) -> None:
-    items = episode(3, 1.0)
+def test_misfit_in_later_step_is_refused(change: Any, part: str, tmp_path: Path) -> None:
+    items = transitions_of(3, 1.0)
     change(items[2])
     with pytest.raises(SpecMismatch) as caught:
-        imported(tmp_path, items)
+        import_episodes(tmp_path, items)
     assert part in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -165,29 +173,40 @@ def test_a_later_step_that_does_not_fit_is_refused(change: Any, part: str, tmp_p
         ({"observations": 1}, "expected a list of transitions, found dict"),
         ([3], "transition 0: expected"),
         ([{"observations": np.zeros(3)}], "transition 0: expected"),
-        ([{**episode(1, 1.0)[0], "masks": 0.5}], "mask 0.5"),
-        ([{**episode(2, 1.0)[0], "masks": 0.0}], "mask 0 with done False"),
-        ([{**episode(1, 1.0)[0], "rewards": math.nan}], "rewards: expected one finite number"),
-        ([{**episode(1, 1.0)[0], "actions": "left"}], "actions: expected numbers"),
-        ([{**episode(1, 1.0)[0], "actions": [[1.0], [1.0, 2.0]]}], "actions: expected numbers"),
-        ([{**episode(1, 1.0)[0], "rewards": [[1.0], 2.0]}], "rewards: expected numbers"),
-        ([{**episode(1, 1.0)[0], "observations": [[1.0], 2.0]}], "state: expected numbers"),
-        ([{**episode(1, 1.0)[0], "observations": {"state": "x"}}], "state: expected an array"),
+        ([{**transitions_of(1, 1.0)[0], "masks": 0.5}], "mask 0.5"),
+        ([{**transitions_of(2, 1.0)[0], "masks": 0.0}], "mask 0 with done False"),
+        (
+            [{**transitions_of(1, 1.0)[0], "rewards": math.nan}],
+            "rewards: expected one finite number",
+        ),
+        ([{**transitions_of(1, 1.0)[0], "actions": "left"}], "actions: expected numbers"),
+        (
+            [{**transitions_of(1, 1.0)[0], "actions": [[1.0], [1.0, 2.0]]}],
+            "actions: expected numbers",
+        ),
+        ([{**transitions_of(1, 1.0)[0], "rewards": [[1.0], 2.0]}], "rewards: expected numbers"),
+        ([{**transitions_of(1, 1.0)[0], "observations": [[1.0], 2.0]}], "state: expected numbers"),
+        (
+            [{**transitions_of(1, 1.0)[0], "observations": {"state": "x"}}],
+            "state: expected an array",
+        ),
     ],
 )
-def test_what_is_no_list_of_transitions_is_refused(tree: Any, part: str, tmp_path: Path) -> None:
+def test_invalid_transition_list_is_refused(tree: Any, part: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptData) as caught:
-        read_transitions(written(tmp_path, tree))
+        read_transitions(write_pickle(tmp_path, tree))
     assert part in str(caught.value)
 
 
-def test_a_map_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    asked = ImportMap.model_validate({"state": {"elbow": [{"at": 0}]}})
+def test_import_map_with_unknown_entry_is_refused(tmp_path: Path) -> None:
+    mapping = ImportMap.model_validate({"state": {"elbow": [{"at": 0}]}})
     with pytest.raises(BadInput, match="'elbow' is none of the task's: gripper, tcp_pose, wrist"):
-        imported(tmp_path, episode(1, 1.0), asked)
+        import_episodes(tmp_path, transitions_of(1, 1.0), mapping)
 
 
-def test_a_hostile_file_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_pickle_executes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "demos.pkl"
     path.write_bytes(b"\x80\x04cposix\nsystem\n\x8c\x0ctouch pwned!\x85R.")
     words = ["demos", "import", str(path), "--task", "reach", "--out", str(tmp_path / "out")]
@@ -196,20 +215,20 @@ def test_a_hostile_file_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_makes_a_recording_that_a_training_takes(
+def test_import_command_makes_recording_that_replay_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flat state of the task's own size is split in its order."""
-    items = episode(2, 1.0)
+    """A flat state of the task's own size is split in the order of the task's entries."""
+    items = transitions_of(2, 1.0)
     for item in items:
         for side in ("observations", "next_observations"):
             item[side] = {"state": np.arange(12.0)[None]}
-    path, out = written(tmp_path, items), tmp_path / "out"
+    path, out = write_pickle(tmp_path, items), tmp_path / "out"
     words = ["demos", "import", str(path), "--task", "reach", "--out", str(out)]
     full = ["--log.min_free_bytes=100000000000000000", "--out", str(tmp_path / "full")]
     assert cli.main([*words, *full]) == 2
     assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
     assert cli.main(words) == 0
     assert "1 demonstrations in" in capsys.readouterr().out
-    assert cli.main(words) == 2, "what is there is never written over"
+    assert cli.main(words) == 2, "an existing recording is never overwritten"
     assert cli.main(["replay", str(out)]) == 0

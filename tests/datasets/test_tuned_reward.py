@@ -18,14 +18,14 @@ UP_M = (-1.0, -1.0, 0.15)
 MODEL = Path("m.safetensors")
 
 
-def made(root: Path, **settings: Any) -> RunFolder:
+def make_run(root: Path, **settings: Any) -> RunFolder:
     run = RunFolder.create(root, resolve({"task": "pick_cube"}, settings), datetime.now())
     run.episodes("a").mkdir(parents=True)
     return run
 
 
-def recorded(root: Path, **settings: Any) -> RunFolder:
-    run = made(root, **settings)
+def make_recording(root: Path, **settings: Any) -> RunFolder:
+    run = make_run(root, **settings)
     write_session(run.path, RecordingSession(purpose="reward", wanted={"positives": 2}))
     return run
 
@@ -42,7 +42,7 @@ def recorded(root: Path, **settings: Any) -> RunFolder:
         ("", None),
     ],
 )
-def test_a_collection_is_trained_and_audited_as_a_training_of_its_task_or_stage_has_it(
+def test_audit_uses_reward_settings_tuned_for_task(
     tmp_path: Path, task: str, low_m: Vector | None
 ) -> None:
     assert tuned_reward([tmp_path], task).tool_low_m == low_m
@@ -50,8 +50,8 @@ def test_a_collection_is_trained_and_audited_as_a_training_of_its_task_or_stage_
     assert (audited.tool_low_m, audited.model) == (low_m, MODEL)
 
 
-def test_a_training_is_as_its_run_says(tmp_path: Path) -> None:
-    anywhere = made(tmp_path / "1", reward={"tool_low_m": None, "hold": [2, 3]})
+def test_run_settings_take_precedence_over_tuned_reward(tmp_path: Path) -> None:
+    anywhere = make_run(tmp_path / "1", reward={"tool_low_m": None, "hold": [2, 3]})
     found = tuned_reward([anywhere.episodes("a")], "pick_cube")
     assert (found.tool_low_m, found.hold) == (None, (2, 3))
     lower = {"task_config": {"lift_m": 0.05}}
@@ -60,15 +60,17 @@ def test_a_training_is_as_its_run_says(tmp_path: Path) -> None:
     assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1))
 
 
-def test_what_a_person_recorded_is_used_as_its_task_is_tuned(tmp_path: Path) -> None:
-    """The recording's own settings say nothing of a training."""
-    run = recorded(tmp_path / "1")
+def test_recording_uses_tuned_reward_unless_it_sets_its_own(tmp_path: Path) -> None:
+    """A recording's default settings do not override the tuned settings of the task."""
+    run = make_recording(tmp_path / "1")
     assert run.config.reward.tool_low_m is None
     assert reward_settings(MODEL, [run.episodes("a")], "pick_cube", {}).tool_low_m == UP_M
-    lower = recorded(tmp_path / "2", task_config={"lift_m": 0.05})
+    lower = make_recording(tmp_path / "2", task_config={"lift_m": 0.05})
     found = tuned_reward([lower.episodes("a")], "pick_cube")
-    assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1)), "of a variant it is the variant's"
-    own = recorded(tmp_path / "3", reward={"tool_low_m": (-1.0, -1.0, 0.3)})
+    assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1)), "settings follow the task variant"
+    own = make_recording(tmp_path / "3", reward={"tool_low_m": (-1.0, -1.0, 0.3)})
     assert tuned_reward([own.episodes("a")], "pick_cube").tool_low_m == (-1.0, -1.0, 0.3)
-    arm = recorded(tmp_path / "4", robot="franka", task_config={"lift_m": 0.05})
-    assert tuned_reward([arm.episodes("a")], "pick_cube").tool_low_m is None, "of no table"
+    arm = make_recording(tmp_path / "4", robot="franka", task_config={"lift_m": 0.05})
+    assert tuned_reward([arm.episodes("a")], "pick_cube").tool_low_m is None, (
+        "a real arm has no tuned height"
+    )

@@ -1,4 +1,4 @@
-"""Uploads to the Hugging Face Hub, whose addresses are served here."""
+"""Test uploads to a local stand-in for the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serl.errors import SerlError
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The addresses of the Hugging Face Hub that an upload uses, with tags like the Hub's."""
+    """Stand-in for the endpoints of the Hugging Face Hub that an upload uses, with its tags."""
 
     tags: ClassVar[list[str]] = []
     commits = 0
@@ -58,7 +58,7 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *args: object) -> None:
-        """Print nothing."""
+        """Suppress the request log."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_none")
 
 
-def test_a_second_upload_moves_the_tag(tmp_path: Path) -> None:
+def test_second_upload_moves_tag(tmp_path: Path) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     home = f"http://127.0.0.1:{server.server_address[1]}"
@@ -81,7 +81,7 @@ def test_a_second_upload_moves_the_tag(tmp_path: Path) -> None:
         server.server_close()
 
 
-def test_an_upload_that_fails_is_one_line(tmp_path: Path) -> None:
+def test_failed_upload_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "info.json").write_text("{}")
     with pytest.raises(SerlError, match=r"^lab/cubes: not uploaded: ") as caught:
         push(tmp_path, "lab/cubes", "v3.0", "http://127.0.0.1:9")
