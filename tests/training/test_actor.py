@@ -19,7 +19,7 @@ from serl.types import Action, End, Observation, Outcome
 from ..support.acting import ActorBench, snapshot
 
 
-def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
+def test_actor_numbers_episodes_and_starts_each_at_its_placement() -> None:
     stage = ActorBench()
     stage.run(3)
     assert [r.key.episode for r in stage.records if isinstance(r, End)] == [0, 1, 2]
@@ -31,7 +31,7 @@ def test_episodes_are_counted_and_start_where_they_are_placed() -> None:
         )
 
 
-def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
+def test_robot_silent_before_first_step_restarts_episode_under_the_same_number() -> None:
     stage, silences = ActorBench(), [2]
     observe = stage.robot.observe
 
@@ -45,14 +45,14 @@ def test_a_robot_that_is_silent_before_the_first_step_is_placed_anew() -> None:
     stage.site.starts = None
     stage.run(1)
     keys = [record.key for record in stage.records]
-    assert {key.episode for key in keys} == {0}, "an episode that never began has no number"
+    assert {key.episode for key in keys} == {0}, "an episode that never began uses up no number"
     silences[0] = 100
     with pytest.raises(Silent, match="no news"):
         stage.run(1)
 
 
 @pytest.mark.parametrize("index", [0, 5])
-def test_a_robot_that_is_silent_when_it_acts_ends_the_episode(index: int, tmp_path: Path) -> None:
+def test_robot_silence_during_act_ends_episode(index: int, tmp_path: Path) -> None:
     stage, acted = ActorBench(place=False), list[Action]()
     act = stage.robot.act
 
@@ -74,7 +74,7 @@ def test_a_robot_that_is_silent_when_it_acts_ends_the_episode(index: int, tmp_pa
     assert not last.action.any()
 
 
-def test_a_site_without_people_lets_the_simulation_restore_the_scene_and_raises_the_rest() -> None:
+def test_site_without_operator_restores_scene_in_simulation_and_raises_otherwise() -> None:
     site, robot, request = Site(), FakeRobot(), NeedsPerson("the cube fell")
     assert not site.is_stopping()
     assert not site.standby()
@@ -89,16 +89,16 @@ def test_a_site_without_people_lets_the_simulation_restore_the_scene_and_raises_
     assert robot.stop_reason == ""
 
 
-def test_stopping_ends_the_episode_and_the_actor() -> None:
+def test_stopping_ends_episode_and_actor() -> None:
     stage = ActorBench()
     stage.site.stopping = lambda: len(stage.steps) >= 40
     stage.run(9)
-    assert len(stage.steps) == 41  # the one under way is the last
+    assert len(stage.steps) == 41  # the step in progress is the last
     assert isinstance(stage.records[-1], End)
     assert stage.records[-1].reason == "interrupted"
 
 
-def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
+def test_stopped_robot_waits_before_episode_then_recovers() -> None:
     stage, held = ActorBench(place=False), [True, False]
 
     def standby() -> bool:
@@ -113,13 +113,13 @@ def test_a_held_robot_waits_before_its_episode_and_recovers() -> None:
     assert stage.robot.stop_reason == ""
 
 
-def struck(stage: ActorBench, for_s: float) -> None:
-    """Nothing places the stage's robot, and in its first episode it falls silent for so long."""
+def silence_robot(stage: ActorBench, for_s: float) -> None:
+    """Silence the bench's robot in its first episode for `for_s` seconds; place it only once."""
     observe, begins_s = stage.robot.observe, 0.45
 
     def fading() -> Observation:
         if begins_s < observe().stamps["robot"] < begins_s + for_s:
-            stage.robot.stop("no picture")  # as `read_robot` does, also between episodes
+            stage.robot.stop("no picture")  # `read_robot` does the same, also between episodes
             raise Silent("no picture")
         return observe()
 
@@ -128,18 +128,18 @@ def struck(stage: ActorBench, for_s: float) -> None:
 
 
 @pytest.mark.parametrize("silent_s", [0.1, 0.3])
-def test_a_simulated_robot_goes_on_once_its_readings_are_sound(silent_s: float) -> None:
+def test_simulated_robot_resumes_once_its_readings_are_valid(silent_s: float) -> None:
     stage = ActorBench(place=False)
-    struck(stage, silent_s)
+    silence_robot(stage, silent_s)
     stage.weights.publish(snapshot(1, 0.5))
     stage.run(3)
     ends = [record for record in stage.records if isinstance(record, End)]
     assert [end.text for end in ends] == ["no picture", "time limit", "time limit"]
     last = [step for step in stage.steps if step.key.episode == 1]
-    assert all(step.action.any() for step in last[:5]), "the robot is stopped still"
+    assert all(step.action.any() for step in last[:5]), "the robot is still stopped"
 
 
-def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
+def test_robot_stopped_by_fault_waits_for_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, hold, asked = ActorBench(place=False), StopLatch(tmp_path / "stopped"), list[str]()
@@ -168,7 +168,7 @@ def test_what_a_fault_stopped_waits_for_whoever_is_told_of_it(
     assert not stage.robot.stop_reason
 
 
-def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path) -> None:
+def test_operator_stop_raises_no_further_request(tmp_path: Path) -> None:
     stage, hold, asked = ActorBench(place=False), StopLatch(tmp_path / "stopped"), list[str]()
     stage.robot.reset(0)
     stage.robot.stop("stopped")
@@ -185,7 +185,7 @@ def test_a_person_who_stopped_the_robot_is_asked_for_nothing_else(tmp_path: Path
     assert not stage.robot.stop_reason
 
 
-def test_a_fault_in_an_approach_begins_no_episode_on_a_stopped_robot() -> None:
+def test_fault_during_approach_starts_no_episode_on_stopped_robot() -> None:
     stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.5))
     stage.actor._approach = lambda: stage.robot.stop("a fault")  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def test_a_fault_in_an_approach_begins_no_episode_on_a_stopped_robot() -> None:
     assert stage.steps[0].action.any()
 
 
-def test_who_is_stopped_while_held_moves_no_more() -> None:
+def test_actor_stopped_while_robot_is_held_runs_no_episode() -> None:
     stopping = False
 
     def standby() -> bool:

@@ -15,7 +15,7 @@ from serl.types import Action, ActionSource, End, Observation, Step
 from ..support.acting import Acting, ActorBench
 
 
-def test_a_reset_is_an_episode_of_a_script() -> None:
+def test_scripted_reset_is_recorded_as_an_episode() -> None:
     stage = ActorBench(place=False)
     stage.robot.reset(0)
     toward = stage.task.expert(stage.robot.truth, 0)
@@ -30,7 +30,7 @@ def test_a_reset_is_an_episode_of_a_script() -> None:
 
 
 def never_ready(stage: ActorBench) -> list[int]:
-    """Make every reset of the stage's task fail; counts how often one was asked for."""
+    """Make every reset of the bench's task fail; return a list with one entry per reset."""
     asked: list[int] = []
 
     def reset(reading: Observation) -> Policy:
@@ -41,7 +41,7 @@ def never_ready(stage: ActorBench) -> list[int]:
     return asked
 
 
-def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
+def test_robot_stops_for_operator_after_three_failed_resets() -> None:
     stage = ActorBench()
     never_ready(stage)
     request = "a person is needed: the reset failed 3 times"
@@ -56,11 +56,11 @@ def test_after_three_failed_resets_the_robot_holds_for_a_person() -> None:
 
 
 def ready_again(stage: ActorBench) -> None:
-    """A person has restored the scene."""
+    """Mark the scene as restored: the task needs no further reset."""
     stage.task.reset = lambda reading: None  # type: ignore[method-assign]
 
 
-def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
+def test_operator_is_asked_once_and_actor_continues() -> None:
     stage, asked = ActorBench(), []
     never_ready(stage)
 
@@ -76,7 +76,7 @@ def test_a_person_who_is_there_is_asked_once_and_it_goes_on() -> None:
     assert next(step.source for step in stage.steps if step.key.episode == 4) is ActionSource.POLICY
 
 
-def test_a_person_who_did_not_help_is_asked_again() -> None:
+def test_operator_is_asked_again_while_scene_is_not_restored() -> None:
     stage, asked = ActorBench(), list[str]()
 
     def reset(reading: Observation) -> Policy | None:
@@ -96,7 +96,7 @@ def test_a_person_who_did_not_help_is_asked_again() -> None:
     ]
 
 
-def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
+def test_scripted_reset_finishes_after_operator_help() -> None:
     stage, asked = ActorBench(), list[str]()
     toward = ZeroPolicy(stage.robot.action_spec)
     rest: list[Policy | None] = [toward, None]
@@ -115,10 +115,10 @@ def test_scripts_do_the_rest_of_what_a_person_has_left() -> None:
     assert not stage.robot.stop_reason
 
 
-def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() -> None:
+def test_robot_stays_stopped_until_operator_resumes() -> None:
     stage, waited = ActorBench(), list[str]()
     never_ready(stage)
-    paused: list[str] = []  # asked as on a real arm: at once, and what waits is `standby`
+    paused: list[str] = []  # as on a real arm, the request returns at once and `standby` waits
 
     def standby() -> bool:
         if not paused:
@@ -134,7 +134,7 @@ def test_a_robot_stays_stopped_until_the_person_who_was_asked_lets_it_go_on() ->
     assert not stage.robot.stop_reason
 
 
-def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
+def test_stop_during_operator_request_starts_no_episode() -> None:
     stage, asked = ActorBench(), list[str]()
     never_ready(stage)
     stage.site.person, stage.site.stopping = asked.append, lambda: bool(asked)
@@ -142,7 +142,7 @@ def test_who_stops_it_while_a_person_is_asked_begins_nothing() -> None:
     assert stage.robot.stop_reason == asked[0]
 
 
-def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
+def test_failed_joint_homing_is_logged_once_and_episodes_continue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, stops = ActorBench(), list[str]()
@@ -160,7 +160,7 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     monkeypatch.setattr(stage.robot, "stop", stopped)
     stage.run(4)
     assert len(moves) == 3
-    assert stops == ["the joint move took too long"] * 3, "nothing goes on moving them"
+    assert stops == ["the joint move took too long"] * 3, "the joint move is stopped each time"
     assert not stage.robot.stop_reason
     (said,) = [each.getMessage() for each in caplog.records]
     assert said.startswith("the joints did not get home (time limit, limit 2 s); episodes continue")
@@ -170,7 +170,7 @@ def test_a_failed_joint_move_is_said_once_and_the_episodes_go_on(
     assert len(policies) == 4
 
 
-def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
+def test_reset_that_needs_an_operator_is_not_attempted() -> None:
     stage = ActorBench()
 
     def reset(reading: Observation) -> Policy:
@@ -186,7 +186,7 @@ def test_a_scene_that_only_a_person_can_restore_is_not_tried() -> None:
     assert end.text == stage.robot.stop_reason == "a person is needed: it fell off the table"
 
 
-def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once() -> None:
+def test_reset_ends_and_asks_operator_once_when_task_needs_person() -> None:
     stage, calls = ActorBench(), []
 
     def reset(reading: Observation) -> Policy:
@@ -202,7 +202,7 @@ def test_a_reset_that_learns_that_none_helps_is_over_and_a_person_is_asked_once(
     assert ends == ["failure", "a person is needed: it fell off the table"]
 
 
-def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
+def test_simulation_places_only_the_allowed_number_of_episodes() -> None:
     stage = ActorBench()
     stage.starts.placements = 1
     placed: list[int] = []
@@ -218,7 +218,7 @@ def test_the_simulation_places_only_as_many_episodes_as_it_may() -> None:
     assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5
 
 
-def test_starts_are_repeatable_and_those_of_each_actor_purpose_and_person_are_others() -> None:
+def test_episode_starts_repeat_and_differ_by_actor_purpose_and_restore() -> None:
     robot = FakeRobot()
 
     def start(number: int, first: int = 0, actor: str = "a", final: bool = False) -> float:
@@ -236,7 +236,7 @@ def test_starts_are_repeatable_and_those_of_each_actor_purpose_and_person_are_ot
     assert len(set(others)) == 7
 
 
-def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
+def test_reset_steps_stay_script_steps_when_operator_drives() -> None:
     stage = ActorBench()
     stage.starts.placements = 1
     stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
@@ -248,7 +248,7 @@ def test_nothing_is_learned_from_a_reset_even_if_a_person_drives() -> None:
 
 
 class Teleoperator:
-    """A person who always drives, in one direction."""
+    """Operator input that always drives in one direction."""
 
     def __init__(self, action: Action) -> None:
         self._action, self.begun = action, 0
@@ -263,7 +263,7 @@ class Teleoperator:
         return ()
 
 
-def test_a_simulated_person_helps_in_no_reset() -> None:
+def test_simulated_operator_does_not_act_in_resets() -> None:
     stage = ActorBench()
     stage.starts.placements = 1
     stage.starts.placing = lambda episode: stage.robot._position.fill(0.0)
@@ -276,13 +276,13 @@ def test_a_simulated_person_helps_in_no_reset() -> None:
     assert not any(np.array_equal(step.action, [0.0, 1.0]) for step in first)
     second = [step for step in stage.steps if step.key.episode == 1]
     assert {step.source for step in second} == {ActionSource.HUMAN}
-    assert person.begun == 1, "of the reset it knows nothing"
+    assert person.begun == 1, "a reset does not begin the simulated operator's episode"
 
 
-def test_stopping_in_the_last_reset_asks_for_nobody() -> None:
+def test_stopping_in_last_reset_requests_no_operator() -> None:
     stage = ActorBench()
     never_ready(stage)
     stage.site.stopping = lambda: len(stage.steps) >= 45
     stage.run(1)
-    assert len(stage.steps) == 46  # the one under way is the last
+    assert len(stage.steps) == 46  # the step in progress is the last
     assert not stage.robot.stop_reason

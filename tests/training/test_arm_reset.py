@@ -1,4 +1,4 @@
-"""Resets of an arm between episodes, on an arm of a few lines whose controller sags."""
+"""Resets of an arm between episodes, tested on a minimal fake arm whose controller sags."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TASK: Any = SimpleNamespace(config=SimpleNamespace(rate_hz=10.0), reset=lambda r
 
 
 class Arm:
-    """An arm whose tool follows its target, less a sag, and whose hand may hold a part.
+    """Fake arm whose tool follows its target with a constant sag and whose gripper may hold a part.
 
     Attributes:
-        part: opening of the hand that is closed on the part; 0 without a part.
-        places: positions at which the hand opened or closed.
-        switched: modes of gains that were set.
+        part: gripper opening while closed on the part; 0 without a part.
+        places: positions at which the gripper opened or closed.
+        switched: gain modes that were set, in order.
     """
 
     modes: tuple[str, ...] = ("compliance", "precision")
@@ -93,7 +93,7 @@ def arm_reset(arm: Arm, keep_out: Sequence[Box] = (), **settings: Any) -> ArmRes
 
 
 def attempt(reset: ArmReset, arm: Arm, steps: int = 150) -> int:
-    """Run one attempt as an actor does; returns its steps."""
+    """Run one reset attempt as the actor does; return the number of steps."""
     script = reset(arm.observe())
     assert script is not None
     reset.prepare()
@@ -110,7 +110,7 @@ def away_mm(reset: ArmReset, arm: Arm) -> float:
     return 1e3 * math.dist(arm.tool.position, reset.start.position)
 
 
-def test_a_tool_that_is_low_turned_and_closed_opens_rises_and_returns_to_the_draw() -> None:
+def test_reset_opens_gripper_lifts_and_reaches_drawn_start() -> None:
     tipped = multiply(from_rotation_vector((0.3, -0.2, 0.5)), DOWN)
     arm = Arm(Pose((0.55, 0.15, 0.03), tipped), sag_m=0.006, part=0.3)
     reset = arm_reset(arm)
@@ -120,11 +120,11 @@ def test_a_tool_that_is_low_turned_and_closed_opens_rises_and_returns_to_the_dra
     assert math.hypot(*rotation_between(arm.tool.quaternion, reset.start.quaternion)) < 0.06
     ((closed, place),) = arm.places
     assert not closed
-    assert math.dist(place, (0.55, 0.15, 0.03)) < 0.01, "it lets go where it is"
+    assert math.dist(place, (0.55, 0.15, 0.03)) < 0.01, "the gripper opens before the tool moves"
     assert reset(arm.observe()) is None
 
 
-def test_starts_differ_and_lie_in_their_range_the_box_and_no_box_to_keep_out_of() -> None:
+def test_drawn_starts_stay_in_range_and_workspace_and_outside_keep_out_boxes() -> None:
     wall = Box(low_m=(0.40, -0.1, 0.0), high_m=(0.45, 0.1, 0.3))
     reset, starts = arm_reset(Arm(), [wall], range_m=0.05, yaw_rad=0.2), []
     for _ in range(50):
@@ -144,7 +144,7 @@ def test_starts_differ_and_lie_in_their_range_the_box_and_no_box_to_keep_out_of(
     )
 
 
-def test_it_is_lifted_before_it_moves_aside() -> None:
+def test_reset_lifts_tool_before_moving_sideways() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.03), DOWN))
     reset = arm_reset(arm, lift_m=0.1, range_m=0.0)
     reset.begin()
@@ -155,12 +155,12 @@ def test_it_is_lifted_before_it_moves_aside() -> None:
     assert arm.tool.position[2] > 0.12
 
 
-def test_a_hand_that_is_to_keep_its_part_and_has_none_asks_for_a_person() -> None:
+def test_reset_needs_person_when_gripper_lost_the_part_to_keep() -> None:
     arm = Arm(Pose((0.5, 0.1, 0.1), DOWN), part=0.4)
     reset = arm_reset(arm, gripper="keep")
     reset.begin()
     attempt(reset, arm)
-    assert not arm.places, "it keeps its part"
+    assert not arm.places, "the gripper keeps its part"
     assert reset(arm.observe()) is None
     for lost in (0.0, 1.0):
         arm.opening = lost
@@ -174,7 +174,7 @@ def test_a_hand_that_is_to_keep_its_part_and_has_none_asks_for_a_person() -> Non
     assert reset(arm.observe()) is None
 
 
-def test_a_part_that_slips_during_the_reset_ends_it_for_a_person() -> None:
+def test_part_slipping_during_reset_needs_person() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
     reset = arm_reset(arm, gripper="keep")
     reset.begin()
@@ -195,7 +195,7 @@ PATH = [
 ]
 
 
-def test_a_path_puts_the_part_back_and_then_goes_home() -> None:
+def test_path_reset_puts_part_back_then_goes_home() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
     reset = arm_reset(arm, kind="path", path=PATH)
     reset.begin()
@@ -207,7 +207,7 @@ def test_a_path_puts_the_part_back_and_then_goes_home() -> None:
     assert reset(arm.observe()) is None, "the part is not fetched again"
 
 
-def test_a_part_that_slips_on_its_path_is_asked_for_and_the_person_is_believed() -> None:
+def test_part_slipping_on_path_needs_person_until_confirmed() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
     reset = arm_reset(arm, kind="path", path=PATH)
     reset.begin()
@@ -217,7 +217,7 @@ def test_a_part_that_slips_on_its_path_is_asked_for_and_the_person_is_believed()
     for step in range(7):
         arm.part = 0.4 if step < 5 else 0.0
         arm.act(script(arm.observe()))
-    for _ in range(2):  # first by the task of the reset's episode, then by the actor
+    for _ in range(2):  # called first by the reset episode's task, then by the actor
         with pytest.raises(NeedsPerson, match="slipped out of the gripper while it was put back"):
             reset(arm.observe())
         reset.end(restore_gains=False)
@@ -226,7 +226,7 @@ def test_a_part_that_slips_on_its_path_is_asked_for_and_the_person_is_believed()
     assert reset(arm.observe()) is None
 
 
-def test_an_empty_hand_has_nothing_to_put_back_and_a_check_decides() -> None:
+def test_path_reset_with_empty_gripper_relies_on_check() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
     reset = arm_reset(arm, kind="path", path=PATH)
     reset.begin()
@@ -244,7 +244,7 @@ def test_an_empty_hand_has_nothing_to_put_back_and_a_check_decides() -> None:
         attempt(reset, arm)
 
 
-def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
+def test_reset_gains_apply_to_first_attempt_only() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
     arm.gains = "compliance"
     reset = arm_reset(arm)
@@ -253,7 +253,9 @@ def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
     assert arm.switched == ["precision", "compliance"]
     arm.tool = Pose((0.55, 0.15, 0.1), DOWN)
     attempt(reset, arm)
-    assert arm.switched == ["precision", "compliance"], "with its own gains it may rest elsewhere"
+    assert arm.switched == ["precision", "compliance"], (
+        "with the task's gains the arm may rest elsewhere"
+    )
     reset.begin()
     arm.tool = Pose((0.55, 0.15, 0.1), DOWN)
     reset.prepare()
@@ -261,7 +263,7 @@ def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
     assert arm.gains == "precision", "nothing changes gains while the arm is stopped"
     reset.end()
     assert arm.gains == "compliance"
-    arm.modes, arm.gains = (*Arm.modes, "reset"), None  # the task has a table of its own
+    arm.modes, arm.gains = (*Arm.modes, "reset"), None  # the task defines its own reset gains
     own = arm_reset(arm)
     own.begin()
     own.prepare()
@@ -271,7 +273,7 @@ def test_gains_are_those_of_the_reset_in_the_first_attempt_alone() -> None:
     unknown.prepare()
 
 
-def test_gains_that_cannot_be_set_keep_the_attempt_from_beginning() -> None:
+def test_attempt_does_not_start_when_gains_cannot_be_set() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN))
     arm.fails = True
     reset = arm_reset(arm)
@@ -280,7 +282,7 @@ def test_gains_that_cannot_be_set_keep_the_attempt_from_beginning() -> None:
         reset.prepare()
 
 
-def test_what_is_missing_of_a_start_is_said() -> None:
+def test_reset_reports_what_differs_from_start() -> None:
     arm = Arm(Pose((0.45, 0.0, 0.15), DOWN))
     reset = arm_reset(arm, range_m=0.0, yaw_rad=0.0)
     reset.begin()
@@ -305,6 +307,6 @@ def test_what_is_missing_of_a_start_is_said() -> None:
         ({"home": [0, 0, 0]}, "home"),
     ],
 )
-def test_settings_that_fit_no_reset_are_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_invalid_reset_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         ResetConfig.model_validate(settings)

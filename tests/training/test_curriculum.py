@@ -22,7 +22,7 @@ from ..support.acting import Acting, FakeSite, FakeStarts
 
 
 class Setting:
-    """Progress and training as a test sets them."""
+    """Curriculum whose task progress and trained share are set by the test."""
 
     def __init__(self, **config: float) -> None:
         self.progress = self.trained = 0.0
@@ -38,7 +38,7 @@ class Setting:
             self.curriculum.add(success)
 
 
-def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
+def test_curriculum_widens_starts_after_enough_recent_successes() -> None:
     world = Setting(start=0.2, window=4, success_rate=0.75)
     world.add(True, True, True)
     assert world.curriculum.share == 0.2, "too few"
@@ -55,14 +55,14 @@ def test_starts_widen_once_enough_of_the_last_episodes_succeeded() -> None:
     assert world.curriculum.share == 1.0
 
 
-def test_starts_widen_with_the_steps_at_the_latest() -> None:
+def test_curriculum_widens_starts_with_trained_share_at_latest() -> None:
     world = Setting(start=0.2, until=0.5)
     for trained, share in ((0.0, 0.2), (0.25, 0.6), (0.5, 1.0), (1.0, 1.0)):
         world.trained = trained
         assert world.curriculum.share == pytest.approx(share)
 
 
-def test_a_script_goes_the_share_that_is_not_left() -> None:
+def test_script_covers_task_up_to_remaining_share() -> None:
     world = Setting(start=0.5)
     world.progress = 0.1
     assert world.curriculum.script() is not None
@@ -71,26 +71,28 @@ def test_a_script_goes_the_share_that_is_not_left() -> None:
         assert world.curriculum.has_reached() is reached
 
 
-def test_a_whole_way_needs_no_script() -> None:
+def test_full_share_needs_no_script() -> None:
     world = Setting(start=0.2)
     world.trained = 0.7
     assert world.curriculum.script() is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"start": 0.0}, "curriculum.start: expected more than 0, got 0.0"),
         ({"begin": 0.5}, "curriculum.begin: unknown setting; known ones: start, step"),
     ],
 )
-def test_wrong_settings_are_one_line(settings: dict[str, float], said: str) -> None:
+def test_wrong_curriculum_settings_give_one_line_errors(
+    settings: dict[str, float], message: str
+) -> None:
     with pytest.raises(BadInput) as error:
         resolve({"curriculum": settings})
-    assert said in str(error.value) or said.split(";")[0] in str(error.value)
+    assert message in str(error.value) or message.split(";")[0] in str(error.value)
 
 
-def test_without_one_every_episode_begins_where_the_task_says() -> None:
+def test_curriculum_is_created_only_when_configured() -> None:
     config = resolve({"task": "reach"})
     task = make_task(config)
     robot = plugins.make_simulation(task)
@@ -104,7 +106,7 @@ def test_without_one_every_episode_begins_where_the_task_says() -> None:
 def drive(
     name: str, share: float, policy: Callable[[Any, Any], Policy]
 ) -> tuple[Any, list[Record]]:
-    """Two episodes with a curriculum, through the actor's own loop."""
+    """Run two curriculum episodes through the actor's loop; return the actor and its records."""
     config = resolve({"task": name, "curriculum": {"start": share, "window": 1}})
     task = make_task(config)
     robot: Any = plugins.make_simulation(task)
@@ -128,23 +130,23 @@ def drive(
 
 
 @pytest.mark.parametrize("name", ["pick_cube", "peg_insertion"])
-def test_a_script_comes_first_and_the_policy_has_less_to_do(name: str) -> None:
+def test_script_episode_precedes_shortened_policy_episode(name: str) -> None:
     actor, records = drive(name, 0.3, lambda task, robot: task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
     sources = [step.source for step in steps]
     by_policy = [s.key.episode for s in steps if s.source is ActionSource.POLICY]
     ends = {end.key.episode: end for end in records if isinstance(end, End)}
     assert sources[0] is ActionSource.SCRIPT
-    assert sorted(set(by_policy)) == [1, 3], "its episodes alternate with those of the script"
+    assert sorted(set(by_policy)) == [1, 3], "policy episodes alternate with script episodes"
     assert all(ends[episode].success for episode in range(4))
     assert by_policy.count(1) < 0.6 * sources[: sources.index(ActionSource.POLICY)].count(
         ActionSource.SCRIPT
     )
-    assert by_policy.count(3) > by_policy.count(1), "wider after a success"
+    assert by_policy.count(3) > by_policy.count(1), "the share grows after a success"
     assert actor.site.starts.curriculum.share > 0.3
 
 
-def test_who_fails_begins_as_near_again() -> None:
+def test_curriculum_share_stays_after_failure() -> None:
     actor, records = drive("reach", 0.3, lambda task, robot: ZeroPolicy(robot.action_spec))
     assert actor.site.starts.curriculum.share == 0.3
     ends = [end for end in records if isinstance(end, End)]

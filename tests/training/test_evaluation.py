@@ -40,7 +40,7 @@ def test_wilson_is_symmetric_and_holds_the_rate() -> None:
         assert (low, high) == pytest.approx((1 - mirrored_high, 1 - mirrored_low))
 
 
-def test_wilson_without_trials_knows_nothing() -> None:
+def test_wilson_interval_without_trials_is_zero_to_one() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
@@ -62,11 +62,11 @@ def test_starts_of_different_purposes_differ_for_equal_arguments() -> None:
     }
     for one, other in itertools.combinations(Purpose, 2):
         assert not seeds[one] & seeds[other]
-        assert max(seeds[one]) < min(seeds[other])  # ranges, not luck
+        assert max(seeds[one]) < min(seeds[other])  # the ranges are disjoint by construction
     assert all(len(of_purpose) == 3 * 2 * 300 for of_purpose in seeds.values())
 
 
-def test_seeds_survive_json_and_do_not_change_between_versions() -> None:
+def test_seeds_survive_json_and_stay_fixed_between_versions() -> None:
     seed = start_seed(Purpose.TRAINING, 7, "actor-0", 3)
     assert int(float(seed)) == seed < 2**53
     assert seed == 711606424756520

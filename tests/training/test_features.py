@@ -1,4 +1,4 @@
-"""Replay of features against replay of the images that they were made of."""
+"""Replay of encoded features, compared with replay of the same images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
 
 
 class Halves:
-    """An encoder that counts; half of each frame's first pixel."""
+    """Encoder that returns half of each frame's first pixel and counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -47,7 +47,9 @@ def check(features: Batch, images: Batch) -> None:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_features_are_those_of_the_frames_at_ends_takeovers_and_wrap_around(n_step: int) -> None:
+def test_cached_features_match_frames_at_episode_ends_takeovers_and_wrap_around(
+    n_step: int,
+) -> None:
     halves = Halves()
     encoded = Replay(SPEC, 17, GAMMA, n_step, encoder=halves.encoder, crop_px=2)
     plain = Replay(SPEC, 17, GAMMA, n_step)
@@ -57,7 +59,7 @@ def test_features_are_those_of_the_frames_at_ends_takeovers_and_wrap_around(n_st
         check(encoded.sample(64), plain.sample(64))
 
 
-def test_each_frame_is_encoded_once_and_not_when_it_comes() -> None:
+def test_each_frame_is_encoded_once_on_first_sample() -> None:
     halves = Halves()
     replay = fill(Replay(SPEC, 50, GAMMA, encoder=halves.encoder), plan(*[POLICY] * 9))
     assert halves.calls == 0
@@ -68,7 +70,7 @@ def test_each_frame_is_encoded_once_and_not_when_it_comes() -> None:
     assert halves.calls == 12
 
 
-def test_a_log_that_is_read_again_gives_equal_batches() -> None:
+def test_replay_rebuilt_from_records_gives_equal_batches() -> None:
     run = Replay(SPEC, 20, GAMMA, encoder=Halves().encoder, seed=1)
     for each in plans(9):
         fill(run, each)
@@ -83,7 +85,7 @@ def test_a_log_that_is_read_again_gives_equal_batches() -> None:
     assert np.array_equal(left.next_images["wrist"], right.next_images["wrist"])
 
 
-def test_not_too_many_images_wait() -> None:
+def test_feature_store_bounds_images_waiting_for_encoding() -> None:
     halves = Halves()
     store = FeatureStore(["wrist"], 1200, halves.encoder)
     for slot in range(1200):
@@ -93,5 +95,5 @@ def test_not_too_many_images_wait() -> None:
     assert taken[:, 0].tolist() == [1.5, 0.5 * (1199 % 250)]
 
 
-def test_bytes_of_features() -> None:
+def test_feature_bytes_counts_all_cameras() -> None:
     assert feature_bytes(["a", "b"], FrameEncoder((4, 4, 512), Halves())) == 2 << 14

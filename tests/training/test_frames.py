@@ -24,7 +24,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np
 def padded_crop(
     image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], most: int, dy: int, dx: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The definition: pad by repeating edges, then cut a window of the old size."""
+    """Pad by repeating the edges, then crop to the original size (reference implementation)."""
     padded = np.pad(image, ((most, most), (most, most), (0, 0)), mode="edge")
     top, left = most - dy, most - dx
     return padded[top : top + image.shape[0], left : left + image.shape[1]]
@@ -32,7 +32,7 @@ def padded_crop(
 
 @settings(deadline=None)
 @given(most=st.integers(0, 4), seed=st.integers(0, 100))
-def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> None:
+def test_random_shift_equals_random_crop_of_padded_image(most: int, seed: int) -> None:
     frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
     out = random_shift(frames, slots, most, np.random.default_rng(seed))
     every = [
@@ -48,7 +48,7 @@ def test_a_shift_is_a_random_crop_of_the_padded_image(most: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_store_shifts_as_a_copy_would(on_disk: bool, tmp_path: Path) -> None:
+def test_frame_store_shifts_like_random_shift(on_disk: bool, tmp_path: Path) -> None:
     frames, slots = noise(5, 9, 7, 3), np.array([4, 0, 4, 2])
     store = FrameStore({"front": CAMERAS["front"]}, 5, 4, tmp_path if on_disk else None)
     for slot, image in enumerate(frames):
@@ -57,8 +57,8 @@ def test_a_store_shifts_as_a_copy_would(on_disk: bool, tmp_path: Path) -> None:
     assert np.array_equal(taken, random_shift(frames, slots, 4, np.random.default_rng(3)))
 
 
-def test_shifts_are_those_that_are_drawn() -> None:
-    """Down by the first number, to the right by the second; runs can be repeated by them."""
+def test_random_shift_uses_the_drawn_offsets() -> None:
+    """Check that the first drawn number shifts down and the second right, so runs can repeat."""
     frames = noise(1, 9, 7, 3)
     out = random_shift(frames, np.zeros(40, np.int64), 3, np.random.default_rng(5))
     drawn = np.random.default_rng(5).integers(-3, 4, (40, 2)).tolist()
@@ -66,7 +66,7 @@ def test_shifts_are_those_that_are_drawn() -> None:
         assert np.array_equal(image, padded_crop(frames[0], 3, down, right))
 
 
-def test_each_sample_and_camera_is_shifted_by_itself() -> None:
+def test_each_sample_and_camera_gets_its_own_shift() -> None:
     frames = np.repeat(noise(1, 8, 8, 3), 2, 0)
     store = FrameStore({"a": CAMERAS["wrist"], "b": CAMERAS["wrist"]}, 2, shift_px=3)
     store.put(0, {"a": frames[0], "b": frames[1]})
@@ -79,7 +79,7 @@ def test_each_sample_and_camera_is_shifted_by_itself() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
+def test_frame_store_returns_stored_frames_unchanged(on_disk: bool, tmp_path: Path) -> None:
     store = FrameStore(CAMERAS, 6, 0, tmp_path / "replay" if on_disk else None)
     frames = [
         {name: noise(*c.shape, seed=slot) for name, c in CAMERAS.items()} for slot in range(6)
@@ -95,17 +95,17 @@ def test_frames_come_back_as_they_were(on_disk: bool, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("replay/*")), "the file has no name"
 
 
-def test_a_disk_that_is_too_small_is_one_clear_line(tmp_path: Path) -> None:
+def test_full_disk_gives_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(SerlError, match=r"replay: [\d,]+ bytes in .*replay: (No space|File too)"):
         FrameStore(CAMERAS, 1 << 50, 0, tmp_path / "replay")
 
 
-def test_bytes_of_a_frame() -> None:
+def test_frame_bytes_sums_cameras() -> None:
     assert frame_bytes(CAMERAS) == 9 * 7 * 3 + 8 * 8 * 3
     assert frame_bytes({}) == 0
 
 
-def test_frames_behind_each_other_are_shifted_alike() -> None:
+def test_stacked_frames_share_one_shift() -> None:
     frame = noise(1, 9, 7, 3)[0]
     store = FrameStore({"front": CAMERAS["front"]}, 2, shift_px=2)
     store.put(0, {"front": frame})
@@ -114,7 +114,7 @@ def test_frames_behind_each_other_are_shifted_alike() -> None:
     taken = store.take(pairs, np.random.default_rng(0))["front"]
     assert taken.shape == (30, 9, 7, 6)
     assert np.array_equal(taken[..., 3:], 255 - taken[..., :3])
-    assert len({image.tobytes() for image in taken}) > 10, "each row by itself"
+    assert len({image.tobytes() for image in taken}) > 10, "each row has its own shift"
     still = FrameStore({"front": CAMERAS["front"]}, 2)
     still.put(1, {"front": frame})
     taken = still.take(np.array([[0, 1]]), np.random.default_rng(0))["front"]

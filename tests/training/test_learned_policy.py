@@ -15,7 +15,7 @@ from serl.types import Action, Observation
 from ..support.acting import ActorBench, Constant, snapshot
 
 
-def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
+def test_policy_loads_new_weights_between_two_steps() -> None:
     stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.25))
 
@@ -34,7 +34,9 @@ def test_new_weights_are_taken_over_between_two_steps_of_an_episode() -> None:
 @pytest.mark.parametrize(
     ("share", "exploring"), [(1.0, [True] * 4), (0.0, [False] * 4), (0.5, [False, True] * 2)]
 )
-def test_a_share_of_the_episodes_explores(share: float, exploring: list[bool]) -> None:
+def test_policy_explores_in_configured_share_of_episodes(
+    share: float, exploring: list[bool]
+) -> None:
     class Exploring(Constant):
         def act(self, observation: Observation, explore: bool) -> Action:
             explored[-1].add(explore)
@@ -52,7 +54,7 @@ def test_a_share_of_the_episodes_explores(share: float, exploring: list[bool]) -
     assert explored == [{each} for each in exploring]
 
 
-def test_weights_that_do_not_fit_leave_the_old_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_weights_leave_previous_weights_active(caplog: pytest.LogCaptureFixture) -> None:
     stage = ActorBench()
     stage.weights.publish(snapshot(1, 0.25))
     assert stage.policy.refresh()
@@ -69,7 +71,7 @@ def test_weights_that_do_not_fit_leave_the_old_ones(caplog: pytest.LogCaptureFix
     assert stage.policy.version == 3
 
 
-def test_a_weights_file_is_read_when_it_was_replaced(tmp_path: Path) -> None:
+def test_weights_file_is_read_only_after_replacement(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     source = WeightsFile(path, "0123456789abcdef")
     assert source.latest(0) is None
@@ -82,7 +84,7 @@ def test_a_weights_file_is_read_when_it_was_replaced(tmp_path: Path) -> None:
     assert source.latest(5) is None  # not newer
 
 
-def test_a_damaged_weights_file_leaves_the_old_weights(tmp_path: Path) -> None:
+def test_damaged_weights_file_leaves_previous_weights_active(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     source = WeightsFile(path, "0123456789abcdef")
     policy = LearnedPolicy(Constant(), source)
@@ -97,7 +99,7 @@ def test_a_damaged_weights_file_leaves_the_old_weights(tmp_path: Path) -> None:
     assert policy.refresh()
 
 
-def test_a_damaged_weights_file_is_told_once(tmp_path: Path) -> None:
+def test_damaged_weights_file_raises_once(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     source = WeightsFile(path, "0123456789abcdef")
     replace(path, b"nonsense")
@@ -112,6 +114,6 @@ def replace(path: Path, data: bytes) -> None:
     scratch.replace(path)
 
 
-def test_a_fake_agent_is_an_agent() -> None:
+def test_fake_agent_implements_agent_protocol() -> None:
     agent: Agent = Constant()
     assert agent.actor_weights().keys() == {"action"}

@@ -10,7 +10,7 @@ from serl.types import ActionSource, End, Record, Step
 from ..support.desk import BATCH, UTD, Desk, Published, chosen_by, count_steps, episodes, states
 
 
-def test_there_is_one_update_for_each_online_step() -> None:
+def test_learner_makes_one_update_per_online_step() -> None:
     desk, sent = Desk(), list(episodes(4))
     desk.transport.send(sent)
     desk.run(10**6)
@@ -19,7 +19,7 @@ def test_there_is_one_update_for_each_online_step() -> None:
     assert desk.learner.progress.trained == {"a": count_steps(sent)}
 
 
-def test_steps_are_trained_on_in_the_order_of_arrival() -> None:
+def test_learner_trains_on_steps_in_order_of_arrival() -> None:
     desk = Desk(publish_every=1)
     a, b = list(episodes(1, "a")), list(episodes(1, "b"))
     desk.transport.send(a)
@@ -30,7 +30,7 @@ def test_steps_are_trained_on_in_the_order_of_arrival() -> None:
     assert seen[count_steps(a) + 3] == {"a": count_steps(a), "b": 3}
 
 
-def test_training_stops_at_the_steps_that_were_asked_for() -> None:
+def test_training_stops_at_requested_step() -> None:
     desk = Desk()
     desk.transport.send(list(episodes(4)))
     desk.run(37)
@@ -38,7 +38,7 @@ def test_training_stops_at_the_steps_that_were_asked_for() -> None:
     assert desk.saved[-1][0] == 37
 
 
-def test_steps_of_a_script_are_not_counted_and_steps_of_a_human_are() -> None:
+def test_learner_counts_human_steps_but_not_script_steps() -> None:
     desk = Desk()
     script, human = (
         list(episodes(2, "s", ActionSource.SCRIPT)),
@@ -51,7 +51,7 @@ def test_steps_of_a_script_are_not_counted_and_steps_of_a_human_are() -> None:
     assert [row.actor for _, row in desk.metrics.of(EpisodeRow)] == ["h"]
 
 
-def test_it_waits_for_enough_steps_then_catches_up() -> None:
+def test_learner_waits_for_minimum_steps_then_catches_up() -> None:
     desk = Desk(starts_at=50)
     first, rest = list(episodes(1)), list(episodes(3, first=1))
     desk.transport.send(first)
@@ -64,7 +64,7 @@ def test_it_waits_for_enough_steps_then_catches_up() -> None:
     assert desk.agent.updates == count_steps(first + rest)
 
 
-def test_an_update_sees_the_records_up_to_its_step_however_they_arrived() -> None:
+def test_update_batches_do_not_depend_on_record_chunking() -> None:
     sent = list(episodes(3))
     together, apart = Desk(), Desk()
     together.transport.send(sent)
@@ -78,7 +78,7 @@ def test_an_update_sees_the_records_up_to_its_step_however_they_arrived() -> Non
     assert states(together.agent.batches) == states(apart.agent.batches)
 
 
-def test_steps_from_before_the_start_are_trained_on_before_the_next_record_is_taken() -> None:
+def test_learner_trains_on_initial_steps_before_taking_next_record() -> None:
     desk = Desk(starts_at=20, publish_every=1)
     desk.transport.send(sent := list(episodes(3)))
     while desk.learner.progress.steps < 20:
@@ -89,7 +89,7 @@ def test_steps_from_before_the_start_are_trained_on_before_the_next_record_is_ta
     assert desk.learner.progress.steps == count_steps(sent)
 
 
-def test_records_are_accepted_when_they_are_received_and_not_all_at_once() -> None:
+def test_learner_accepts_records_in_bounded_chunks() -> None:
     class Endless(Published):
         def receive(self) -> Sequence[Record]:
             return next(batches)
@@ -102,10 +102,10 @@ def test_records_are_accepted_when_they_are_received_and_not_all_at_once() -> No
         taken = desk.learner.progress.taken.total()
         assert desk.accepted == sent[: len(desk.accepted)]
         assert taken <= len(desk.accepted) <= taken + 256 + 200
-    assert len(desk.accepted) > taken + 200  # more came while there was work
+    assert len(desk.accepted) > taken + 200  # more records arrived during training
 
 
-def test_a_step_without_a_successor_is_no_reason_to_spin() -> None:
+def test_learner_idles_while_step_has_no_successor() -> None:
     desk = Desk()
     desk.transport.send(list(episodes(1))[:1])
     assert desk.learner.step()
@@ -113,7 +113,7 @@ def test_a_step_without_a_successor_is_no_reason_to_spin() -> None:
     assert desk.agent.updates == 0
 
 
-def test_weights_are_published_at_the_start_then_every_so_many_steps_and_at_the_end() -> None:
+def test_weights_are_published_at_start_at_interval_and_at_end() -> None:
     desk = Desk(publish_every=10)
     desk.transport.send(list(episodes(4)))
     desk.run(35)
@@ -123,7 +123,7 @@ def test_weights_are_published_at_the_start_then_every_so_many_steps_and_at_the_
     assert [sum(snapshot.trained.values()) for snapshot in snapshots] == [0, 10, 20, 30, 35]
 
 
-def test_what_is_not_finite_is_never_published_or_saved() -> None:
+def test_weights_that_are_not_finite_are_neither_published_nor_saved() -> None:
     desk = Desk(publish_every=10)
     desk.agent.broken = True
     desk.transport.send(list(episodes(4)))
@@ -134,7 +134,7 @@ def test_what_is_not_finite_is_never_published_or_saved() -> None:
     assert not desk.saved
 
 
-def test_it_prepares_on_demonstrations_once() -> None:
+def test_learner_warms_up_on_demonstrations() -> None:
     desk = Desk(warm_up=7)
     for record in episodes(3, source=ActionSource.SCRIPT):
         desk.replay.add(record, prior=True)
@@ -145,7 +145,7 @@ def test_it_prepares_on_demonstrations_once() -> None:
     assert desk.learner.progress.steps == 0
 
 
-def test_the_warm_up_draws_the_share_of_demonstrations_that_training_draws() -> None:
+def test_warm_up_uses_training_share_of_demonstrations() -> None:
     desk = Desk(warm_up=2, prior_share=1.0)
     for record in episodes(2, source=ActionSource.SCRIPT):
         desk.replay.add(record, prior=True)
@@ -155,7 +155,7 @@ def test_the_warm_up_draws_the_share_of_demonstrations_that_training_draws() -> 
     assert all(batch.prior.all() for batch in desk.agent.batches)
 
 
-def test_an_episode_becomes_a_row() -> None:
+def test_each_episode_gives_one_metrics_row() -> None:
     desk = Desk()
     records = list(episodes(2))
     for index in (3, 4, 9):
@@ -173,7 +173,7 @@ def test_an_episode_becomes_a_row() -> None:
     assert (alone.human_steps, alone.interventions, alone.assisted) == (0, 0, False)
 
 
-def test_the_state_of_learning_becomes_a_row_every_so_often() -> None:
+def test_update_metrics_are_written_at_interval() -> None:
     desk = Desk(metrics_every=20)
     desk.transport.send(sent := list(episodes(4)))
     desk.run(50)
@@ -188,8 +188,8 @@ def test_the_state_of_learning_becomes_a_row_every_so_often() -> None:
 
 
 @pytest.mark.parametrize("starts_at", [0, 30])
-def test_batches_that_are_drawn_ahead_are_the_same(starts_at: int) -> None:
-    """Whether the next record is there when an update begins, or comes later."""
+def test_prefetched_batches_equal_direct_batches(starts_at: int) -> None:
+    """Check that the arrival time of the next record does not change a prefetched batch."""
     records = list(episodes(4))
     plain = Desk(starts_at=starts_at)
     plain.transport.send(records)
@@ -205,7 +205,7 @@ def test_batches_that_are_drawn_ahead_are_the_same(starts_at: int) -> None:
     ]
 
 
-def test_a_learner_that_draws_ahead_goes_on_exactly() -> None:
+def test_prefetching_learner_resumes_exactly() -> None:
     log = list(episodes(4))
     plain, whole, first = Desk(), Desk(prefetch=True), Desk(prefetch=True, checkpoint_every=40)
     for desk in (plain, whole, first):
@@ -215,7 +215,9 @@ def test_a_learner_that_draws_ahead_goes_on_exactly() -> None:
     first.run(50)
     first.saved.pop()
     _, _, info = first.saved[-1]
-    assert info["taken"] == [["a", 1, 41]], "an end among them, none of what was only stored"
+    assert info["taken"] == [["a", 1, 41]], (
+        "the end record counts, records that were only stored do not"
+    )
     second = Desk(log, prefetch=True)
     second.go_on_from(first)
     second.run(10**6)

@@ -1,4 +1,4 @@
-"""A learner that goes on from a checkpoint, or back to one."""
+"""Tests of a learner that resumes from a checkpoint or restores one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serl.types import ActionSource, Step
 from ..support.desk import Desk, count_steps, episodes, states
 
 
-def test_checkpoints_hold_what_the_log_does_not() -> None:
+def test_checkpoint_holds_state_that_log_does_not() -> None:
     desk = Desk(checkpoint_every=25)
     desk.transport.send(list(episodes(4)))
     desk.run(60)
@@ -23,20 +23,20 @@ def test_checkpoints_hold_what_the_log_does_not() -> None:
     _, arrays, info = desk.saved[1]
     assert arrays.keys() == {"agent", "actor", "replay"}
     assert info["trained"] == {"a": 50}
-    assert info["taken"] == [["a", 1, 51]]  # an end among them
+    assert info["taken"] == [["a", 1, 51]]  # including one end record
     assert info["version"] == 6  # at 0, 10, 20, ...
     desk.learner.checkpoint()
-    assert len(desk.saved) == 3  # nothing happened since
+    assert len(desk.saved) == 3  # no update since the last checkpoint
 
 
-def test_a_successor_goes_on_as_if_nothing_had_happened() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     log = list(episodes(4))
     whole, first = Desk(starts_at=30), Desk(starts_at=30, checkpoint_every=40)
     for desk in (whole, first):
         desk.transport.send(log)
     whole.run(10**6)
     first.run(50)
-    first.saved.pop()  # killed before the last one
+    first.saved.pop()  # killed before the last checkpoint
 
     second = Desk(log, starts_at=30)
     second.go_on_from(first)
@@ -52,11 +52,11 @@ def test_a_successor_goes_on_as_if_nothing_had_happened() -> None:
     assert [row.length for _, row in second.metrics.of(EpisodeRow)] == lengths[1:]
 
 
-def test_steps_that_were_taken_but_not_trained_on_are_trained_on_by_a_successor() -> None:
+def test_resumed_learner_trains_on_steps_taken_but_not_trained() -> None:
     log = list(episodes(4))
     first = Desk(starts_at=30, checkpoint_every=10)
     first.transport.send(log)
-    first.run(10)  # of 30 that were taken
+    first.run(10)  # of the 30 steps taken
     assert first.learner.progress.received == 30
     second = Desk(log, starts_at=30)
     second.go_on_from(first)
@@ -64,7 +64,7 @@ def test_steps_that_were_taken_but_not_trained_on_are_trained_on_by_a_successor(
     assert second.agent.updates == count_steps(log)
 
 
-def test_a_log_without_a_checkpoint_is_learned_from_anew() -> None:
+def test_log_without_checkpoint_is_trained_on_from_start() -> None:
     desk = Desk(log := list(episodes(2)))
     desk.transport.send(rest := list(episodes(1, first=2)))
     desk.run(10**6)
@@ -74,10 +74,10 @@ def test_a_log_without_a_checkpoint_is_learned_from_anew() -> None:
 
 
 @pytest.mark.parametrize(("version", "highest"), [(70, 2000), (MAX_VERSION, 100)])
-def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint(
+def test_weight_versions_exceed_those_of_predecessor_without_checkpoint(
     version: int, highest: int
 ) -> None:
-    """Beyond those that a learner can have published: a forged one changes nothing."""
+    """Check that a version no learner can have published is ignored as forged."""
     newer = [
         Step(**{name: getattr(r, name) for name in Step.__slots__} | {"policy_version": version})
         for r in episodes(1)
@@ -89,7 +89,7 @@ def test_versions_go_beyond_those_of_a_predecessor_that_left_no_checkpoint(
     assert lowest < desk.transport.snapshots[-1].version < highest
 
 
-def test_a_checkpoint_of_an_impossible_version_is_gone_on_from() -> None:
+def test_learner_resumes_from_checkpoint_with_impossible_version() -> None:
     first, second = Desk(checkpoint_every=10), Desk(log := list(episodes(2)))
     first.transport.send(log)
     first.run(10)
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_an_impossible_version_is_gone_on_from() -> None:
         first, second = second, Desk(log)
 
 
-def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:
+def test_checkpoint_with_other_demonstrations_is_refused() -> None:
     first, second = Desk(), Desk()
     for record in episodes(1, source=ActionSource.SCRIPT):
         first.replay.add(record, prior=True)
@@ -113,7 +113,7 @@ def test_other_demonstrations_than_the_checkpoints_are_refused() -> None:
         second.go_on_from(first)
 
 
-def test_an_episode_that_a_successor_joins_midway_has_its_whole_length() -> None:
+def test_episode_resumed_midway_is_counted_in_full() -> None:
     records = list(episodes(1))
     first = Desk()
     first.transport.send(records[:10])
@@ -124,10 +124,10 @@ def test_an_episode_that_a_successor_joins_midway_has_its_whole_length() -> None
     second.run(10**6)
     (row,) = (row for _, row in second.metrics.of(EpisodeRow))
     assert row.length == count_steps(records)
-    assert row.weight_age <= 5  # versions that were skipped do not count
+    assert row.weight_age <= 5  # skipped versions do not count
 
 
-def test_after_three_updates_that_were_not_finite_it_goes_back_to_what_was_saved() -> None:
+def test_learner_restores_checkpoint_after_three_updates_that_are_not_finite() -> None:
     desk = Desk(checkpoint_every=10)
     desk.transport.send(list(episodes(4)))
     desk.run(15)
@@ -137,7 +137,7 @@ def test_after_three_updates_that_were_not_finite_it_goes_back_to_what_was_saved
     assert desk.agent.updates == 16
     desk.agent.skipped = 3
     desk.learner.step()
-    assert desk.agent.updates == 16  # as at the end of the last run, which saved
+    assert desk.agent.updates == 16  # the checkpoint at the end of the last run
     (event,) = (row.text for _, row in desk.metrics.of(EventRow))
     assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
     desk.agent.skipped = 0
@@ -145,7 +145,7 @@ def test_after_three_updates_that_were_not_finite_it_goes_back_to_what_was_saved
     assert desk.agent.updates == 16 + 25 - 17
 
 
-def test_going_back_in_vain_ends_it() -> None:
+def test_learner_fails_when_restored_parameters_also_diverge() -> None:
     desk = Desk(checkpoint_every=10)
     desk.agent.skipped = 3
     desk.transport.send(list(episodes(1)))
@@ -171,6 +171,6 @@ def test_going_back_in_vain_ends_it() -> None:
         {"trained": {}, "version": "1", "taken": []},
     ],
 )
-def test_damaged_counters_are_refused(info: dict[str, Any]) -> None:
+def test_damaged_checkpoint_counters_are_refused(info: dict[str, Any]) -> None:
     with pytest.raises(CorruptData, match=r"checkpoint: .*expected"):
         restore_progress(info)

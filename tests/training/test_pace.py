@@ -21,11 +21,11 @@ def online_steps(count: int) -> list[Step]:
     return stage.steps[:count]
 
 
-def test_simulated_time_waits_for_a_learner_that_is_behind() -> None:
+def test_simulation_waits_while_learner_is_behind() -> None:
     pace, weights = paced(lead=3, patience_s=60.0, sent_before=100)
     asked = 0
 
-    def publish() -> bool:  # asked while waiting
+    def publish() -> bool:  # called while waiting
         nonlocal asked
         asked += 1
         if asked == 3:
@@ -42,7 +42,7 @@ def test_simulated_time_waits_for_a_learner_that_is_behind() -> None:
     assert asked == 4  # three steps ahead are allowed: no waiting
 
 
-def test_simulated_time_stands_still_while_the_learner_is_silent(
+def test_simulation_pauses_while_learner_is_silent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pace, _ = paced(lead=1, patience_s=1e-6, sent_before=9)
@@ -55,7 +55,7 @@ def test_simulated_time_stands_still_while_the_learner_is_silent(
     ]
 
 
-def test_simulated_time_waits_for_the_first_weights() -> None:
+def test_simulation_waits_for_first_weights() -> None:
     pace, weights = paced(lead=9, patience_s=60.0)
     turns = 0
 
@@ -71,7 +71,7 @@ def test_simulated_time_waits_for_the_first_weights() -> None:
     assert turns == 3
 
 
-def test_steps_of_a_script_are_no_lead() -> None:
+def test_script_steps_do_not_count_as_lead() -> None:
     pace, weights = paced(lead=1, patience_s=60.0)
     weights.publish(snapshot(1, 0.0, trained=0))
     pace()

@@ -54,7 +54,7 @@ def keys(received: object) -> list[object]:
     return [record.key for record in received]  # type: ignore[attr-defined]
 
 
-def test_records_that_come_again_are_left_out() -> None:
+def test_duplicate_records_are_dropped() -> None:
     end, sent = InProcess(), records()
     once = learner(end)
     end.send(sent[:10])
@@ -65,7 +65,7 @@ def test_records_that_come_again_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_new_learner_goes_on_where_the_last_one_was(known: bool) -> None:
+def test_new_learner_continues_after_last_received_record(known: bool) -> None:
     end, sent = InProcess(), records()
     places = {STREAM: place_after(sent[9])} if known else {}
     once = learner(end, {STREAM: 10}, places)
@@ -73,7 +73,7 @@ def test_a_new_learner_goes_on_where_the_last_one_was(known: bool) -> None:
     assert keys(once.receive()) == keys(sent[10:])
 
 
-def test_what_an_earlier_learner_left_in_the_transport_waits_for_what_was_lost() -> None:
+def test_records_after_a_gap_wait_for_missing_records() -> None:
     end, sent = InProcess(), records()
     once = learner(end)
     end.send(sent[5:9])
@@ -83,7 +83,7 @@ def test_what_an_earlier_learner_left_in_the_transport_waits_for_what_was_lost()
     assert once.counts["gap"] == 4
 
 
-def test_records_that_stay_missing_are_one_line() -> None:
+def test_missing_records_give_one_line_error_after_timeout() -> None:
     end, sent, clock = InProcess(), records(), Clock()
     once = learner(end, clock=clock)
     end.send(sent[5:6])
@@ -94,7 +94,7 @@ def test_records_that_stay_missing_are_one_line() -> None:
         once.receive()
 
 
-def test_an_actor_of_another_host_or_run_is_refused() -> None:
+def test_actor_of_other_host_or_run_is_refused() -> None:
     end, sent = InProcess(), records()
     end.send(sent[:1])
     with pytest.raises(SerlError, match="transport: it is not here"):

@@ -14,7 +14,7 @@ def filled() -> Replay:
     return fill(Replay(SPEC, 50, GAMMA, crop_px=1), plan(*[ActionSource.POLICY] * 20))
 
 
-def test_batches_and_states_are_those_without_a_thread() -> None:
+def test_prefetched_batches_and_states_equal_those_without_thread() -> None:
     replay, batches = filled(), Prefetch(filled(), 16, 0.5)
     for begun in (True, False, True, True):
         assert np.array_equal(batches.state()["generator"], replay.sampler_state()["generator"])
@@ -27,7 +27,7 @@ def test_batches_and_states_are_those_without_a_thread() -> None:
         assert np.array_equal(drawn.next_images["wrist"], expected.next_images["wrist"])
 
 
-def test_what_goes_wrong_in_the_thread_is_heard_of() -> None:
+def test_prefetch_raises_errors_of_its_thread() -> None:
     batches = Prefetch(Replay(SPEC, 50, GAMMA), 16, 0.5)
     batches.begin()
     with pytest.raises(BadInput, match="empty"):

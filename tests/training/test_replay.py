@@ -1,4 +1,4 @@
-"""Boundaries of transitions, strata and the ring, against a plain model."""
+"""Replay's transition boundaries, strata and ring buffer, compared with a plain model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
 @dataclass
 class Model:
-    """What replay should hold, by the names of frames."""
+    """Reference model of replay's contents; frames are identified by their number."""
 
     capacity: int
     prior: set[int] = field(default_factory=set)
@@ -130,7 +130,7 @@ ENDINGS = ["terminated", "truncated", "broken off", FAULT]
     n_step=st.integers(1, 4),
     restart=st.integers(0, 6),
 )
-def test_no_transition_crosses_an_episode(
+def test_no_transition_crosses_an_episode_boundary(
     demonstrations: list[tuple[list[ActionSource], str]],
     streams: tuple[list[tuple[list[ActionSource], str]], ...],
     turns: list[int],
@@ -138,7 +138,7 @@ def test_no_transition_crosses_an_episode(
     n_step: int,
     restart: int,
 ) -> None:
-    """Two actors interleave over a ring that wraps; one of them restarts with a new epoch."""
+    """Check boundaries with two interleaved actors, a wrapping ring and one actor restart."""
     names = iter(range(0, 100_000, 100))
     shown = [Plan(*each, next(names), number) for number, each in enumerate(demonstrations)]
     demos = [record for each in shown for record in each.records()]
@@ -169,12 +169,12 @@ def test_no_transition_crosses_an_episode(
 
 
 def by_name(batch: Batch) -> dict[int, int]:
-    """Row of each step in a batch large enough to hold all."""
+    """Map each step's name to its row in a batch that is large enough to hold all steps."""
     return {int(name): row for row, name in enumerate(batch.action[:, 0])}
 
 
 @pytest.mark.parametrize("terminates", [False, True])
-def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor(
+def test_last_step_before_takeover_time_limit_or_end_keeps_its_successor(
     terminates: bool,
 ) -> None:
     human, policy, script = ActionSource.HUMAN, ActionSource.POLICY, ActionSource.SCRIPT
@@ -195,7 +195,7 @@ def test_the_last_step_before_takeover_time_limit_and_end_has_its_true_successor
     assert discount == {name: 0.0 if name in final else GAMMA for name in rows}
 
 
-def test_a_return_of_several_steps_ends_where_a_takeover_begins_or_ends() -> None:
+def test_n_step_return_stops_at_takeover_boundaries() -> None:
     human, policy = ActionSource.HUMAN, ActionSource.POLICY
     replay = Replay(SPEC, 100, GAMMA, n_step=3)
     fill(replay, plan(policy, policy, human, human, policy, first=10))
@@ -213,7 +213,7 @@ def test_a_return_of_several_steps_ends_where_a_takeover_begins_or_ends() -> Non
     }
 
 
-def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() -> None:
+def test_replay_stores_zero_action_while_guard_held_arm() -> None:
     replay = Replay(SPEC, 100, GAMMA)
     first, held, end = plan(ActionSource.POLICY, ActionSource.POLICY, first=10).records()
     assert isinstance(held, Step)
@@ -222,7 +222,7 @@ def test_of_a_policy_whose_arm_was_held_it_is_learned_that_nothing_was_done() ->
     assert {float(action) for action in replay.sample(100).action[:, 0]} == {10.0, 0.0}
 
 
-def test_a_step_can_be_sampled_as_soon_as_its_successor_is_there() -> None:
+def test_step_can_be_sampled_once_its_successor_arrives() -> None:
     replay = Replay(SPEC, 100, GAMMA)
     sizes = []
     for record in plan(ActionSource.POLICY, ActionSource.POLICY, ActionSource.POLICY).records():
@@ -231,7 +231,7 @@ def test_a_step_can_be_sampled_as_soon_as_its_successor_is_there() -> None:
     assert sizes == [0, 1, 2, 3]
 
 
-def test_a_broken_stream_loses_one_step_and_counts_it() -> None:
+def test_interrupted_stream_drops_and_counts_one_step() -> None:
     policy = ActionSource.POLICY
     replay = fill(
         Replay(SPEC, 100, GAMMA),
@@ -242,16 +242,16 @@ def test_a_broken_stream_loses_one_step_and_counts_it() -> None:
     assert sorted(by_name(replay.sample(200))) == [0, 10, 11]
 
 
-def test_the_successor_of_a_gap_is_not_invented() -> None:
+def test_step_before_a_gap_gets_no_successor() -> None:
     records = list(plan(*[ActionSource.POLICY] * 4).records())
     replay = Replay(SPEC, 100, GAMMA)
-    for record in (*records[:2], *records[3:]):  # step 2 was lost on the way
+    for record in (*records[:2], *records[3:]):  # step 2 was lost in transport
         replay.add(record)
     assert sorted(by_name(replay.sample(200))) == [0, 3]
     assert replay.dropped == 1
 
 
-def test_counts() -> None:
+def test_replay_counts_demonstration_online_and_human_steps() -> None:
     human, policy, script = ActionSource.HUMAN, ActionSource.POLICY, ActionSource.SCRIPT
     replay = fill(Replay(SPEC, 8, GAMMA), plan(script, script, first=90), prior=True)
     fill(replay, *(plan(policy, human, script, first=10 * i, number=i) for i in range(5)))
@@ -262,16 +262,16 @@ def test_counts() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
-def test_equal_parts_of_a_batch_hold_equal_shares_of_the_strata(share: float) -> None:
+def test_equal_batch_slices_hold_equal_shares_of_strata(share: float) -> None:
     policy, human = ActionSource.POLICY, ActionSource.HUMAN
     replay = fill(Replay(SPEC, 4000, GAMMA), plan(human, human, first=5000), prior=True)
     fill(replay, plan(*[policy] * 2000, first=0), plan(human, first=3000, number=1))
     prior = replay.sample(256, share).prior.reshape(4, 64)
-    # Of the online steps, 1 in 2001 is a human's and therefore prior too.
+    # One online step in 2001 is a human step and therefore prior too.
     assert np.abs(prior.sum(1) - 64 * share).max() <= 3
 
 
-def test_the_strata_are_uniform_over_their_members() -> None:
+def test_strata_are_sampled_uniformly() -> None:
     policy, human = ActionSource.POLICY, ActionSource.HUMAN
     replay = fill(Replay(SPEC, 100, GAMMA, seed=1), plan(human, human, first=50), prior=True)
     fill(replay, plan(policy, human, policy, policy, first=0))
@@ -282,8 +282,8 @@ def test_the_strata_are_uniform_over_their_members() -> None:
     assert share == pytest.approx(expected | {1: of_prior + of_online}, abs=0.02)
 
 
-def test_demonstrations_stay_out_of_the_online_part_of_a_batch() -> None:
-    """They were 94 % of a batch after 100 online steps, when the rest came from all transitions."""
+def test_online_part_of_batch_contains_no_demonstrations() -> None:
+    """Check the online share; sampling it from all transitions once gave 94 % demonstrations."""
     shown, policy = [ActionSource.SCRIPT] * 780, [ActionSource.POLICY] * 60
     replay = fill(Replay(SPEC, 900, GAMMA), plan(*shown, first=1000), prior=True)
     for number in range(4):  # the ring wraps
@@ -293,7 +293,7 @@ def test_demonstrations_stay_out_of_the_online_part_of_a_batch() -> None:
     assert len(replay) == len(replay.states())
 
 
-def test_a_success_of_the_policy_alone_counts_as_a_demonstration_until_it_is_overwritten() -> None:
+def test_unassisted_policy_success_is_prior_until_overwritten() -> None:
     policy, human = ActionSource.POLICY, ActionSource.HUMAN
     replay = Replay(SPEC, 14, GAMMA, n_step=3, imitate_successes=True)
     fill(replay, plan(human, first=50), prior=True)
@@ -304,21 +304,23 @@ def test_a_success_of_the_policy_alone_counts_as_a_demonstration_until_it_is_ove
         return {int(name) for name in batch.action[batch.prior, 0]}
 
     assert prior() == {50, 1, 2}
-    assert {1, 2} <= {int(name) for name in replay.sample(400, 0.0).action[:, 0]}, "still online"
+    assert {1, 2} <= {int(name) for name in replay.sample(400, 0.0).action[:, 0]}, (
+        "prior successes stay in the online stratum"
+    )
     fill(replay, plan(policy, policy, first=10, number=1))
     fill(replay, plan(policy, human, ending="terminated", first=20, number=2))
-    assert prior() == {50, 1, 2, 21}, "neither failures nor successes with help"
+    assert prior() == {50, 1, 2, 21}, "failures and assisted successes are not prior"
     fill(replay, plan(*[policy] * 6, first=30, number=3))
     assert prior() == {50, 21}
     lost = list(plan(policy, human, policy, ending="terminated", first=40, number=4).records())
     for record in lost[:1] + lost[2:]:
         replay.add(record)
-    assert not prior() & {40, 42}, "a step is lost"
+    assert not prior() & {40, 42}, "an episode with a lost step is not prior"
     plain = fill(Replay(SPEC, 14, GAMMA), plan(policy, ending="terminated"))
     assert not plain.sample(8).prior.any()
 
 
-def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
+def test_empty_stratum_is_replaced_by_the_other() -> None:
     alone = fill(Replay(SPEC, 100, GAMMA), plan(ActionSource.POLICY))
     assert not alone.sample(8).prior.any()
     shown = fill(Replay(SPEC, 100, GAMMA), plan(ActionSource.SCRIPT), prior=True)
@@ -327,7 +329,7 @@ def test_while_a_stratum_is_empty_the_other_fills_the_batch() -> None:
         Replay(SPEC, 100, GAMMA).sample(1)
 
 
-def test_demonstrations_survive_the_ring_and_give_the_statistics() -> None:
+def test_demonstrations_survive_ring_overwrites_and_give_statistics() -> None:
     replay = fill(Replay(SPEC, 12, GAMMA), plan(*[ActionSource.SCRIPT] * 3, first=500), prior=True)
     for i in range(20):
         fill(replay, plan(ActionSource.POLICY, ActionSource.POLICY, first=10 * i, number=i))
@@ -337,7 +339,7 @@ def test_demonstrations_survive_the_ring_and_give_the_statistics() -> None:
     assert replay.prior_states()[:, 0].tolist() == [500, 501, 502]
 
 
-def test_demonstrations_must_come_first_and_fit() -> None:
+def test_demonstrations_must_precede_online_steps_and_fit_capacity() -> None:
     replay = fill(Replay(SPEC, 10, GAMMA), plan(ActionSource.POLICY))
     with pytest.raises(BadInput, match="before the first online step"):
         fill(replay, plan(ActionSource.HUMAN, number=1), prior=True)
@@ -348,7 +350,7 @@ def test_demonstrations_must_come_first_and_fit() -> None:
         fill(full, plan(ActionSource.POLICY))
 
 
-def test_equal_records_and_sampler_give_equal_batches() -> None:
+def test_equal_records_and_sampler_state_give_equal_batches() -> None:
     plans = [
         plan(ActionSource.POLICY, ActionSource.HUMAN, first=10 * i, number=i) for i in range(9)
     ]
@@ -366,7 +368,7 @@ def test_equal_records_and_sampler_give_equal_batches() -> None:
             rebuilt.load_sampler_state(wrong)
 
 
-def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:
+def test_transition_with_two_128_px_cameras_takes_less_than_100_kb() -> None:
     image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
     observation = ObservationSpec(
         state={"state": ArraySpec(shape=(20,))}, images={"front": image, "wrist": image}
@@ -380,7 +382,7 @@ def test_a_transition_of_two_cameras_of_128_px_takes_less_than_100_kb() -> None:
 
 
 def evaluated(given: dict[int, int], number: int = 0, start_s: float = 0.0) -> Iterator[Record]:
-    """Ten steps at 10 Hz, named from 10 * number on; a person evaluates at the given ones."""
+    """Yield ten steps at 10 Hz, named from 10 * number, with feedback at the given indices."""
     for record in Plan([ActionSource.POLICY] * 10, "truncated", 10 * number, number).records():
         index = record.key.index
         record = replace(record, monotonic_s=start_s + 0.1 * index)
@@ -391,14 +393,14 @@ def evaluated(given: dict[int, int], number: int = 0, start_s: float = 0.0) -> I
 
 
 def credits(replay: Replay) -> dict[int, list[float]]:
-    """The weight and the weighted sum of the evaluations of each step that has any, by name."""
+    """Return weight and weighted sum of the feedback of each step that has any, by name."""
     batch = replay.sample(500)
     assert batch.feedback is not None
     rows = zip(batch.action[:, 0].tolist(), batch.feedback.tolist(), strict=True)
     return {int(name): row for name, row in rows if row[0]}
 
 
-def test_an_evaluation_is_credited_to_the_steps_before_it_by_its_delay() -> None:
+def test_feedback_is_credited_to_earlier_steps_by_delay() -> None:
     replay = Replay(SPEC, 16, GAMMA, feedback_delay_s=(0.25, 0.55))
     for record in evaluated({6: 1, 8: -1}):
         replay.add(record)
@@ -416,7 +418,7 @@ def test_an_evaluation_is_credited_to_the_steps_before_it_by_its_delay() -> None
     for record in evaluated({0: 1, 3: 1}, number=1, start_s=1.1):
         replay.add(record)
     found = credits(replay)
-    assert set(found) == {6, 10, 11}, "of its own episode, and what the ring still holds"
+    assert set(found) == {6, 10, 11}, "feedback stays in its episode; step 6 is still in the ring"
     assert found[10] == pytest.approx([third, third], abs=1e-5)
     replay = Replay(SPEC, 16, GAMMA)
     for record in evaluated({6: 1}):

@@ -1,4 +1,4 @@
-"""What replay forgets, and what it does not take in."""
+"""Removal of discarded episodes and faulty steps from replay."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..support.plans import FAULT, GAMMA, SPEC, Plan, fill, plan
 
 
 def names(replay: Replay) -> set[int]:
-    """Of the frames from which transitions can be sampled."""
+    """Return the names of the frames from which transitions can be sampled."""
     if not len(replay):
         return set()
     return {int(name) for name in replay.states()[:, 0]}
 
 
-def test_what_a_person_discarded_is_forgotten() -> None:
+def test_discarded_episode_is_removed_from_replay() -> None:
     replay = Replay(SPEC, 100, GAMMA)
     policy, human = ActionSource.POLICY, ActionSource.HUMAN
     for each in (
@@ -37,8 +37,8 @@ def test_what_a_person_discarded_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4])
-def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(lost: int) -> None:
-    """And nothing of the one before it."""
+def test_discarded_episode_with_lost_record_is_removed_from_replay(lost: int) -> None:
+    """Check that the preceding episode stays complete."""
     replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3))
     records = list(
         plan(*[ActionSource.POLICY] * 5, number=1, first=10, ending="discarded").records()
@@ -48,8 +48,8 @@ def test_a_discarded_episode_of_which_a_record_was_lost_is_forgotten_as_well(los
     assert names(replay) == {0, 1, 2}
 
 
-def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
-    """Its last observation closes the episode once more; the action did not lead there."""
+def test_step_before_a_fault_is_dropped() -> None:
+    """Check that the observation repeated by a fault's end record is not used as a successor."""
     replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3, ending=FAULT))
     assert names(replay) == {0, 1}
     batch = replay.sample(100)
@@ -59,7 +59,7 @@ def test_what_a_fault_left_without_a_successor_is_not_learned_from() -> None:
     assert names(replay) == {0, 1, 10}
 
 
-def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
+def test_terminated_step_is_kept_even_if_end_reports_fault() -> None:
     ended = [
         replace(record, reason=EndReason.FAULT, fault="solved, as another program says")
         if isinstance(record, End)
@@ -72,8 +72,8 @@ def test_a_task_that_ended_needs_no_successor_whatever_the_end_says() -> None:
     assert names(replay) == {0}
 
 
-def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
-    """Another actor's steps come in between, and the ring has come over its beginning."""
+def test_discarding_an_episode_keeps_steps_of_other_episodes() -> None:
+    """Discard an episode interleaved with another actor's after the ring has wrapped."""
     replay = Replay(SPEC, 8, GAMMA)
     long = plan(*[ActionSource.POLICY] * 6, ending="discarded", first=0)
     other = Plan([ActionSource.POLICY] * 4, "truncated", first=100, actor="b")
@@ -90,8 +90,8 @@ def test_a_discarded_episode_takes_nothing_of_others_with_it() -> None:
     assert {50, 51, 52} <= names(replay)
 
 
-def test_the_steps_in_which_a_stuck_arm_stood_are_not_learned_from() -> None:
-    """It is led on in vain for two seconds before its guard says so; before that it moved."""
+def test_steps_without_motion_of_a_stuck_arm_are_dropped() -> None:
+    """Drop the two seconds without motion that precede the guard's stuck report."""
     replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 3))
     ends_s = 4.0 - 0.02
     reason = f"the guard holds the arm: {STUCK}"
@@ -102,12 +102,12 @@ def test_the_steps_in_which_a_stuck_arm_stood_are_not_learned_from() -> None:
     assert (replay.online, replay.dropped) == (3 + 39, 1)
 
 
-def test_another_fault_takes_no_more_than_the_last_step() -> None:
+def test_other_faults_drop_only_the_last_step() -> None:
     replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 5, ending=FAULT))
     assert names(replay) == {0, 1, 2, 3}
 
 
-def test_discarding_all_there_is_leaves_nothing() -> None:
+def test_discarding_the_only_episode_empties_replay() -> None:
     replay = Replay(SPEC, 8, GAMMA)
     for record in plan(ActionSource.POLICY, ending="discarded").records():
         replay.add(record)

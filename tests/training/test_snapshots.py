@@ -29,7 +29,7 @@ SNAPSHOT = Snapshot(
 DATA = encode_snapshot(SNAPSHOT, "abc")
 
 
-def test_a_snapshot_survives_exactly() -> None:
+def test_snapshot_round_trip_is_exact() -> None:
     decoded = decode_snapshot(DATA, "abc")
     assert (decoded.version, decoded.trained) == (SNAPSHOT.version, SNAPSHOT.trained)
     assert equal(decoded.weights, SNAPSHOT.weights)
@@ -38,11 +38,11 @@ def test_a_snapshot_survives_exactly() -> None:
     }
 
 
-def test_any_safetensors_reader_reads_it() -> None:
+def test_snapshot_can_be_read_by_safetensors() -> None:
     assert equal(safetensors.numpy.load(DATA), SNAPSHOT.weights)
 
 
-def test_a_snapshot_of_another_spec_is_refused_readably() -> None:
+def test_snapshot_of_another_spec_is_refused_with_both_digests() -> None:
     with pytest.raises(SpecMismatch, match=r"'abc'.*'def'"):
         decode_snapshot(DATA, "def")
 
@@ -55,7 +55,7 @@ def test_weights_that_are_not_finite_are_refused(value: float, kind: type) -> No
         decode_snapshot(data, "abc")
 
 
-def test_a_type_that_is_not_allowed_is_refused_on_both_sides() -> None:
+def test_unsupported_dtype_is_refused_by_encoder_and_decoder() -> None:
     with pytest.raises(BadInput, match="C64"):
         encode_snapshot(Snapshot(1, {}, {"w": np.zeros(2, np.complex64)}), "abc")
     with pytest.raises(CorruptData, match="C64"):
@@ -69,7 +69,7 @@ def test_too_many_tensors_are_refused() -> None:
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The encoded snapshot with a change in its header."""
+    """Return the encoded snapshot with a changed header."""
     (length,) = struct.unpack_from("<Q", DATA)
     header = json.loads(DATA[8 : 8 + length])
     change(header)
@@ -97,7 +97,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda h: h.update(a=1), "type None"),
     ],
 )
-def test_a_wrong_header_is_refused(
+def test_wrong_snapshot_header_is_refused(
     change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     decode_snapshot(edited(lambda header: None), "abc")
@@ -106,7 +106,7 @@ def test_a_wrong_header_is_refused(
     assert "\n" not in str(refusal.value)
 
 
-def test_versions_beyond_those_of_any_learner_are_refused() -> None:
+def test_snapshot_version_above_maximum_is_refused() -> None:
     highest = encode_snapshot(Snapshot(MAX_VERSION, {}, {}), "abc")
     assert decode_snapshot(highest, "abc").version == MAX_VERSION
     for version in (MAX_VERSION + 1, 10**15, 10**19):
@@ -114,13 +114,13 @@ def test_versions_beyond_those_of_any_learner_are_refused() -> None:
             decode_snapshot(encode_snapshot(Snapshot(version, {}, {}), "abc"), "abc")
 
 
-def test_cut_or_continued_bytes_are_refused() -> None:
+def test_truncated_or_extended_snapshot_is_refused() -> None:
     for data in (*(DATA[:cut] for cut in range(len(DATA))), DATA + b"\0"):
         with pytest.raises(CorruptData):
             decode_snapshot(data, "abc")
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     for place in range(len(DATA)):
         for bit in range(8):
             flipped = bytearray(DATA)
@@ -129,7 +129,7 @@ def test_every_flipped_bit_is_noticed() -> None:
                 decode_snapshot(bytes(flipped), "abc")
 
 
-def test_sizes_are_bounded_before_anything_is_allocated() -> None:
+def test_decoder_checks_sizes_before_allocating() -> None:
     nested = b"[" * 100_000
     tracemalloc.start()
     for data in (struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", len(nested)) + nested):

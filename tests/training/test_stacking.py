@@ -1,4 +1,4 @@
-"""What a policy sees of the last frames, and that replay learns from the same."""
+"""Frame stacking: policy and replay see the same stacks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..support.plans import SPEC, Plan, frame
 
 
 def names(stack: NDArray[np.uint8]) -> list[int]:
-    """Which frames lie behind each other."""
+    """Return the names of the stacked frames, oldest first."""
     return [int(name) for name in stack[0, 0, ::3]]
 
 
 def shown(plan: Plan, frames: int) -> dict[int, list[int]]:
-    """What a policy sees in an episode, by the name of the newest frame."""
+    """Map each newest frame's name to the stack the policy sees in the episode."""
     stack, seen = FrameStack(frames), {}
     stack.begin()
     for record in plan.records():
@@ -28,14 +28,14 @@ def shown(plan: Plan, frames: int) -> dict[int, list[int]]:
     return seen
 
 
-def test_one_frame_changes_nothing() -> None:
+def test_stack_of_one_frame_returns_observation_unchanged() -> None:
     observation = frame(3)
     assert FrameStack(1)(observation) is observation
     blind = Observation(observation.state)
     assert FrameStack(3)(blind) is blind
 
 
-def test_an_episode_begins_as_if_its_first_frame_had_always_been_there() -> None:
+def test_episode_start_repeats_its_first_frame() -> None:
     stack = FrameStack(3)
     seen = [names(stack(frame(name)).images["wrist"]) for name in (1, 2, 3, 4)]
     assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
@@ -46,7 +46,7 @@ def test_an_episode_begins_as_if_its_first_frame_had_always_been_there() -> None
 @pytest.mark.parametrize("frames", [1, 2, 4])
 @pytest.mark.parametrize(("capacity", "whole"), [(15, 10), (60, 50)])
 def test_replay_samples_what_the_policy_saw(frames: int, capacity: int, whole: int) -> None:
-    """Over the ends of episodes, takeovers, actors that interleave, and more than one ring."""
+    """Check stacks across episode ends, takeovers, interleaved actors and a wrapped ring."""
     replay, seen = Replay(SPEC, capacity, 0.5, stacked=frames), dict[int, list[int]]()
     acting = [
         ActionSource.POLICY,
@@ -70,10 +70,10 @@ def test_replay_samples_what_the_policy_saw(frames: int, capacity: int, whole: i
         assert names(after) == seen[int(newest) + 1]
     kept = {int(name) for name in batch.state[:, 0]}
     newest = sorted(name for name in seen if name + 1 in seen)[-whole:]
-    assert kept >= set(newest), "only what lost a frame is forgotten"
+    assert kept >= set(newest), "only transitions that lost a frame are removed"
 
 
-def test_demonstrations_are_stacked_and_a_gap_begins_anew() -> None:
+def test_demonstrations_are_stacked_and_a_gap_restarts_the_stack() -> None:
     replay = Replay(SPEC, 20, 0.5, stacked=2)
     records = list(Plan([ActionSource.SCRIPT] * 4, "terminated").records())
     for record in (records[0], records[1], records[3], records[4]):

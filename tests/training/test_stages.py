@@ -30,7 +30,7 @@ RING = {"a": Stage(then="b"), "b": Stage(then="c", tries=2), "c": Stage(then="a"
 
 
 class Scripted:
-    """An actor whose episodes succeed (1) or fail (0) as written down; then it stops."""
+    """Actor whose episodes succeed (1) or fail (0) in a scripted order, then stop."""
 
     def __init__(self, outcomes: str) -> None:
         self._outcomes: Iterator[str] = iter(outcomes)
@@ -45,18 +45,18 @@ def turns(stages: Mapping[str, Stage], **outcomes: str) -> str:
     return "".join(stage for stage, _ in take_turns(actors, stages))
 
 
-def test_success_hands_over_and_who_fails_tries_again() -> None:
+def test_stage_hands_over_after_success_and_repeats_after_failure() -> None:
     assert turns(RING, a="1", b="1", c="1") == "abc"
     assert turns(RING, a="0011", b="1", c="1") == "aaabca"
 
 
-def test_who_fails_too_often_hands_over_all_the_same() -> None:
+def test_stage_hands_over_after_its_last_failed_try() -> None:
     assert turns(RING, a="0001", b="00", c="0") == "aaabbca"
     assert turns(RING, a="0010001", b="1", c="1") == "aaabcaaa"
 
 
-def test_a_failure_may_lead_elsewhere_than_a_success() -> None:
-    """Reach for it, take it, bring it; who loses it goes to fetch it."""
+def test_failed_stage_can_lead_to_another_stage_than_success() -> None:
+    """Check a graph of take, bring and fetch in which failures lead to fetch."""
     graph = {
         "take": Stage(then="bring", tries=2, otherwise="fetch"),
         "bring": Stage(then="take", tries=1, otherwise="fetch"),
@@ -69,28 +69,30 @@ def test_a_failure_may_lead_elsewhere_than_a_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "message"),
     [
         ({"a": {"then": "a", "otherwise": "x"}}, "stages.a.otherwise: 'x' is none of a"),
         ({"a": {"then": "a"}, "b": {"then": "a"}}, "stages.b: no other stage leads to it from a"),
     ],
 )
-def test_a_graph_has_no_loose_ends(stages: dict[str, Any], said: str) -> None:
+def test_stage_graph_with_unknown_or_unreachable_stage_is_refused(
+    stages: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BadInput) as error:
         resolve({"stages": stages})
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
-def test_a_branch_of_failures_is_part_of_the_graph() -> None:
+def test_stage_reached_only_by_failure_is_part_of_graph() -> None:
     stages = {"a": {"then": "a", "otherwise": "b"}, "b": {"then": "a"}}
     assert list(stage_configs(resolve({"stages": stages}))) == ["a", "b"]
 
 
-def test_one_task_alone_has_no_turns() -> None:
+def test_single_task_takes_no_turns() -> None:
     assert turns({}, a="0110") == "aaaa"
 
 
-def test_each_stage_has_a_run_of_its_own_with_its_own_settings(tmp_path: Path) -> None:
+def test_each_stage_has_its_own_run_folder_and_settings(tmp_path: Path) -> None:
     second = {"then": "near", "config": {"task_config": {"reach_m": 0.1}, "steps": 7}}
     stages = {"near": {"then": "far"}, "far": second}
     config = resolve({"task": "reach", "seed": 3, "stages": stages, "agent": {"utd": 2}})
@@ -105,11 +107,13 @@ def test_each_stage_has_a_run_of_its_own_with_its_own_settings(tmp_path: Path) -
     assert stage_configs(config)["far"] == parts["far"].config
 
 
-def test_each_direction_keeps_which_file_its_own_reward_is(
+def test_each_direction_records_its_own_reward_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(settings, "make_rewarded_task", make_task)  # these files are no models
+    monkeypatch.setattr(
+        settings, "make_rewarded_task", make_task
+    )  # these files are not real models
     asked = {}
     for name in ("forward", "backward"):
         Path(f"{name}.safetensors").write_text(name)
@@ -123,8 +127,8 @@ def test_each_direction_keeps_which_file_its_own_reward_is(
         assert part.config.task_config["direction"] == name
 
 
-def judges(tmp_path: Path, **models: str) -> dict[str, Any]:
-    """Settings with a camera for judges alone, and a model of each direction of its own."""
+def classifier_settings(tmp_path: Path, **models: str) -> dict[str, Any]:
+    """Return settings with a private classifier camera and one model per direction."""
     for way in models:
         card = Card(task=f"bin_relocation_{way}", renderers=("ray",), views={"judge": JUDGE})
         fresh = Classifier.create(card, torch.Generator().manual_seed(0))
@@ -138,24 +142,24 @@ def judges(tmp_path: Path, **models: str) -> dict[str, Any]:
     return {"task_config": {"private_views": {"judge": JUDGE.model_dump()}}, "stages": stages}
 
 
-def test_policies_of_the_state_are_judged_by_a_camera_each_by_its_own_model(
+def test_state_policies_are_rewarded_by_their_own_camera_classifier(
     tmp_path: Path,
 ) -> None:
-    asked = judges(tmp_path, forward="forward", backward="backward")
+    asked = classifier_settings(tmp_path, forward="forward", backward="backward")
     config = settings.run_settings("bin_relocation", {}, asked)
     for stage in stage_configs(config).values():
         seen = make_spec(make_task(stage)).observation
         logged = make_spec(make_rewarded_task(stage)).observation
         assert seen.state
-        assert not seen.images, "no policy sees the judge's camera"
+        assert not seen.images, "no policy sees the classifier's camera"
         assert list(logged.images) == ["judge"]
-        assert stage.reward.tool_low_m == (-1.0, -1.0, 0.09), "no picture tells that it is up"
+        assert stage.reward.tool_low_m == (-1.0, -1.0, 0.09), "no image shows that the tool is up"
 
 
-def test_the_judge_of_the_other_direction_is_refused(tmp_path: Path) -> None:
-    asked = judges(tmp_path, forward="backward", backward="forward")
-    said = "trained for bin_relocation_backward, not for bin_relocation_forward"
-    with pytest.raises(BadInput, match=said):
+def test_classifier_of_the_other_direction_is_refused(tmp_path: Path) -> None:
+    asked = classifier_settings(tmp_path, forward="backward", backward="forward")
+    message = "trained for bin_relocation_backward, not for bin_relocation_forward"
+    with pytest.raises(BadInput, match=message):
         settings.run_settings("bin_relocation", {}, asked)
 
 
@@ -163,7 +167,7 @@ AGENT = {"hidden": [8], "threads": 1, "device": "cpu"}
 
 
 def saved_run(root: Path, task: str, **task_config: Any) -> RunFolder:
-    """A run with a checkpoint and a demonstration."""
+    """Create a run with a checkpoint and a demonstration."""
     asked = {"task_config": task_config, "demos": 0, "agent": AGENT, "stages": None}
     config = settings.run_settings(task, {}, asked)
     run, spec = RunFolder.create(root, config, datetime.now()), make_spec(make_task(config))
@@ -176,7 +180,7 @@ def saved_run(root: Path, task: str, **task_config: Any) -> RunFolder:
     return run
 
 
-def test_paths_of_a_stage_are_found_from_anywhere(
+def test_stage_paths_resolve_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved_run(tmp_path / "before", "bin_relocation", direction="backward").path.rename(
@@ -196,14 +200,14 @@ def test_paths_of_a_stage_are_found_from_anywhere(
     assert (forward.init_from.run, forward.demo_paths) == (None, ())
 
 
-def test_what_a_stage_starts_with_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+def test_stage_init_from_is_checked_before_anything_is_written(tmp_path: Path) -> None:
     other = saved_run(tmp_path / "before", "reach")
     asked = {"stages": {"forward": {"config": {"init_from": str(other.path)}}}}
     with pytest.raises(BadInput, match="cannot start from its actor: its spec != this task's"):
         settings.run_settings("bin_relocation", {}, asked)
 
 
-def test_of_a_run_with_stages_those_are_named_that_can_be_started_from(tmp_path: Path) -> None:
+def test_init_from_a_run_with_stages_lists_its_stages(tmp_path: Path) -> None:
     run = RunFolder.create(
         tmp_path, settings.run_settings("bin_relocation", {}, {}), datetime.now()
     )
@@ -211,7 +215,7 @@ def test_of_a_run_with_stages_those_are_named_that_can_be_started_from(tmp_path:
         settings.run_settings("bin_relocation", {}, {"stages": None, "init_from": str(run.path)})
 
 
-def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
+def test_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
     assert run.parts() == {"": run}
 
@@ -228,21 +232,21 @@ def test_a_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_stages_that_cannot_be_are_refused(stages: dict[str, Any], complaint: str) -> None:
+def test_invalid_stages_are_refused(stages: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         resolve({"stages": stages})
 
 
-def test_settings_of_a_stage_are_checked_before_anything_is_written() -> None:
+def test_stage_settings_are_checked_before_anything_is_written() -> None:
     with pytest.raises(BadInput, match="stepz: unknown setting"):
         stage_configs(resolve({"stages": {"a": {"then": "a", "config": {"stepz": 3}}}}))
 
 
-def test_a_task_may_bring_stages_that_can_be_left_out() -> None:
+def test_stages_of_a_task_can_be_disabled() -> None:
     assert resolve({"stages": {"a": {"then": "a"}}}, {"stages": None}).stages is None
 
 
-def test_a_learner_by_itself_takes_no_stages(
+def test_standalone_learner_refuses_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ WITH_IMAGES = ObservationSpec(state=SPEC.state, images={"front": IMAGE})
 
 
 def records(episode: int, steps: int, success: bool) -> list[Record]:
-    """Of an episode, whose observations hold 10 times its number, and the step."""
+    """Return an episode's records; each observation holds 10 * episode + step."""
 
     def seen(index: int) -> Observation:
         value = 10 * episode + index
@@ -57,23 +57,23 @@ def kept(spec: ObservationSpec, count: int = 3) -> Successes:
     return last.successes()
 
 
-def test_the_last_observations_of_successes_are_kept_and_of_no_others() -> None:
+def test_only_last_observations_of_successful_episodes_are_kept() -> None:
     assert kept(SPEC).state.ravel().tolist() == [4, 5, 6, 20, 21]
     assert kept(SPEC, 1).state.ravel().tolist() == [6, 21]
 
 
-def test_images_are_kept_where_the_policy_sees_any() -> None:
+def test_success_images_are_kept_for_image_policies() -> None:
     found = kept(WITH_IMAGES)
     assert len(found) == 5
     assert found.images["front"][:, 0, 0, 0].tolist() == [4, 5, 6, 20, 21]
 
 
 @pytest.mark.parametrize("spec", [SPEC, WITH_IMAGES])
-def test_there_may_be_none(spec: ObservationSpec) -> None:
+def test_successes_may_be_empty(spec: ObservationSpec) -> None:
     assert len(LastFrames(spec, 3).successes()) == 0
 
 
-def test_labelled_images_are_of_no_use_to_who_sees_none() -> None:
+def test_labelled_images_are_refused_for_state_policies() -> None:
     found = kept(SPEC)
     assert with_labelled(found, (), {}) is found
     with pytest.raises(BadInput, match=r"vice\.positives: are images, and the policy sees none"):
@@ -84,7 +84,7 @@ SIGHT = {"front": View(camera="front", width=8, height=8)}
 
 
 def collection(folder: Path, labels: list[int]) -> Path:
-    """Episodes whose observations hold 10 times their number, and the step; one is labelled."""
+    """Write two episodes with observations 10 * episode + step; label the second one."""
     spec = Spec(
         task="test",
         observation=WITH_IMAGES,
@@ -105,7 +105,7 @@ def brightness(found: Successes) -> list[int]:
     return images
 
 
-def test_the_highest_label_of_each_collection_is_a_success(tmp_path: Path) -> None:
+def test_highest_label_of_each_collection_counts_as_success(tmp_path: Path) -> None:
     found = kept(WITH_IMAGES, 1)
     binary = collection(tmp_path / "binary", [0, 1, 1])
     staged = collection(tmp_path / "staged", [0, 1, 1, 2])
@@ -116,7 +116,7 @@ def test_the_highest_label_of_each_collection_is_a_success(tmp_path: Path) -> No
     assert both.state.shape == (5, 0)
 
 
-def test_a_collection_without_a_success_is_refused_by_name(tmp_path: Path) -> None:
+def test_collection_without_success_is_refused_by_name(tmp_path: Path) -> None:
     good, bad = collection(tmp_path / "good", [0, 1]), collection(tmp_path / "bad", [0, 0])
     line = r"vice\.positives: .*bad: none of its 2 labelled steps is a success \(serl reward label"
     with pytest.raises(BadInput, match=line):
@@ -137,7 +137,7 @@ def test_a_collection_without_a_success_is_refused_by_name(tmp_path: Path) -> No
         (("task", "--observe=pixels"), "vice.positives: are for --reward.kind vice alone"),
     ],
 )
-def test_successes_that_are_of_no_use_are_refused_before_a_run_is_made(
+def test_unusable_positives_are_refused_before_run_is_created(
     words: tuple[str, ...],
     complaint: str,
     tmp_path: Path,
@@ -148,7 +148,7 @@ def test_successes_that_are_of_no_use_are_refused_before_a_run_is_made(
     kind, *rest = words
     asked = [f"--reward.kind={kind}", "--vice.positives=[absent]", *rest]
     assert cli.main(["train", "pick_cube", *asked]) == cli.BAD_INPUT
-    said = capsys.readouterr().err
-    assert complaint in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert complaint in message
+    assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
