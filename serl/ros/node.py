@@ -37,6 +37,7 @@ from serl.ros.ports import (
     hold_ports,
     read_ports,
     reads_domain,
+    release_ports,
     removed_ports,
     replace_port,
 )
@@ -68,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 _TIMELESS = "use_sim_time is true, and /clock has no publisher"
 _LOOK_S = 5.0
-_JOIN_S, _AGAIN_S = 20.0, 0.1
+_JOIN_S, _AGAIN_S, _UNFINISHED_S = 20.0, 0.1, 2.0
 _ECHO_S = 1.0
 """Time in which a second Ctrl-C is an echo: both the terminal and `ros2 launch` send it."""
 _STEADY = Clock(clock_type=ClockType.STEADY_TIME)
@@ -261,6 +262,7 @@ class RosNode:
 
     def _create(self, name: str) -> bool:
         """Create the node; return False, without a node, where it could not discover its domain."""
+        _release_ports(_UNFINISHED_S)
         before = read_ports()
         self._context = Context()
         rclpy.init(context=self._context)
@@ -301,6 +303,7 @@ class RosNode:
         if self.timeless and not self._warned_of_time:
             self._warned_of_time = True
             logger.warning("%s: %s", self.handle.get_fully_qualified_name(), _TIMELESS)
+        _release_ports()
         before, domain = self._removed, self._domain
         self._removed = removed_ports(domain, self._locks)
         full_before, self._full_port = self._full_port, full_port(domain)
@@ -359,6 +362,11 @@ class RosNode:
     def _restore_signals(self) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
+
+
+def _release_ports(limit_s: float = 0.0) -> None:
+    for name in release_ports(limit_s):
+        logger.warning("shared memory %s: a process died while it created it: removed", name)
 
 
 class _Taker:

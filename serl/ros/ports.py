@@ -15,6 +15,11 @@ index of its status in the old one (`SharedMemManager::Listener::operator=`). Th
 that has moved is therefore not noticed: its messages are never freed, and once 512 lie in the port,
 the port is full for good, and no node discovers another (`full_port`, `replace_port`).
 
+A fourth cause stops every node of the host that starts: a process that is killed between creating
+a port and initialising it leaves a port for whose contents the others wait without a timeout, in
+C++ (boost's `managed_open_or_create_impl`). Ports from 7000 on belong to no domain, and each node
+tries them in turn (`release_ports`).
+
 A node that leaves is in danger as well, after the death of a process that read its ports or was
 sending to them: a process that is killed while it sends leaves a mutex of the port locked. The
 thread of the node that reads the port then replaces it, frees the old one, and forgets the request
@@ -36,9 +41,11 @@ from typing import IO
 from serl.errors import CorruptData
 from serl.system.files import open_regular
 
+_SHARED_MEMORY = Path("/dev/shm")
 _PORT = "/dev/shm/fastrtps_port"
 _LOCK = re.compile(rf"{_PORT}(\d+)_[es]l")
 _PORTS_OF_DOMAIN = 250
+_NAME = re.compile(r"fastrtps_port\d+")
 _HOLD_MS, _PLAUSIBLE_MS = 2_000, 3_600_000
 _MOVE_S, _POLL_S = 2.0, 0.02  # a reader waits at most 1 s for a mutex, then 0.33 s
 _DELETED = " (deleted)"
@@ -50,6 +57,10 @@ _CHECKED = struct.Struct("<q")
 """Wall time of the last look for dead readers, in ms; any process looks a second later."""
 _MUTEXES_AT, _MUTEX, _SHARED = (0x5148, 0x5170), struct.Struct("<5I"), 0x80
 """Lock word, count, owner's thread, users, kind (each a pthread_mutex_t of glibc)."""
+_STATE = struct.Struct("<I")  # at the beginning of a port
+_INITIALISED, _DAMAGED = 2, 3
+_INITIALISE_S = 1.0
+"""Time after which the creator of a port is taken for dead; it needs less than a millisecond."""
 _RING = struct.Struct("<3I")
 """Place of the next message, free cells, cells."""
 
@@ -114,6 +125,38 @@ def replace_port(domain_id: int) -> None:
         if _place_if_full(file, port) is not None:
             flags = os.pread(file.fileno(), 1, _FLAGS_AT)[0]
             os.pwrite(file.fileno(), bytes([flags & ~_IS_OK]), _FLAGS_AT)
+
+
+def release_ports(limit_s: float = 0.0) -> list[str]:
+    """Remove the ports of this host that their creators did not initialise; return their names.
+
+    A port is marked as damaged before, so that the processes that wait for it try another one.
+
+    Args:
+        limit_s: longest time to wait for ports that are younger than a second.
+    """
+    deadline_s, released = time.monotonic() + limit_s, list[str]()
+    while True:
+        names = [name for name in os.listdir(_SHARED_MEMORY) if _NAME.fullmatch(name)]
+        found = {name: _release(_SHARED_MEMORY / name) for name in names}
+        released += [name for name, done in found.items() if done]
+        if None not in found.values() or time.monotonic() > deadline_s:
+            return released
+        time.sleep(_POLL_S)
+
+
+def _release(port: Path) -> bool | None:
+    """Remove a port that was never initialised; return whether it was, None while it is young."""
+    with suppress(OSError, CorruptData), open_regular(port, mode="r+b", buffering=0) as file:
+        state = os.pread(file.fileno(), _STATE.size, 0).ljust(_STATE.size, b"\0")
+        if _STATE.unpack(state)[0] in (_INITIALISED, _DAMAGED):
+            return False
+        if abs(time.time() - os.fstat(file.fileno()).st_mtime) < _INITIALISE_S:
+            return None
+        os.pwrite(file.fileno(), _STATE.pack(_DAMAGED), 0)
+        port.unlink()
+        return True
+    return False
 
 
 def hold_ports(domain_id: int, locks: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from std_msgs.msg import String
@@ -187,6 +188,33 @@ def peer(
     finally:
         process.kill()
         process.wait()
+
+
+NODE = """
+import sys
+from pathlib import Path
+from serl.ros.node import RosNode
+with RosNode("newcomer", Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_port_without_contents_keeps_no_process_waiting(domain: Domain, tmp_path: Path) -> None:
+    port = path_of(domain)
+    port.write_bytes(bytes(52_400))  # of a process that was killed before it initialised the port
+    started: dict[str, Any] = {"env": environment(domain.id, tmp_path), "stdin": subprocess.PIPE}
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", PEER, "waiting"], stdout=subprocess.PIPE, text=True, **started
+    )
+    try:
+        eventually(lambda: str(port) in Path(f"/proc/{waiting.pid}/maps").read_text())
+        newcomer = [sys.executable, "-c", NODE, str(tmp_path)]
+        subprocess.run(newcomer, **started, timeout=60.0, check=True)
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "joined\n"
+    finally:
+        waiting.kill()
+        waiting.wait()
 
 
 def path_of(domain: Domain) -> Path:
