@@ -1,4 +1,4 @@
-"""A small agent, and batches for it."""
+"""Fixtures and factories for a small agent and its batches."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ SMALL = SACConfig(
 
 @pytest.fixture(autouse=True, scope="module")
 def _exact_before_fixtures() -> None:
-    """What a module's own fixtures make is as exact as what its tests make, whoever ran before."""
+    """Set exact matrix products before module fixtures run, whatever an earlier test set."""
     set_matmul("float32", torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
 def _precisely() -> None:
-    """Whatever an agent of an earlier test wanted: a processor with units for it rounds more."""
+    """Set exact matrix products before each test; an earlier agent may have lowered precision."""
     set_matmul("float32", torch.device("cpu"))
 
 
 @pytest.fixture(scope="session")
 def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stand-in for the weights of SERL's trunk, imported from SERL's format beside it."""
+    """Return stand-in weights of SERL's trunk, imported from a pickle in SERL's format."""
     folder = tmp_path_factory.mktemp("trunk")
     source = folder / "resnet10_params.pkl"
     source.write_bytes(pickled_parameters(stand_in()))

@@ -15,7 +15,7 @@ def make(**settings: object) -> BC:
     return BC.create(SPEC, config(algorithm="bc", **settings), 0)  # type: ignore[return-value]
 
 
-def test_it_clones_prior_actions_and_no_others() -> None:
+def test_bc_clones_only_prior_actions() -> None:
     agent = make(utd=1, learning_rate=3e-3)
     batch = make_batch(rows=ROWS)
     batch.prior[:] = np.arange(ROWS) % 2 == 0
@@ -30,7 +30,7 @@ def test_it_clones_prior_actions_and_no_others() -> None:
     assert error[~batch.prior].mean() > 0.3
 
 
-def test_by_likelihood_it_learns_how_much_the_actions_vary() -> None:
+def test_bc_with_likelihood_loss_learns_action_spread() -> None:
     agent = make(utd=1, learning_rate=3e-3, bc_loss="nll")
     rng = np.random.default_rng(0)
     for _ in range(600):
@@ -45,7 +45,7 @@ def test_by_likelihood_it_learns_how_much_the_actions_vary() -> None:
     assert spread == pytest.approx([0.02, 0.1, 0.5], rel=0.6)
 
 
-def test_nothing_but_the_actor_moves() -> None:
+def test_bc_update_changes_only_the_actor() -> None:
     agent = make(utd=2)
     before = agent.state_dict()
     agent.update(make_batch(rows=2 * ROWS))
@@ -55,7 +55,7 @@ def test_nothing_but_the_actor_moves() -> None:
     assert agent.actor.steps.item() == 2
 
 
-def test_a_batch_without_prior_transitions_changes_little() -> None:
+def test_bc_update_without_prior_transitions_keeps_actor() -> None:
     agent = make(utd=1)
     batch = make_batch(rows=ROWS)
     batch.prior[:] = False
@@ -64,7 +64,7 @@ def test_a_batch_without_prior_transitions_changes_little() -> None:
     assert equal(before, agent.actor_weights())
 
 
-def test_what_is_not_finite_is_skipped_and_counted() -> None:
+def test_bc_skips_and_counts_updates_that_are_not_finite() -> None:
     agent = make(utd=1)
     batch = make_batch(rows=ROWS)
     batch.action[:] = np.nan
@@ -74,12 +74,12 @@ def test_what_is_not_finite_is_skipped_and_counted() -> None:
     assert equal(before, agent.actor_weights())
 
 
-def test_a_batch_of_the_wrong_size_is_refused() -> None:
+def test_bc_refuses_batch_of_wrong_size() -> None:
     with pytest.raises(SpecMismatch, match="expected"):
         make().update(make_batch(rows=3))
 
 
-def test_it_explores_near_to_what_it_cloned() -> None:
+def test_bc_explores_near_its_mode() -> None:
     agent = make(utd=1)
     seen = observation()
     mode = agent.act(seen, explore=False)
@@ -87,7 +87,7 @@ def test_it_explores_near_to_what_it_cloned() -> None:
     assert 0.03 < np.abs(explored - mode).mean(0).max() < 0.08
 
 
-def test_who_starts_from_a_clone_explores_near_to_it() -> None:
+def test_sac_started_from_bc_explores_near_its_mode() -> None:
     clone, heir = make(), SAC.create(SPEC, config(), 1)
     heir.load_actor_weights(clone.actor_weights())
     seen = observation()

@@ -37,7 +37,7 @@ QUICK = ClassifierConfig(epochs=15, batch_size=32, learning_rate=3e-3, threads=1
 
 
 def make_samples(count: int = 240, classes: int = 2, seed: int = 0) -> Samples:
-    """Noise with a bright spot: to the left for class 0, further to the right for others."""
+    """Return noise images with a bright spot, leftmost for class 0, further right for others."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 90, (count, 12, 12, 3), np.uint8)
     labels = np.arange(count) % classes
@@ -55,7 +55,7 @@ def trained() -> TrainedClassifier:
     return train_classifier(make_samples(), CARD, QUICK)
 
 
-def test_it_learns_and_says_how_well(trained: TrainedClassifier) -> None:
+def test_classifier_learns_and_reports_its_accuracy(trained: TrainedClassifier) -> None:
     card = trained.classifier.card
     assert card.accuracy >= 0.97
     told = trained.probabilities[:, 1] >= card.threshold
@@ -75,7 +75,7 @@ def test_equal_seeds_give_equal_parameters(trained: TrainedClassifier) -> None:
     assert again.classifier.card == trained.classifier.card
 
 
-def test_no_episode_is_in_two_parts() -> None:
+def test_split_keeps_each_episode_in_one_part() -> None:
     parts = split_by_episode(make_samples(), (0.1, 0.25), seed=3)
     episodes = [set(part.episodes.tolist()) for part in parts]
     assert [len(each) for each in episodes] == [13, 2, 5]
@@ -83,14 +83,14 @@ def test_no_episode_is_in_two_parts() -> None:
     assert sum(len(part.labels) for part in parts) == 240
 
 
-def test_the_split_is_the_same_each_time_and_another_for_another_seed() -> None:
+def test_split_depends_only_on_the_seed() -> None:
     first, again, other = (split_by_episode(make_samples(), (0.2, 0.2), seed) for seed in (3, 3, 4))
     assert [part.origins for part in first] == [part.origins for part in again]
     assert [part.origins for part in first] != [part.origins for part in other]
 
 
-def test_what_is_measured_on_changes_nothing_of_the_model(trained: TrainedClassifier) -> None:
-    """Were temperature or threshold chosen on it, other labels there would change them."""
+def test_held_out_labels_do_not_affect_the_model(trained: TrainedClassifier) -> None:
+    """Flip held-out labels: weights, temperature and threshold must stay the same."""
     samples = make_samples()
     held_out = np.isin(samples.episodes, trained.held_out.episodes)
     wrong = samples._replace(labels=np.where(held_out, 1 - samples.labels, samples.labels))
@@ -102,10 +102,8 @@ def test_what_is_measured_on_changes_nothing_of_the_model(trained: TrainedClassi
 
 
 @pytest.mark.parametrize(("confidence", "least", "most"), [(6.0, 4.0, 7.0), (0.5, 0.3, 0.6)])
-def test_the_temperature_makes_probabilities_what_they_say(
-    confidence: float, least: float, most: float
-) -> None:
-    """A model that is right in three of four cases says so, whatever its logits were scaled by."""
+def test_temperature_calibrates_probabilities(confidence: float, least: float, most: float) -> None:
+    """Check that a model right in three of four cases gets mean confidence 0.75 at any scale."""
     labels = np.arange(400) % 2
     told = np.where(np.arange(400) % 8 < 2, 1 - labels, labels)
     logits = confidence * math.log(3.0) * np.eye(2, dtype=np.float32)[told]
@@ -115,7 +113,7 @@ def test_the_temperature_makes_probabilities_what_they_say(
     assert sure.mean() == pytest.approx(0.75, abs=0.02)
 
 
-def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
+def test_threshold_exceeds_false_positive_probabilities() -> None:
     samples = make_samples()
     wrong = np.flatnonzero(samples.labels == 0)[::4]
     samples.images["front"][wrong] = samples.images["front"][wrong + 1]  # look like success
@@ -128,7 +126,7 @@ def test_the_threshold_lies_above_what_negatives_were_taken_for() -> None:
 
 
 def sure(counts: dict[tuple[int, int, float], int]) -> tuple[Any, Any]:
-    """Probabilities (N, 3) and labels of so many samples, by label, class told, and how sure."""
+    """Expand counts keyed by (label, predicted class, probability) to (N, 3) rows and labels."""
     rows, labels = [], []
     for (label, told, probability), count in counts.items():
         row = np.full(3, (1.0 - probability) / 2, np.float32)
@@ -138,19 +136,23 @@ def sure(counts: dict[tuple[int, int, float], int]) -> tuple[Any, Any]:
     return np.array(rows), np.array(labels)
 
 
-def test_the_threshold_lies_above_what_stages_were_taken_for() -> None:
-    """A stage taken for the success ends an episode as nothing taken for it does."""
+def test_threshold_exceeds_probabilities_of_misclassified_stages() -> None:
+    """Check that stages misread as success raise the threshold like other negatives."""
     right = {(0, 0, 0.98): 1000, (1, 1, 0.95): 50, (2, 2, 0.98): 50}
     assert _threshold(*sure(right), 0.001) == 0.5
     probabilities, labels = sure({**right, (1, 2, 0.9): 50})
     assert 0.9 < _threshold(probabilities, labels, 0.001) < 1.0
-    assert _threshold(probabilities, labels, 0.6) == 0.5, "more than half of its kind may pass"
+    assert _threshold(probabilities, labels, 0.6) == 0.5, (
+        "the allowed rate covers all misread stages"
+    )
     few = sure({**right, (1, 2, 0.9): 1})
-    assert _threshold(*few, 0.01) > 0.9, "of a rare stage as of the many where nothing is"
-    assert _threshold(*sure({**right, (2, 1, 0.9): 50}), 0.001) == 0.5, "it only pays late"
+    assert _threshold(*few, 0.01) > 0.9, "a rare stage counts as much as the frequent negatives"
+    assert _threshold(*sure({**right, (2, 1, 0.9): 50}), 0.001) == 0.5, (
+        "a missed success only delays the reward"
+    )
 
 
-def test_a_rate_that_no_threshold_holds_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_false_positive_rate_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     right = {(0, 0, 0.98): 98, (1, 1, 0.95): 50, (2, 2, 1.0): 100}
     mistaken = {(0, 2, 1.0): 1, (0, 1, 0.9999999): 1}
     assert _threshold(*sure({**right, **mistaken}), 0.001) == _SUREST
@@ -164,7 +166,7 @@ def test_a_rate_that_no_threshold_holds_is_said(caplog: pytest.LogCaptureFixture
     assert not caplog.messages
 
 
-def test_more_than_two_classes_are_stages() -> None:
+def test_classifier_learns_three_classes() -> None:
     card = CARD.model_copy(update={"classes": ("nothing", "stage 1", "success")})
     trained = train_classifier(
         make_samples(classes=3), card, QUICK.model_copy(update={"crop_px": 1})
@@ -186,7 +188,7 @@ def test_too_few_labels_are_refused() -> None:
         (3, [0, 2], "none of 'stage 1', only 80 of 'nothing', 80 of 'success': .* --label 1"),
     ],
 )
-def test_one_sided_labels_are_refused_by_the_side_that_lacks(
+def test_labels_without_every_class_are_refused_by_missing_class(
     classes: int, kept: list[int], line: str
 ) -> None:
     samples = make_samples(classes=classes)
@@ -196,7 +198,7 @@ def test_one_sided_labels_are_refused_by_the_side_that_lacks(
         train_classifier(samples.where(np.isin(samples.labels, kept)), card, QUICK)
 
 
-def test_it_comes_back_from_its_file_as_it_was(trained: TrainedClassifier, tmp_path: Path) -> None:
+def test_classifier_file_round_trip_is_exact(trained: TrainedClassifier, tmp_path: Path) -> None:
     path = tmp_path / "models" / "m.safetensors"
     trained.classifier.save(path)
     loaded = Classifier.load(path)
@@ -207,7 +209,7 @@ def test_it_comes_back_from_its_file_as_it_was(trained: TrainedClassifier, tmp_p
     )
 
 
-def test_damaged_and_foreign_files_are_one_clear_line(
+def test_damaged_or_foreign_classifier_files_give_one_line_errors(
     trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
@@ -245,7 +247,7 @@ def test_damaged_and_foreign_files_are_one_clear_line(
         assert "\n" not in str(caught.value)
 
 
-def test_it_judges_readings_of_the_cameras_it_was_trained_on(
+def test_classifier_reward_holds_success_over_consecutive_frames(
     trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
@@ -259,7 +261,7 @@ def test_it_judges_readings_of_the_cameras_it_was_trained_on(
     assert [reward(reading).success for reading in seen] == [False, False, True, False]
 
 
-def test_another_model_than_that_of_the_run_is_refused(
+def test_classifier_changed_since_run_creation_is_refused(
     trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
@@ -281,7 +283,7 @@ def test_another_model_than_that_of_the_run_is_refused(
         ({"front": View(camera="field", width=16, height=12)}, "is camera='field' width=16"),
     ],
 )
-def test_other_cameras_are_refused(
+def test_classifier_refuses_cameras_it_was_not_trained_on(
     views: dict[str, View], found: str, trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
@@ -291,14 +293,14 @@ def test_other_cameras_are_refused(
         make_reward(config, PickCube(PickCubeConfig(observe="pixels", views=views)))
 
 
-def saved(trained: TrainedClassifier, path: Path, **said: Any) -> RewardConfig:
-    """A reward of this model, with other things said of it."""
-    card = trained.classifier.card.model_copy(update=said)
+def saved(trained: TrainedClassifier, path: Path, **changes: Any) -> RewardConfig:
+    """Save the model with changed card fields; return a reward configuration for it."""
+    card = trained.classifier.card.model_copy(update=changes)
     Classifier(card, trained.classifier.encoder_flat, trained.classifier.head_flat).save(path)
     return RewardConfig(kind="classifier", model=path)
 
 
-def test_a_model_of_another_task_is_refused_unless_it_is_allowed(
+def test_classifier_of_another_task_is_refused_unless_allowed(
     trained: TrainedClassifier, tmp_path: Path
 ) -> None:
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
@@ -316,10 +318,10 @@ def test_a_model_of_another_task_is_refused_unless_it_is_allowed(
         (("ray",), "gl", "trained on images by ray, here they are by gl"),
         (("gl", "ray"), REAL, "trained on images by gl, ray, here they are by camera"),
         (("gl", "ray"), "gl", ""),
-        ((), "gl", ""),  # of a file that does not say so
+        ((), "gl", ""),  # a file that does not record its renderers
     ],
 )
-def test_images_of_another_renderer_are_warned_of(
+def test_images_from_another_renderer_are_warned_about(
     drawn: tuple[str, ...],
     here: str,
     line: str,
@@ -333,11 +335,11 @@ def test_images_of_another_renderer_are_warned_of(
     assert bool(caplog.records) == bool(line)
 
 
-def test_what_the_tool_tells_the_threshold_need_not() -> None:
-    """Half of the negatives look like successes, with the tool elsewhere."""
+def test_tool_position_check_lowers_the_needed_threshold() -> None:
+    """Train with negatives that look like successes but have the tool elsewhere."""
     samples = make_samples(480)
-    alike = np.flatnonzero(samples.labels == 1)[::2]
-    samples.labels[alike] = 0
+    lookalikes = np.flatnonzero(samples.labels == 1)[::2]
+    samples.labels[lookalikes] = 0
     tools_m = np.zeros((480, 3), np.float32)
     tools_m[samples.labels == 1, 2] = 0.2
     samples = samples._replace(tools_m=tools_m)
@@ -375,10 +377,10 @@ def test_what_the_tool_tells_the_threshold_need_not() -> None:
         ),
     ],
 )
-def test_a_model_is_asked_only_where_its_threshold_was_chosen(
+def test_classifier_is_queried_only_within_its_threshold_tool_box(
     trained: TrainedClassifier, tmp_path: Path, learned: ToolPlace, here: Vector | None, line: str
 ) -> None:
-    """What it says of images with the tool elsewhere nobody has looked at."""
+    """Refuse tool boxes wider than the calibrated one; the threshold is unverified there."""
     path = saved(trained, tmp_path / "m", task="", place=learned).model
     config = RewardConfig(kind="classifier", model=path, tool_low_m=here)
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
@@ -390,7 +392,7 @@ def test_a_model_is_asked_only_where_its_threshold_was_chosen(
     assert "\n" not in str(error.value)
 
 
-def test_of_a_model_that_does_not_say_where_the_tool_was_it_is_said(
+def test_classifier_without_recorded_tool_box_is_warned_about(
     trained: TrainedClassifier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))

@@ -23,7 +23,7 @@ QUICK = ClassifierConfig(epochs=8, learning_rate=3e-3, threads=1, encoder="resne
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of caches in which a ResNet-10 is, and beside it another one."""
+    """Return a cache folder that holds one ResNet-10 and a second, different one."""
     folder = tmp_path_factory.mktemp("caches")
     for seed, name in ((3, "serl"), (4, "other")):
         pickle = folder / f"{name}.pkl"
@@ -44,7 +44,7 @@ def trained(caches: Path) -> TrainedClassifier:
         return train_classifier(make_samples(), CARD, QUICK)
 
 
-def test_it_learns_and_its_trunk_stays(trained: TrainedClassifier) -> None:
+def test_classifier_learns_with_frozen_trunk(trained: TrainedClassifier) -> None:
     card = trained.classifier.card
     assert card.accuracy >= 0.95
     assert card.trunk == load_trunk(default_path()).sha256
@@ -53,18 +53,20 @@ def test_it_learns_and_its_trunk_stays(trained: TrainedClassifier) -> None:
     assert trained.classifier.encoder_flat.shape[1] < 512 * 8 * (8 + 16) + 100, "no convolutions"
 
 
-def test_its_file_leads_to_the_same_trunk(trained: TrainedClassifier, tmp_path: Path) -> None:
+def test_classifier_file_reloads_with_the_same_trunk(
+    trained: TrainedClassifier, tmp_path: Path
+) -> None:
     path = tmp_path / "model.safetensors"
     trained.classifier.save(path)
     assert path.stat().st_size < 1 << 20, "without the trunk"
     images = {name: frames[:5] for name, frames in make_samples(seed=7).images.items()}
-    told = Classifier.load(path).probabilities(images)
+    reloaded = Classifier.load(path).probabilities(images)
     assert torch.equal(
-        torch.from_numpy(told), torch.from_numpy(trained.classifier.probabilities(images))
+        torch.from_numpy(reloaded), torch.from_numpy(trained.classifier.probabilities(images))
     )
 
 
-def test_without_its_trunk_it_is_refused(
+def test_classifier_without_its_trunk_is_refused(
     trained: TrainedClassifier, tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.safetensors"

@@ -1,4 +1,4 @@
-"""The way of batches to where an agent computes. Without CUDA the half that needs it is skipped."""
+"""Transfer of batches to the agent's device; tests that need CUDA are skipped without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..support.plans import SPEC as LOGGED
 from .conftest import config
 
 NEEDS_CUDA = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no CUDA here: the way to a GPU is NOT tested"
+    not torch.cuda.is_available(), reason="no CUDA here: transfers to a GPU are NOT tested"
 )
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_CUDA])
 DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
@@ -44,7 +44,7 @@ SPEC = Spec(
     action=ArraySpec(shape=(3,), low=-1.0, high=1.0, unit="x y gripper"),
     rate_hz=10.0,
 )
-Told = list[dict[str, float]]
+Metrics = list[dict[str, float]]
 AGENTS: dict[str, type[SAC]] = {"sac": SAC, "hybrid": HybridSAC, "bc": BC}
 
 
@@ -57,7 +57,7 @@ def batch(seed: int = 0) -> Batch:
 
 
 def spoil(used: Batch) -> None:
-    """The next batch may come to lie where this one was."""
+    """Overwrite a used batch, as the next batch may reuse its memory."""
     for field in fields(used):
         value = getattr(used, field.name)
         for array in value.values() if isinstance(value, dict) else [value]:
@@ -65,8 +65,8 @@ def spoil(used: Batch) -> None:
                 array[...] = 1
 
 
-def close(one: Told, other: Told) -> bool:
-    """A GPU rounds otherwise; a batch that came wrong would tell by far more."""
+def close(one: Metrics, other: Metrics) -> bool:
+    """Compare metrics within rounding differences of a GPU; a wrong batch differs far more."""
     return all(
         mine.keys() == theirs.keys()
         and np.allclose([*mine.values()], [*theirs.values()], 0.02, 1e-3)
@@ -74,13 +74,13 @@ def close(one: Told, other: Told) -> bool:
     )
 
 
-def test_a_cpu_computes_on_the_array_itself() -> None:
+def test_cpu_tensor_shares_memory_with_array() -> None:
     array = np.arange(6, dtype=np.uint8)
     assert np.shares_memory(to_device(array, torch.device("cpu")).numpy(), array)
 
 
 @DEVICES
-def test_arrays_arrive_as_they_are(device: str) -> None:
+def test_arrays_reach_device_unchanged(device: str) -> None:
     rng = np.random.default_rng(0)
     for array in (
         rng.integers(0, 255, (5, 8, 8, 6), np.uint8),
@@ -95,8 +95,8 @@ def test_arrays_arrive_as_they_are(device: str) -> None:
 
 @pytest.mark.gpu
 @NEEDS_CUDA
-def test_a_gpu_fetches_from_pinned_memory_that_nobody_overwrites_before() -> None:
-    """The GPU is kept busy, so that every copy waits while the host overwrites what it can."""
+def test_pinned_buffers_are_not_overwritten_before_gpu_copies_them() -> None:
+    """Keep the GPU busy so that every copy waits while the host overwrites its arrays."""
     there, array = [], np.empty((8, 128, 128, 3), np.uint8)
     busy = torch.rand(4096, 4096, device="cuda")
     for _ in range(30):
@@ -111,7 +111,7 @@ def test_a_gpu_fetches_from_pinned_memory_that_nobody_overwrites_before() -> Non
 
 @pytest.mark.gpu
 @NEEDS_CUDA
-def test_every_array_of_a_batch_goes_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_batch_array_uses_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, plain, crossed = SAC.create(SPEC, settings("cuda"), 0), torch.Tensor.to, []
 
     def to(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
@@ -127,12 +127,12 @@ def test_every_array_of_a_batch_goes_through_pinned_memory(monkeypatch: pytest.M
 
 @DEVICES
 @pytest.mark.parametrize("algorithm", list(AGENTS))
-def test_what_is_learned_there_is_what_a_cpu_learns(algorithm: str, device: str) -> None:
+def test_device_updates_match_cpu_updates(algorithm: str, device: str) -> None:
     made = [
         AGENTS[algorithm].create(SPEC, settings(each, algorithm=algorithm), 0)
         for each in ("cpu", device)
     ]
-    told: list[Told] = [[], []]
+    told: list[Metrics] = [[], []]
     for seed in range(6):
         for agent, rows in zip(made, told, strict=True):
             rows.append(agent.update(used := batch(seed)))
@@ -147,10 +147,10 @@ def test_what_is_learned_there_is_what_a_cpu_learns(algorithm: str, device: str)
 
 
 @DEVICES
-def test_a_reward_is_learned_there(device: str) -> None:
+def test_learned_rewards_on_device_match_cpu(device: str) -> None:
     rng = np.random.default_rng(9)
     pictures = {n: rng.integers(0, 255, (9, *IMAGE.shape), np.uint8) for n in ("front", "wrist")}
-    told: list[Told] = []
+    told: list[Metrics] = []
     for each in ("cpu", device):
         agent = SAC.create(SPEC, settings(each), 0)
         successes = Successes(rng.random((9, 4), np.float32), pictures)
@@ -168,8 +168,8 @@ def test_a_reward_is_learned_there(device: str) -> None:
 
 
 @DEVICES
-def test_batches_are_drawn_while_one_is_learned_from(device: str) -> None:
-    """As a learner does beside a GPU; it learns the same as from one batch after the other."""
+def test_prefetched_batches_give_the_same_updates_on_device(device: str) -> None:
+    """Check that prefetching, as a GPU learner does, learns the same as sequential sampling."""
     seeing = config(encoder_channels=(4, 8), device=device, utd=1, batch_size=16)
     agents = [SAC.create(LOGGED, seeing, 0) for _ in range(2)]
     replays = [
@@ -177,7 +177,7 @@ def test_batches_are_drawn_while_one_is_learned_from(device: str) -> None:
         for _ in range(2)
     ]
     ahead = Prefetch(replays[0], 16, 0.5)
-    told: list[Told] = [[], []]
+    told: list[Metrics] = [[], []]
     for _ in range(6):
         taken = ahead.take()
         ahead.begin()
@@ -188,12 +188,12 @@ def test_batches_are_drawn_while_one_is_learned_from(device: str) -> None:
 
 
 @DEVICES
-def test_a_training_from_pixels_runs_there(device: str) -> None:
+def test_pixel_training_runs_on_device(device: str) -> None:
     small = {"width": 16, "height": 16}
     seen = {"observe": "pixels", "task_config": {"views": {"front": {"camera": "front", **small}}}}
     agent = {"device": device, "encoder_channels": [4, 8], "hidden": [16], "batch_size": 8}
     run = Training(resolve(CONFIG.model_dump(), seen, {"agent": agent})).run(20)
     assert run.learner.progress.steps == 20
-    assert run.learner._config.prefetch is (device == "cuda"), "it is on beside a GPU"
+    assert run.learner._config.prefetch is (device == "cuda"), "prefetch is on with a GPU"
     assert run.actor.policy.version > 1
     assert all(np.isfinite(array).all() for array in run.learner.agent.actor_weights().values())

@@ -1,4 +1,4 @@
-"""The encoders that come with the package, and which agents start from them."""
+"""Packaged encoders and the rules by which agents start from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from serl.testing import InProcess
 TABLETOP: PackagedEncoder = "tabletop"
 FAST: dict[str, Any] = {
     "agent": {"hidden": [8], "batch_size": 4, "utd": 1, "threads": 1, "device": "cpu"},
-    "learner": {"capacity": 50, "warm_up": 0},  # else a checkpoint of step 0 is kept first
+    "learner": {"capacity": 50, "warm_up": 0},  # otherwise a checkpoint of step 0 is saved first
     "demos": 0,
     "init_from": None,
 }
@@ -69,7 +69,7 @@ def is_packaged(config: TrainConfig, name: PackagedEncoder = TABLETOP) -> bool:
     arrays, mine = load_file(weights_file(name)), encoder_of(config)
     seen = [name for name in mine if not name.startswith("encoder.state")]
     same = [np.array_equal(mine[name], arrays[name.removeprefix("encoder.")]) for name in seen]
-    assert all(same) or not any(same[::2]), "all of it or nothing"
+    assert all(same) or not any(same[::2]), "either all cameras use packaged weights or none does"
     return all(same)
 
 
@@ -84,7 +84,7 @@ def is_packaged(config: TrainConfig, name: PackagedEncoder = TABLETOP) -> bool:
         ),
     ],
 )
-def test_a_file_is_small_and_says_how_it_was_made(
+def test_packaged_encoder_is_small_and_records_its_training(
     name: PackagedEncoder, tasks: dict[str, str], precision_m: float
 ) -> None:
     path = weights_file(name)
@@ -96,7 +96,7 @@ def test_a_file_is_small_and_says_how_it_was_made(
     words = shlex.split(card["command"])
     assert words[:3] == ["serl", "encoder", "pretrain"]
     assert f"--seed={card['config']['seed']}" in words
-    assert card["config"]["threads"] == 1, "or the sums come out in another order"
+    assert card["config"]["threads"] == 1, "several threads would sum in another order"
     assert set(card["views"]) == set(card["errors"]) == set(tasks)
     for task, target in tasks.items():
         assert card["errors"][task][target] < precision_m
@@ -104,7 +104,7 @@ def test_a_file_is_small_and_says_how_it_was_made(
 
 
 @pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion"])
-def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> None:
+def test_insertion_tasks_use_frozen_insertion_encoder(task: str) -> None:
     config = settings(task)
     assert config.agent.encoder_weights == "insertion"
     assert is_packaged(config, "insertion")
@@ -113,7 +113,7 @@ def test_those_of_the_hand_are_for_insertion_and_stay_as_they_are(task: str) -> 
     assert "; no update changes it (else: --agent.cached_features false)" in line
 
 
-def test_features_of_an_encoder_that_nothing_trained_are_not_kept() -> None:
+def test_cached_features_of_untrained_encoder_are_refused() -> None:
     cached = {"agent": {"cached_features": True}}
     for overrides, reason in (
         ({"agent": {"encoder_weights": "none"}}, "as in agent.encoder_weights"),
@@ -127,7 +127,7 @@ def test_features_of_an_encoder_that_nothing_trained_are_not_kept() -> None:
     settings(**merge(cached, {"agent": {"encoder_weights": TABLETOP}}))
 
 
-def test_it_is_the_default_where_it_fits() -> None:
+def test_packaged_encoder_is_the_default_where_it_fits() -> None:
     config = settings("pick_cube")
     assert config.agent.encoder_weights == TABLETOP
     assert is_packaged(config)
@@ -158,7 +158,9 @@ def test_it_is_the_default_where_it_fits() -> None:
         ({"agent": {"encoder_channels": [8, 8]}}, r"has agent\.encoder_channels .*, here it is"),
     ],
 )
-def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reason: str) -> None:
+def test_encoder_without_packaged_match_starts_untrained_with_reason(
+    overrides: dict[str, Any], reason: str
+) -> None:
     config = settings(**overrides)
     assert config.agent.encoder_weights is None
     line = describe_encoder(config.agent, _cameras(config))
@@ -168,7 +170,7 @@ def test_others_start_untrained_and_are_told_why(overrides: dict[str, Any], reas
         settings(**_asking(overrides))
 
 
-def test_a_real_arm_takes_a_privileged_encoder_only_by_name(tmp_path: Path) -> None:
+def test_real_arm_uses_privileged_encoder_only_by_name(tmp_path: Path) -> None:
     config = settings(**REAL)
     assert config.agent.encoder_weights is None
     assert not is_packaged(config)
@@ -188,10 +190,10 @@ def test_a_real_arm_takes_a_privileged_encoder_only_by_name(tmp_path: Path) -> N
     assert settings(robot="sim").agent.encoder_weights == TABLETOP
 
 
-def test_a_run_of_a_real_arm_keeps_the_packaged_encoder_it_was_made_with(
+def test_real_arm_run_keeps_its_packaged_encoder_on_resume(
     tmp_path: Path,
 ) -> None:
-    """As `auto` chose it for every arm before."""
+    """Resume a run from before real arms were excluded from `auto`."""
     config = settings(**merge(REAL, {"agent": {"encoder_weights": TABLETOP}}))
     run = RunFolder.create(tmp_path, config, datetime(2026, 11, 22))
     again = RunFolder.open(run.path)
@@ -202,7 +204,7 @@ def test_a_run_of_a_real_arm_keeps_the_packaged_encoder_it_was_made_with(
     assert np.array_equal(resumed, first + np.float32(0.5))
 
 
-def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
+def test_agent_without_small_encoder_has_no_encoder_description() -> None:
     blind = run_settings("pick_cube", FAST, {})
     assert blind.agent.encoder_weights is None
     assert describe_encoder(blind.agent, {}) == ""
@@ -217,16 +219,18 @@ def test_what_has_no_small_encoder_has_nothing_to_tell() -> None:
         run_settings("pick_cube", FAST, {"agent": {"encoder_weights": TABLETOP}})
 
 
-def test_an_agent_made_without_a_run_takes_it_too() -> None:
+def test_agent_created_without_a_run_uses_packaged_encoder() -> None:
     config = resolve({"task": "pick_cube", "observe": "pixels"}, FAST)
     assert config.agent.encoder_weights == "auto"
     assert is_packaged(config)
     acting = make_acting_agent(config, make_spec(make_task(config)), 0).actor_weights()
     mine = encoder_of(config)
-    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), "it is sent"
+    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), (
+        "an acting agent receives the encoder from the learner"
+    )
 
 
-def test_a_file_that_changed_since_the_run_was_made_is_refused(tmp_path: Path) -> None:
+def test_encoder_file_changed_since_run_creation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     path.write_bytes(weights_file(TABLETOP).read_bytes())
     config = settings(agent={"encoder_weights": path})
@@ -240,7 +244,7 @@ def test_a_file_that_changed_since_the_run_was_made_is_refused(tmp_path: Path) -
         settings(agent={"encoder_weights": tmp_path / "none"})
 
 
-def test_a_learner_starts_with_it_once_and_another_run_may_inherit(tmp_path: Path) -> None:
+def test_learner_loads_encoder_once_and_later_run_inherits_it(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, settings(), datetime(2026, 11, 22))
     assert RunFolder.open(run.path).config == run.config
     first, lines = _encoder_of_learner(run)
@@ -248,8 +252,10 @@ def test_a_learner_starts_with_it_once_and_another_run_may_inherit(tmp_path: Pat
     sent, _ = _encoder_of_learner(run, moved_by=0.5)
     assert np.array_equal(sent, first), "no checkpoint yet"
     resumed, again = _encoder_of_learner(run)
-    assert np.array_equal(resumed, first + np.float32(0.5)), "what it became, not the file"
-    assert sum("the encoder is" in line for line in again) == 2, "not where it goes on"
+    assert np.array_equal(resumed, first + np.float32(0.5)), (
+        "the trained encoder, not the packaged file"
+    )
+    assert sum("the encoder is" in line for line in again) == 2, "resuming prints no encoder line"
     heir = RunFolder.create(
         tmp_path / "heir", settings(init_from={"run": run.path}), datetime(2026, 11, 22)
     )
@@ -265,14 +271,14 @@ def test_a_learner_starts_with_it_once_and_another_run_may_inherit(tmp_path: Pat
     assert not any(line.startswith("fresh: ") and "encoder" in line for line in lines)
 
 
-def test_a_frozen_encoder_has_to_be_asked_for() -> None:
+def test_frozen_encoder_needs_named_weights() -> None:
     with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the encoder"):
         settings(agent={"frozen": ["encoder"]})
     frozen = settings(agent={"frozen": ["encoder"], "encoder_weights": TABLETOP})
     assert is_packaged(frozen)
 
 
-def test_the_command_in_a_file_makes_the_same_file(
+def test_recorded_pretrain_command_reproduces_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -317,10 +323,10 @@ def test_the_command_in_a_file_makes_the_same_file(
         ),
     ],
 )
-def test_features_are_kept_of_pictures_that_the_encoder_knows(
+def test_features_are_cached_only_for_images_the_encoder_knows(
     overrides: dict[str, Any], kept: bool
 ) -> None:
-    """As often updated then as from state; else with the settings of an encoder that learns."""
+    """Check caching and the matching update ratio, batch size and step count."""
     box = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
     place = {"task_config": box} if overrides.get("robot") == "franka" else {}
     config = run_settings("pick_cube", {"observe": "pixels"}, merge(overrides, place))
@@ -345,7 +351,7 @@ def test_features_are_kept_of_pictures_that_the_encoder_knows(
         ("racing_car", None, False),
     ],
 )
-def test_each_task_has_the_encoder_of_its_cameras(
+def test_each_task_uses_the_encoder_of_its_cameras(
     task: str, weights: PackagedEncoder | None, kept: bool
 ) -> None:
     stages = {"stages": None} if task == "bin_relocation" else {}
@@ -353,8 +359,8 @@ def test_each_task_has_the_encoder_of_its_cameras(
     assert (agent.encoder_weights, agent.cached_features) == (weights, kept)
 
 
-def test_a_task_of_ones_own_is_not_taken_for_ours(tmp_path: Path) -> None:
-    """It may show anything, whatever its name."""
+def test_custom_task_does_not_cache_features_by_default(tmp_path: Path) -> None:
+    """Use a task from a file: its images may differ from those of the packaged task."""
     path = tmp_path / "mine.py"
     path.write_text(
         "from serl.tasks.pick_cube import PickCube\n\n\n"
@@ -364,18 +370,18 @@ def test_a_task_of_ones_own_is_not_taken_for_ours(tmp_path: Path) -> None:
     assert (agent.encoder_weights, agent.cached_features) == (TABLETOP, False)
 
 
-def test_the_last_layer_says_what_the_reward_is() -> None:
+def test_last_settings_layer_decides_reward_kind() -> None:
     vice = {"observe": "pixels", "reward": {"kind": "vice"}}
     assert run_settings("pick_cube", vice, {"reward": {"kind": "task"}}).agent.cached_features
 
 
 @pytest.mark.parametrize("wrong", [{"reward": "classifier"}, {"agent": 5}, {"agent": ["latent"]}])
-def test_settings_of_another_type_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
+def test_settings_of_wrong_type_give_one_line_errors(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"^(reward|agent): "):
         run_settings("pick_cube", {"observe": "pixels"}, wrong)
 
 
-def test_of_several_tasks_the_one_that_does_not_fit_is_named() -> None:
+def test_encoder_for_several_tasks_names_the_mismatch() -> None:
     agent = SACConfig(cached_features=True)
     both = [_cameras(settings(task)) for task in ("pick_cube", "peg_insertion")]
     with pytest.raises(BadInput, match="none that comes with serl is for all of these tasks"):
@@ -386,7 +392,7 @@ def test_of_several_tasks_the_one_that_does_not_fit_is_named() -> None:
         with_encoder(agent, [both[0], {}])
 
 
-def test_features_need_cameras() -> None:
+def test_cached_features_need_cameras() -> None:
     with pytest.raises(BadInput, match=r"agent\.cached_features: the task has no cameras"):
         run_settings("pick_cube", {}, {"agent": {"cached_features": True}})
     trunk = {"agent": {"cached_features": True, "encoder": "resnet10", "hidden": [8]}}
@@ -394,7 +400,7 @@ def test_features_need_cameras() -> None:
         run_settings("pick_cube", {"observe": "pixels"}, trunk)
 
 
-def test_who_starts_from_a_run_keeps_features_if_that_did(tmp_path: Path) -> None:
+def test_run_inherits_cached_features_setting_with_actor(tmp_path: Path) -> None:
     slow = {"cached_features": False}
     for number, (agent, kept) in enumerate((({}, True), (slow, False))):
         config = run_settings("pick_cube", {"observe": "pixels", "demos": 0}, {"agent": agent})
@@ -409,10 +415,10 @@ def test_who_starts_from_a_run_keeps_features_if_that_did(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGED)
-def test_the_command_in_a_packaged_file_makes_it_again(
+def test_recorded_command_reproduces_packaged_encoder_accuracy(
     name: PackagedEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """About as good: to the bit only on an equal processor."""
+    """Check errors within 20 %; results are bit-identical only on an equal processor."""
     monkeypatch.chdir(tmp_path)
     card = json.loads(metadata_of(weights_file(name).read_bytes(), "serl encoder 1")["card"])
     assert main(shlex.split(card["command"])[1:]) == 0
@@ -426,7 +432,7 @@ def test_the_command_in_a_packaged_file_makes_it_again(
 def _encoder_of_learner(
     run: RunFolder, moved_by: float = 0.0
 ) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """An entry of what the run's learner begins with, and the lines so far; moved, it is saved."""
+    """Return the learner's initial encoder weights and logged events; save if `moved_by` is set."""
     with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as going:
         learner = going.learner(InProcess())
         agent = learner.agent

@@ -65,7 +65,7 @@ def encoder() -> tuple[Encoder, torch.Tensor]:
     return made, made.init(torch.Generator().manual_seed(0))
 
 
-def test_bfloat16_is_close_and_its_gradient_points_the_same_way() -> None:
+def test_bfloat16_features_and_gradients_are_close_to_float32() -> None:
     exact, flat = encoder()
     images = {name: torch.from_numpy(frames) for name, frames in pictures(7, 0).items()}
     seen, ways = [], []
@@ -80,13 +80,13 @@ def test_bfloat16_is_close_and_its_gradient_points_the_same_way() -> None:
     assert torch.cosine_similarity(ways[0], ways[1], dim=0) > 0.98
 
 
-def test_where_a_channel_looks_is_the_mean_of_its_softmax() -> None:
+def test_spatial_softmax_gives_mean_position_per_channel() -> None:
     x = torch.full((1, 2, 5, 3), -100.0)
-    x[0, 0, 4, 0] = x[0, 1, 0, 2] = 100.0  # below on the left, above on the right
+    x[0, 0, 4, 0] = x[0, 1, 0, 2] = 100.0  # bottom left and top right
     assert _centres(x)[0].tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0])
 
 
-def test_features_are_those_of_each_camera_and_of_the_state() -> None:
+def test_features_concatenate_cameras_and_state() -> None:
     network, flat = encoder()
     images = {name: torch.from_numpy(frames) for name, frames in pictures(7, 0).items()}
     state = torch.randn(7, 3)
@@ -101,7 +101,7 @@ def test_features_are_those_of_each_camera_and_of_the_state() -> None:
     assert (network(flat, -state, images) != features).any(0).tolist() == [False] * 12 + [True] * 5
 
 
-def test_it_matches_torch_layers() -> None:
+def test_encoder_matches_torch_layers() -> None:
     network, flat = encoder()
     images = torch.from_numpy(pictures(3, 0)["front"])
     parts = {name: part[0] for name, part in network.views(flat).items()}
@@ -121,7 +121,7 @@ def test_it_matches_torch_layers() -> None:
     )
 
 
-def test_only_the_critics_loss_trains_it() -> None:
+def test_only_critic_loss_trains_encoder() -> None:
     agent = make()
     moved: list[str] = []
     groups = {"actor": agent.actor, "critic": agent.critic, "encoder": agent.encoder}
@@ -140,7 +140,7 @@ def test_only_the_critics_loss_trains_it() -> None:
     assert all(part.any() for name, part in parts.items() if name.endswith("weight"))
 
 
-def test_an_update_that_is_not_finite_moves_no_encoder() -> None:
+def test_update_that_is_not_finite_leaves_encoder_unchanged() -> None:
     agent = make()
     before = agent.state_dict()
     batch = make_batch(ROWS * agent.config.utd)
@@ -151,7 +151,7 @@ def test_an_update_that_is_not_finite_moves_no_encoder() -> None:
     assert equal({n: before[n] for n in names}, {n: after[n] for n in names})
 
 
-def test_it_learns_what_only_images_tell() -> None:
+def test_critic_learns_reward_visible_only_in_images() -> None:
     agent = make(utd=1, batch_size=ROWS, learning_rate=3e-3)
     batch = make_batch(ROWS)
     dark = np.arange(ROWS) % 2 == 0
@@ -167,7 +167,7 @@ def test_it_learns_what_only_images_tell() -> None:
     assert values[1::2].max() < 0.3
 
 
-def test_actors_get_the_encoder_with_their_weights() -> None:
+def test_actor_weights_include_the_encoder() -> None:
     learner, actor = make(seed=0), make(seed=1)
     seen = observation()
     assert not np.array_equal(learner.act(seen, False), actor.act(seen, False))
@@ -178,7 +178,7 @@ def test_actors_get_the_encoder_with_their_weights() -> None:
     assert not np.array_equal(actor.act(seen, False), actor.act(observation(5), False))
 
 
-def test_it_continues_to_the_bit() -> None:
+def test_agent_with_encoder_resumes_bit_identically() -> None:
     straight, first, second = make(), make(), make(seed=9)
     batches = [make_batch(ROWS * straight.config.utd, seed) for seed in range(4)]
     for batch in batches:
@@ -201,7 +201,7 @@ def test_weights_for_other_cameras_are_refused() -> None:
         make().load_actor_weights(other.actor_weights())
 
 
-def test_groups_that_share_a_loss_move_together() -> None:
+def test_parameter_groups_of_one_loss_move_or_skip_together() -> None:
     from serl.agents.networks import descend
 
     one, two = Group(torch.zeros(1, 2), 0.1), Group(torch.zeros(1, 1), 0.1)
@@ -212,7 +212,7 @@ def test_groups_that_share_a_loss_move_together() -> None:
     assert one.steps.item() == 1
 
 
-def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
+def test_frozen_trunk_runs_once_per_image_and_is_not_trained(
     trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4)
@@ -227,26 +227,28 @@ def test_a_frozen_trunk_is_asked_once_for_each_image_and_never_trained(
 
     monkeypatch.setattr(Trunk, "forward", counted)
     agent.update(make_batch(2 * 4))
-    assert seen == [8] * 4, "this and the next observation of two cameras"
+    assert seen == [8] * 4, "current and next observation of two cameras"
     assert agent.encoder.steps.item() == 2
     assert all(torch.equal(before[name], now) for name, now in agent.trunk.state_dict().items())
-    assert not any("trunk" in name for name in agent.actor_weights()), "each has its own file"
+    assert not any("trunk" in name for name in agent.actor_weights()), (
+        "learner and actor load the trunk from a file"
+    )
     action = agent.act(observation(), explore=False)
     assert action.shape == (ACTION,)
     assert not np.array_equal(action, agent.act(observation(3), explore=False))
 
 
-def test_behind_the_trunk_are_serls_bottlenecks(
+def test_trunk_bottlenecks_have_serl_sizes(
     trunk_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """256 of each camera and 64 of the state; of the small encoder 64 of each, as it was tuned."""
+    """Check 256 per camera and 64 for the state with a trunk, and 64 each without one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     serl = config(encoder="resnet10", trunk=trunk_file)
     for settings, camera, state in (
         (serl, 256, 64),
         (config(), 64, 64),
         (serl.model_copy(update={"trunk": None}), 64, 64),
-        (serl.model_copy(update={"latent": 32}), 32, 32),  # as runs of before ask for
+        (serl.model_copy(update={"latent": 32}), 32, 32),  # as in settings of older runs
         (serl.model_copy(update={"latent": 32, "state_latent": 16}), 32, 16),
         (serl.model_copy(update={"state_latent": 16}), 256, 16),
     ):
@@ -256,8 +258,8 @@ def test_behind_the_trunk_are_serls_bottlenecks(
         assert agent.encode_observation(observation()).shape == (1, 2 * camera + state)
 
 
-def test_a_camera_has_as_many_parameters_as_serls(trunk_file: Path) -> None:
-    """1,114,880 there (Flax, counted), with a bias of 256 that LayerNorm's shift stands for."""
+def test_camera_head_has_as_many_parameters_as_in_serl(trunk_file: Path) -> None:
+    """Compare with Flax's 1,114,880, less a bias of 256 that LayerNorm's shift replaces."""
     network = SAC.create(SPEC, config(encoder="resnet10", trunk=trunk_file), 0).networks.encoder
     numbers = dict(zip(network.shapes, network.lengths, strict=True))
     for camera in CAMERAS:
@@ -267,7 +269,7 @@ def test_a_camera_has_as_many_parameters_as_serls(trunk_file: Path) -> None:
     assert network.length == 2 * (1_114_880 - 256) + 5 * 64
 
 
-def test_cached_features_are_what_is_acted_on(
+def test_cached_features_equal_features_used_for_acting(
     trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4, cached_features=True)
@@ -284,12 +286,12 @@ def test_cached_features_are_what_is_acted_on(
         encoder.encode({n: image[row] for n, image in batch.images.items()}) for row in range(8)
     ]
     features = {name: np.stack([row[name] for row in rows]) for name in CAMERAS}
-    monkeypatch.setattr(Trunk, "forward", None)  # nothing is looked at again
+    monkeypatch.setattr(Trunk, "forward", None)  # no image is encoded again
     agent.update(replace(batch, images=features, next_images=features))
     assert agent.encoder.steps.item() == 2
 
 
-def test_features_cannot_be_cached_of_what_is_not_there(
+def test_cached_features_need_trunk_single_frames_and_cameras(
     trunk_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -306,14 +308,14 @@ def test_features_cannot_be_cached_of_what_is_not_there(
         SAC.create(blind, config(cached_features=True), 0)
 
 
-def test_a_small_encoder_whose_features_are_kept_stays_as_it_is() -> None:
+def test_small_encoder_with_cached_features_is_not_trained() -> None:
     agent = make(utd=2, batch_size=4, cached_features=True)
     kept = agent.frame_encoder()
     assert kept is not None
     batch, looked = make_batch(8), observation()
     read_only = {name: image.copy() for name, image in looked.images.items()}
     for image in read_only.values():
-        image.flags.writeable = False  # as of a message: torch would warn
+        image.flags.writeable = False  # as in a message; torch would warn
     features = kept.encode(read_only)
     assert {name: each.shape for name, each in features.items()} == {n: (6,) for n in CAMERAS}
     assert {each.dtype for each in features.values()} == {np.dtype(np.float16)}
@@ -330,8 +332,8 @@ def test_a_small_encoder_whose_features_are_kept_stays_as_it_is() -> None:
     assert {"encoder.state.head.weight", "actor.0.weight", "critic.0.weight"} <= changed
 
 
-def test_a_camera_alone_is_seen_by_an_encoder_that_stays_as_it_is() -> None:
-    """Nothing of it is trained, and there is no gradient of nothing."""
+def test_image_only_agent_with_cached_features_keeps_encoder_fixed() -> None:
+    """Check an update in which the encoder has no trainable part and so no gradient."""
     cameras = SPEC.observation.model_copy(update={"state": {}})
     blind = SPEC.model_copy(update={"observation": cameras})
     agent = SAC.create(blind, config(**SEEING, cached_features=True, utd=1, batch_size=4), 0)
@@ -347,7 +349,7 @@ def test_a_camera_alone_is_seen_by_an_encoder_that_stays_as_it_is() -> None:
     assert not np.array_equal(after["critic.0.weight"], before["critic.0.weight"])
 
 
-def test_places_of_the_trunks_features_are_weighted() -> None:
+def test_spatial_weights_apply_to_trunk_features() -> None:
     network = Encoder({"front": (1, 1)}, 0, (), 6, 0, trunk=(2, 2, 3))
     flat = network.init(torch.Generator().manual_seed(0))
     parts = {name: part[0] for name, part in network.views(flat).items()}
@@ -359,7 +361,7 @@ def test_places_of_the_trunks_features_are_weighted() -> None:
     torch.testing.assert_close(network(flat, torch.empty(5, 0), {"front": features}), expected)
 
 
-def test_without_weights_the_small_encoder_is_taken_and_it_is_said(
+def test_missing_trunk_weights_fall_back_to_small_encoder_with_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -371,13 +373,13 @@ def test_without_weights_the_small_encoder_is_taken_and_it_is_said(
     assert equal(agent.state_dict(), make().state_dict())
 
 
-def test_weights_that_were_named_and_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_named_but_missing_trunk_weights_are_refused(tmp_path: Path) -> None:
     line = r"agent\.trunk .*absent\.safetensors: no such file; expected weights of a ResNet-10"
     with pytest.raises(BadInput, match=line):
         make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
 
 
-def test_damaged_weights_are_refused(trunk_file: Path, tmp_path: Path) -> None:
+def test_damaged_trunk_weights_are_refused(trunk_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
     path.write_bytes(trunk_file.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"cut\.safetensors"):
@@ -385,7 +387,7 @@ def test_damaged_weights_are_refused(trunk_file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trunk", [False, True])
-def test_frames_behind_each_other_are_seen_in_their_order(trunk_file: Path, trunk: bool) -> None:
+def test_stacked_frames_are_encoded_in_order(trunk_file: Path, trunk: bool) -> None:
     encoder = "resnet10" if trunk else "small"
     agent = make(frames=2, utd=2, batch_size=4, encoder=encoder, trunk=trunk_file)
     batch = make_batch(8)

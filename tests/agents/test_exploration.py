@@ -1,4 +1,4 @@
-"""How wide a policy begins, and how its noise of successive steps is correlated."""
+"""Initial width of a policy and correlation of its exploration noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def drawn(correlation: float, count: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_noise_is_standard_normal_and_as_correlated_as_asked(correlation: float) -> None:
+def test_noise_is_standard_normal_with_requested_correlation(correlation: float) -> None:
     noise = drawn(correlation, 20_000)
     assert noise.mean().item() == pytest.approx(0.0, abs=0.06)
     assert noise.std().item() == pytest.approx(1.0, abs=0.03)
@@ -26,13 +26,13 @@ def test_noise_is_standard_normal_and_as_correlated_as_asked(correlation: float)
         assert found == pytest.approx(correlation**lag, abs=0.06)
 
 
-def test_noise_without_correlation_is_that_of_the_generator() -> None:
+def test_uncorrelated_noise_equals_generator_output() -> None:
     generator = torch.Generator().manual_seed(0)
     expected = torch.stack([torch.randn(ACTION, generator=generator) for _ in range(2)])
     assert torch.equal(drawn(0.0, 2), expected)
 
 
-def test_a_policy_explores_by_correlated_noise_about_an_unchanged_mode() -> None:
+def test_correlated_exploration_keeps_policy_mode() -> None:
     independent, correlated = make(), make(noise_correlation=0.95)
     seen = observation()
     assert np.array_equal(independent.act(seen, False), correlated.act(seen, False))
@@ -44,7 +44,7 @@ def test_a_policy_explores_by_correlated_noise_about_an_unchanged_mode() -> None
 
 
 @pytest.mark.parametrize("per_dimension", [-0.5, -1.0, -1.5])
-def test_a_policy_can_begin_at_its_target_entropy(per_dimension: float) -> None:
+def test_policy_can_start_at_target_entropy(per_dimension: float) -> None:
     agent = make(entropy_per_dimension=per_dimension, initial_std="target")
     assert agent.target_entropy == per_dimension * ACTION
     entropy = np.mean([agent.update(make_batch(seed))["entropy"] for seed in range(5)])
@@ -52,11 +52,11 @@ def test_a_policy_can_begin_at_its_target_entropy(per_dimension: float) -> None:
     assert make().update(make_batch())["entropy"] > 1.0
 
 
-def test_a_target_entropy_in_nats_goes_before_one_per_dimension() -> None:
+def test_target_entropy_in_nats_overrides_per_dimension() -> None:
     assert make(target_entropy=-7.0, entropy_per_dimension=-1.0).target_entropy == -7.0
 
 
-def test_cloning_leaves_the_first_standard_deviation_as_it_is() -> None:
+def test_cloning_keeps_initial_standard_deviation() -> None:
     agent = make(initial_std=0.1, bc_warm_start=50, learning_rate=3e-3)
     for _ in range(50):
         agent.update(make_batch())
@@ -66,7 +66,7 @@ def test_cloning_leaves_the_first_standard_deviation_as_it_is() -> None:
     assert 0.05 < spread.min().item() < spread.max().item() < 0.2
 
 
-def test_the_temperature_can_learn_at_a_rate_of_its_own() -> None:
+def test_temperature_can_have_its_own_learning_rate() -> None:
     for rate in (3e-3, 0.0, None):
         agent = make(temperature_learning_rate=rate, learning_rate=1e-4)
         before = agent.temperature.flat.item()

@@ -1,4 +1,4 @@
-"""An addition to the reward that is learned from a person's evaluations."""
+"""Additional reward learned from operator feedback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_reward(seed: int = 0) -> FeedbackReward:
 
 
 def praising_the_first_action(seed: int, rows: int = 2 * ROWS) -> Batch:
-    """Half of the transitions are evaluated, by the sign of the action's first entry."""
+    """Return a batch in which half of the transitions have feedback sign(action[0])."""
     batch = make_batch(seed, rows)
     weight = np.where(np.random.default_rng(seed).random(rows) < 0.5, 0.03, 0.0)
     given = np.stack([weight, weight * np.sign(batch.action[:, 0])], 1)
@@ -45,7 +45,7 @@ def trained(reward: FeedbackReward, updates: int = 200) -> FeedbackReward:
     return reward
 
 
-def test_it_pays_for_the_actions_that_are_praised() -> None:
+def test_feedback_reward_is_high_for_praised_actions() -> None:
     reward, seen = trained(make_reward()), make_batch(9999, 200)
     given, first = reward.rewards(seen), seen.action[:, 0]
     assert given[first > 0.4].mean() > 0.35
@@ -53,8 +53,8 @@ def test_it_pays_for_the_actions_that_are_praised() -> None:
     assert np.abs(given).max() <= QUICK.weight
 
 
-def test_evaluations_count_by_their_weight() -> None:
-    """Praise of weight 0.3 in all, and blame of 0.1, of the same step: 0.5 on average."""
+def test_feedback_is_averaged_by_weight() -> None:
+    """Give one step praise of total weight 0.3 and blame of 0.1; the average is 0.5."""
     reward, rows = make_reward(), 2 * ROWS
     same = make_batch(0, 1)
     state, action = (np.repeat(each, rows, 0) for each in (same.state, same.action))
@@ -67,7 +67,7 @@ def test_evaluations_count_by_their_weight() -> None:
     assert reward.rewards(batch) == pytest.approx(np.full(rows, 0.5 * QUICK.weight), abs=0.02)
 
 
-def test_without_evaluations_the_agent_learns_as_it_does_alone() -> None:
+def test_agent_without_feedback_learns_as_plain_agent() -> None:
     reward, alone = make_reward(), make(threads=1)
     for seed in range(3):
         batch = without(make_batch(seed))
@@ -77,7 +77,7 @@ def test_without_evaluations_the_agent_learns_as_it_does_alone() -> None:
     assert equal(reward._agent.state_dict(), alone.state_dict())
 
 
-def test_the_agent_learns_from_both_rewards() -> None:
+def test_agent_learns_from_task_and_feedback_reward() -> None:
     reward, alone = trained(make_reward(), 20), make(threads=1)
     batch = without(make_batch(5))
     given = reward.rewards(batch)
@@ -88,8 +88,8 @@ def test_the_agent_learns_from_both_rewards() -> None:
     assert "feedback_loss" in reward.update(praising_the_first_action(6))
 
 
-def test_it_sees_images_as_well() -> None:
-    """Praise of bright images, whatever the state and the action."""
+def test_feedback_reward_learns_from_images() -> None:
+    """Praise bright images independently of state and action."""
     image = ArraySpec(shape=(16, 16, 3), dtype="uint8")
     observation = ObservationSpec(state=SPEC.observation.state, images={"wrist": image})
     spec = SPEC.model_copy(update={"observation": observation})
@@ -113,7 +113,7 @@ def test_it_sees_images_as_well() -> None:
     reward.update(batch)
 
 
-def test_it_continues_exactly_from_its_state_and_refuses_another() -> None:
+def test_feedback_reward_resumes_exactly_and_refuses_wrong_state() -> None:
     reward = trained(make_reward(), 3)
     reward.update(praising_the_first_action(0))
     other = make_reward(seed=7)
@@ -131,6 +131,6 @@ def test_it_continues_exactly_from_its_state_and_refuses_another() -> None:
         assert equal(reward.state_dict(), before)
 
 
-def test_cloning_is_refused_as_it_learns_from_no_reward() -> None:
+def test_feedback_reward_refuses_behavior_cloning() -> None:
     with pytest.raises(BadInput, match="expected the algorithm sac or hybrid"):
         FeedbackReward(BC.create(SPEC, config(algorithm="bc"), 0), QUICK, 0)

@@ -56,7 +56,7 @@ def observation(names: str = ONE) -> Observation:
     return Observation({name: np.ones(array.shape, np.float32) for name, array in spec.items()})
 
 
-def test_choices_are_told_from_actions_and_put_back() -> None:
+def test_grasp_choices_convert_to_actions_and_back() -> None:
     grippers = Grippers.of(make_spec(NAMES))
     assert (grippers.places, grippers.arm, grippers.openings) == ((1, 4), (0, 2, 3), (3, 4))
     assert grippers.choices == 9
@@ -69,7 +69,7 @@ def test_choices_are_told_from_actions_and_put_back() -> None:
     assert grippers.choices_of(within).tolist() == [4, 2]
 
 
-def test_to_switch_is_to_ask_for_what_the_gripper_is_not() -> None:
+def test_switch_is_a_command_that_differs_from_gripper_opening() -> None:
     grippers = Grippers.of(make_spec(ONE))
     action = torch.tensor([[0.0, 0.0, grip] for grip in (-1.0, -1.0, 1.0, 1.0, 0.0)])
     state = torch.tensor([[0.0, 0.0, 0.0, opening] for opening in (1.0, 0.6, 1.0, 0.6, 1.0)])
@@ -78,20 +78,20 @@ def test_to_switch_is_to_ask_for_what_the_gripper_is_not() -> None:
     assert blind.switches(action, state).tolist() == [0.0] * 5
 
 
-def test_double_dqn_chooses_with_one_network_and_values_with_the_other() -> None:
+def test_double_dqn_selects_online_and_evaluates_with_target() -> None:
     network = EnsembleMLP(1, (1, 3), layer_norm=False)
     online, target = torch.zeros(1, network.length), torch.zeros(1, network.length)
     network.views(online)["0.bias"][0] = torch.tensor([0.0, 5.0, 1.0])
     network.views(target)["0.bias"][0] = torch.tensor([9.0, 2.0, 7.0])
     reward, discount = torch.tensor([0.5, 1.0]), torch.tensor([0.9, 0.0])
-    told = grasp_target(network, online, target, reward, discount, torch.zeros(2, 1))
-    torch.testing.assert_close(told, torch.tensor([0.5 + 0.9 * 2.0, 1.0]))
+    expected_warning = grasp_target(network, online, target, reward, discount, torch.zeros(2, 1))
+    torch.testing.assert_close(expected_warning, torch.tensor([0.5 + 0.9 * 2.0, 1.0]))
     values = network.member(online[0], torch.zeros(2, 1))
     loss = grasp_loss(values, torch.tensor([1, 2]), torch.zeros(2))
     assert loss.item() == pytest.approx((25 + 1) / 2)
 
 
-def test_other_choices_stay_a_margin_below_those_of_demonstrations() -> None:
+def test_margin_loss_keeps_other_choices_below_demonstrated_choice() -> None:
     values = torch.tensor([[0.5, 0.2, 0.3], [0.5, 0.48, 0.1], [0.1, 0.9, 0.2], [0.0, 0.0, 9.0]])
     choice, prior = torch.tensor([0, 0, 0, 0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
     loss = margin_loss(values, choice, prior, 0.1)
@@ -100,7 +100,7 @@ def test_other_choices_stay_a_margin_below_those_of_demonstrations() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_of_what_was_never_tried_the_margin_values_the_demonstrated_choice_more(
+def test_margin_raises_demonstrated_choice_above_untried_ones(
     weight: float,
 ) -> None:
     agent = make(
@@ -117,7 +117,7 @@ def test_of_what_was_never_tried_the_margin_values_the_demonstrated_choice_more(
     assert (ahead.min().item() > 0.05) == bool(weight)
 
 
-def test_targets_of_the_grasp_critic_stay_within_the_bounds_of_the_return() -> None:
+def test_grasp_critic_targets_respect_return_bounds() -> None:
     batch = make_batch(ROWS)
     batch.reward[:], batch.discount[:] = 7.0, 0.0
     values = []
@@ -132,7 +132,7 @@ def test_targets_of_the_grasp_critic_stay_within_the_bounds_of_the_return() -> N
     assert values[1].max().item() < 1.5
 
 
-def test_a_share_of_the_choices_in_training_is_random() -> None:
+def test_exploring_agent_takes_share_of_random_grasp_choices() -> None:
     agent, seen = make(grasp_epsilon=0.6), observation()
     greedy = agent.act(seen, explore=False)[2]
     grips = np.array([agent.act(seen, explore=True)[2] for _ in range(300)])
@@ -141,7 +141,7 @@ def test_a_share_of_the_choices_in_training_is_random() -> None:
 
 
 @pytest.mark.parametrize(("names", "choices"), [(ONE, 3), (NAMES, 9)])
-def test_one_arm_or_two(names: str, choices: int) -> None:
+def test_hybrid_agent_drives_one_or_two_grippers(names: str, choices: int) -> None:
     agent = make(names, utd=2)
     assert agent.grasp_network.sizes[-1] == choices
     agent.update(make_batch(2 * ROWS, names))
@@ -152,7 +152,7 @@ def test_one_arm_or_two(names: str, choices: int) -> None:
     assert set(action[list(agent.grippers.places)].tolist()) <= {-1.0, 0.0, 1.0}
 
 
-def test_the_critics_of_the_arm_do_not_see_the_gripper() -> None:
+def test_arm_critics_do_not_see_the_gripper_action() -> None:
     one, two = make(utd=1), make(utd=1)
     batch = make_batch(ROWS)
     flipped = replace(batch, action=batch.action * np.array([1, 1, -1], np.float32))
@@ -162,7 +162,7 @@ def test_the_critics_of_the_arm_do_not_see_the_gripper() -> None:
     assert not torch.equal(one.grasp.flat, two.grasp.flat)
 
 
-def test_it_learns_when_to_close_and_a_penalty_keeps_it_from_fluttering() -> None:
+def test_grasp_critic_learns_to_close_and_includes_switch_penalty() -> None:
     agent = make(utd=1, learning_rate=3e-3, grasp_penalty=0.1)
     batch = make_batch(ROWS)
     grips = np.array([-1.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0, 1.0], np.float32)
@@ -178,21 +178,23 @@ def test_it_learns_when_to_close_and_a_penalty_keeps_it_from_fluttering() -> Non
     torch.testing.assert_close(values, torch.tensor([0.9, 0.5, 0.5]), atol=0.05, rtol=0)
 
 
-def test_a_penalty_that_costs_nothing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_ineffective_grasp_penalty_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     one = make_spec(ONE).observation
     spec = make_spec(NAMES).model_copy(update={"observation": one})
-    told = "agent.grasp_penalty 0.1: costs nothing: the state has no opening of each of 2 "
+    expected_warning = (
+        "agent.grasp_penalty 0.1: costs nothing: the state has no opening of each of 2 "
+    )
     batch = make_batch(ROWS, NAMES)
     batch = replace(batch, state=batch.state[:, :4], next_state=batch.next_state[:, :4])
     settings = config(algorithm="hybrid", utd=1, grasp_penalty=0.1)
     for _ in range(2):
         agent = HybridSAC.create(spec, settings, 0)
         assert isinstance(agent, HybridSAC)
-        assert not caplog.messages, "who only acts has nothing to say"
+        assert not caplog.messages, "an acting agent logs nothing"
     for _ in range(2):
         agent.update(batch)
     (line,) = caplog.messages
-    assert line.startswith(told)
+    assert line.startswith(expected_warning)
     caplog.clear()
     HybridSAC.create(spec, settings.model_copy(update={"grasp_penalty": 0.0}), 0).update(batch)
     make(NAMES, utd=1).update(make_batch(ROWS, NAMES))

@@ -49,7 +49,7 @@ def test_ensemble_equals_single_networks_written_out() -> None:
     torch.testing.assert_close(batched, together)
 
 
-def test_hidden_layers_may_be_tanh() -> None:
+def test_hidden_layers_support_tanh() -> None:
     network = EnsembleMLP(2, (5, 16, 2), layer_norm=False, activation="tanh")
     flat = network.init(torch.Generator().manual_seed(0)).requires_grad_()
     x, parts = torch.randn(7, 5), network.views(flat)
@@ -94,7 +94,7 @@ def test_terminated_does_not_bootstrap_and_truncated_does() -> None:
     torch.testing.assert_close(target[1::2], 1.0 + 0.9 * (values[1::2] + 0.5))
 
 
-def test_each_critic_has_the_gradient_that_it_would_have_alone() -> None:
+def test_each_critic_has_the_gradient_of_its_own_loss() -> None:
     agent = make()
     batch, target = make_tensors(agent), torch.randn(ROWS)
     network, encoder = agent.networks.critic, agent.encoder.flat
@@ -157,7 +157,7 @@ def test_temperature_rises_below_the_target_entropy(offset: float, rises: bool) 
     assert (group.flat.item() > before) is rises
 
 
-def test_actor_loss_by_hand() -> None:
+def test_actor_loss_matches_manual_computation() -> None:
     agent = make()
     batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
     actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()
@@ -174,7 +174,7 @@ def test_actor_loss_by_hand() -> None:
     torch.testing.assert_close(entropy, -log_probability.mean())
 
 
-def test_likelihood_is_that_of_the_normal_before_tanh_just_within_the_bounds() -> None:
+def test_cloning_likelihood_matches_normal_before_tanh() -> None:
     mean, log_std = torch.randn(4, ACTION), torch.rand(4, ACTION) - 1.0
     action = torch.tensor([[0.3, -0.5, 0.9], [1.0, -1.0, 0.0], [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]])
     raw = torch.atanh(action.clamp(-0.999, 0.999))
@@ -185,7 +185,7 @@ def test_likelihood_is_that_of_the_normal_before_tanh_just_within_the_bounds() -
     torch.testing.assert_close(Cloning("mse").error(mean, log_std, action), squared)
 
 
-def test_the_filter_clones_only_what_the_critics_value_above_the_mode() -> None:
+def test_q_filter_clones_only_actions_valued_above_policy_mode() -> None:
     agent = make()
     batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
     actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()

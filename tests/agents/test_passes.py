@@ -1,4 +1,4 @@
-"""Passes written by hand and products of oneDNN, against autograd's own."""
+"""Hand-written passes and oneDNN products, compared with autograd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_ONEDNN = pytest.mark.skipif(
 
 
 def by_autograd(network: EnsembleMLP, flat: Tensor, x: Tensor) -> Tensor:
-    """Outputs of all members, (E, B), in batched products."""
+    """Return the outputs of all members, (E, B), computed by plain batched products."""
     parts = network.views(flat)
     x = x.expand(len(flat), *x.shape)
     for layer in range(len(network.sizes) - 1):
@@ -42,7 +42,7 @@ def by_autograd(network: EnsembleMLP, flat: Tensor, x: Tensor) -> Tensor:
 def made(
     layer_norm: bool, activation: Literal["relu", "tanh"] = "relu"
 ) -> tuple[EnsembleMLP, Tensor, Tensor, Tensor]:
-    """A network, its parameters, inputs and targets."""
+    """Return a network, its parameters, inputs and targets."""
     network = EnsembleMLP(3, (9, WIDE, WIDE, 1), layer_norm, activation)
     init = torch.Generator().manual_seed(0)
     flat = network.init(init)
@@ -59,7 +59,7 @@ def close(mine: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
 @NORMED
 @ACTIVATION
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-def test_squared_error_and_its_gradients(
+def test_squared_error_and_gradients_match_autograd(
     layer_norm: bool, activation: Literal["relu", "tanh"], weight: float
 ) -> None:
     network, flat, x, target = made(layer_norm, activation)
@@ -73,7 +73,7 @@ def test_squared_error_and_its_gradients(
 
 
 @NORMED
-def test_squared_error_without_a_gradient_of_the_input(layer_norm: bool) -> None:
+def test_squared_error_without_input_gradient_matches_autograd(layer_norm: bool) -> None:
     network, flat, x, target = made(layer_norm)
     mine = network.squared_error(flat, x.detach(), target)
     theirs = (by_autograd(network, flat, x) - target).square().mean(1).sum()
@@ -82,7 +82,7 @@ def test_squared_error_without_a_gradient_of_the_input(layer_norm: bool) -> None
 
 @NORMED
 @ACTIVATION
-def test_mean_output_and_its_gradient(
+def test_mean_output_and_gradient_match_autograd(
     layer_norm: bool, activation: Literal["relu", "tanh"]
 ) -> None:
     network, flat, x, slope = made(layer_norm, activation)
@@ -93,7 +93,7 @@ def test_mean_output_and_its_gradient(
 
 
 @BY_ONEDNN
-def test_products_of_onednn_are_differentiated_twice() -> None:
+def test_onednn_products_support_second_derivatives() -> None:
     init = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(WIDE, WIDE, generator=init, requires_grad=True) for _ in range(2))
     assert x.numel() * WIDE >= _FEWEST_PRODUCTS
@@ -109,7 +109,7 @@ def test_products_of_onednn_are_differentiated_twice() -> None:
 
 
 @BY_ONEDNN
-def test_few_products_and_lower_precision_are_left_to_torch() -> None:
+def test_small_or_lower_precision_products_use_torch() -> None:
     x = torch.ones(WIDE, WIDE, requires_grad=True)
     assert "_Product" in str(product(x, x).grad_fn)
     assert "_Product" not in str(product(x[:4], x).grad_fn)
@@ -117,7 +117,7 @@ def test_few_products_and_lower_precision_are_left_to_torch() -> None:
     assert "_Product" not in str(product(x, x).grad_fn)
 
 
-def test_all_critics_as_the_subset_are_the_subset() -> None:
+def test_critic_target_over_all_critics_equals_full_subset() -> None:
     agent = make(critics=2)
     batch, action = make_tensors(agent), torch.zeros(ROWS, ACTION)
     target, bonus = agent.target.detach(), torch.zeros(ROWS)
@@ -129,10 +129,10 @@ def test_all_critics_as_the_subset_are_the_subset() -> None:
 
 
 @NORMED
-def test_updates_learn_what_autograd_learns(
+def test_updates_match_updates_by_autograd(
     layer_norm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The weights by norms: Adam makes whole steps of gradients that are nothing but rounding."""
+    """Compare weights by norm: Adam turns rounding-sized gradients into full steps."""
     size: dict[str, Any] = {"hidden": (WIDE, WIDE), "batch_size": WIDE, "layer_norm": layer_norm}
 
     def learned() -> tuple[list[dict[str, float]], dict[str, Tensor]]:

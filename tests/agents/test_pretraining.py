@@ -46,7 +46,7 @@ FROM_STATE = resolve({"task": "pick_cube", "observe": "state"})
 
 
 def spots(count: int, camera: str = "front") -> TaskImages:
-    """Pictures of a bright spot, and where it is from the middle, a pixel to the centimetre."""
+    """Return images of a bright spot and its offset from the centre, 1 cm per pixel."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 60, (count, 16, 16, 3), np.uint8)
     places = rng.integers(2, 13, (count, 2))
@@ -61,16 +61,16 @@ def _places(pixels: Any) -> Array:
     return metres
 
 
-def test_it_learns_where_things_are_and_says_how_well() -> None:
+def test_pretraining_learns_positions_and_reports_errors() -> None:
     made = pretrain({"spots": spots(400)}, QUICK)
-    assert made.errors["spots"]["spot"] < 0.012, "about a pixel; not to look at all is 0.044"
-    assert made.errors["spots"]["height"] < 0.05, "what is always the same"
+    assert made.errors["spots"]["spot"] < 0.012, "about one pixel; ignoring the image gives 0.044"
+    assert made.errors["spots"]["height"] < 0.05, "a constant target"
     again = pretrain({"spots": spots(400)}, QUICK)
     assert all(np.array_equal(made.arrays[name], again.arrays[name]) for name in made.arrays)
     assert again.errors == made.errors
 
 
-def test_it_learns_several_tasks_at_once_with_a_camera_in_common() -> None:
+def test_pretraining_learns_several_tasks_with_a_shared_camera() -> None:
     wrist = spots(200, "wrist")
     more = {f"{name} again": target for name, target in wrist.targets.items()}
     both = TaskImages({**spots(200).images, **wrist.images}, {**wrist.targets, **more})
@@ -87,8 +87,8 @@ def test_it_learns_several_tasks_at_once_with_a_camera_in_common() -> None:
         pretrain({"one": both, "other": larger}, config)
 
 
-def test_what_is_nearly_zero_is_told_most_exactly() -> None:
-    """Half of a spot's places are within a pixel of the middle of its way, the others far away."""
+def test_pretraining_is_most_exact_near_zero() -> None:
+    """Train on spots of which half lie within a pixel of the centre and the others far away."""
     rng = np.random.default_rng(0)
     columns = np.where(
         rng.random(600) < 0.5, rng.uniform(-0.02, 0.02, 600), rng.uniform(-1, 1, 600)
@@ -102,11 +102,11 @@ def test_what_is_nearly_zero_is_told_most_exactly() -> None:
     near = TaskImages({"front": images}, {"spot": columns[:, None].astype(np.float32)})
     config = QUICK.model_copy(update={"brightness": 0.0})
     error = pretrain({"near": near}, config).errors["near"]["spot"]
-    assert error < 0.02, "the median is of what is near; a pixel is 0.17"
+    assert error < 0.02, "the median covers the near spots; a pixel is 0.17"
 
 
 @pytest.mark.parametrize("randomize", ["none", "full"])
-def test_sights_are_of_the_scene_with_what_a_policy_would_see_from_state(randomize: str) -> None:
+def test_collected_images_come_with_state_observations_as_targets(randomize: str) -> None:
     config = QUICK.model_copy(update={"samples": 120})
     worlds = {"task_config": {"randomize": randomize}}
     task = make_task(resolve(RUN.model_dump(), worlds))
@@ -126,8 +126,8 @@ def test_sights_are_of_the_scene_with_what_a_policy_would_see_from_state(randomi
     assert all(target.dtype == np.float32 for target in targets.values())
 
 
-def test_ways_come_near_to_what_the_task_is_about() -> None:
-    """An expert whose disturbance is another one at each step hardly ever comes near."""
+def test_collected_trajectories_come_near_the_goal() -> None:
+    """Check closeness to the goal; noise redrawn at each step would hardly ever get near."""
     config = QUICK.model_copy(update={"samples": 400, "noise": 0.5})
     tiny = {"width": 8, "height": 8, "crop": [0, 0, 1, 1], "capture": None}
     views = dict.fromkeys(("wrist", "wrist_tip", "behind", "behind_tip"), tiny)
@@ -142,8 +142,8 @@ def test_ways_come_near_to_what_the_task_is_about() -> None:
     assert (aside_m > 0.010).mean() > 0.1
 
 
-def test_a_way_begins_as_an_episode_does() -> None:
-    """A task that remembers, as whether both arms have held the bar, begins anew with each."""
+def test_each_collected_trajectory_begins_the_task() -> None:
+    """Check that a stateful task is begun for each collected trajectory."""
     begun: list[bool] = []
     task, from_state = make_task(RUN), make_task(FROM_STATE)
 
@@ -155,10 +155,10 @@ def test_a_way_begins_as_an_episode_does() -> None:
     with plugins.make_simulation(task) as robot:
         collect_images(robot, task, remembering, QUICK.model_copy(update={"samples": 250}))
     assert len(begun) >= 250 // task.config.max_steps
-    assert all(begun), "it is told where everything is"
+    assert all(begun), "begin receives the full simulator state"
 
 
-def test_a_task_without_cameras_or_with_nothing_to_tell_is_refused() -> None:
+def test_pretraining_refuses_task_without_cameras_or_targets() -> None:
     with pytest.raises(BadInput, match="fake: needs cameras"):
         collect_images(FakeRobot(), FakeTask(), FakeTask(), QUICK)
     task = make_task(RUN)
@@ -168,7 +168,7 @@ def test_a_task_without_cameras_or_with_nothing_to_tell_is_refused() -> None:
         collect_images(FakeRobot(), task, task, QUICK)
 
 
-def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
+def test_agent_starts_from_pretrained_encoder_file(tmp_path: Path) -> None:
     path = tmp_path / "e.safetensors"
     spec = make_spec(make_task(RUN))
     rng = np.random.default_rng(0)
@@ -188,7 +188,7 @@ def test_an_agent_starts_from_the_file(tmp_path: Path) -> None:
     assert {name for name in mine if name.startswith(("actor", "encoder.state"))} <= same
 
 
-def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None:
+def test_mismatched_or_damaged_encoder_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "e.safetensors"
     agent = SAC.create(make_spec(make_task(RUN)), AGENT, 0)
     encoder, flat = agent.networks.encoder, agent.encoder.flat.detach().clone()
@@ -227,17 +227,17 @@ def test_files_that_do_not_fit_are_refused_with_one_line(tmp_path: Path) -> None
     assert torch.equal(flat, before)
 
 
-def test_a_task_without_cameras_has_no_use_for_an_encoder(tmp_path: Path) -> None:
+def test_encoder_weights_are_refused_for_task_without_cameras(tmp_path: Path) -> None:
     blind = RUN.model_copy(update={"observe": None, "task_config": {}})
     config = AGENT.model_copy(update={"encoder_weights": tmp_path / "e"})
     with pytest.raises(BadInput, match="the task has no cameras"):
         SAC.create(make_spec(make_task(blind)), config, 0)
 
 
-def test_a_picture_that_comes_late_is_told_where_things_were(
+def test_delayed_images_get_targets_of_their_capture_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a robot whose pictures are half a period old, the places are those of then."""
+    """Delay images by half a period; targets must be interpolated to the capture time."""
     task, from_state = make_task(RUN), make_task(FROM_STATE)
     with plugins.make_simulation(task) as robot:
         config = QUICK.model_copy(update={"samples": 100})
@@ -251,6 +251,6 @@ def test_a_picture_that_comes_late_is_told_where_things_were(
 
         monkeypatch.setattr(robot, "observe", late)
         then = collect_images(robot, task, from_state, config).targets["cube_from_tcp"]
-    assert np.array_equal(now[0], then[0]), "at the start nothing moved before"
+    assert np.array_equal(now[0], then[0]), "nothing moves before the start"
     assert np.allclose(then[1:5], 0.5 * (now[:4] + now[1:5]), atol=1e-6)
     assert not np.allclose(then[1:5], now[1:5], atol=1e-3)

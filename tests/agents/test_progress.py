@@ -1,4 +1,4 @@
-"""Models of the time until success, and the progress that they give a reward."""
+"""Models of the time until success and the progress reward derived from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISCOUNT = 0.9
 
 
 def demonstrations(count: int = 30) -> list[list[Observation]]:
-    """Of the fake task, which are the straight way to the origin."""
+    """Return demonstrations of the fake task: straight paths to the origin."""
     task, made = FakeTask(), []
     for seed in range(count):
         robot = FakeRobot()
@@ -60,7 +60,7 @@ def at(x: float) -> Observation:
     return Observation({"position": np.array([x, 0.0], np.float32), "velocity": np.zeros(2, "f4")})
 
 
-def test_it_learns_the_remaining_time_and_measures_it_on_others(trained: TimeToGo) -> None:
+def test_time_to_go_learns_remaining_time_and_reports_held_out_error(trained: TimeToGo) -> None:
     card = trained.card
     assert (card.demonstrations, card.held_out, card.task) == (30, 6, "fake")
     assert card.error_s < 0.5 * card.constant_s
@@ -73,7 +73,7 @@ def test_it_learns_the_remaining_time_and_measures_it_on_others(trained: TimeToG
     assert torch.equal(again.head_flat, trained.head_flat)
 
 
-def test_progress_is_what_the_demonstrators_success_is_worth_now(path: Path) -> None:
+def test_progress_is_success_discounted_by_time_to_go(path: Path) -> None:
     progress = make_progress(settings(path), SPEC, DISCOUNT)
     model = TimeToGo.load(path)
     (left_s,) = model.seconds(SPEC.observation.flatten(at(0.15))[None], {})
@@ -85,29 +85,29 @@ def test_progress_is_what_the_demonstrators_success_is_worth_now(path: Path) -> 
     assert progress(at(1e6)) >= beyond - 1e-6, "no longer than any demonstration"
 
 
-def test_a_model_of_something_else_is_refused(path: Path) -> None:
-    def told(config: RewardConfig, spec: Spec) -> str:
+def test_progress_model_of_other_task_spec_or_digest_is_refused(path: Path) -> None:
+    def refusal(config: RewardConfig, spec: Spec) -> str:
         with pytest.raises(SerlError) as caught:
             make_progress(config, spec, DISCOUNT)
         return str(caught.value)
 
     other = SPEC.model_copy(update={"task": "other"})
-    assert "trained for fake, not for other" in told(settings(path), other)
+    assert "trained for fake, not for other" in refusal(settings(path), other)
     allowed = settings(path).model_copy(update={"transfer": True})
     make_progress(allowed, other, DISCOUNT)
     more = {**SPEC.observation.state, "gripper": ArraySpec(shape=(1,))}
     wider = SPEC.model_copy(
         update={"observation": SPEC.observation.model_copy(update={"state": more})}
     )
-    assert "velocity [2] m/s, here it is position [2] m, velocity [2] m/s, gripper [1]" in told(
+    assert "velocity [2] m/s, here it is position [2] m, velocity [2] m/s, gripper [1]" in refusal(
         settings(path), wider
     )
-    assert "is another one than when the run was made" in told(
+    assert "is another one than when the run was made" in refusal(
         settings(path, sha256="0" * 64), SPEC
     )
 
 
-def test_a_broken_file_is_refused(path: Path) -> None:
+def test_damaged_progress_model_file_is_refused(path: Path) -> None:
     arrays = safetensors.numpy.load(path.read_bytes())
     good = path.read_bytes()
     card = TimeToGo.load(path).card
@@ -141,7 +141,7 @@ def test_too_few_demonstrations_and_absent_images_are_refused() -> None:
         train_time_to_go(demonstrations(5), SPEC, blind)
 
 
-def test_it_learns_from_the_features_of_a_frozen_trunk(
+def test_time_to_go_learns_from_frozen_trunk_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The trunk computes what SERL's does; the expected features were made once, with JAX."""
+"""Comparison of the trunk with SERL's; the expected features were computed with JAX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stand_in_images(name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_features_are_those_of_jax(trunk: Trunk, name: str) -> None:
+def test_trunk_features_match_jax(trunk: Trunk, name: str) -> None:
     features = trunk(stand_in_images(name))
     assert features.shape == (1, 4, 4, 512)
     assert features.dtype == torch.float32
@@ -38,26 +38,26 @@ def test_features_are_those_of_jax(trunk: Trunk, name: str) -> None:
     np.testing.assert_allclose(features, EXPECTED[name], rtol=0, atol=1e-4)
 
 
-def test_features_are_those_of_jax_also_in_a_batch(trunk: Trunk) -> None:
-    """A batch is processed in parts; their size does not divide that of the batch."""
+def test_trunk_features_of_a_large_batch_match_jax(trunk: Trunk) -> None:
+    """Use a batch whose size is not a multiple of the trunk's chunk size."""
     features = trunk(stand_in_images("as it is").expand(67, -1, -1, -1))
     assert features.shape == (67, 4, 4, 512)
     expected = np.broadcast_to(EXPECTED["as it is"], features.shape)
     np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4)
 
 
-def test_no_images_have_no_features(trunk: Trunk) -> None:
+def test_trunk_returns_no_features_for_no_images(trunk: Trunk) -> None:
     assert trunk(torch.zeros(0, 128, 128, 3, dtype=torch.uint8)).shape == (0, 4, 4, 512)
 
 
-def test_bfloat16_is_close(trunk_file: Path) -> None:
+def test_bfloat16_trunk_features_are_close_to_float32(trunk_file: Path) -> None:
     features = Trunk.load(trunk_file, torch.bfloat16)(stand_in_images("as it is"))
     assert features.dtype == torch.float32
     error = features.numpy() - EXPECTED["as it is"]
     assert 0 < np.sqrt(np.square(error).mean()) < 0.02
 
 
-def test_it_has_as_many_parameters_as_serls_and_none_is_trained(trunk: Trunk) -> None:
+def test_trunk_has_serl_parameter_count_and_is_frozen(trunk: Trunk) -> None:
     assert sum(each.numel() for each in trunk.parameters()) == 4_905_792
     assert not any(each.requires_grad for each in trunk.parameters())
     assert not trunk(stand_in_images("as it is")).requires_grad
@@ -84,18 +84,20 @@ def test_loading_draws_no_random_numbers(trunk_file: Path) -> None:
         (torch.zeros(128, 128, 3, dtype=torch.uint8), r"uint8\[128, 128, 3\]"),
     ],
 )
-def test_other_images_are_refused(trunk: Trunk, images: torch.Tensor, found: str) -> None:
+def test_trunk_refuses_images_of_wrong_shape_or_dtype(
+    trunk: Trunk, images: torch.Tensor, found: str
+) -> None:
     with pytest.raises(SpecMismatch, match=r"expected uint8\[B, H, W, 3\], found " + found):
         trunk(images)
 
 
-def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
+def test_missing_trunk_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         Trunk.load(tmp_path / "resnet10.safetensors")
 
 
 @pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
-def test_an_agents_trunk_computes_as_its_configuration_says(trunk_file: Path, matmul: str) -> None:
+def test_agent_trunk_uses_configured_precision(trunk_file: Path, matmul: str) -> None:
     image = ArraySpec(shape=(128, 128, 3), dtype="uint8")
     observation = ObservationSpec(state={"q": ArraySpec(shape=(3,))}, images={"front": image})
     action = ArraySpec(shape=(2,), low=-1.0, high=1.0)

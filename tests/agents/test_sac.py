@@ -1,4 +1,4 @@
-"""The agent as others see it: determinism, saving, and its refusal of hostile weights."""
+"""Public behaviour of SAC: determinism, saving and refusal of invalid weights."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _negative_std(weights: dict[str, Any]) -> None:
         (_negative_std, "normaliser.std: not positive"),
     ],
 )
-def test_hostile_weights_are_refused_whole(
+def test_invalid_weights_are_refused_without_partial_load(
     spoil: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     agent = make(0)
@@ -116,14 +116,14 @@ def test_hostile_weights_are_refused_whole(
     assert equal(agent.state_dict(), before)
 
 
-def test_weights_of_another_shape_of_network_are_refused() -> None:
+def test_weights_of_another_network_shape_are_refused() -> None:
     with pytest.raises(SpecMismatch):
         make().load_actor_weights(make(layer_norm=False).actor_weights())
     with pytest.raises(SpecMismatch):
         make().load_state_dict(make(critics=3).state_dict())
 
 
-def test_a_damaged_generator_is_refused_whole() -> None:
+def test_damaged_generator_state_is_refused_without_partial_load() -> None:
     agent, state = make(), dict(make(1).state_dict())
     before = agent.state_dict()
     state["generator.learning"] = np.full_like(state["generator.learning"], 255)
@@ -150,21 +150,21 @@ def test_a_step_on_a_batch_that_is_not_finite_changes_no_parameter(field: str) -
     assert not np.array_equal(agent.state_dict()["critic.0.weight"], after["critic.0.weight"])
 
 
-def test_a_batch_that_is_not_finite_in_part_is_learned_from_in_part() -> None:
+def test_partly_finite_batch_is_partly_learned_from() -> None:
     agent = make()
     before = agent.state_dict()
     batch = make_batch()
-    batch.reward[:ROWS] = np.nan  # of the first critic step
+    batch.reward[:ROWS] = np.nan  # rows of the first critic step
     assert agent.update(batch)["skipped"] == 1
     after = agent.state_dict()
-    assert after["adam.critic.steps"] == before["adam.critic.steps"] + 1  # of two
+    assert after["adam.critic.steps"] == before["adam.critic.steps"] + 1  # one of two steps
     assert not np.array_equal(before["actor.0.weight"], after["actor.0.weight"])
 
 
 @pytest.mark.parametrize(
     "changes", [{"layer_norm": False}, {"normalise": False}, {"backup_entropy": True}]
 )
-def test_ablations_run_and_differ(changes: dict[str, Any]) -> None:
+def test_ablated_settings_change_the_update(changes: dict[str, Any]) -> None:
     agent, base = make(**changes), make()
     for each in (agent, base):
         each.fit_normaliser(3.0 + 2.0 * make_batch().state)
@@ -176,7 +176,7 @@ def test_ablations_run_and_differ(changes: dict[str, Any]) -> None:
     assert (agent.mean.abs().max().item() > 0) is agent.config.normalise
 
 
-def test_the_average_of_the_actor_acts_without_its_first_parameters() -> None:
+def test_averaged_actor_excludes_initial_parameters() -> None:
     agent, plain = make(actor_average=0.6), make()
     actors, published = [], []
     for each in (agent, plain):
@@ -194,10 +194,12 @@ def test_the_average_of_the_actor_acts_without_its_first_parameters() -> None:
     assert np.array_equal(agent.actor.flat.detach(), plain.actor.flat.detach())
     fresh, actor = make(actor_average=0.6), plain.actor_weights()
     fresh.load_state_dict({**fresh.state_dict(), **actor})
-    assert equal(fresh.actor_weights(), actor), "another run's actor acts from the first step on"
+    assert equal(fresh.actor_weights(), actor), (
+        "an actor of another run is used from the first step"
+    )
 
 
-def test_normaliser_by_closed_form_floored_and_clipped() -> None:
+def test_normaliser_matches_closed_form_with_floor_and_clip() -> None:
     agent = make()
     agent.fit_normaliser(np.zeros((0, STATE), np.float32))
     assert not agent.mean.any()
@@ -214,7 +216,7 @@ def test_normaliser_by_closed_form_floored_and_clipped() -> None:
     assert agent.normalise(moved)[0, 0].item() == 10.0
 
 
-def test_the_floor_of_the_normaliser_has_units() -> None:
+def test_normaliser_floor_depends_on_unit() -> None:
     state = {
         "place": ArraySpec(shape=(STATE - 2,), unit="m, base frame"),
         "yaw": ArraySpec(shape=(1,), unit="rad"),
@@ -227,7 +229,7 @@ def test_the_floor_of_the_normaliser_has_units() -> None:
     torch.testing.assert_close(agent.std, torch.tensor(expected))
 
 
-def test_the_policy_moves_to_what_pays() -> None:
+def test_policy_moves_towards_higher_reward() -> None:
     agent = make(learning_rate=3e-3)
     direction = np.array([1.0, -1.0, 1.0], np.float32)
     batch, rng = make_batch(), np.random.default_rng(0)
@@ -242,7 +244,7 @@ def test_the_policy_moves_to_what_pays() -> None:
     assert (chosen * direction > 0.5).all()
 
 
-def test_bad_configurations_are_one_line() -> None:
+def test_invalid_agent_settings_give_one_line_errors() -> None:
     with pytest.raises(BadInput, match="subset 5 is larger than critics 4"):
         make(subset=5)
     with pytest.raises(BadInput, match=r"agent\.frames: the task has no cameras"):
@@ -251,7 +253,7 @@ def test_bad_configurations_are_one_line() -> None:
         make(device="nowhere")
 
 
-def test_a_build_for_the_cpu_names_the_line_that_installs_the_one_for_cuda(
+def test_cpu_build_error_names_the_cuda_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
@@ -264,7 +266,7 @@ def test_a_build_for_the_cpu_names_the_line_that_installs_the_one_for_cuda(
 
 
 @pytest.mark.parametrize("network", ["actor", "encoder"])
-def test_a_frozen_network_stays_as_it_was_loaded(network: str) -> None:
+def test_frozen_network_keeps_loaded_parameters(network: str) -> None:
     spec = SPEC.model_copy(update={"observation": SEEN})
     small = config(encoder_channels=(4,), latent=4, frozen=(network,))
     agent = SAC.create(spec, small, 0)

@@ -1,4 +1,4 @@
-"""What an update of SAC changes, when and how often."""
+"""Schedule of a SAC update: which parameters change, when and how often."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serl.types import Observation
 from .conftest import ROWS, SMALL, config, make, make_batch
 
 
-def test_target_networks_follow_by_the_closed_form() -> None:
+def test_target_networks_match_closed_form_average() -> None:
     agent = make(utd=1, tau=0.25)
     before = agent.target.clone()
     agent.update(make_batch(rows=ROWS))
@@ -26,7 +26,7 @@ def test_target_networks_follow_by_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("utd", [1, 3])
-def test_update_takes_utd_critic_steps_and_one_of_the_others(utd: int) -> None:
+def test_update_takes_utd_critic_steps_and_one_actor_step(utd: int) -> None:
     agent = make(utd=utd)
     for _ in range(2):
         agent.update(make_batch(rows=utd * ROWS))
@@ -58,7 +58,7 @@ def test_critic_steps_leave_the_actor_bit_identical(monkeypatch: pytest.MonkeyPa
     assert seen == [True, True, True]
 
 
-def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
+def test_cloning_weight_fades_after_warm_start() -> None:
     settings = config(bc_warm_start=2, bc_weight=3.0, bc_steps=2)
     terms = [actor_terms(settings, updates) for updates in range(5)]
     assert terms == [(0.0, 1.0), (0.0, 1.0), (1.0, 3.0), (1.0, 1.5), (1.0, 0.0)]
@@ -67,7 +67,7 @@ def test_warm_start_clones_and_then_the_cloning_term_fades() -> None:
     assert actor_terms(config(bc_final_weight=1.0), 9) == (1.0, 1.0)
 
 
-def test_the_actor_may_be_shaped_otherwise_than_the_critics() -> None:
+def test_actor_and_critic_networks_can_have_different_shapes() -> None:
     shaped: dict[str, Any] = {
         "actor_hidden": (24,),
         "actor_layer_norm": False,
@@ -84,8 +84,8 @@ def test_the_actor_may_be_shaped_otherwise_than_the_critics() -> None:
     assert same.actor.activation == same.critic.activation == "tanh"
 
 
-def test_the_pull_to_the_demonstrator_ends_with_its_weight() -> None:
-    """Demonstrations are at -0.9, and the reward is highest at 1."""
+def test_cloning_pull_ends_when_its_weight_is_zero() -> None:
+    """Train with demonstrated actions at -0.9 while the reward is highest at 1."""
     batch = make_batch()
     batch.prior[:], batch.discount[:] = np.arange(len(batch.prior)) % 2 == 0, 0.0
     batch.action[:] = np.random.default_rng(0).uniform(-1, 1, batch.action.shape)
@@ -108,7 +108,7 @@ def test_the_pull_to_the_demonstrator_ends_with_its_weight() -> None:
     assert modes[1] > 0.3
 
 
-def test_targets_stay_within_the_bounds_of_the_return() -> None:
+def test_critic_targets_respect_return_bounds() -> None:
     batch = make_batch()
     batch.reward[:], batch.discount[:] = 7.0, 0.0
     free, bounded = make(learning_rate=3e-2), make(learning_rate=3e-2, return_bounds=(0.0, 1.0))
@@ -118,7 +118,7 @@ def test_targets_stay_within_the_bounds_of_the_return() -> None:
     assert 0.5 < value < 1.5
 
 
-def test_cloning_alone_learns_the_actions_of_prior_rows_and_no_others() -> None:
+def test_warm_start_clones_only_prior_actions() -> None:
     agent = make(bc_warm_start=150, learning_rate=3e-3)
     batch = make_batch()
     batch.action[:] = np.where(batch.prior[:, None], 0.6, -0.9)
@@ -129,7 +129,7 @@ def test_cloning_alone_learns_the_actions_of_prior_rows_and_no_others() -> None:
     assert agent.temperature.flat.item() == pytest.approx(math.log(SMALL.temperature))
 
 
-def test_metrics_come_only_when_due() -> None:
+def test_metrics_are_reported_only_at_interval() -> None:
     agent = make(metrics_every=3)
     reported = ["q" in agent.update(make_batch(i)) for i in range(6)]
     assert reported == [False, False, True, False, False, True]

@@ -1,4 +1,4 @@
-"""SERL's trunk becomes ours, whole; anything else is refused by the name of what differs."""
+"""Import of SERL's trunk; any other file is refused with the name of the difference."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(path: Path, tree: Any) -> Path:
 
 
 def without(*names: str) -> dict[str, Any]:
-    """The tree without one layer, or without one of a block."""
+    """Return the tree without one layer or without one layer of a block."""
     *above, last = names
     tree = TREE[above[0]] if above else TREE
     rest = {name: layer for name, layer in tree.items() if name != last}
@@ -56,11 +56,11 @@ def without(*names: str) -> dict[str, Any]:
 
 
 def block(number: int, **layers: Any) -> dict[str, Any]:
-    """The tree with other layers in a block."""
+    """Return the tree with replaced layers in one block."""
     return TREE | {f"ResNetBlock_{number}": TREE[f"ResNetBlock_{number}"] | layers}
 
 
-def test_kernels_turn_and_the_rest_stays(source: Path) -> None:
+def test_imported_kernels_are_transposed_and_norms_unchanged(source: Path) -> None:
     tensors = read_serl_trunk(source).tensors
     assert {name: array.shape for name, array in tensors.items()} == dict(SHAPES)
     assert sum(array.size for array in tensors.values()) == 4_905_792
@@ -74,7 +74,7 @@ def test_kernels_turn_and_the_rest_stays(source: Path) -> None:
         assert np.array_equal(tensors[f"blocks.3.{name}.bias"], norm["bias"])
 
 
-def test_what_is_written_is_read_back(source: Path, trunk: Path) -> None:
+def test_trunk_file_round_trip_is_exact(source: Path, trunk: Path) -> None:
     first, second = read_serl_trunk(source), load_trunk(trunk)
     assert (first.source, first.sha256) == (second.source, second.sha256)
     assert all(np.array_equal(first.tensors[name], second.tensors[name]) for name in SHAPES)
@@ -90,7 +90,7 @@ def test_what_is_written_is_read_back(source: Path, trunk: Path) -> None:
     ],
     ids=["classifier", "params", "params and more", "encoder"],
 )
-def test_a_tree_with_more_around_it_is_the_same_trunk(
+def test_trunk_is_found_inside_larger_parameter_trees(
     source: Path, tmp_path: Path, tree: Any
 ) -> None:
     found = read_serl_trunk(written(tmp_path / "more.pkl", tree))
@@ -125,7 +125,7 @@ CONV = TREE["ResNetBlock_1"]["Conv_0"]["kernel"]
         ({"params": None}, "expected a dict of layers, found NoneType"),
     ],
 )
-def test_what_is_not_the_trunk_is_refused_by_name(tmp_path: Path, tree: Any, message: str) -> None:
+def test_wrong_parameter_tree_is_refused_by_name(tmp_path: Path, tree: Any, message: str) -> None:
     path = written(tmp_path / "other.pkl", tree)
     with pytest.raises(BadInput, match=message) as refusal:
         import_trunk(path, tmp_path / "out")
@@ -136,9 +136,11 @@ def test_what_is_not_the_trunk_is_refused_by_name(tmp_path: Path, tree: Any, mes
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_damaged_or_hostile_source_is_refused(source: Path, tmp_path: Path) -> None:
+def test_damaged_or_malicious_pickle_is_refused(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "resnet10_params.pkl"
-    path.write_bytes(source.read_bytes()[:1_000_000])  # as a copy of it in a public repository is
+    path.write_bytes(
+        source.read_bytes()[:1_000_000]
+    )  # truncated, like a copy in a public repository
     with pytest.raises(CorruptData, match=r"resnet10_params\.pkl: EOFError"):
         read_serl_trunk(path)
     path.write_bytes(b"\x80\x04cos\nsystem\n\x8c\x02id\x85R.")
@@ -148,9 +150,7 @@ def test_a_damaged_or_hostile_source_is_refused(source: Path, tmp_path: Path) ->
         read_serl_trunk(tmp_path / "absent")
 
 
-def test_the_same_trunk_is_imported_twice_and_another_one_is_not(
-    source: Path, tmp_path: Path
-) -> None:
+def test_import_repeats_for_same_trunk_and_refuses_another(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folders" / "trunk.safetensors"
     first = import_trunk(source, out)
     data, changed_ns = out.read_bytes(), out.stat().st_mtime_ns
@@ -162,7 +162,7 @@ def test_the_same_trunk_is_imported_twice_and_another_one_is_not(
     assert (out.read_bytes(), out.stat().st_mtime_ns) == (data, changed_ns)
 
 
-def test_the_command_shows_that_it_works_and_then_where_the_trunk_is(
+def test_import_command_prints_progress_before_output_path(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -176,7 +176,7 @@ def test_the_command_shows_that_it_works_and_then_where_the_trunk_is(
     assert printed.index("converting") < printed.index(f"trunk: {out}")
 
 
-def test_a_file_that_is_no_trunk_is_not_overwritten(source: Path, tmp_path: Path) -> None:
+def test_import_does_not_overwrite_other_files(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "photo.jpg"
     out.write_text("of a cat")
     with pytest.raises(BadInput, match=r"photo\.jpg"):
@@ -186,7 +186,7 @@ def test_a_file_that_is_no_trunk_is_not_overwritten(source: Path, tmp_path: Path
         import_trunk(source, tmp_path)
 
 
-def test_a_disk_that_refuses_is_told(source: Path, tmp_path: Path) -> None:
+def test_import_reports_write_errors(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SerlError, match="cannot be written: "):
         import_trunk(source, tmp_path / "file" / "trunk.safetensors")
@@ -221,7 +221,7 @@ def first_value(value: float) -> Callable[[Tensors, Metadata], object]:
         (lambda _, m: m.pop("source"), "expected the fields"),
     ],
 )
-def test_a_trunk_with_a_change_is_refused(
+def test_modified_trunk_file_is_refused(
     trunk: Path, tmp_path: Path, change: Callable[[Tensors, Metadata], object], message: str
 ) -> None:
     weights = load_trunk(trunk)
@@ -241,7 +241,7 @@ def test_a_trunk_with_a_change_is_refused(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_cut_or_oversized_trunk_is_refused(trunk: Path, tmp_path: Path) -> None:
+def test_truncated_or_oversized_trunk_file_is_refused(trunk: Path, tmp_path: Path) -> None:
     data = trunk.read_bytes()
     path = tmp_path / "cut.safetensors"
     for cut in (0, 7, 8, 100, 5000, len(data) - 1):
@@ -254,7 +254,7 @@ def test_a_cut_or_oversized_trunk_is_refused(trunk: Path, tmp_path: Path) -> Non
         load_trunk(path)
 
 
-def test_the_default_place_is_the_users_folder_of_caches(
+def test_default_trunk_path_is_in_user_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -265,7 +265,7 @@ def test_the_default_place_is_the_users_folder_of_caches(
     assert default_path() == tmp_path / ".cache" / "serl" / "resnet10.safetensors"
 
 
-def test_the_release_is_recognised(source: Path) -> None:
+def test_summary_recognises_serl_release(source: Path) -> None:
     weights = read_serl_trunk(source)
     lines = weights.summary().splitlines()
     assert lines[:2] == ["parameters: 4,905,792", f"sha256: {weights.sha256}"]
@@ -274,7 +274,7 @@ def test_the_release_is_recognised(source: Path) -> None:
     assert "source: as SERL released it, " in released.summary()
 
 
-def test_a_run_is_told_which_trunk_it_has(
+def test_with_trunk_resolves_trunk_path_and_digest(
     trunk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -299,7 +299,7 @@ def test_a_run_is_told_which_trunk_it_has(
         ("small", r"agent\.trunk: the small encoder has none"),
     ],
 )
-def test_a_trunk_that_was_mistyped_trains_nothing(
+def test_mistyped_trunk_path_is_refused_before_training(
     encoder: str, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     named = {"observe": "pixels", "agent": {"encoder": encoder, "trunk": "typo"}}

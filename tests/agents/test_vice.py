@@ -1,4 +1,4 @@
-"""A reward that is learned in training, from observations of success alone."""
+"""VICE: a reward learned during training from observations of success alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .conftest import ROWS, SPEC, STATE, config, make, make_batch
 QUICK = VICEConfig(
     binary=False, batch_size=16, learning_rate=3e-3, latent=16, hidden=16, channels=(4, 8)
 )
-GOAL = 1.5  # of every entry of the state
+GOAL = 1.5  # value of every state entry at the goal
 
 
 def near(count: int, centre: float, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -37,13 +37,13 @@ def make_vice(seed: int = 0, **changes: Any) -> VICE:
 
 
 def visiting(centre: float, seed: int = 0, discount: float = 0.9) -> Batch:
-    """A batch of transitions that lead to around a centre."""
+    """Return a batch of transitions that lead to states near a centre."""
     batch, next_state = make_batch(seed), near(2 * ROWS, centre, seed)
     return replace(batch, next_state=next_state, discount=np.full(2 * ROWS, discount, np.float32))
 
 
 def ended(centre: float) -> Batch:
-    """Transitions on which an episode ends there: their rewards are the probabilities."""
+    """Return final transitions near a centre; their rewards are the probabilities."""
     return visiting(centre, seed=99, discount=0.0)
 
 
@@ -53,14 +53,14 @@ def trained(vice: VICE, centre: float, updates: int = 150) -> VICE:
     return vice
 
 
-def test_it_pays_for_what_looks_like_success() -> None:
+def test_vice_reward_is_high_for_states_like_success() -> None:
     vice = trained(make_vice(), 0.0)
     assert vice.rewards(ended(GOAL)).mean() > 0.7
     assert vice.rewards(ended(0.0)).mean() < 0.4
 
 
-def test_what_is_visited_often_does_not_pay_for_long() -> None:
-    """The classifier cannot tell the policy from success any more once it is there."""
+def test_vice_reward_falls_for_states_visited_often() -> None:
+    """Check that the classifier becomes uncertain once the policy visits success states."""
     vice = trained(make_vice(), 0.0)
     before = vice.rewards(ended(GOAL)).mean()
     after = trained(vice, GOAL).rewards(ended(GOAL)).mean()
@@ -68,7 +68,7 @@ def test_what_is_visited_often_does_not_pay_for_long() -> None:
     assert 0.3 < after < 0.65
 
 
-def test_a_binary_reward_is_all_or_nothing() -> None:
+def test_binary_vice_reward_is_zero_or_one() -> None:
     vice = trained(make_vice(binary=True), 0.0)
     assert vice.rewards(ended(GOAL)).mean() > 0.9
     assert not vice.rewards(ended(0.0)).any()
@@ -76,7 +76,7 @@ def test_a_binary_reward_is_all_or_nothing() -> None:
     assert set(staying.tolist()) <= {0.0, float(np.float32(1.0) - np.float32(0.9))}
 
 
-def test_what_a_person_or_the_expert_visits_is_no_failure() -> None:
+def test_prior_transitions_are_not_used_as_negatives() -> None:
     vice = make_vice()
     for seed in range(150):
         half, others = visiting(GOAL, seed), visiting(0.0, seed)
@@ -86,7 +86,7 @@ def test_what_a_person_or_the_expert_visits_is_no_failure() -> None:
     assert vice.rewards(ended(GOAL)).mean() > 0.7
 
 
-def test_returns_lie_between_0_and_1_however_long_success_lasts() -> None:
+def test_vice_returns_stay_between_0_and_1() -> None:
     vice = trained(make_vice(), 0.0)
     staying, ending = visiting(GOAL, seed=99), ended(GOAL)
     forever = vice.rewards(staying) / (1.0 - staying.discount)
@@ -94,7 +94,7 @@ def test_returns_lie_between_0_and_1_however_long_success_lasts() -> None:
     assert forever.max() <= 1.0
 
 
-def test_the_agent_learns_from_these_rewards_and_from_no_others() -> None:
+def test_agent_learns_only_from_vice_rewards() -> None:
     first, second = make_vice(), make_vice()
     batch = visiting(0.0)
     first.update(batch)
@@ -106,13 +106,13 @@ def test_the_agent_learns_from_these_rewards_and_from_no_others() -> None:
 
 
 @pytest.mark.parametrize("change", [{"mixup": False}, {"slope_weight": 0.0}, {"smoothing": 0.0}])
-def test_each_regulariser_changes_what_is_learned(change: dict[str, Any]) -> None:
+def test_each_regulariser_changes_the_classifier(change: dict[str, Any]) -> None:
     with_it, without = trained(make_vice(), 0.0, 2), trained(make_vice(**change), 0.0, 2)
     assert not torch.equal(with_it._head_group.flat, without._head_group.flat)
 
 
-def test_the_slope_is_held_near_1() -> None:
-    """Without it, the classifier becomes as steep as the data allow."""
+def test_gradient_penalty_keeps_slope_near_1() -> None:
+    """Compare slopes; without the penalty the classifier is as steep as the data allow."""
 
     def steepness(vice: VICE) -> float:
         good, visited = (vice._see(near(64, centre), {}).detach() for centre in (GOAL, 0.0))
@@ -126,7 +126,7 @@ def test_the_slope_is_held_near_1() -> None:
     assert abs(free - 1.0) > abs(held - 1.0)
 
 
-def test_it_continues_exactly_from_its_state() -> None:
+def test_vice_resumes_exactly() -> None:
     vice = make_vice()
     vice.update(visiting(0.0))
     saved = copies(vice.state_dict())
@@ -139,7 +139,7 @@ def test_it_continues_exactly_from_its_state() -> None:
 
 
 @pytest.mark.parametrize("name", ["vice.head.0.weight", "critic.0.weight", "generator.vice"])
-def test_a_state_that_does_not_fit_changes_nothing(name: str) -> None:
+def test_mismatched_vice_state_is_refused_without_partial_load(name: str) -> None:
     vice = make_vice()
     vice.update(visiting(0.0))
     before = copies(vice.state_dict())
@@ -150,8 +150,8 @@ def test_a_state_that_does_not_fit_changes_nothing(name: str) -> None:
     assert equal(vice.state_dict(), before)
 
 
-def test_images_are_judged_where_there_are_any() -> None:
-    """Dark is common, bright is success; the state says nothing of it."""
+def test_vice_learns_from_images() -> None:
+    """Use a spot at the left for visits and at the right for success; the state is constant."""
     image = ArraySpec(shape=(12, 12, 3), dtype="uint8")
     observation = ObservationSpec(state=SPEC.observation.state, images={"front": image})
     spec = SPEC.model_copy(update={"observation": observation})
@@ -175,15 +175,15 @@ def test_images_are_judged_where_there_are_any() -> None:
     vice.update(replace(make_batch(), images=spot(rows, 1), next_images=spot(rows, 1)))
 
 
-def test_without_successes_there_is_nothing_to_learn() -> None:
+def test_vice_without_successes_is_refused() -> None:
     with pytest.raises(BadInput, match="no successes to learn from"):
         VICE(make(), QUICK, Successes(np.zeros((0, STATE), np.float32), {}), 0)
 
 
-def test_its_metrics_say_whether_it_tells_successes_from_visits() -> None:
+def test_vice_metrics_report_success_and_visited_probabilities() -> None:
     vice = trained(make_vice(), 0.0)
     metrics = [vice.update(visiting(0.0, seed)) for seed in range(100, 120)]
-    told = next(each for each in metrics if "q" in each)
-    assert told["vice_good"] > 0.7 > 0.4 > told["vice_visited"]
-    assert told["vice_reward"] < 0.1 * 0.4
+    reported = next(each for each in metrics if "q" in each)
+    assert reported["vice_good"] > 0.7 > 0.4 > reported["vice_visited"]
+    assert reported["vice_reward"] < 0.1 * 0.4
     assert all("vice_good" in each for each in metrics if "q" in each)
