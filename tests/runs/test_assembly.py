@@ -1,4 +1,4 @@
-"""A whole training in one process: the real algorithm and arm, on the in-process transport."""
+"""Test a whole training in one process, with the real algorithm and a simulated arm."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CONFIG = resolve(
 
 
 class Training:
-    """A learner and an actor that take turns, step by step, so that all is reproducible."""
+    """Learner and actor that alternate step by step, so that results are reproducible."""
 
     def __init__(self, config: TrainConfig, before: Training | None = None) -> None:
         self.rows: list[Row] = []
@@ -99,7 +99,7 @@ class Training:
         )
 
     def run(self, steps: int) -> Training:
-        """Until so many steps are trained on."""
+        """Train until `steps` steps have been trained on."""
         self.steps = steps
         self.learner.publish()
         for _ in self.actor.episodes():
@@ -149,7 +149,7 @@ def trained() -> Training:
     return Training(CONFIG).run(100)
 
 
-def test_a_training_runs_to_its_end(trained: Training) -> None:
+def test_training_runs_to_its_end(trained: Training) -> None:
     progress = trained.learner.progress
     assert progress.steps == 100
     assert trained.learner.replay.demonstrations > 0
@@ -162,7 +162,7 @@ def test_a_training_runs_to_its_end(trained: Training) -> None:
     assert versions[0] == 1
 
 
-def test_two_trainings_of_one_seed_are_equal_to_the_bit(trained: Training) -> None:
+def test_trainings_with_equal_seed_are_bit_identical(trained: Training) -> None:
     again = Training(CONFIG).run(100)
     assert_equal(trained.weights(), again.weights())
     for first, second in zip(trained.log, again.log, strict=True):
@@ -171,7 +171,7 @@ def test_two_trainings_of_one_seed_are_equal_to_the_bit(trained: Training) -> No
             assert first.source is second.source
 
 
-def test_another_seed_gives_another_training(trained: Training) -> None:
+def test_trainings_with_different_seeds_differ(trained: Training) -> None:
     other = Training(CONFIG.model_copy(update={"seed": 4})).run(20)
     step, its = trained.log[0], other.log[0]
     assert isinstance(step, Step)
@@ -179,7 +179,7 @@ def test_another_seed_gives_another_training(trained: Training) -> None:
     assert not np.array_equal(step.action, its.action)
 
 
-def test_a_resumed_training_goes_on_where_it_was() -> None:
+def test_resumed_training_continues_from_checkpoint() -> None:
     first = Training(CONFIG).run(60)
     second = Training(CONFIG, before=first)
     assert_equal(first.weights(), second.weights())
@@ -195,7 +195,7 @@ def test_a_resumed_training_goes_on_where_it_was() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_a_reward_that_is_learned_needs_nobody_and_is_resumed_with_the_rest() -> None:
+def test_vice_training_runs_without_operator_and_resumes() -> None:
     learned = {"reward": RewardConfig(kind="vice"), "intervention": "none"}
     config = CONFIG.model_copy(update=learned)
     first = Training(config).run(60)
@@ -213,15 +213,19 @@ EVALUATED: dict[str, Any] = {
 }
 
 
-def test_a_reward_learned_from_evaluations_is_resumed_to_the_bit() -> None:
+def test_training_with_evaluations_resumes_bit_identically() -> None:
     at_60 = {"learner": {"checkpoint_every": 60}}
     config = resolve(CONFIG.model_dump(exclude={"human"}), EVALUATED, at_60)
     whole = Training(config).run(100)
     steps = [record for record in whole.log if isinstance(record, Step)]
     assert {feedback_of(step.reward_provenance) for step in steps} == {-1, 0, 1}
     assert {step.source for step in steps} == {ActionSource.POLICY}
-    assert {step.reward for step in steps} <= {0.0, 1.0}, "evaluations change no recorded reward"
-    assert whole.weights()["feedback.head.1.weight"].any(), "it was learned"
+    assert {step.reward for step in steps} <= {0.0, 1.0}, (
+        "evaluations must not change recorded rewards"
+    )
+    assert whole.weights()["feedback.head.1.weight"].any(), (
+        "the feedback head must have been trained"
+    )
     checkpoint = whole.saved[0]
     assert checkpoint.step == 60
     again: Learner = make_learner(
@@ -239,7 +243,7 @@ def test_a_reward_learned_from_evaluations_is_resumed_to_the_bit() -> None:
     assert_equal(whole.weights(), again.agent.state_dict())
 
 
-def test_returns_have_room_for_evaluations() -> None:
+def test_return_bounds_are_widened_by_evaluation_weight() -> None:
     settings = {"agent": {"return_bounds": [0.0, 1.0], "discount": 0.9}}
     config = resolve(CONFIG.model_dump(exclude={"human"}), EVALUATED, settings)
     spec = make_spec(make_task(config))
@@ -258,18 +262,18 @@ PIXELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("asked", "shift"), [(None, 2), (3, 3)])
-def test_images_of_successes_are_shifted_as_all_others(
-    asked: int | None, shift: int, monkeypatch: pytest.MonkeyPatch
+def test_vice_shifts_success_images_like_all_others(
+    crop_px: int | None, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the classifier tells success by how far images are shifted."""
+    """Otherwise the classifier could detect successes by the size of their shift."""
     found: list[int] = []
 
-    def noted(images: Image, rows: Any, most_px: int, rng: np.random.Generator) -> Image:
+    def record_batch(images: Image, rows: Any, most_px: int, rng: np.random.Generator) -> Image:
         found.append(most_px)
         return random_shift(images, rows, most_px, rng)
 
-    monkeypatch.setattr("serl.agents.vice.random_shift", noted)
-    settings = {"reward": {"kind": "vice"}, "vice": {"crop_px": asked}, "learner": {"crop_px": 2}}
+    monkeypatch.setattr("serl.agents.vice.random_shift", record_batch)
+    settings = {"reward": {"kind": "vice"}, "vice": {"crop_px": crop_px}, "learner": {"crop_px": 2}}
     config = resolve(CONFIG.model_dump(), PIXELS, settings, {"intervention": "none"})
     training = Training(config).run(3)
     assert any(name.startswith("vice.encoder.wrist.") for name in training.weights())
@@ -285,10 +289,10 @@ CACHED: dict[str, Any] = {
 }
 
 
-def test_features_are_those_of_the_encoder_that_a_resumed_run_has(
+def test_cached_features_match_encoder_of_resumed_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serl.training.frames._WAITING", 1)  # each frame as it comes
+    monkeypatch.setattr("serl.training.frames._WAITING", 1)  # encode each frame on arrival
     config = resolve(CONFIG.model_dump(), CACHED)
     first = Training(config).run(3)
     again = Training(config, before=first)
@@ -302,7 +306,7 @@ def test_features_are_those_of_the_encoder_that_a_resumed_run_has(
     assert_equal(*({n: agent.state_dict()[n] for n in _CAMERAS} for agent in updates))
 
 
-def test_features_are_those_of_the_encoder_that_another_run_left(
+def test_cached_features_match_inherited_encoder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("serl.training.frames._WAITING", 1)
@@ -337,24 +341,24 @@ _CAMERAS = [
 ]
 
 
-def test_a_reward_that_is_learned_needs_successes() -> None:
+def test_vice_reward_requires_demonstrations() -> None:
     with pytest.raises(BadInput, match="reward vice: expected demonstrations"):
         resolve({"reward": {"kind": "vice"}, "demos": 0})
     resolve({"reward": {"kind": "vice"}, "demos": 0, "vice": {"positives": ["x"]}})
 
 
-def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
+def test_bc_training_with_takeovers_learns_only_human_actions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """HG-DAgger: the policy drives, and nothing it did itself is learned."""
+    """HG-DAgger: the policy drives, and its own actions are not learned."""
     taught: list[Batch] = []
     update = BC.update
 
-    def noted(agent: BC, batch: Batch) -> dict[str, float]:
+    def record_batch(agent: BC, batch: Batch) -> dict[str, float]:
         taught.append(batch)
         return update(agent, batch)
 
-    monkeypatch.setattr(BC, "update", noted)
+    monkeypatch.setattr(BC, "update", record_batch)
     clones = {"agent": {"algorithm": "bc", "learning_rate": 3e-3}, "steps": 150}
     training = Training(resolve(CONFIG.model_dump(), clones))
     before = training.weights()
@@ -364,14 +368,14 @@ def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
     driven = {step.requested.tobytes() for step in steps if step.source is ActionSource.POLICY}
     assert len(corrected) >= 10
     assert len(driven) >= 50
-    assert training.actor.policy.version > 5, "the policy that drives is the one that learns"
+    assert training.actor.policy.version > 5, "the driving policy must receive new weights"
     shown = {r.action.tobytes() for r in training.demonstrations if isinstance(r, Step)}
-    told = {step.action.tobytes() for step in corrected}
+    corrections = {step.action.tobytes() for step in corrected}
     learned = {action.tobytes() for batch in taught for action in batch.action}
     assert all(batch.prior.all() for batch in taught)
-    assert learned <= shown | told
-    assert learned & told
-    assert not learned & (driven - told)
+    assert learned <= shown | corrections
+    assert learned & corrections
+    assert not learned & (driven - corrections)
     after = training.weights()
     assert_equal(*({n: w[n] for n in w if n.startswith("critic.")} for w in (before, after)))
     agent = training.learner.agent
@@ -385,7 +389,7 @@ def test_who_clones_in_a_training_with_takeovers_learns_what_a_person_corrects(
     assert errors[1] < 0.5 * errors[0]
 
 
-def test_settings_of_a_task_are_applied_and_checked() -> None:
+def test_task_settings_are_applied_and_checked() -> None:
     task = make_task(resolve({"task": "reach", "task_config": {"tolerance_m": 0.03}}))
     assert task.config.model_dump()["tolerance_m"] == 0.03
     with pytest.raises(
@@ -394,7 +398,7 @@ def test_settings_of_a_task_are_applied_and_checked() -> None:
         make_task(resolve({"task": "reach", "task_config": {"tolerance": 0.03}}))
 
 
-def test_nobody_takes_over_when_nobody_is_asked_to() -> None:
+def test_intervention_none_makes_no_human() -> None:
     task = make_task(CONFIG)
     with plugins.make_simulation(task) as robot:
         nobody = CONFIG.model_copy(update={"intervention": "none"})
@@ -403,7 +407,7 @@ def test_nobody_takes_over_when_nobody_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_after_the_log_come_the_check_of_cameras_the_person_and_all_others(
+def test_actor_observers_are_log_monitor_operator_and_others_in_order(
     simulated: bool, tmp_path: Path
 ) -> None:
     given = [Observer(), Observer()]
@@ -417,14 +421,14 @@ def test_after_the_log_come_the_check_of_cameras_the_person_and_all_others(
     assert notice_frozen_camera(actor.observers) == (not simulated)
 
 
-def test_actor_and_learner_agree_on_the_spec() -> None:
+def test_actor_and_learner_agree_on_spec() -> None:
     assert make_spec(make_task(CONFIG)).digest == make_spec(make_task(CONFIG)).digest
     faster = CONFIG.model_copy(update={"task_config": {"rate_hz": 20.0}})
     assert "rate_hz" in make_spec(make_task(faster)).difference(make_spec(make_task(CONFIG)))
 
 
-def test_actions_that_go_further_or_elsewhere_are_another_spec() -> None:
-    """Demonstrations of them would teach wrong actions."""
+def test_changed_action_scale_or_frame_changes_spec() -> None:
+    """Demonstrations with another action scale or frame would teach wrong actions."""
     mine = make_spec(make_task(CONFIG))
     for motion, what in (({"translation_m": 0.005}, "0.005 m"), ({"frame": "tool"}, "tool frame")):
         other = make_spec(make_task(resolve({"task": "reach", "task_config": {"motion": motion}})))
@@ -432,7 +436,7 @@ def test_actions_that_go_further_or_elsewhere_are_another_spec() -> None:
         assert what in other.difference(mine)
 
 
-def test_replay_keeps_to_the_bytes_that_it_may_take(tmp_path: Path) -> None:
+def test_replay_capacity_respects_image_and_memory_limits(tmp_path: Path) -> None:
     def replay(**learner: int) -> Replay:
         config = resolve({"task": "pick_cube", "observe": "pixels", "learner": learner})
         return make_replay(config, make_spec(make_task(config)), tmp_path)

@@ -30,19 +30,17 @@ SETTINGS = {
 }
 
 
-def of(successes: int, trials: int) -> Evaluation:
+def make_evaluation(successes: int, trials: int) -> Evaluation:
     return Evaluation(
         tuple(Trial(n, n < successes, 10, 1.0, "success" * (n < successes)) for n in range(trials))
     )
 
 
-def test_a_clone_learns_the_demonstrations_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clone_learns_demonstrations_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated = resolve(SETTINGS, {"feedback": {"weight": 1.0}})
     run = RunFolder.create(tmp_path, evaluated, datetime.now())
     cloned = baseline.clone_settings(run.config)
-    assert cloned.feedback.weight == 0.0, "a clone learns from no reward"
+    assert cloned.feedback.weight == 0.0, "a clone must not learn from rewards"
     assert (cloned.steps, cloned.intervention, cloned.agent.algorithm) == (0, "none", "bc")
     assert (cloned.seed, cloned.demos, cloned.baseline) == (0, 2, "none")
     display = Display(Console(file=io.StringIO()))
@@ -55,39 +53,44 @@ def test_a_clone_learns_the_demonstrations_and_nothing_else(
     (row,) = read_metrics(run.metrics)
     assert (row["purpose"], row["checkpoint"], row["trials"]) == ("clone", 0, 2)
     assert row["successes"] == evaluation.successes
-    assert reached([{**row, "successes": 2}]) == (np.inf, np.inf)  # it is no result of training
+    # The evaluation of the clone is not a result of training.
+    assert reached([{**row, "successes": 2}]) == (np.inf, np.inf)
 
 
-def test_a_run_without_a_successful_demonstration_has_no_clone(tmp_path: Path) -> None:
+def test_clone_without_successful_demonstration_is_refused(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
     with pytest.raises(BadInput, match="no demonstration is a success"):
         baseline.clone(run)
 
 
 @pytest.mark.parametrize("more", [{"demos": 0}, {"robot": "robots/franka.py"}])
-def test_a_clone_needs_demonstrations_and_a_simulation(more: dict[str, object]) -> None:
+def test_clone_baseline_requires_demonstrations_and_simulation(more: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="baseline clone"):
         resolve(SETTINGS, more)
 
 
-def test_training_is_compared_with_its_clone() -> None:
+def test_summary_compares_training_with_clone() -> None:
     def text(
         clone: Evaluation | None, practice_s: float | None = 245.0, inherited: bool = False
     ) -> str:
         after: dict[str, Any] = {"clone": clone, "practice_s": practice_s, "inherited": inherited}
-        return Summary("reach", Path("r"), of(50, 50), 600, 300.0, **after).comparison()
+        return Summary(
+            "reach", Path("r"), make_evaluation(50, 50), 600, 300.0, **after
+        ).comparison()
 
     assert text(None) == ""
-    assert text(of(12, 50)) == (
+    assert text(make_evaluation(12, 50)) == (
         "cloned from the same demonstrations: 12 of 50; after 4:05 of practice: 50 of 50"
     )
-    assert text(of(12, 50), None).endswith(
+    assert text(make_evaluation(12, 50), None).endswith(
         "; after the warm-up alone, as practice added nothing: 50 of 50"
     )
-    assert text(of(12, 50), None, True).endswith("; inherited, as practice added nothing: 50 of 50")
+    assert text(make_evaluation(12, 50), None, True).endswith(
+        "; inherited, as practice added nothing: 50 of 50"
+    )
 
 
-def test_an_inherited_policy_has_a_warm_up_unless_its_critics_come_too() -> None:
+def test_inherited_run_skips_warm_up_unless_critics_are_missing() -> None:
     def inherited(warm_up: int, *load: str) -> bool:
         origin = {"run": "other", "load": load} if load else {}
         config = resolve(SETTINGS, {"init_from": origin, "learner": {"warm_up": warm_up}})
@@ -97,8 +100,8 @@ def test_an_inherited_policy_has_a_warm_up_unless_its_critics_come_too() -> None
     assert inherited(0, "actor")
     assert inherited(5, "actor", "critics")
     whole = resolve(SETTINGS, {"init_from": "other", "learner": {"warm_up": 5}})
-    assert training.begins_inherited(whole), "without `load` the critics come too"
+    assert training.begins_inherited(whole), "without `load` the critics are loaded as well"
 
 
-def test_no_baseline_is_the_default() -> None:
+def test_baseline_defaults_to_none() -> None:
     assert TrainConfig().baseline == "none"

@@ -42,11 +42,11 @@ def arrays(seed: int = 0) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     }
 
 
-def half(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def test_a_checkpoint_survives_exactly(tmp_path: Path) -> None:
+def test_checkpoint_round_trips_exactly(tmp_path: Path) -> None:
     path = save(tmp_path, 120, arrays(), INFO)
     loaded = load(path)
     assert (loaded.path, loaded.step, loaded.info) == (path, 120, INFO)
@@ -58,7 +58,7 @@ def test_a_checkpoint_survives_exactly(tmp_path: Path) -> None:
     assert (latest.path, warning) == (path, "")
 
 
-def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
+def test_newest_and_best_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in range(1, 8):
         path = save(tmp_path, step, arrays(step), INFO, keep=3)
         if step == 2:
@@ -68,7 +68,7 @@ def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
     assert load_latest(tmp_path)[0].step == 7
 
 
-def test_the_policy_that_training_began_with_stays_a_candidate(tmp_path: Path) -> None:
+def test_initial_checkpoint_remains_candidate(tmp_path: Path) -> None:
     for step in range(0, 8):
         save(tmp_path, step, arrays(step), INFO, keep=3)
     assert [int(path.name) for path in checkpoint_paths(tmp_path)] == [0, 5, 6, 7]
@@ -76,8 +76,8 @@ def test_the_policy_that_training_began_with_stays_a_candidate(tmp_path: Path) -
     assert [int(path.name) for path in candidates(tmp_path, 5)] == [0, 5, 6, 7]
 
 
-def test_saving_an_older_step_makes_it_the_latest(tmp_path: Path) -> None:
-    """After going back to an earlier checkpoint, the later ones are another history."""
+def test_checkpoint_saved_at_earlier_step_becomes_latest(tmp_path: Path) -> None:
+    """After a return to an earlier checkpoint, later ones belong to another history."""
     for step in (10, 20, 30, 15):
         path = save(tmp_path, step, arrays(step), INFO, keep=2)
     assert path.exists()
@@ -85,7 +85,7 @@ def test_saving_an_older_step_makes_it_the_latest(tmp_path: Path) -> None:
     assert (loaded.step, warning) == (15, "")
 
 
-def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+def test_saving_same_step_replaces_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 5, arrays(0), INFO)
     save(tmp_path, 5, arrays(1), INFO)
     (path,) = checkpoint_paths(tmp_path)
@@ -96,8 +96,8 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["agent.safetensors", "replay.safetensors", "info.json", "MANIFEST.json"]
 )
-@pytest.mark.parametrize("damage", [half, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_damaged_checkpoint_is_passed_over_loudly(
+@pytest.mark.parametrize("damage", [truncate, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_damaged_checkpoint_is_skipped_with_warning(
     tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
     save(tmp_path, 1, arrays(1), INFO)
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(
     assert "00000001" in warning
 
 
-def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+def test_every_damaged_byte_of_checkpoint_is_detected(tmp_path: Path) -> None:
     path = save(tmp_path, 1, {"agent": {"w": np.arange(4.0)}}, {"a": 1})
     for file in path.iterdir():
         data = file.read_bytes()
@@ -127,42 +127,43 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
                 loaded = load(path)
             except CorruptData:
                 continue
-            # The step is the only thing that the manifest alone says.
+            # Only the manifest holds the step, so its damage cannot be detected.
             assert file.name == "MANIFEST.json"
             assert loaded.step != 1
         file.write_bytes(data)
     assert load(path).step == 1
 
 
-def test_a_file_too_many_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_unlisted_file_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, 1, arrays(), INFO)
     (path / "extra").write_bytes(b"")
     with pytest.raises(CorruptData, match="extra"):
         load(path)
 
 
-def test_a_file_beyond_the_bound_is_refused_unread(tmp_path: Path) -> None:
+def test_oversized_checkpoint_file_is_refused_unread(tmp_path: Path) -> None:
     path = save(tmp_path, 1, arrays(), INFO)
-    os.truncate(path / "agent.safetensors", (8 << 30) + 1)  # of holes: it takes no disk
+    # A sparse file, which takes no disk space.
+    os.truncate(path / "agent.safetensors", (8 << 30) + 1)
     with pytest.raises(CorruptData, match=r"agent.safetensors: 8589934593 bytes, allowed 85899345"):
         load(path)
 
 
-def test_no_sound_checkpoint_is_never_a_fresh_start(tmp_path: Path) -> None:
+def test_only_damaged_checkpoints_raise_corrupt_data(tmp_path: Path) -> None:
     for step in (1, 2):
-        half(save(tmp_path, step, arrays(), INFO) / "agent.safetensors")
+        truncate(save(tmp_path, step, arrays(), INFO) / "agent.safetensors")
     with pytest.raises(CorruptData, match=r"no sound checkpoint.*00000002.*00000001"):
         load_latest(tmp_path)
 
 
-def test_no_checkpoint_is_another_matter(tmp_path: Path) -> None:
+def test_missing_checkpoint_raises_bad_input(tmp_path: Path) -> None:
     assert checkpoint_paths(tmp_path / "checkpoints") == []
     assert not has_saved(tmp_path / "checkpoints")
     with pytest.raises(BadInput, match="no checkpoint"):
         load_latest(tmp_path / "checkpoints")
 
 
-def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) -> None:
+def test_deleted_checkpoints_are_not_treated_as_fresh_start(tmp_path: Path) -> None:
     shutil.rmtree(save(tmp_path, 1, arrays(), INFO))
     assert has_saved(tmp_path)
     with pytest.raises(CorruptData, match=r"no sound checkpoint: .*latest does not name"):
@@ -170,10 +171,10 @@ def test_checkpoints_that_somebody_removed_are_no_fresh_start(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("before", "step"), [(0, 1), (1, 1), (1, 2)])
-def test_a_kill_at_any_moment_keeps_a_whole_checkpoint(
+def test_save_killed_at_any_operation_keeps_one_whole_checkpoint(
     tmp_path: Path, before: int, step: int
 ) -> None:
-    """Killed at each operation on a file in turn, until a save gets through."""
+    """Kill the process before each file operation in turn, until a save completes."""
     last = 0 if before else None
     for moment in count():
         folder = tmp_path / str(moment)
@@ -203,7 +204,7 @@ def name(step: int) -> str:
 
 
 def _save_and_die(folder: Path, step: int, moment: int) -> int:
-    """Save in a process that is killed before its operation number `moment`; the exit code."""
+    """Save in a child that exits before file operation `moment`; return its exit code."""
     operations = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
     seen = count()
 
@@ -221,7 +222,7 @@ def _save_and_die(folder: Path, step: int, moment: int) -> int:
 
 
 @pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe", b"0" * 300])
-def test_a_damaged_pointer_is_survived_loudly(tmp_path: Path, pointer: bytes) -> None:
+def test_damaged_latest_file_is_skipped_with_warning(tmp_path: Path, pointer: bytes) -> None:
     save(tmp_path, 1, arrays(), INFO)
     save(tmp_path, 2, arrays(), INFO)
     (tmp_path / "latest").write_bytes(pointer)
@@ -230,7 +231,7 @@ def test_a_damaged_pointer_is_survived_loudly(tmp_path: Path, pointer: bytes) ->
     assert "latest does not name a checkpoint" in warning
 
 
-def test_what_a_crash_left_is_ignored_and_removed(tmp_path: Path) -> None:
+def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path: Path) -> None:
     save(tmp_path, 1, arrays(1), INFO)
     save(tmp_path, 2, arrays(2), INFO).rename(tmp_path / ".00000002.new")
     loaded, warning = load_latest(tmp_path)
@@ -241,7 +242,7 @@ def test_what_a_crash_left_is_ignored_and_removed(tmp_path: Path) -> None:
     assert not (tmp_path / ".00000002.new").exists()
 
 
-def test_a_leftover_of_the_same_step_does_not_get_in(tmp_path: Path) -> None:
+def test_leftover_files_of_same_step_are_not_included(tmp_path: Path) -> None:
     leftover = tmp_path / ".00000001.new"
     leftover.mkdir()
     (leftover / "extra.safetensors").write_bytes(b"?")
@@ -249,7 +250,7 @@ def test_a_leftover_of_the_same_step_does_not_get_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("info", [{"loss": float("nan")}, {"path": Path()}])
-def test_what_json_cannot_hold_is_refused(tmp_path: Path, info: dict[str, object]) -> None:
+def test_info_that_json_cannot_hold_is_refused(tmp_path: Path, info: dict[str, object]) -> None:
     save(tmp_path, 1, arrays(), INFO)
     with pytest.raises(BadInput, match="checkpoint info"):
         save(tmp_path, 2, arrays(), info)
@@ -257,7 +258,7 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path, info: dict[str, object
     assert {child.name for child in tmp_path.iterdir()} == {"00000001", "latest"}
 
 
-def test_a_full_disk_leaves_the_previous_one(tmp_path: Path) -> None:
+def test_failed_save_keeps_previous_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1, arrays(), INFO)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
@@ -271,7 +272,7 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path: Path) -> None:
     assert {child.name for child in tmp_path.iterdir()} == {"00000001", "latest"}
 
 
-def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
+def test_manifest_of_another_format_is_named(tmp_path: Path) -> None:
     path = save(tmp_path, 1, arrays(), INFO)
     manifest = json.loads((path / "MANIFEST.json").read_text())
     (path / "MANIFEST.json").write_text(json.dumps(manifest | {"format": 2}))

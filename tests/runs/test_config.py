@@ -20,7 +20,7 @@ TASKS = (make_task, make_demonstrated_task)
 LAB = PRESETS["hard"]["task_config"]["perception"]
 
 
-def test_later_layers_win_leaf_by_leaf() -> None:
+def test_later_config_layers_override_leaf_by_leaf() -> None:
     tuned = {"steps": 500, "agent": {"utd": 8, "batch_size": 64}}
     file = {"agent": {"utd": 2}, "seed": 3}
     config = resolve(tuned, file, {"seed": 4})
@@ -29,20 +29,22 @@ def test_later_layers_win_leaf_by_leaf() -> None:
     assert config.agent.discount == TrainConfig().agent.discount
 
 
-def test_a_preset_stands_right_below_the_settings_beside_it() -> None:
+def test_preset_ranks_just_below_settings_of_its_layer() -> None:
     given = {"preset": "hard", "task_config": {"perception": {"bias_m": 0.001}}}
     config = resolve({"intervention": "scripted", "steps": 7}, given)
     assert (config.demonstrator, config.intervention, config.steps) == ("human", "novice", 7)
     assert isinstance(config.human, NoviceConfig)
     assert config.task_config["perception"] == {**LAB, "bias_m": 0.001}
-    assert resolve(config.model_dump(mode="json"), {}) == config, "read again"
+    assert resolve(config.model_dump(mode="json"), {}) == config, (
+        "the resolved config resolves to itself"
+    )
     words = ["--intervention=scripted", "--preset=hard", "--steps=3"]
     config = run_settings("peg_insertion", {"demos": 5}, parse_overrides(words))
     assert (config.demonstrator, config.intervention, config.demos) == ("human", "scripted", 5)
-    assert config.human.model_dump()["max_hold_steps"] == 30, "as tuned"
+    assert config.human.model_dump()["max_hold_steps"] == 30, "the novice settings stay"
 
 
-def test_presets_are_those_that_can_be_selected() -> None:
+def test_preset_names_match_config_field() -> None:
     field = TrainConfig.model_fields["preset"].annotation
     assert set(get_args(field)) == set(PRESETS)
     with pytest.raises(BadInput, match="preset"):
@@ -50,7 +52,7 @@ def test_presets_are_those_that_can_be_selected() -> None:
 
 
 @pytest.mark.parametrize("task", ["pick_cube", "peg_insertion", "handover"])
-def test_practice_has_few_demonstrations_no_help_a_clone_and_its_own_learner(task: str) -> None:
+def test_practice_preset_sets_demonstrations_clone_and_learner(task: str) -> None:
     config = run_settings(task, {"preset": "practice"}, {"seed": 1})
     assert (config.demonstrator, config.demos, config.intervention) == ("human", 10, "none")
     assert config.baseline == "clone"
@@ -62,11 +64,16 @@ def test_practice_has_few_demonstrations_no_help_a_clone_and_its_own_learner(tas
     assert isinstance(agent, SACConfig)
     assert (agent.initial_std, agent.bc_warm_start) == (0.2, asked["agent.bc_warm_start"])
     published = {"recipe": "hil_serl", "demos": 10}
-    practised, plain = (run_settings(task, each, published) for each in (given | {"agent": {}}, {}))
-    assert (practised.agent, practised.learner) == (plain.agent, plain.learner), "as published"
+    with_preset, without_preset = (
+        run_settings(task, each, published) for each in (given | {"agent": {}}, {})
+    )
+    assert (with_preset.agent, with_preset.learner) == (
+        without_preset.agent,
+        without_preset.learner,
+    ), "the recipe takes precedence"
 
 
-def test_practice_suits_algorithms_from_outside_and_not_a_reward_from_failures() -> None:
+def test_practice_preset_accepts_external_algorithms_and_refuses_vice() -> None:
     outside = str(Path(__file__).parents[1] / "outside/td3.py")
     config = run_settings("reach", {"preset": "practice"}, {"agent": {"algorithm": outside}})
     assert config.learner.imitate_successes
@@ -78,16 +85,16 @@ def test_practice_suits_algorithms_from_outside_and_not_a_reward_from_failures()
         )
 
 
-def test_practice_from_pixels_keeps_the_learner_of_the_task() -> None:
-    practised, tuned = (
+def test_practice_preset_from_pixels_keeps_learner_of_task() -> None:
+    with_preset, tuned = (
         run_settings("pick_cube", {"observe": "pixels"}, asked)
         for asked in ({"preset": "practice"}, {})
     )
-    assert (practised.agent, practised.learner) == (tuned.agent, tuned.learner)
+    assert (with_preset.agent, with_preset.learner) == (tuned.agent, tuned.learner)
 
 
 @pytest.mark.parametrize("task", ["peg_insertion", "connector_insertion", "timing_belt"])
-def test_the_hard_preset_suits_tasks_of_tools(task: str) -> None:
+def test_hard_preset_applies_to_tool_tasks(task: str) -> None:
     config = run_settings(task, {"preset": "hard"}, {})
     assert isinstance(config.human, NoviceConfig)
     assert make_task(config).config.perception.delay_s == 0.1
@@ -96,7 +103,7 @@ def test_the_hard_preset_suits_tasks_of_tools(task: str) -> None:
     )
 
 
-def test_the_hard_preset_has_tolerances_of_a_task_that_settings_beside_it_change() -> None:
+def test_hard_preset_keeps_task_tolerances_and_given_settings() -> None:
     found = run_settings("timing_belt", {"preset": "hard"}, {}).task_config
     assert found == {"perception": LAB, "tensioner": True}
     given = {"preset": "hard", "task_config": {"grip_m": 0.007}}
@@ -105,7 +112,7 @@ def test_the_hard_preset_has_tolerances_of_a_task_that_settings_beside_it_change
     assert run_settings("handover", {}, {}).task_config == {}
 
 
-def test_merging_changes_neither_side() -> None:
+def test_merge_leaves_its_inputs_unchanged() -> None:
     base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge(base, over) == {"a": {"b": 1, "c": 2}}
     assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": 2}})
@@ -118,7 +125,7 @@ def test_merging_changes_neither_side() -> None:
         ["--agent.utd=8", "--task-config.reach_m=0.2", "--intervention=none"],
     ],
 )
-def test_overrides_are_dotted_names(words: list[str]) -> None:
+def test_overrides_use_dotted_names(words: list[str]) -> None:
     config = resolve(parse_overrides(words))
     assert config.agent.utd == 8
     assert config.task_config == {"reach_m": 0.2}
@@ -128,13 +135,13 @@ def test_overrides_are_dotted_names(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("3e-4", 3e-4), ("3.0e-4", 3e-4), ("1", 1.0), (".5", 0.5)]
 )
-def test_numbers_are_read_as_people_write_them(text: str, value: float) -> None:
+def test_overrides_accept_common_number_formats(text: str, value: float) -> None:
     agent = resolve(parse_overrides(["--agent.learning_rate", text])).agent
     assert isinstance(agent, SACConfig)
     assert agent.learning_rate == value
 
 
-def test_lists_and_flags_are_yaml() -> None:
+def test_override_lists_and_flags_are_yaml() -> None:
     words = ["--agent.hidden", "[32, 32]", "--agent.layer_norm", "false", "--demo_paths", "[a, b]"]
     config = resolve(parse_overrides(words))
     assert isinstance(config.agent, SACConfig)
@@ -152,7 +159,7 @@ def test_lists_and_flags_are_yaml() -> None:
         (["--agent.hidden", "[1, 2"], "--agent.hidden: not YAML"),
     ],
 )
-def test_words_that_are_no_overrides_are_refused(words: list[str], message: str) -> None:
+def test_invalid_override_arguments_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(BadInput, match=message) as error:
         parse_overrides(words)
     assert "\n" not in str(error.value)
@@ -179,7 +186,7 @@ def test_words_that_are_no_overrides_are_refused(words: list[str], message: str)
         ),
     ],
 )
-def test_a_bad_setting_is_one_line_that_names_it(
+def test_invalid_setting_is_named_in_one_line(
     layer: dict[str, object], start: str, named: str
 ) -> None:
     with pytest.raises(BadInput) as error:
@@ -189,13 +196,13 @@ def test_a_bad_setting_is_one_line_that_names_it(
     assert "\n" not in str(error.value)
 
 
-def test_settings_of_a_task_are_checked_to_any_depth() -> None:
+def test_task_settings_are_checked_at_any_depth() -> None:
     values = merge(ReachConfig().model_dump(), {"motion": {"limits": {"sped": 1}}})
     with pytest.raises(BadInput, match=r"^motion\.limits\.sped: unknown setting; did you mean "):
         checked(ReachConfig, values)
 
 
-def test_a_file_holds_a_mapping(tmp_path: Path) -> None:
+def test_settings_file_must_hold_mapping(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("agent: {utd: 2}\n")
     assert resolve(read_yaml(path)).agent.utd == 2
@@ -210,7 +217,7 @@ def test_a_file_holds_a_mapping(tmp_path: Path) -> None:
         read_yaml(path)
 
 
-def test_a_path_alone_names_a_run_to_start_from() -> None:
+def test_init_from_accepts_path_or_mapping() -> None:
     words = ["--init-from", "old", "--init-from.load", "[actor]", "--init-from.data", "steps"]
     origin = resolve(parse_overrides(words)).init_from
     assert (origin.run, origin.load, origin.data) == (Path("old"), ("actor",), "steps")
@@ -222,7 +229,7 @@ def test_a_path_alone_names_a_run_to_start_from() -> None:
     assert TrainConfig.model_validate({"init_from": "old"}).init_from.run == Path("old")
 
 
-def test_parts_and_data_need_a_run_and_what_is_frozen_needs_to_be_loaded() -> None:
+def test_init_from_requires_run_and_frozen_parts_must_be_loaded() -> None:
     with pytest.raises(BadInput, match=r"init_from: run: expected the folder of a run"):
         resolve({"init_from": {"data": "steps"}})
     with pytest.raises(BadInput, match=r"agent\.frozen: nothing loads the actor"):
@@ -242,7 +249,7 @@ def test_parts_and_data_need_a_run_and_what_is_frozen_needs_to_be_loaded() -> No
         ("1: a\n? 0x1\n: b", "line 2: the key 1 is given twice, first in line 1"),
     ],
 )
-def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str, line: str) -> None:
+def test_duplicate_yaml_key_is_refused(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(CorruptData) as refusal:
         parse_yaml(text, "it")
     assert str(refusal.value) == f"it: {line}"
@@ -252,13 +259,13 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str, line: s
         read_yaml(path)
 
 
-def test_equal_keys_of_different_mappings_are_fine() -> None:
+def test_equal_keys_in_different_mappings_are_accepted() -> None:
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\nx: 3", "it") == {"a": {"x": 1}, "b": {"x": 2}, "x": 3}
 
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("task", ["pick_cube", "peg_insertion", "handover"])
-def test_a_recipe_replaces_what_a_task_was_tuned_to(name: str, task: str) -> None:
+def test_recipe_overrides_tuned_settings(name: str, task: str) -> None:
     tuned, config = (run_settings(task, {}, asked) for asked in ({}, {"recipe": name}))
     assert config.steps == tuned.steps
     found, asked = dict(leaves(config.model_dump())), dict(leaves(RECIPES[name]))
@@ -266,7 +273,7 @@ def test_a_recipe_replaces_what_a_task_was_tuned_to(name: str, task: str) -> Non
     assert any(value != dict(leaves(tuned.model_dump()))[key] for key, value in asked.items())
 
 
-def test_a_file_and_options_go_before_a_recipe() -> None:
+def test_file_and_options_override_recipe() -> None:
     file = {"recipe": "hil_serl", "agent": {"critics": 10}}
     agent = run_settings("pick_cube", file, {"agent": {"utd": 8, "algorithm": "sac"}}).agent
     assert isinstance(agent, SACConfig)
@@ -274,6 +281,6 @@ def test_a_file_and_options_go_before_a_recipe() -> None:
     assert agent.activation == "tanh"
 
 
-def test_an_unknown_recipe_is_refused() -> None:
+def test_unknown_recipe_is_refused() -> None:
     with pytest.raises(BadInput, match="recipe: expected 'hil_serl'"):
         run_settings("pick_cube", {}, {"recipe": "serl"})

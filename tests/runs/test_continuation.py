@@ -1,4 +1,4 @@
-"""A learner that is killed and goes on ends where one that was never killed does, to the bit."""
+"""Test that a killed and resumed learner ends bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LOG = LogConfig(min_free_bytes=0)
 
 
 class Feed(InProcess):
-    """Hands out records of the recorded order from where the index stands, in unequal batches."""
+    """Transport that delivers the recorded order from the index's position in random batches."""
 
     def __init__(self, order: Sequence[Record], held: int) -> None:
         super().__init__()
@@ -67,27 +67,27 @@ class Feed(InProcess):
         self._sizes = np.random.default_rng(held)
 
     def receive(self) -> Sequence[Record]:
-        """Between no record and nine."""
+        """Return between zero and nine records."""
         first = self._next
         self._next = min(len(self._order), first + int(self._sizes.integers(10)))
         return self._order[first : self._next]
 
 
 @dataclass
-class Recorded:
-    """A run of two actors that have acted already; its records arrive interleaved."""
+class RecordedRun:
+    """Run of two actors with a complete log; `order` interleaves their records."""
 
     folder: RunFolder
     order: Sequence[Record]
 
-    def copied(self, root: Path) -> Recorded:
-        """A copy of its own."""
+    def copied(self, root: Path) -> RecordedRun:
+        """Return a copy of the run under `root`."""
         path = root / self.folder.name
         shutil.copytree(self.folder.path, path)
-        return Recorded(RunFolder.open(path), self.order)
+        return RecordedRun(RunFolder.open(path), self.order)
 
     def learn(self, steps: int, *, killed: bool) -> Learner:
-        """Learn until so many steps are trained on, from wherever the run stands."""
+        """Train from the current state until `steps` steps have been trained on."""
         with MetricsWriter(self.folder.path) as metrics:
             continuation = Continuation(self.folder, metrics)
             held = sum(continuation.index.cursors.values())
@@ -102,7 +102,7 @@ class Recorded:
         return learner
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Edit the configuration by hand."""
+        """Merge settings into the configuration of the run."""
         config = checked(TrainConfig, merge(self.folder.config.model_dump(), settings))
         self.folder.info = self.folder.info.model_copy(update={"config": config})
 
@@ -110,22 +110,22 @@ class Recorded:
         return [row for row in read_metrics(self.folder.metrics) if row["kind"] == kind]
 
 
-def record(root: Path) -> Recorded:
-    """Demonstrations, and what two actors did."""
+def record(root: Path) -> RecordedRun:
+    """Create a run with demonstrations and the episodes of two actors."""
     demonstrations = root / "demonstrations"
     config = resolve(SETTINGS, {"demo_paths": [demonstrations]})
     folder = RunFolder.create(root, config, datetime(2026, 11, 21))
     spec = make_spec(make_task(config))
-    write(demonstrations, spec, demonstrated(spec))
+    write(demonstrations, spec, demonstration(spec))
     streams = []
     for epoch, actor in enumerate(ACTORS, start=1):
         streams.append(list(episodes(spec, folder.name, actor, epoch)))
         write(folder.episodes(actor), spec, streams[-1])
-    return Recorded(folder, list(interleaved(streams)))
+    return RecordedRun(folder, list(interleave(streams)))
 
 
-def demonstrated(spec: Spec, success: bool = True) -> list[Record]:
-    """One episode of an expert."""
+def demonstration(spec: Spec, success: bool = True) -> list[Record]:
+    """Return one episode of an expert."""
     *steps, end = list(episodes(spec, "expert", "expert", 1))[: EPISODE + 1]
     assert isinstance(end, End)
     return [*steps, replace(end, success=success)]
@@ -139,7 +139,7 @@ def write(folder: Path, spec: Spec, records: Sequence[Record]) -> None:
 
 
 def episodes(spec: Spec, run: str, actor: str, epoch: int) -> Iterator[Record]:
-    """Six episodes; of each the first steps are a script's and some a human's."""
+    """Yield six episodes with steps of scripts, policy and human."""
     rng = np.random.default_rng(epoch)
     for number in range(6):
         for index in range(EPISODE):
@@ -154,7 +154,7 @@ def episodes(spec: Spec, run: str, actor: str, epoch: int) -> Iterator[Record]:
         yield End(key, observation, bool(number % 2), EndReason.TIME_LIMIT, 1.0, 1.0)
 
 
-def interleaved(streams: list[list[Record]]) -> Iterator[Record]:
+def interleave(streams: list[list[Record]]) -> Iterator[Record]:
     rng = np.random.default_rng(0)
     left = [iter(stream) for stream in streams]
     while left:
@@ -174,7 +174,7 @@ def flip(path: Path, place: float) -> None:
 
 
 def whole_state(learner: Learner) -> dict[str, np.ndarray[Any, Any]]:
-    """Parameters, optimisers, generators, and a batch out of replay."""
+    """Return the parameters, optimisers, generators, and a batch from replay."""
     batch = learner.replay.sample(64)
     return {
         **learner.agent.state_dict(),
@@ -191,32 +191,32 @@ def assert_same(killed: State, whole: State) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return record(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture
-def run(recorded: Recorded, tmp_path: Path) -> Recorded:
-    """A copy that nobody learned from yet."""
+def run(recorded: RecordedRun, tmp_path: Path) -> RecordedRun:
+    """Copy the recorded run before any learning."""
     return recorded.copied(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def whole(
-    recorded: Recorded, tmp_path_factory: pytest.TempPathFactory
+    recorded: RecordedRun, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[State, list[MetricsRow]]:
-    """What a learner that nothing happens to ends with."""
+    """Return the final state and episode rows of an uninterrupted learner."""
     run = recorded.copied(tmp_path_factory.mktemp("whole"))
     return whole_state(run.learn(STEPS, killed=False)), run.rows("episode")
 
 
-# Before the first checkpoint, in the burst at the start, on a checkpoint, right after, and late.
+# Before the first checkpoint, in the initial burst, at a checkpoint, just after it, and late.
 KILLS = [(3,), (15,), (16,), (44,), (90, 91), (7, 15, 29, 61, 62, 99)]
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_a_killed_learner_ends_where_an_uninterrupted_one_does(
-    run: Recorded, whole: tuple[State, list[MetricsRow]], kills: tuple[int, ...]
+def test_killed_learner_ends_like_uninterrupted_one(
+    run: RecordedRun, whole: tuple[State, list[MetricsRow]], kills: tuple[int, ...]
 ) -> None:
     for steps in kills:
         run.learn(steps, killed=True)
@@ -232,8 +232,8 @@ def test_a_killed_learner_ends_where_an_uninterrupted_one_does(
     assert updates == list(range(10, STEPS + 1, 10))
 
 
-def test_a_stop_in_peace_changes_nothing_either(
-    run: Recorded, whole: tuple[State, list[MetricsRow]]
+def test_stopped_learner_ends_like_uninterrupted_one(
+    run: RecordedRun, whole: tuple[State, list[MetricsRow]]
 ) -> None:
     for steps in (22, 50, STEPS):
         learner = run.learn(steps, killed=False)
@@ -244,8 +244,8 @@ def test_a_stop_in_peace_changes_nothing_either(
     ]
 
 
-def test_a_damaged_checkpoint_costs_time_only(
-    run: Recorded, whole: tuple[State, list[MetricsRow]]
+def test_damaged_checkpoint_is_replaced_by_earlier_one_without_difference(
+    run: RecordedRun, whole: tuple[State, list[MetricsRow]]
 ) -> None:
     run.learn(48, killed=True)
     newest = checkpoint_paths(run.folder.checkpoints)[-1]
@@ -257,11 +257,11 @@ def test_a_damaged_checkpoint_costs_time_only(
     assert len(run.rows("episode")) == len(whole[1])
 
 
-def test_the_index_can_be_rebuilt_without_learning_anything_twice(run: Recorded) -> None:
+def test_rebuilt_index_repeats_no_training(run: RecordedRun) -> None:
     run.learn(48, killed=True)
     taken = run.learn(48, killed=False).progress.taken
     run.folder.index.write_bytes(b"damaged")
-    run.order = []  # all that is left is in the log
+    run.order = []  # only the log remains
     learner = run.learn(STEPS, killed=False)
     assert learner.progress.steps == STEPS
     assert all(learner.progress.taken[stream] >= count for stream, count in taken.items())
@@ -270,8 +270,8 @@ def test_the_index_can_be_rebuilt_without_learning_anything_twice(run: Recorded)
 
 
 @pytest.mark.parametrize("place", [0.5, 0.99])
-def test_a_damaged_episode_costs_no_other_one(
-    run: Recorded, place: float, capsys: pytest.CaptureFixture[str]
+def test_damaged_episode_loses_only_its_own_records(
+    run: RecordedRun, place: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = run.learn(48, killed=True)
     damaged = episode_paths(run.folder.episodes("a"))[1]
@@ -292,7 +292,7 @@ def test_a_damaged_episode_costs_no_other_one(
     assert run.learn(STEPS + 10, killed=False).progress.steps == STEPS + 10
 
 
-def test_what_another_version_made_is_not_put_aside(run: Recorded) -> None:
+def test_episode_of_unknown_format_is_not_quarantined(run: RecordedRun) -> None:
     run.learn(20, killed=False)
     foreign = episode_paths(run.folder.episodes("a"))[1]
     foreign.write_bytes(b"of another format")
@@ -305,7 +305,7 @@ def test_what_another_version_made_is_not_put_aside(run: Recorded) -> None:
     assert foreign.exists()
 
 
-def test_only_damaged_checkpoints_are_no_fresh_start(run: Recorded) -> None:
+def test_only_damaged_checkpoints_prevent_resume(run: RecordedRun) -> None:
     run.learn(20, killed=False)
     for path in checkpoint_paths(run.folder.checkpoints):
         (path / "info.json").unlink()
@@ -321,8 +321,8 @@ def test_only_damaged_checkpoints_are_no_fresh_start(run: Recorded) -> None:
         ({"task_config": {"rate_hz": 20.0}}, "made for the spec"),
     ],
 )
-def test_another_configuration_is_refused(
-    run: Recorded, settings: dict[str, Any], line: str
+def test_changed_configuration_is_refused_on_resume(
+    run: RecordedRun, settings: dict[str, Any], line: str
 ) -> None:
     run.learn(20, killed=False)
     run.configure(settings)
@@ -330,13 +330,15 @@ def test_another_configuration_is_refused(
         run.learn(STEPS, killed=False)
 
 
-def test_a_longer_training_is_no_other_configuration(run: Recorded) -> None:
+def test_resume_accepts_more_steps(run: RecordedRun) -> None:
     run.learn(20, killed=False)
     run.configure({"steps": STEPS + 20})
     assert run.learn(STEPS + 20, killed=False).progress.steps == STEPS + 20
 
 
-def test_other_code_is_told(run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_with_other_code_version_is_logged(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.learn(20, killed=False)
     monkeypatch.setattr("serl.runs.resume.__version__", "9.9")
     run.learn(25, killed=False)
@@ -344,7 +346,7 @@ def test_other_code_is_told(run: Recorded, monkeypatch: pytest.MonkeyPatch) -> N
     assert text.endswith("this is 9.9")
 
 
-def test_a_log_that_lost_its_end_to_a_power_cut_is_gone_on_with_loudly(run: Recorded) -> None:
+def test_learner_continues_after_log_lost_its_tail(run: RecordedRun) -> None:
     run.learn(STEPS, killed=False)
     episodes = run.folder.episodes("b")
     for path in episode_paths(episodes)[-2:]:
@@ -362,8 +364,8 @@ def test_a_log_that_lost_its_end_to_a_power_cut_is_gone_on_with_loudly(run: Reco
     assert any("lost its last" in row["text"] for row in run.rows("event"))
 
 
-def test_only_successes_demonstrate_and_the_others_are_told(tmp_path: Path) -> None:
-    """So that the episodes of an earlier run can be used as demonstrations."""
+def test_only_successful_episodes_demonstrate_and_counts_are_logged(tmp_path: Path) -> None:
+    """Episodes of an earlier run can thereby serve as demonstrations."""
     recorded = record(tmp_path)
     earlier = tmp_path / "earlier"
     spec = make_spec(make_task(recorded.folder.config))
@@ -376,8 +378,8 @@ def test_only_successes_demonstrate_and_the_others_are_told(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("warm_up", [0, 3])
-def test_the_policy_after_a_warm_up_is_saved(tmp_path: Path, warm_up: int) -> None:
-    """It is compared with those of training at the end, and a kill does not repeat the warm-up."""
+def test_policy_after_warm_up_is_saved(tmp_path: Path, warm_up: int) -> None:
+    """The checkpoint is a candidate at the end and avoids repeating the warm-up after a kill."""
     run = record(tmp_path)
     run.configure({"learner": {"warm_up": warm_up}})
     begun = run.learn(0, killed=True).agent.actor_weights()
@@ -388,11 +390,11 @@ def test_the_policy_after_a_warm_up_is_saved(tmp_path: Path, warm_up: int) -> No
         assert all(np.array_equal(saved[name], begun[name]) for name in begun)
 
 
-def test_demonstrations_without_a_success_are_refused(tmp_path: Path) -> None:
+def test_demonstrations_without_success_are_refused(tmp_path: Path) -> None:
     recorded = record(tmp_path)
     failures = tmp_path / "failures"
     spec = make_spec(make_task(recorded.folder.config))
-    write(failures, spec, demonstrated(spec, success=False))
+    write(failures, spec, demonstration(spec, success=False))
     recorded.configure({"demo_paths": [failures]})
     with pytest.raises(BadInput, match="failures: none of its 1 episodes is a success"):
         recorded.learn(0, killed=True)

@@ -23,8 +23,8 @@ from serl.types import ActionSource, End, Record, Step
 KEY = EpisodeKey("run", "expert", 5, 0)
 
 
-class Moody(FakeTask):
-    """Its expert does nothing at all, every second time or always."""
+class UnreliableTask(FakeTask):
+    """Task whose expert alternates between success and doing nothing, as listed in `good`."""
 
     def __init__(self, good: tuple[bool, ...]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Moody(FakeTask):
         return ZeroPolicy(FakeRobot.action_spec)
 
 
-def test_every_demonstration_is_a_success_of_a_script() -> None:
+def test_scripted_demonstrations_are_all_successful() -> None:
     records: list[Record] = []
     assert record_expert(FakeRobot(), FakeTask(), records.append, 3, 7, KEY) == 0
     ends = [record for record in records if isinstance(record, End)]
@@ -46,7 +46,7 @@ def test_every_demonstration_is_a_success_of_a_script() -> None:
     assert {record.key.epoch for record in records} == {5}
 
 
-def test_a_person_takes_longer_and_is_given_the_time() -> None:
+def test_simulated_human_takes_longer_within_longer_time_limit() -> None:
     assert make_demonstrated_task(resolve({"task": "reach"})).config.time_limit_s == 5.0
     task = make_demonstrated_task(resolve({"task": "reach", "demonstrator": "human"}))
     assert task.config.time_limit_s == 15.0
@@ -60,7 +60,7 @@ def test_a_person_takes_longer_and_is_given_the_time() -> None:
 
 
 @pytest.mark.parametrize("setting", ["--demonstrator=human", "--intervention=novice"])
-def test_no_run_is_made_whose_task_no_hand_can_do(
+def test_human_demonstrator_is_refused_for_task_without_tool(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "object_flip", setting, "--runs", str(tmp_path / "runs")]
@@ -69,7 +69,7 @@ def test_no_run_is_made_whose_task_no_hand_can_do(
     assert not (tmp_path / "runs").exists()
 
 
-def test_starts_are_those_of_demonstrations() -> None:
+def test_demonstrations_use_seeds_of_their_purpose() -> None:
     records: list[Record] = []
     record_expert(FakeRobot(), FakeTask(), records.append, 2, 7, KEY)
     firsts = [r for r in records if isinstance(r, Step) and r.key.index == 0]
@@ -79,32 +79,32 @@ def test_starts_are_those_of_demonstrations() -> None:
         np.testing.assert_array_equal(first.observation.state["position"], start.state["position"])
 
 
-def test_failures_are_left_out_and_counted() -> None:
+def test_failed_demonstrations_are_counted_and_not_recorded() -> None:
     records: list[Record] = []
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     failed = record_expert(
         FakeRobot(),
-        Moody((True, False)),
+        UnreliableTask((True, False)),
         records.append,
         3,
         7,
         KEY,
-        lambda kept, failed: told.append((kept, failed)),
+        lambda kept, failed: progress.append((kept, failed)),
     )
     assert failed == 2
-    assert told == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2)]
+    assert progress == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2)]
     ends = [record for record in records if isinstance(record, End)]
     assert [end.key.episode for end in ends] == [0, 1, 2]
     assert all(end.success for end in ends)
 
 
-def test_an_expert_that_cannot_do_it_is_an_error() -> None:
+def test_expert_that_always_fails_raises() -> None:
     with pytest.raises(SerlError, match="fake: the expert failed 11 of 11 times"):
-        record_expert(FakeRobot(), Moody((False,)), lambda record: None, 3, 7, KEY)
+        record_expert(FakeRobot(), UnreliableTask((False,)), lambda record: None, 3, 7, KEY)
 
 
-def recorded(folder: Path, task: FakeTask | None = None) -> Path:
-    """A recording of one success."""
+def record_success(folder: Path, task: FakeTask | None = None) -> Path:
+    """Record one success into the folder."""
     key = EpisodeKey(folder.name, "expert", 5, 0)
     task = task or FakeTask()
     with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
@@ -112,9 +112,9 @@ def recorded(folder: Path, task: FakeTask | None = None) -> Path:
     return folder
 
 
-def test_several_recordings_demonstrate_if_each_of_them_fits(tmp_path: Path) -> None:
+def test_recordings_must_match_spec(tmp_path: Path) -> None:
     spec = make_spec(FakeTask())
-    one, two = recorded(tmp_path / "one"), recorded(tmp_path / "two")
+    one, two = record_success(tmp_path / "one"), record_success(tmp_path / "two")
     check_recordings((one, two), spec)
     faster = spec.model_copy(update={"rate_hz": 20.0})
     with pytest.raises(SpecMismatch) as caught:
@@ -129,16 +129,16 @@ def test_several_recordings_demonstrate_if_each_of_them_fits(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", ["a", ["a"], ["a", "b"]])
-def test_recordings_may_be_given_as_demos(given: str | list[str]) -> None:
+def test_demos_option_accepts_recordings(given: str | list[str]) -> None:
     config = resolve({"demos": 7}, {"demos": given})
     assert config.demo_paths == tuple(map(Path, given))
     assert resolve({"demos": 7}).demo_paths == ()
 
 
-def test_a_command_with_recordings_that_do_not_fit_writes_no_run(
+def test_train_with_mismatching_recordings_writes_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, runs = recorded(tmp_path / "fake"), tmp_path / "runs"
+    folder, runs = record_success(tmp_path / "fake"), tmp_path / "runs"
     words = ["train", "reach", f"--demos=[{folder}]", "--runs", str(runs)]
     assert cli.main(words) == 2
     assert 'task: "fake" != "reach"' in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Which weights a deployment takes, and what is said of its episodes."""
+"""Test which weights a deployment loads, and how its episodes are summarised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELPED = TrialResult(2, True, True, 30, 3.0, "success")
 
 
 def trained(folder: Path, *steps: int) -> RunFolder:
-    """A run with checkpoints of a policy that knows nothing."""
+    """Create a run with checkpoints of an untrained policy."""
     agent = {"hidden": [8, 8], "device": "cpu", "threads": 1}
     config = resolve({"task": "reach", "demos": 0, "agent": agent})
     run = RunFolder.create(folder, config, datetime.now())
@@ -43,7 +43,7 @@ def trained(folder: Path, *steps: int) -> RunFolder:
     return run
 
 
-def test_the_best_checkpoint_is_taken_else_the_newest_or_the_one_asked_for(tmp_path: Path) -> None:
+def test_pick_prefers_requested_then_best_then_newest_checkpoint(tmp_path: Path) -> None:
     run = trained(tmp_path, 100, 200)
     assert pick(run.checkpoints).name == "00000200"
     mark_best(run.checkpoints / "00000100")
@@ -55,7 +55,7 @@ def test_the_best_checkpoint_is_taken_else_the_newest_or_the_one_asked_for(tmp_p
         pick(trained(tmp_path).checkpoints)
 
 
-def test_weights_are_new_once(tmp_path: Path) -> None:
+def test_fixed_weights_are_returned_once(tmp_path: Path) -> None:
     run = trained(tmp_path, 100)
     checkpoint = load_fitting(pick(run.checkpoints), run.config)
     weights = FixedWeights(checkpoint)
@@ -67,7 +67,7 @@ def test_weights_are_new_once(tmp_path: Path) -> None:
         FixedWeights(checkpoint._replace(arrays={"agent": {}}))
 
 
-def test_a_policy_of_another_spec_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_policy_of_another_spec_is_refused_in_one_line(tmp_path: Path) -> None:
     run = trained(tmp_path, 100)
     other = resolve(run.config.model_dump(), {"task_config": {"rate_hz": 20.0}})
     with pytest.raises(BadInput, match="the policy was made for the spec") as caught:
@@ -75,7 +75,7 @@ def test_a_policy_of_another_spec_is_refused_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_a_checkpoint_that_does_not_say_its_spec_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_without_spec_is_refused(tmp_path: Path) -> None:
     run = trained(tmp_path, 100)
     arrays = load(pick(run.checkpoints)).arrays
     run.save_checkpoint(200, arrays, {})
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_does_not_say_its_spec_is_refused(tmp_path: Path) -> N
         load_fitting(pick(run.checkpoints), run.config)
 
 
-def test_what_was_tried_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_trial_results_round_trip_despite_cut_last_line(tmp_path: Path) -> None:
     assert read_trial_results(tmp_path) == []
     for each in (WON, LOST, HELPED):
         append_trial_result(tmp_path, each)
@@ -96,7 +96,7 @@ def test_what_was_tried_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_trial_results(tmp_path)
 
 
-def test_a_summary_counts_what_the_policy_did_alone() -> None:
+def test_summary_counts_unassisted_episodes() -> None:
     assert summary([]) == "no episode came to its end"
     alone, helped = summary([WON, LOST, HELPED]).splitlines()
     assert alone.startswith("1 of 2 trials succeeded: 50.0% (95 % interval 9.5% to 90.5%)")
@@ -105,7 +105,7 @@ def test_a_summary_counts_what_the_policy_did_alone() -> None:
     assert str(HELPED) == "episode 2: success after 3.0 s, with a person's help"
 
 
-def test_an_episode_that_a_fault_ended_is_no_trial() -> None:
+def test_episode_ended_by_fault_is_void() -> None:
     first, *_ = summary([WON, VOID, LOST, VOID]).splitlines()
     assert first.startswith("1 of 2 trials succeeded, 2 void (camera): 50.0% (95 % interval 9.5%")
     assert summary([VOID]) == "no trial counts, 1 void (camera)"
@@ -119,7 +119,7 @@ def test_an_episode_that_a_fault_ended_is_no_trial() -> None:
     assert (tried.successes, len(tried.trials)) == (1, 1)
 
 
-def test_a_persons_label_of_its_end_corrects_an_episode(tmp_path: Path) -> None:
+def test_operator_label_of_last_step_corrects_trial_result(tmp_path: Path) -> None:
     episodes = tmp_path / "episodes" / "actor0"
     episodes.mkdir(parents=True)
     results = [
@@ -139,7 +139,7 @@ def test_a_persons_label_of_its_end_corrects_an_episode(tmp_path: Path) -> None:
     assert read_trial_results(tmp_path)[2] == VOID._replace(success=True, void="")
 
 
-def test_results_of_before_are_read(tmp_path: Path) -> None:
+def test_trial_results_of_old_format_are_read(tmp_path: Path) -> None:
     line = '{"episode": 0, "success": true, "assisted": false, "steps": 20, "duration_s": 2.0, '
     (tmp_path / "trials.jsonl").write_text(line + '"reason": "success"}\n')
     assert read_trial_results(tmp_path) == [WON]

@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 21, 10, 0, 5)
 CONFIG = TrainConfig(task="reach", seed=7, demo_paths=(Path("a/b"),))
 
 
-def test_a_run_is_opened_as_it_was_made(tmp_path: Path) -> None:
+def test_run_folder_round_trips(tmp_path: Path) -> None:
     made = RunFolder.create(tmp_path, CONFIG, NOW)
     assert made.path == tmp_path / "reach" / "2026-11-21_10-00-05"
     opened = RunFolder.open(made.path)
@@ -32,23 +32,23 @@ def test_a_run_is_opened_as_it_was_made(tmp_path: Path) -> None:
     assert yaml.safe_load((made.path / "config.yaml").read_text())["config"]["seed"] == 7
 
 
-def test_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_runs_created_in_one_second_get_separate_folders(tmp_path: Path) -> None:
     paths = {RunFolder.create(tmp_path, CONFIG, NOW).path for _ in range(3)}
     assert len(paths) == 3
 
 
-def test_a_task_given_by_path_names_the_folder(tmp_path: Path) -> None:
+def test_task_file_name_names_the_folder(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"task": "some/where/my_task.py"})
     assert RunFolder.create(tmp_path, config, NOW).path.parent == tmp_path / "my_task"
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_location_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot make a run"):
         RunFolder.create(tmp_path / "file", CONFIG, NOW)
 
 
-def test_foreign_folders_are_refused_with_what_was_found(tmp_path: Path) -> None:
+def test_foreign_folders_are_refused_with_reason(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"expected the folder of a run.* no folder"):
         RunFolder.open(tmp_path / "nowhere")
     with pytest.raises(BadInput, match=r"found no config\.yaml"):
@@ -74,21 +74,21 @@ def test_foreign_folders_are_refused_with_what_was_found(tmp_path: Path) -> None
         ("a: " + "x" * (1 << 20), "1048579 bytes, allowed 65536"),
     ],
 )
-def test_a_damaged_config_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_damaged_config_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(CorruptData, match=message) as refusal:
         RunFolder.open(tmp_path)
     assert "\n" not in str(refusal.value)
 
 
-def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+def test_unknown_setting_in_config_is_named(tmp_path: Path) -> None:
     path = RunFolder.create(tmp_path, CONFIG, NOW).path / "config.yaml"
     path.write_text(path.read_text().replace("seed: 7", "sead: 7"))
     with pytest.raises(CorruptData, match=r"config\.sead"):
         RunFolder.open(path.parent)
 
 
-def test_mutated_configs_raise_nothing_undeclared(tmp_path: Path) -> None:
+def test_mutated_config_raises_only_bad_input(tmp_path: Path) -> None:
     path = RunFolder.create(tmp_path, CONFIG, NOW).path / "config.yaml"
     data = path.read_bytes()
     rng = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def test_mutated_configs_raise_nothing_undeclared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", ".hidden", "a b", "ä", "x" * 65, "a\n"])
-def test_a_name_cannot_lead_out_of_the_run(tmp_path: Path, name: str) -> None:
+def test_invalid_actor_name_is_refused(tmp_path: Path, name: str) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     with pytest.raises(BadInput, match="actor"):
         run.episodes(name)
@@ -115,7 +115,7 @@ def test_a_name_cannot_lead_out_of_the_run(tmp_path: Path, name: str) -> None:
     assert checked_name("actor-0_b.1", "actor") == "actor-0_b.1"
 
 
-def test_actors_are_those_that_recorded(tmp_path: Path) -> None:
+def test_actors_are_listed_from_episode_folders(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     assert run.actors() == []
     for name in ("b", "a"):
@@ -123,17 +123,16 @@ def test_actors_are_those_that_recorded(tmp_path: Path) -> None:
     assert run.actors() == ["a", "b"]
 
 
-def test_a_run_that_cannot_be_written_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.create(tmp_path, TrainConfig(), NOW)
     assert run.writable() is run
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # a read-only disk: root writes all
+    # Patched because root can write to a read-only folder.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(BadInput, match=f"{run.path}: cannot be written; .*copy it as a whole"):
         run.writable()
 
 
-def test_a_second_learner_is_refused_by_the_firsts_id(tmp_path: Path) -> None:
+def test_second_learner_is_refused_with_process_id_of_first(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     program = (
         "import sys; from pathlib import Path; from serl.runs.folder import RunFolder\n"
@@ -154,7 +153,7 @@ def test_a_second_learner_is_refused_by_the_firsts_id(tmp_path: Path) -> None:
     run.lock_learner().close()
 
 
-def test_checkpoints_are_kept_for_the_choice_of_the_best(tmp_path: Path) -> None:
+def test_checkpoints_needed_for_selection_are_kept(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     for step in range(CONFIG.selection_checkpoints + 3):
         run.save_checkpoint(step, {"agent": {"w": np.zeros(2)}}, {})
@@ -162,7 +161,7 @@ def test_checkpoints_are_kept_for_the_choice_of_the_best(tmp_path: Path) -> None
     assert kept == [0, *range(3, CONFIG.selection_checkpoints + 3)]
 
 
-def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
+def test_failed_atomic_write_keeps_old_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
     path.with_name(f".file.{os.getpid()}.tmp").mkdir()
@@ -171,7 +170,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path: Path) -> No
     assert path.read_bytes() == b"old"
 
 
-def test_a_new_run_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_run_is_synced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     real = os.fsync
 
@@ -195,7 +194,7 @@ def test_a_new_run_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.Monk
         {"transport": {"kind": "evil.py"}},
     ],
 )
-def test_a_run_of_others_is_verified_and_replayed_without_the_code_that_it_names(
+def test_foreign_run_is_verified_and_replayed_without_executing_its_code(
     tmp_path: Path, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

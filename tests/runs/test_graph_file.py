@@ -1,4 +1,4 @@
-"""What a file may describe, and the one line that answers a mistake."""
+"""Test what a graph file may describe, and its one-line error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def graph(**fields: Any) -> GraphConfig:
     return checked(GraphConfig, {"task": "reach", "robots": TWO, **fields})
 
 
-def test_actors_and_robot_follow_from_the_robots() -> None:
+def test_actors_and_robot_are_derived_from_robots() -> None:
     made = graph(settings={"seed": 3})
     assert made.actors == ("left", "right")
     assert made.run_settings == {"seed": 3, "actors": 2, "robot": "sim"}
@@ -26,14 +26,14 @@ def test_actors_and_robot_follow_from_the_robots() -> None:
     assert graph(robots=[]).run_settings == {"actors": 1}
 
 
-def test_the_console_turns_the_topics_of_simulated_arms_on() -> None:
+def test_console_enables_state_topics_of_simulated_arms() -> None:
     shown = graph(console={"robot": "left"}, settings={"seed": 3}).run_settings
     assert shown == {"seed": 3, "actors": 2, "robot": "sim", "ros": {"publish_state": True}}
     hidden = graph(console={"robot": "left"}, settings={"ros": {"publish_state": False}})
     assert hidden.run_settings["ros"] == {"publish_state": False}
 
 
-def test_real_arms_differ_by_profile_or_namespace() -> None:
+def test_real_arms_must_differ_by_profile_or_namespace() -> None:
     arms = [
         {"name": "a", "profile": "franka", "namespace": "/left"},
         {"name": "b", "profile": "franka", "namespace": "/right"},
@@ -43,7 +43,7 @@ def test_real_arms_differ_by_profile_or_namespace() -> None:
     assert graph(robots=[arms[0], {"name": "b", "profile": "other.yaml"}]).actors == ("a", "b")
 
 
-def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
+def test_real_arm_may_have_guard_without_actor() -> None:
     arm = {"name": "arm", "profile": "franka", "namespace": "/left", "actor": False}
     assert graph(robots=[*TWO, arm]).actors == ("left", "right")
 
@@ -75,7 +75,9 @@ def test_a_real_arm_may_have_a_guard_and_no_actor() -> None:
         ({"console": {"robot": "left", "port": 80}}, "console.port: "),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(fields: dict[str, Any], complaint: str) -> None:
+def test_invalid_graph_is_refused_in_one_line_naming_the_key(
+    fields: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         graph(**fields)
     assert complaint in str(caught.value)

@@ -27,7 +27,7 @@ BY_TOPICS = sorted(
 
 
 @pytest.mark.parametrize("name", BY_TOPICS)
-def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
+def test_guard_rotation_limit_covers_every_start_of_task(name: str) -> None:
     task = make_task(resolve({"task": name}))
     config = make_guard_config(task, PROFILE)
     allowed = config.motion.max_rotation_rad
@@ -38,20 +38,20 @@ def test_every_start_may_turn_as_far_as_its_task_allows(name: str) -> None:
         assert allowed >= min(math.pi, turned + 0.95 * task.config.motion.max_rotation_rad)
 
 
-def test_slow_tasks_get_the_patience_that_they_need() -> None:
+def test_guard_command_timeout_grows_for_slow_tasks() -> None:
     for rate_hz, command_s in ((20.0, 0.15), (10.0, 0.15), (6.0, 0.25), (5.0, 0.3)):
         overrides = {"task": "reach", "task_config": {"rate_hz": rate_hz}}
         config = make_guard_config(make_task(resolve(overrides)), PROFILE)
         assert config.command_s == pytest.approx(command_s)
 
 
-def test_a_task_whose_targets_come_too_seldom_for_any_guard_is_refused() -> None:
+def test_task_below_lowest_guarded_rate_is_refused() -> None:
     task = make_task(resolve({"task": "reach", "task_config": {"rate_hz": 4.0}}))
     with pytest.raises(BadInput, match=r"rate_hz: 4: a guard waits 0.3 s .*: at least 5"):
         make_guard_config(task, PROFILE)
 
 
-def test_no_guard_is_made_for_wrenches() -> None:
+def test_guard_for_wrench_actions_is_refused() -> None:
     flip = make_task(resolve({"task": "object_flip"}))
     with pytest.raises(BadInput, match="object_flip: wrenches are exerted in this process only"):
         make_guard_config(flip, PROFILE)
@@ -60,7 +60,7 @@ def test_no_guard_is_made_for_wrenches() -> None:
         checked(GuardConfig, values | {"motion": flip.config.motion.model_dump()})
 
 
-def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_path: Path) -> None:
+def test_settle_guard_writes_config_and_keeps_latched_stop(tmp_path: Path) -> None:
     config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
     settings, latch = settle_guard(tmp_path / "guard", "actor0", config)
     assert checked(GuardConfig, read_yaml(settings)).digest == config.digest
@@ -82,7 +82,7 @@ def test_the_guard_reads_what_was_written_and_a_stop_is_never_wiped_away(tmp_pat
         ),
     ],
 )
-def test_a_configuration_of_another_arm_is_refused_by_its_key(
+def test_guard_config_of_another_arm_is_refused_by_key(
     change: dict[str, object], complaint: str
 ) -> None:
     config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
@@ -91,14 +91,14 @@ def test_a_configuration_of_another_arm_is_refused_by_its_key(
         check_fits(config.model_copy(update=change), PROFILE)
 
 
-def test_a_guard_that_waits_for_forces_that_nobody_tells_is_refused() -> None:
+def test_guard_expecting_wrench_of_arm_without_sensor_is_refused() -> None:
     config = make_guard_config(make_task(resolve({"task": "reach"})), PROFILE)
     numb = PROFILE.model_copy(update={"wrench": None})
     with pytest.raises(BadInput, match="wrench: true, but it publishes none"):
         check_fits(config, numb)
 
 
-def test_a_speed_that_the_arms_controller_would_scale_down_is_refused() -> None:
+def test_speed_above_controller_limit_is_refused() -> None:
     slow = PROFILE.controller.model_copy(update={"fastest_rad_s": 0.8})
     profile = PROFILE.model_copy(update={"controller": slow})
     task = make_task(resolve({"task": "reach"}))
@@ -112,6 +112,6 @@ def test_a_speed_that_the_arms_controller_would_scale_down_is_refused() -> None:
     ("name", "why"),
     [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'bimanual'")],
 )
-def test_what_no_topic_tells_is_refused(name: str, why: str) -> None:
+def test_task_without_ros_topics_is_refused(name: str, why: str) -> None:
     with pytest.raises(BadInput, match=f"{name}: .*{why}.*not over topics"):
         make_guard_config(make_task(resolve({"task": name})), PROFILE)

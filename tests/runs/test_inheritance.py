@@ -1,4 +1,4 @@
-"""A run that starts with what another one learned."""
+"""Test runs that start from the networks and data of another run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {"task": "reach", "demos": 0, "steps": 100, "agent": 
 
 
 def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -> RunFolder:
-    """A run with a checkpoint of an agent that has learned something, as far as numbers tell."""
+    """Create a run with a checkpoint whose agent state has distinct values."""
     config = resolve(settings)
     run = RunFolder.create(root, config, datetime(2026, 11, 21))
     agent = make_agent(config, make_spec(make_task(config)), seed=5)
@@ -54,24 +54,24 @@ def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -
     return run
 
 
-def fresh(tmp_path: Path, *settings: dict[str, Any]) -> RunFolder:
-    """A new run, beside the one that it is to start from."""
+def new_run(tmp_path: Path, *settings: dict[str, Any]) -> RunFolder:
+    """Create a new run in a folder next to the source run."""
     return RunFolder.create(tmp_path / "after", resolve(*settings), datetime(2026, 11, 22))
 
 
 @pytest.fixture
 def heir(tmp_path: Path) -> tuple[RunFolder, RunFolder]:
-    """A run, and a fresh one that is to start from it."""
+    """Return a source run and a new run that starts from it."""
     before = saved_run(tmp_path / "before")
-    return before, fresh(tmp_path, SETTINGS, {"init_from": before.path, "seed": 9})
+    return before, new_run(tmp_path, SETTINGS, {"init_from": before.path, "seed": 9})
 
 
-def test_a_run_starts_with_the_networks_and_the_scale_of_another(
+def test_new_run_inherits_networks_and_normaliser(
     heir: tuple[RunFolder, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = heir
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
-    mine = continued(after)
+    mine = learner_state(after)
     kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
     assert {name.split(".")[0] for name in kept} == {
         *("actor", "critic", "target", "temperature", "normaliser", "updates")
@@ -79,16 +79,16 @@ def test_a_run_starts_with_the_networks_and_the_scale_of_another(
     assert equal({name: mine[name] for name in kept}, {name: theirs[name] for name in kept})
     assert not any(mine[name].any() for name in mine if name.startswith("adam."))
     assert not np.array_equal(mine["generator.learning"], theirs["generator.learning"])
-    told = capsys.readouterr().err
-    assert "7 steps of reach by sac: with its actor, critics, normaliser\n" in told
-    assert "fresh: optimiser, random numbers; updates count on, there is no warm-up\n" in told
-    assert "observations are scaled as there\n" in told
-    assert told.splitlines() == [row["text"] for row in read_metrics(after.metrics)]
+    messages = capsys.readouterr().err
+    assert "7 steps of reach by sac: with its actor, critics, normaliser\n" in messages
+    assert "fresh: optimiser, random numbers; updates count on, there is no warm-up\n" in messages
+    assert "observations are scaled as there\n" in messages
+    assert messages.splitlines() == [row["text"] for row in read_metrics(after.metrics)]
 
 
-def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, RunFolder]) -> None:
+def test_inherited_normaliser_is_kept_after_resume(heir: tuple[RunFolder, RunFolder]) -> None:
     _, after = heir
-    mean = continued(after)["normaliser.mean"]
+    mean = learner_state(after)["normaliser.mean"]
     with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
         learner = going.learner(transport := InProcess())
         transport.send(list(episodes(going.spec)))
@@ -97,14 +97,14 @@ def test_the_scale_is_not_estimated_anew_after_a_resume(heir: tuple[RunFolder, R
     assert np.array_equal(learner.agent.state_dict()["normaliser.mean"], mean)
 
 
-def continued(run: RunFolder) -> Mapping[str, Any]:
-    """The state of the learner with which a run goes on."""
+def learner_state(run: RunFolder) -> Mapping[str, Any]:
+    """Return the state of the learner with which the run continues."""
     with MetricsWriter(run.path) as metrics, closing(Continuation(run, metrics)) as continuation:
         return continuation.learner(InProcess()).agent.state_dict()
 
 
 def episodes(spec: Spec) -> Iterator[Record]:
-    """The steps of an episode, and its end."""
+    """Yield the steps of an episode and its end."""
     rng, key = np.random.default_rng(0), Key("run", "a", 1, 0, 0)
     for index in range(20):
         step = random_step(replace(key, index=index), spec, rng)
@@ -113,7 +113,7 @@ def episodes(spec: Spec) -> Iterator[Record]:
     yield End(replace(key, index=20), step.observation, False, EndReason.TIME_LIMIT, 1.0, 1.0)
 
 
-def test_a_run_that_sees_otherwise_is_refused_in_a_short_line(tmp_path: Path) -> None:
+def test_run_with_different_observations_is_refused_in_short_line(tmp_path: Path) -> None:
     run = saved_run(tmp_path, {**SETTINGS, "task": "pick_cube"})
     pixels = {"task": "pick_cube", "observe": "pixels", "init_from": run.path}
     seen = "that run sees the state of the scene, this one cameras: "
@@ -122,7 +122,7 @@ def test_a_run_that_sees_otherwise_is_refused_in_a_short_line(tmp_path: Path) ->
     assert len(str(raised.value).removeprefix(str(run.path))) < 500
 
 
-def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> None:
+def test_best_checkpoint_is_inherited_before_newer_one(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
     agent = make_agent(run.config, make_spec(make_task(run.config)), seed=6)
     run.save_checkpoint(9, {"agent": agent.state_dict()}, {})
@@ -132,7 +132,7 @@ def test_the_chosen_checkpoint_is_taken_before_a_newer_one(tmp_path: Path) -> No
     assert "7 steps" in inherit(config).lines[0]
 
 
-def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> None:
+def test_mismatching_run_is_refused_in_one_line(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
     other = {"task": "peg_insertion", "init_from": run.path}
     with pytest.raises(SpecMismatch, match=r"cannot start from its actor: its spec != this task's"):
@@ -149,7 +149,7 @@ def test_a_run_that_does_not_fit_is_refused_with_one_line(tmp_path: Path) -> Non
         inherit(resolve(SETTINGS, {"init_from": {"run": run.path, "load": ["encoder"]}}))
 
 
-def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Path) -> None:
+def test_mismatching_part_is_fresh_unless_requested(tmp_path: Path) -> None:
     run = saved_run(tmp_path)
     three = {"agent": {"critics": 3}, "init_from": run.path}
     inheritance = inherit(resolve(SETTINGS, three))
@@ -164,19 +164,19 @@ def test_a_part_that_does_not_fit_is_fresh_unless_it_was_asked_for(tmp_path: Pat
         inherit(resolve(SETTINGS, three, asked))
 
 
-def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path) -> None:
+def test_inherited_bc_policy_provides_actor_and_critics_warm_up(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before", {**SETTINGS, "agent": {**AGENT, "algorithm": "bc"}})
     record(before, [(True, ActionSource.POLICY)])
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
     found = {"run": before.path, "data": "successes"}
     warm = {"init_from": found, "learner": {"warm_up": 3}, "agent": {"frozen": ["actor"]}}
-    after = fresh(tmp_path, SETTINGS, warm)
+    after = new_run(tmp_path, SETTINGS, warm)
     assert RunFolder.open(after.path).config == after.config
     inheritance = inherit(after.config)
     assert inheritance.origin.load == ("actor", "normaliser")
     assert "critics (bc trains none), temperature" in inheritance.lines[1]
     assert inheritance.lines[-1] == "frozen, no update changes it: actor"
-    mine = continued(after)
+    mine = learner_state(after)
     taken = [name for name in theirs if name.startswith(("actor.", "normaliser."))]
     assert equal({name: mine[name] for name in taken}, {name: theirs[name] for name in taken})
     assert mine["updates"] == 3
@@ -185,7 +185,7 @@ def test_a_cloned_policy_gives_its_actor_and_the_critics_warm_up(tmp_path: Path)
         inherit(resolve(SETTINGS, {"init_from": {"run": before.path, "load": ["critics"]}}))
 
 
-def test_an_encoder_alone_moves_to_another_task(tmp_path: Path) -> None:
+def test_encoder_alone_is_inherited_by_another_task(tmp_path: Path) -> None:
     small = {"encoder_channels": [4], "latent": 4}
     pixels = {"task": "pick_cube", "observe": "pixels", "agent": {**AGENT, **small}}
     before = saved_run(tmp_path, {**SETTINGS, **pixels})
@@ -209,14 +209,14 @@ FROM_IMAGES = {"task": "pick_cube", "observe": "pixels", "task_config": {"views"
 PIXELS: dict[str, Any] = SETTINGS | FROM_IMAGES
 
 
-def behind(**encoder: Any) -> dict[str, Any]:
-    """Settings of a run from pixels, whose encoder is this."""
+def pixel_settings(**encoder: Any) -> dict[str, Any]:
+    """Return settings of a run from pixels with the given encoder settings."""
     return {**PIXELS, "agent": {**AGENT, **encoder}}
 
 
 @pytest.fixture(scope="module")
 def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two stand-ins for the weights of a ResNet-10."""
+    """Create two stand-ins for ResNet-10 weights."""
     folder = tmp_path_factory.mktemp("trunks")
     for seed in (3, 4):
         (folder / f"{seed}.pkl").write_bytes(pickled_parameters(stand_in(seed=seed)))
@@ -224,13 +224,13 @@ def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {seed: folder / f"{seed}.safetensors" for seed in ("3", "4")}
 
 
-def test_a_run_from_pixels_starts_with_the_encoder_too(tmp_path: Path) -> None:
+def test_run_from_pixels_inherits_encoder(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before", PIXELS)
     theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
-    after = fresh(tmp_path, PIXELS, {"init_from": before.path, "seed": 9})
+    after = new_run(tmp_path, PIXELS, {"init_from": before.path, "seed": 9})
     config = after.config
     assert inherit(config).origin.load == ("actor", "critics", "encoder", "normaliser")
-    mine = continued(after)
+    mine = learner_state(after)
     kept = [name for name in theirs if not name.startswith(("adam.", "generator.", "skipped"))]
     assert any(name.startswith("encoder.front.") for name in kept)
     assert equal({name: mine[name] for name in kept}, {name: theirs[name] for name in kept})
@@ -252,16 +252,16 @@ def test_a_run_from_pixels_starts_with_the_encoder_too(tmp_path: Path) -> None:
         ("", "3", r"it was trained behind no ResNet-10, here is ResNet-10 [0-9a-f]{12}"),
     ],
 )
-def test_what_stands_on_another_trunk_is_refused(
+def test_encoder_trained_on_another_trunk_is_refused(
     theirs: str, mine: str, line: str, tmp_path: Path, trunks: dict[str, Path]
 ) -> None:
-    """Their shapes are alike, but what they see is not."""
+    """The shapes are equal, but the features differ."""
 
     def settings(seed: str) -> dict[str, Any]:
         alike = {"latent": 8, "state_latent": 8}
         if not seed:
-            return behind(**alike)
-        return behind(**alike, encoder="resnet10", trunk=trunks[seed])
+            return pixel_settings(**alike)
+        return pixel_settings(**alike, encoder="resnet10", trunk=trunks[seed])
 
     before = saved_run(tmp_path / "before", settings(theirs))
     for asked, part in ((None, "actor: its encoder does not fit"), (["encoder"], "encoder")):
@@ -272,12 +272,10 @@ def test_what_stands_on_another_trunk_is_refused(
     assert inherit(again).origin.load == ("actor", "critics", "encoder", "normaliser")
 
 
-def test_a_trunk_that_was_replaced_since_is_another_one(
-    tmp_path: Path, trunks: dict[str, Path]
-) -> None:
+def test_trunk_replaced_after_training_is_refused(tmp_path: Path, trunks: dict[str, Path]) -> None:
     path = tmp_path / "mine.safetensors"
     path.write_bytes(trunks["3"].read_bytes())
-    settings = behind(encoder="resnet10", trunk=path)
+    settings = pixel_settings(encoder="resnet10", trunk=path)
     pinned = with_trunk(resolve(settings).agent).model_dump(mode="json")
     before = saved_run(tmp_path / "before", {**settings, "agent": pinned})
     path.write_bytes(trunks["4"].read_bytes())
@@ -286,16 +284,16 @@ def test_a_trunk_that_was_replaced_since_is_another_one(
 
 
 @pytest.mark.parametrize("weights", ["auto", "none"])
-def test_an_actor_does_not_come_without_its_encoder(weights: str, tmp_path: Path) -> None:
-    before = saved_run(tmp_path, behind(encoder_weights=weights))
-    other = behind(encoder_channels=[8, 8], encoder_weights=weights)
+def test_actor_is_not_inherited_without_its_encoder(weights: str, tmp_path: Path) -> None:
+    before = saved_run(tmp_path, pixel_settings(encoder_weights=weights))
+    other = pixel_settings(encoder_channels=[8, 8], encoder_weights=weights)
     line = r"its actor: its encoder does not fit: encoder\.front\.0\.weight: expected float32\["
     with pytest.raises(SpecMismatch, match=line):
         inherit(resolve(other, {"init_from": before.path}))
     for part in ("actor", "critics"):
         alone = {"init_from": {"run": before.path, "load": [part]}}
         with pytest.raises(SpecMismatch, match=f"its {part}: it stands on an encoder, name it in"):
-            inherit(resolve(behind(encoder_weights=weights), alone))
+            inherit(resolve(pixel_settings(encoder_weights=weights), alone))
     scale = inherit(resolve(other, {"init_from": {"run": before.path, "load": ["normaliser"]}}))
     assert {name.split(".")[0] for name in scale.state} == {"normaliser"}
     assert "encoder (encoder.front.0.weight: expected" in scale.lines[1]
@@ -303,7 +301,7 @@ def test_an_actor_does_not_come_without_its_encoder(weights: str, tmp_path: Path
 
 
 def record(run: RunFolder, kinds: Sequence[tuple[bool, ActionSource]]) -> None:
-    """Episodes of 20 steps, in the log of an actor."""
+    """Record episodes of 20 steps in the log of an actor."""
     spec = make_spec(make_task(run.config))
     with EpisodeLog(run.episodes("a"), spec, "run", "a", 1, LogConfig(min_free_bytes=0)) as log:
         for number, (success, source) in enumerate(kinds):
@@ -327,13 +325,13 @@ KINDS = [
     ("data", "demonstrations", "everything", "prior"),
     [("none", 0, 0, 0), ("successes", 20, 20, 20), ("steps", 0, 60, 20)],
 )
-def test_what_another_run_recorded_enters_by_choice_and_stays(
+def test_init_from_data_selects_inherited_steps_and_survives_source_removal(
     tmp_path: Path, data: str, demonstrations: int, everything: int, prior: int
 ) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS)
     origin = {"init_from": {"run": before.path, "load": ["actor"], "data": data}}
-    after = fresh(tmp_path, SETTINGS, origin)
+    after = new_run(tmp_path, SETTINGS, origin)
     states = []
     for _ in range(2):
         with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
@@ -347,31 +345,31 @@ def test_what_another_run_recorded_enters_by_choice_and_stays(
     scaled_by = learner.replay.prior_states() if demonstrations else learner.replay.states()
     mean = scaled_by.mean(0) if everything else np.zeros_like(states[0]["normaliser.mean"])
     assert np.array_equal(states[0]["normaliser.mean"], mean)
-    told = [row["text"] for row in read_metrics(after.metrics) if row["kind"] == "event"]
-    assert any("1 episodes, 20 steps" in text for text in told) == (data == "successes")
-    assert any("3 episodes, 60 steps" in text for text in told) == (data == "steps")
+    messages = [row["text"] for row in read_metrics(after.metrics) if row["kind"] == "event"]
+    assert any("1 episodes, 20 steps" in text for text in messages) == (data == "successes")
+    assert any("3 episodes, 60 steps" in text for text in messages) == (data == "steps")
 
 
-def test_resets_of_a_run_that_is_given_as_demonstrations_demonstrate_nothing(
+def test_reset_episodes_do_not_demonstrate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS)
-    after = fresh(tmp_path, SETTINGS, {"demo_paths": [before.episodes("a")]})
+    after = new_run(tmp_path, SETTINGS, {"demo_paths": [before.episodes("a")]})
     with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
         assert going.learner(InProcess()).replay.demonstrations == 20, "the policy's success"
     assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
 
 
-def test_a_run_that_recorded_no_success_demonstrates_nothing(tmp_path: Path) -> None:
+def test_inheriting_successes_from_run_without_success_is_refused(tmp_path: Path) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS[1:])
-    after = fresh(tmp_path, SETTINGS, {"init_from": {"run": before.path, "data": "successes"}})
+    after = new_run(tmp_path, SETTINGS, {"init_from": {"run": before.path, "data": "successes"}})
     with pytest.raises(BadInput, match=r"init_from\.data successes: it recorded no success"):
-        continued(after)
+        learner_state(after)
 
 
-def test_the_command_line_refuses_it_before_anything_is_written(
+def test_train_command_refuses_mismatch_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = saved_run(tmp_path / "before")
@@ -416,10 +414,10 @@ NEAR = {"kind": "progress", "topic": "/cell/near"}
         (HUMAN, NEAR, "successes", "of reward.kind human, here it is progress"),
     ],
 )
-def test_steps_that_were_judged_otherwise_do_not_enter(
+def test_steps_with_different_reward_are_not_inherited(
     tmp_path: Path, there: dict[str, Any], here: dict[str, Any], data: str, complaint: str
 ) -> None:
-    """Of a run that was judged by VICE they all have the reward 0, solved ones as well."""
+    """In a run rewarded by VICE all steps store the reward 0, including solved ones."""
     demonstrated = SETTINGS | {"demos": 1}
     before = saved_run(tmp_path, demonstrated | {"reward": there})
     origin = {"init_from": {"run": before.path, "data": data}, "reward": here}
@@ -429,6 +427,6 @@ def test_steps_that_were_judged_otherwise_do_not_enter(
             inherit(config)
         assert "\n" not in str(caught.value)
         return
-    said = [line for line in inherit(config).lines if "keep their rewards" in line]
+    kept_rewards = [line for line in inherit(config).lines if "keep their rewards" in line]
     otherwise = here != VICE and data != "none" and there.get("kind") != here.get("kind")
-    assert len(said) == otherwise
+    assert len(kept_rewards) == otherwise

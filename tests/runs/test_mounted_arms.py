@@ -34,9 +34,7 @@ def config(task: str, robot: str | None, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["handover", "timing_belt"])
-def test_each_guard_allows_the_starts_of_its_tool_on_its_side_of_a_plane(
-    pair: str, name: str
-) -> None:
+def test_guard_of_each_arm_covers_its_starts_on_its_side(pair: str, name: str) -> None:
     settings = config(name, pair)
     task, file = make_task(settings), read_pair(pair)
     assert file is not None
@@ -55,7 +53,7 @@ def test_each_guard_allows_the_starts_of_its_tool_on_its_side_of_a_plane(
             assert is_inside(own, guards[arm.side].config)
 
 
-def test_both_arms_return_to_their_homes_by_default(pair: str) -> None:
+def test_pair_of_arms_resets_to_home_by_default(pair: str) -> None:
     settings = config("handover", pair)
     assert reset_kind(settings) == "home"
     check_reset(settings)
@@ -76,7 +74,7 @@ def test_both_arms_return_to_their_homes_by_default(pair: str) -> None:
         ("handover", {"task_config": {"rate_hz": 2}}, "rate_hz: 2"),
     ],
 )
-def test_a_bad_combination_is_refused_in_one_line(
+def test_invalid_pair_settings_are_refused_in_one_line(
     pair: str, task: str, settings: dict[str, Any], message: str
 ) -> None:
     given = {"robot": pair, "demos": 0, "trials": 0, **settings}
@@ -85,7 +83,7 @@ def test_a_bad_combination_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_one_arm_is_no_pair_and_each_arm_needs_a_workspace(pair: str, tmp_path: Path) -> None:
+def test_pair_requires_two_arms_with_workspaces(pair: str, tmp_path: Path) -> None:
     one = str(tmp_path / "pair_arm.yaml")
     with pytest.raises(BadInput, match="a file with the keys left and right"):
         run_settings("handover", {"robot": one, "demos": 0, "trials": 0}, {})

@@ -1,4 +1,4 @@
-"""Runs whose reward is shaped by the progress of the scene."""
+"""Test runs whose reward is shaped by the progress of the scene."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REACH = make_spec(make_task(CONFIG))
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of chance, which shapes as well as any other."""
+    """Create an untrained progress model, which suffices for shaping."""
     path = tmp_path_factory.mktemp("progress") / "model.safetensors"
     card = TimeCard(task="reach", state=REACH.observation.state, hidden=16, longest_s=4.0)
     TimeToGo.create(card, torch.Generator().manual_seed(0)).save(path)
@@ -61,10 +61,10 @@ def write(folder: Path, config: TrainConfig, episodes: list[Episode]) -> None:
                 log.append(record)
 
 
-def test_shaping_changes_rewards_and_not_one_success(shaped: TrainConfig) -> None:
-    """Cloning, which learns from no reward, and so acts equally."""
+def test_shaping_changes_rewards_but_no_success(shaped: TrainConfig) -> None:
+    """Use behaviour cloning, which ignores rewards and therefore acts equally in both runs."""
     person = {"share": 1.0, "final_share": 1.0, "gain": 1000.0, "max_hold_steps": 1000}
-    cloning = {"agent": {"algorithm": "bc"}, "human": person}  # a person who drives to the end
+    cloning = {"agent": {"algorithm": "bc"}, "human": person}  # the operator drives to the end
     runs = [Training(resolve(config.model_dump(), cloning)).run(60) for config in (CONFIG, shaped)]
     sparse, dense = (run.log for run in runs)
     assert_equal(runs[0].weights(), runs[1].weights())
@@ -82,24 +82,24 @@ def test_shaping_changes_rewards_and_not_one_success(shaped: TrainConfig) -> Non
             assert (before.success, before.reason) == (after.success, after.reason)
 
 
-def test_replay_holds_shaped_rewards_of_everybody(shaped: TrainConfig) -> None:
+def test_replay_holds_shaped_rewards_of_demonstrations_and_actor(shaped: TrainConfig) -> None:
     shape, recorded = shape_for(shaped), episodes(demonstrations(shaped))
     shaper = make_rewarded_task(shaped).shaper  # type: ignore[attr-defined]
     training = Training(shaped).run(40)
     assert all(is_shaped(episode, shaper.provenance) for episode in episodes(training.log))
     dense = shape(recorded[0], "demos")
     assert is_shaped(dense, shaper.provenance)
-    assert shape(dense, "demos") is dense, "once"
+    assert shape(dense, "demos") is dense, "a shaped episode must not be shaped again"
     assert [step.terminated for step in dense.steps] == [s.terminated for s in recorded[0].steps]
     last = shaper.potential(dense.steps[-1].observation)
     assert dense.steps[-1].reward == pytest.approx(1.0 - last)
     assert training.learner.agent.config.return_bounds is None  # type: ignore[attr-defined]
     bounded = resolve(shaped.model_dump(), {"agent": {"return_bounds": [0, 1]}})
     agent: Any = make_agent(bounded, REACH, 0)
-    assert agent.config.return_bounds == (-1.0, 1.0), "values are less by up to a potential"
+    assert agent.config.return_bounds == (-1.0, 1.0), "the potential lowers the lower bound"
 
 
-def test_recordings_whose_rewards_do_not_fit_are_refused(
+def test_recordings_with_mismatching_rewards_are_refused(
     shaped: TrainConfig, tmp_path: Path, model: Path
 ) -> None:
     recorded = episodes(demonstrations(CONFIG))
@@ -128,7 +128,7 @@ def test_recordings_whose_rewards_do_not_fit_are_refused(
     run_settings("reach", {}, {"reward": of_topic, "demos": 0})
 
 
-def test_a_shaped_reward_decides_on_no_success(shaped: TrainConfig) -> None:
+def test_progress_reward_takes_success_from_configured_source(shaped: TrainConfig) -> None:
     def deciding(**own: Any) -> TrainConfig:
         progress = {"progress": {"success": own.pop("success"), "model": own.pop("model", None)}}
         reward = {"kind": "progress", "topic": "/cell/near", **progress, **own}

@@ -15,8 +15,8 @@ from serl.runs.resume import check_provenance, provenance
 from serl.runs.task_setup import make_spec, make_task
 
 
-def of(config: TrainConfig) -> dict[str, Any]:
-    """As it comes back from a checkpoint."""
+def provenance_of(config: TrainConfig) -> dict[str, Any]:
+    """Return the provenance as read back from a checkpoint."""
     info: dict[str, Any] = json.loads(
         json.dumps(provenance(config, make_spec(make_task(config))), allow_nan=False)
     )
@@ -26,8 +26,8 @@ def of(config: TrainConfig) -> dict[str, Any]:
 CONFIG = resolve({"task": "reach", "demo_paths": ["/demos"], "agent": {"return_bounds": [0, 1]}})
 
 
-def test_nothing_changed() -> None:
-    assert check_provenance(of(CONFIG), of(CONFIG)) == ""
+def test_equal_provenance_gives_no_warning() -> None:
+    assert check_provenance(provenance_of(CONFIG), provenance_of(CONFIG)) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,33 +38,40 @@ def test_nothing_changed() -> None:
         ({"task_config": {"rate_hz": 20.0}}, "made for the spec"),
     ],
 )
-def test_what_parameters_depend_on_may_not_change(change: dict[str, Any], line: str) -> None:
+def test_changed_setting_that_affects_parameters_is_refused(
+    change: dict[str, Any], line: str
+) -> None:
     with pytest.raises(BadInput, match=line):
-        check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change)))
+        check_provenance(provenance_of(CONFIG), provenance_of(CONFIG.model_copy(update=change)))
 
 
 @pytest.mark.parametrize("change", [{"steps": 7}, {"actors": 3}, {"trials": 2}])
-def test_what_they_do_not_depend_on_may(change: dict[str, Any]) -> None:
-    assert check_provenance(of(CONFIG), of(CONFIG.model_copy(update=change))) == ""
+def test_changed_setting_that_does_not_affect_parameters_is_accepted(
+    change: dict[str, Any],
+) -> None:
+    assert (
+        check_provenance(provenance_of(CONFIG), provenance_of(CONFIG.model_copy(update=change)))
+        == ""
+    )
 
 
-def test_other_code_is_a_warning() -> None:
-    mine = of(CONFIG)
+def test_other_code_version_gives_warning() -> None:
+    mine = provenance_of(CONFIG)
     warning = check_provenance(mine | {"code": "0.0+abc"}, mine)
     assert warning == f"checkpoint: made by serl '0.0+abc', this is {mine['code']}"
 
 
 @pytest.mark.parametrize("info", [{}, {"spec": 3}, {"settings": "none"}])
-def test_a_checkpoint_that_does_not_say_is_refused(info: dict[str, Any]) -> None:
-    mine = of(CONFIG)
+def test_checkpoint_without_provenance_is_refused(info: dict[str, Any]) -> None:
+    mine = provenance_of(CONFIG)
     spec = {"spec": mine["spec"]} if "settings" in info else {}
     with pytest.raises(BadInput, match="checkpoint: made"):
         check_provenance(info | spec, mine)
 
 
 @pytest.mark.parametrize("latent", [64, 32])
-def test_a_run_that_knew_one_size_of_features_goes_on(latent: int, tmp_path: Path) -> None:
-    """`agent.latent` was that of cameras and state; `agent.state_latent` did not exist."""
+def test_run_without_state_latent_setting_is_resumed(latent: int, tmp_path: Path) -> None:
+    """Older runs had one `agent.latent` for cameras and state and no `agent.state_latent`."""
     agent = {"latent": latent, "encoder_weights": "none", "hidden": [8], "device": "cpu"}
     config = resolve({"task": "pick_cube", "observe": "pixels", "agent": agent})
     run = RunFolder.create(tmp_path, config, datetime.now())
@@ -73,9 +80,9 @@ def test_a_run_that_knew_one_size_of_features_goes_on(latent: int, tmp_path: Pat
     assert text.count("state_latent: null\n") == 1
     path.write_text(re.sub(" *state_latent: null\n", "", text))
     opened = RunFolder.open(run.path).config
-    before = of(config)
+    before = provenance_of(config)
     del before["settings"]["agent"]["state_latent"]
-    assert check_provenance(before, of(opened)) == ""
+    assert check_provenance(before, provenance_of(opened)) == ""
     weights = make_agent(opened, make_spec(make_task(opened)), 0).actor_weights()
     assert weights["encoder.wrist.head.weight"].shape[-1] == latent
     assert weights["encoder.state.head.weight"].shape[-1] == latent

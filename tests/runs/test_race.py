@@ -1,4 +1,4 @@
-"""Which checkpoint trials on an arm choose, and how many trials that takes."""
+"""Test the choice of a checkpoint by trials on an arm, and its number of trials."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from serl.training.evaluation import max_void_trials
 @pytest.mark.parametrize(
     ("one", "other"), [((3, 7), (8, 2)), ((5, 0), (0, 5)), ((2, 2), (2, 2)), ((0, 6), (4, 2))]
 )
-def test_the_probability_is_that_of_draws(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_probability_above_matches_sampled_frequency(
+    one: tuple[int, int], other: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.beta(won + 1, lost + 1, 100_000) for won, lost in (one, other))
     assert probability_above(one, other) == pytest.approx(float((a > b).mean()), abs=0.006)
 
 
 def drive(race: Race, rates: dict[int, float], seed: int = 0) -> list[int]:
-    """Run the trials of a race, of checkpoints with these rates of success."""
+    """Run all trials of a race between checkpoints with the given success rates."""
     rng, tried = np.random.default_rng(seed), list[int]()
     while (step := race.next()) is not None:
         race.add(step, bool(rng.random() < rates[step]))
@@ -27,16 +29,16 @@ def drive(race: Race, rates: dict[int, float], seed: int = 0) -> list[int]:
     return tried
 
 
-def test_candidates_take_turns_and_a_bad_one_leaves_early() -> None:
+def test_race_alternates_candidates_and_drops_bad_one_early() -> None:
     race = Race([100, 200, 300], 30)
     tried = drive(race, {100: 1.0, 200: 0.0, 300: 1.0})
-    assert tried[:3] == [300, 200, 100], "the newest first"
+    assert tried[:3] == [300, 200, 100], "the newest candidate comes first"
     assert tried.count(200) <= 5
     assert tried.count(100) == tried.count(300) == 30
-    assert race.best == 300, "of equals the newest"
+    assert race.best == 300, "the newest of equal candidates wins"
 
 
-def test_one_candidate_needs_no_trial_and_a_clear_difference_few() -> None:
+def test_race_skips_single_candidate_and_shortens_clear_cases() -> None:
     assert drive(Race([100], 30), {100: 0.0}) == []
     lengths, right = [], 0
     for seed in range(40):
@@ -44,15 +46,15 @@ def test_one_candidate_needs_no_trial_and_a_clear_difference_few() -> None:
         lengths.append(len(drive(race, {1: 0.2, 2: 0.9, 3: 0.5}, seed)))
         right += race.best == 2
     assert right >= 36
-    assert sum(lengths) / len(lengths) < 0.7 * 90, "fewer than all trials of all"
+    assert sum(lengths) / len(lengths) < 0.7 * 90, "fewer than all possible trials"
 
 
-def test_the_winner_has_trials_of_its_own_and_void_ones_are_repeated() -> None:
+def test_trial_plan_gives_winner_final_trials_and_repeats_void_ones() -> None:
     plan = TrialPlan([100, 200], 3, 2)
     done = list[tuple[int, str, bool]]()
     while (step := plan.next()) is not None:
         purpose = plan.purpose
-        void = purpose not in {each for _, each, _ in done}  # the first of each
+        void = purpose not in {each for _, each, _ in done}  # the first trial of each purpose
         plan.add(step, step == 100, void)
         done.append((step, purpose, void))
     assert done[:2] == [(200, "selection", True), (200, "selection", False)]
@@ -60,7 +62,7 @@ def test_the_winner_has_trials_of_its_own_and_void_ones_are_repeated() -> None:
     assert finals == [(100, True), (100, False), (100, False)]
 
 
-def test_faults_that_do_not_end_are_not_repeated_for_ever() -> None:
+def test_trial_plan_limits_repetitions_of_void_trials() -> None:
     plan, episodes = TrialPlan([100], 0, 10), 0
     while (step := plan.next()) is not None:
         plan.add(step, False, True)

@@ -1,4 +1,4 @@
-"""What a training on a real arm needs, and the one line that says so."""
+"""Test what a training on a real arm requires, and its one-line error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def task(name: str, observe: str | None = None) -> SimulatedTask:
     return make_task(resolve({"task": name, "observe": observe}))
 
 
-def test_a_simulated_arm_is_none_wherever_it_is() -> None:
+def test_is_real_depends_on_robot_name_only() -> None:
     assert [is_real(robot) for robot in (None, "sim", "franka", "cell.yaml")] == [False] * 2 + [
         True
     ] * 2
@@ -62,14 +62,14 @@ def test_a_simulated_arm_is_none_wherever_it_is() -> None:
         ("cable_routing", "pixels", ("clip",), True),
     ],
 )
-def test_bodies_are_tracked_that_a_policy_sees(
+def test_observed_bodies_are_those_in_policy_observation(
     name: str, observe: str | None, seen: tuple[str, ...], apart: bool
 ) -> None:
     assert observed_bodies(task(name, observe)) == seen
     assert needs_unmeasured_poses(task(name, observe)) == apart
 
 
-def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
+def test_run_on_real_arm_has_no_simulated_human() -> None:
     config = run_settings("reach", {}, {"robot": "franka", "demos": 0, **OWN_BOX})
     assert (config.robot, config.intervention, config.namespace) == ("franka", "none", "/")
     assert run_settings("reach", {}, {"robot": "sim"}).intervention == "scripted"
@@ -92,7 +92,7 @@ def test_a_run_on_an_arm_has_people_and_no_simulated_human() -> None:
         ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),
     ],
 )
-def test_what_only_a_simulation_gives_is_refused_by_its_key(
+def test_simulation_only_setting_is_refused_by_key(
     settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(BadInput, match=complaint) as caught:
@@ -110,32 +110,34 @@ def test_what_only_a_simulation_gives_is_refused_by_its_key(
         ),
     ],
 )
-def test_what_nothing_measures_judges_no_training(settings: dict[str, Any], complaint: str) -> None:
+def test_outcome_or_reset_from_unmeasured_pose_is_refused(
+    settings: dict[str, Any], complaint: str
+) -> None:
     values = {"robot": "franka", "demos": 0, **PIXELS, **settings}
     with pytest.raises(BadInput, match=complaint):
         run_settings("pick_cube", values, {})
 
 
-def test_a_pair_of_arms_is_refused_before_its_scene_is_looked_at() -> None:
+def test_bimanual_task_is_refused_before_its_scene_is_made() -> None:
     with pytest.raises(BadInput, match=r"^handover: driven by 'bimanual' in this process only"):
         run_settings("handover", {"robot": "franka", "demos": 0}, {})
 
 
-def test_a_tuned_task_may_be_trained_on_an_arm_without_trials() -> None:
+def test_tuned_task_on_arm_needs_no_trials() -> None:
     motion = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
     values = {"robot": "franka", "demos": 0, "trials": 0, **PIXELS, "reward": {"kind": "human"}}
     asked = {"task_config": motion, "required_success_rate": 0.9}
     config = run_settings("pick_cube", {**values, **asked}, {})
     assert suffices(config, None)
     assert not suffices(config.model_copy(update={"trials": 1}), None)
-    assert config.required_success_rate is not None, "of a tuned task; nothing is asked of 0 trials"
+    assert config.required_success_rate is not None, (
+        "the required rate is kept but not applied to 0 trials"
+    )
 
 
-def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() -> None:
+def test_task_judged_by_operator_needs_no_unmeasured_pose() -> None:
     values = {"task": "pick_cube", "robot": "franka", "demos": 0, **PIXELS}
-    judged = make_rewarded_task(
-        resolve(values)
-    )  # as a policy that was trained in simulation is run
+    judged = make_rewarded_task(resolve(values))  # the config of a run trained in simulation
     simulated = task("pick_cube", "pixels")
     arm = {name: spec for name, spec in _reading(simulated).state.items() if name != "cube_pose"}
     reading = _reading(simulated)
@@ -151,8 +153,8 @@ def test_a_task_that_is_judged_apart_is_asked_for_nothing_that_nobody_tells() ->
         simulated.outcome(blind, 0)
 
 
-def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path: Path) -> None:
-    """A table 20 cm below the base: no cube would ever be high enough."""
+def test_tuned_success_region_of_simulation_is_not_used_on_real_arm(tmp_path: Path) -> None:
+    """On a table 20 cm below the base no cube would reach the simulated success height."""
     views = task("pick_cube", "pixels").config.policy_views
     model = tmp_path / "m.safetensors"
     card = Card(views=views, place=ToolPlace())
@@ -167,7 +169,9 @@ def test_where_a_success_is_on_a_simulated_table_is_not_asked_of_an_arm(tmp_path
     assert "queried wherever the tool is (pick_cube has a place of a simulated table)" in (
         describe_classifier_bounds(config, make_task(config))
     )
-    assert "tool_low_m" not in overrides(config), "it is what a run there has by default"
+    assert "tool_low_m" not in overrides(config), (
+        "the default of a run on this arm is not an override"
+    )
     own = {**reward, "tool_low_m": (-1.0, -1.0, -0.05)}
     config = run_settings("pick_cube", {}, {**arm, "reward": own})
     assert config.reward.tool_low_m == (-1.0, -1.0, -0.05)
@@ -182,7 +186,7 @@ def _reading(of: SimulatedTask) -> Any:
         return arm.reset(0)
 
 
-def test_the_box_is_what_the_task_and_the_person_allow() -> None:
+def test_workspace_box_is_intersection_of_task_and_arm() -> None:
     motion = task("reach").config.motion
     assert within_workspace(motion, FRANKA) == motion
     both = within_workspace(motion, TAUGHT)
@@ -191,7 +195,7 @@ def test_the_box_is_what_the_task_and_the_person_allow() -> None:
     assert make_guard_config(task("reach"), TAUGHT).motion.box_high_m == both.box_high_m
 
 
-def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
+def test_rotation_reference_and_limit_come_from_taught_workspace() -> None:
     turned = WORKSPACE.model_copy(update={"reference": (0, 1, 0, 0), "max_rotation_rad": 0.2})
     taught = FRANKA.model_copy(update={"workspace": turned})
     config = make_guard_config(task("reach"), taught)
@@ -203,7 +207,7 @@ def test_rotations_are_about_what_a_person_taught_and_within_it() -> None:
     assert config.motion.max_rotation_rad == min(3.0, free)
 
 
-def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
+def test_guards_of_arm_include_its_keep_out_boxes() -> None:
     post = Box(low_m=(0.52, 0.02, 0.1), high_m=(0.58, 0.08, 0.3))
     place = WORKSPACE.model_copy(update={"keep_out": (post,)})
     taught = FRANKA.model_copy(update={"workspace": place})
@@ -215,7 +219,7 @@ def test_every_guard_of_an_arm_keeps_out_of_what_a_person_named() -> None:
     assert make_guard_config(task("reach"), FRANKA).keep_out == ()
 
 
-def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> None:
+def test_arm_without_workspace_needs_box_of_its_own() -> None:
     for motion in ({}, {"box_high_m": BOX["box_high_m"]}):
         config = resolve({"task": "reach", "task_config": {"motion": motion}})
         with pytest.raises(BadInput, match=r"arm franka: it has no workspace yet: serl setup"):
@@ -226,13 +230,13 @@ def test_an_arm_that_nobody_taught_is_not_let_into_the_box_of_a_simulation() -> 
         run_settings("reach", {}, {"robot": "franka", "demos": 0})
 
 
-def test_boxes_that_do_not_meet_are_refused_by_their_keys() -> None:
+def test_disjoint_boxes_are_refused_by_key() -> None:
     far = WORKSPACE.model_copy(update={"low_m": (0.69, -0.1, 0.0), "high_m": (0.9, 0.1, 0.3)})
     with pytest.raises(BadInput, match=r"workspace of franka: along x .* motion.box_low_m"):
         within_workspace(task("reach").config.motion, FRANKA.model_copy(update={"workspace": far}))
 
 
-def test_a_crop_is_written_to_the_file_of_an_arm_and_changes_nothing_else(tmp_path: Path) -> None:
+def test_write_crop_changes_only_crop_in_arm_file(tmp_path: Path) -> None:
     camera = CellCamera(topic="/wrist", rate_hz=30.0)
     profile = load_robot("franka").model_copy(update={"cameras": {"wrist": camera}})
     path = tmp_path / "right.yaml"

@@ -1,4 +1,4 @@
-"""Copies of logs of actors on other hosts: complete and in order, however often we die."""
+"""Test copies of the logs of remote actors, which stay complete and ordered after crashes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, TrainConfig(log=CONFIG), datetime(2026, 11, 21))
 
 
-def mirror(folder: RunFolder) -> Replica:
+def make_replica(folder: RunFolder) -> Replica:
     made = Replica(folder, SPEC)
     made.register(ACTOR, "elsewhere")
     return made
 
 
-def copy_and_die(folder: RunFolder, records: Sequence[Record]) -> None:
-    """In a process that ends at once, with nothing closed."""
+def copy_in_killed_process(folder: RunFolder, records: Sequence[Record]) -> None:
+    """Append records in a child process that exits without closing anything."""
     if (child := os.fork()) == 0:
         try:
-            mirror(folder).append(records)
+            make_replica(folder).append(records)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -51,8 +51,8 @@ def copied(folder: RunFolder) -> list[Record]:
     return list(read_records(folder.episodes(ACTOR), SPEC))
 
 
-def test_a_copy_is_the_log(folder: RunFolder) -> None:
-    made = mirror(folder)
+def test_replica_equals_log(folder: RunFolder) -> None:
+    made = make_replica(folder)
     for record in RECORDS:
         made.append([record])
         assert encoded(copied(folder)) == encoded(RECORDS[: len(copied(folder))])
@@ -65,7 +65,7 @@ def test_a_copy_is_the_log(folder: RunFolder) -> None:
     assert [e[0].ended and not e[0].recovered for e in entries.values()] == [True] * 5
 
 
-def test_the_log_of_an_actor_on_this_host_is_not_copied(folder: RunFolder) -> None:
+def test_log_of_local_actor_is_not_copied(folder: RunFolder) -> None:
     folder.link(ACTOR).mkdir(parents=True)
     (folder.link(ACTOR) / "home").write_text("here")
     made = Replica(folder, SPEC)
@@ -78,47 +78,48 @@ def test_the_log_of_an_actor_on_this_host_is_not_copied(folder: RunFolder) -> No
 
 
 @pytest.mark.parametrize("held", range(len(RECORDS)))
-def test_a_killed_copy_goes_on_inside_the_episode(folder: RunFolder, held: int) -> None:
-    copy_and_die(folder, RECORDS[:held])
+def test_killed_replica_continues_within_episode(folder: RunFolder, held: int) -> None:
+    copy_in_killed_process(folder, RECORDS[:held])
     assert len(copied(folder)) == held
-    made = mirror(folder)
-    made.append(RECORDS[max(0, held - 2) :])  # the last ones were not acknowledged
+    made = make_replica(folder)
+    made.append(RECORDS[max(0, held - 2) :])  # includes records that were not acknowledged
     made.close()
     assert encoded(copied(folder)) == encoded(RECORDS)
     assert not list(folder.episodes(ACTOR).glob(f"*{PART}"))
 
 
-def test_death_between_the_last_record_and_the_seal(folder: RunFolder) -> None:
+def test_replica_continues_after_crash_before_seal(folder: RunFolder) -> None:
     episodes = folder.episodes(ACTOR)
     episodes.mkdir(parents=True)
     writer = EpisodeWriter(episodes, PART, metadata_of(RECORDS[0].key, SPEC), SPEC)
     for record in RECORDS[:4]:
         writer.write(record_parts(record), 0)
     writer.close()
-    made = mirror(folder)
+    made = make_replica(folder)
     made.append(RECORDS[4:])
     made.close()
     assert encoded(copied(folder)) == encoded(RECORDS)
     assert not list(episodes.glob(f"*{PART}"))
 
 
-def test_a_torn_record_is_written_again(folder: RunFolder) -> None:
-    copy_and_die(folder, RECORDS[:3])
+def test_torn_record_is_written_again(folder: RunFolder) -> None:
+    copy_in_killed_process(folder, RECORDS[:3])
     (part,) = episode_paths(folder.episodes(ACTOR))
     data = part.read_bytes()
     for size in range(0, len(data), 293):
         part.write_bytes(data[:size])
-        copy_and_die(folder, RECORDS[len(copied(folder)) : 3])
+        copy_in_killed_process(folder, RECORDS[len(copied(folder)) : 3])
         assert encoded(copied(folder)) == encoded(RECORDS[:3])
 
 
 @pytest.mark.parametrize("die", [False, True])
-def test_an_episode_that_an_actor_left_open_stays_truncated(folder: RunFolder, die: bool) -> None:
-    made = mirror(folder)
+def test_episode_left_open_by_actor_stays_truncated(folder: RunFolder, die: bool) -> None:
+    made = make_replica(folder)
     if die:
-        copy_and_die(folder, RECORDS[:6])
+        copy_in_killed_process(folder, RECORDS[:6])
     else:
-        made.append(RECORDS[:6])  # all of the first episode, two steps of the second
+        # The first episode and two steps of the second.
+        made.append(RECORDS[:6])
     made.append(LATER)
     made.close()
     assert encoded(copied(folder)) == encoded([*RECORDS[:6], *LATER])
@@ -127,14 +128,14 @@ def test_an_episode_that_an_actor_left_open_stays_truncated(folder: RunFolder, d
 
 
 @pytest.mark.parametrize(("die", "compressed"), [(False, False), (True, False), (True, True)])
-def test_an_older_start_that_goes_on_is_copied_too(
+def test_records_of_earlier_actor_start_are_copied_late(
     folder: RunFolder, die: bool, compressed: bool
 ) -> None:
-    """Its link was late, or two of them disagree: the learner must not stop, now or ever."""
-    made = mirror(folder)
+    """The learner must not stop if an earlier actor's link is late or two actors overlap."""
+    made = make_replica(folder)
     for part in (RECORDS[:6], LATER[:1], RECORDS[6:], LATER[1:]):
         if die:
-            copy_and_die(folder, part)
+            copy_in_killed_process(folder, part)
         else:
             made.append(part)
         for path in folder.episodes(ACTOR).glob("*[0-9].mcap") if compressed else ():
@@ -145,8 +146,8 @@ def test_an_older_start_that_goes_on_is_copied_too(
     assert all(entry[-1].ended and not entry[-1].recovered for entry in entries.values())
 
 
-def test_the_images_of_a_copy_are_compressed(folder: RunFolder) -> None:
-    made = mirror(folder)
+def test_images_of_replica_are_compressed(folder: RunFolder) -> None:
+    made = make_replica(folder)
     made.append(RECORDS)
     made.append(LATER)
     made.close()
@@ -157,8 +158,8 @@ def test_the_images_of_a_copy_are_compressed(folder: RunFolder) -> None:
     assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
 
 
-def test_what_does_not_follow_is_refused(folder: RunFolder) -> None:
-    made = mirror(folder)
+def test_out_of_order_record_is_refused(folder: RunFolder) -> None:
+    made = make_replica(folder)
     made.append(RECORDS[:2])
     with pytest.raises(BadInput, match="expected the record"):
         made.append(RECORDS[3:])
@@ -169,8 +170,8 @@ def test_what_does_not_follow_is_refused(folder: RunFolder) -> None:
     made.close()
 
 
-def test_a_disk_that_refuses_is_one_line(folder: RunFolder) -> None:
+def test_unwritable_folder_is_reported_in_one_line(folder: RunFolder) -> None:
     folder.episodes(ACTOR).parent.mkdir()
     folder.episodes(ACTOR).write_text("in the way")
     with pytest.raises(SerlError, match="cannot write to"):
-        mirror(folder).append(RECORDS)
+        make_replica(folder).append(RECORDS)

@@ -1,4 +1,4 @@
-"""A run's own log as samples: what only a reward model sees is in it, and goes no further."""
+"""Test labelled samples from a run's own log, including views only the classifier sees."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOG: dict[str, Any] = {"min_free_bytes": 0}
 
 
 def make_run(root: Path, **log: Any) -> RunFolder:
-    """A run whose classifier alone sees a view."""
+    """Create a run with a view that only the classifier sees."""
     model = root / "model.safetensors"
     Classifier.create(Card(views={"judge": JUDGE}), torch.Generator().manual_seed(0)).save(model)
     settings = {
@@ -50,7 +50,7 @@ def make_run(root: Path, **log: Any) -> RunFolder:
 
 
 def act(run: RunFolder) -> list[Record]:
-    """An episode of a policy that a learner sent, in the run's log."""
+    """Log one episode of a policy received from a learner, and return its records."""
     kept: list[Record] = []
     transport = InProcess()
     learner = make_agent(run.config, make_spec(make_task(run.config)), 0)
@@ -70,12 +70,12 @@ def act(run: RunFolder) -> list[Record]:
     return kept
 
 
-def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_path: Path) -> None:
+def test_private_view_in_log_of_run_can_be_labelled(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     records, folder = act(run), run.episodes("a")
     assert read_sight(folder) == ({"judge": JUDGE}, "ray")
     known = read_labels(folder, TRUTH_FILE)
-    assert known == {StepKey(1, 0, 1): 0, StepKey(1, 0, 5): 0}, "of what the simulation knew"
+    assert known == {StepKey(1, 0, 1): 0, StepKey(1, 0, 5): 0}, "labels from the simulation"
     append_labels(folder, [(StepKey(1, 0, 0), 1), (StepKey(1, 0, 3), 0)], "person")
     samples, views = read_samples([folder])
     assert views == {"judge": JUDGE}
@@ -83,8 +83,8 @@ def test_what_only_the_classifier_sees_can_be_labelled_in_a_runs_own_log(tmp_pat
     assert (samples.images["judge"][1] == records[3].observation.images["judge"]).all()
 
 
-def test_a_runs_log_says_where_the_tool_was(tmp_path: Path) -> None:
-    """Its policy is not shown it."""
+def test_log_records_tool_position_of_each_step(tmp_path: Path) -> None:
+    """The policy's observation does not include the TCP pose."""
     run = make_run(tmp_path)
     records, folder = act(run), run.episodes("a")
     assert "tcp_pose" not in records[0].observation.state
@@ -96,10 +96,10 @@ def test_a_runs_log_says_where_the_tool_was(tmp_path: Path) -> None:
     ((name, noted),) = read_tools(folder).items()
     assert (name, len(noted)) == ((1, 0), len(records))
     assert np.array_equal(noted[[0, -1]], places)
-    assert len(np.unique(noted, axis=0)) > 1, "it moved"
+    assert len(np.unique(noted, axis=0)) > 1, "the tool must have moved"
 
 
-def test_a_learner_reads_the_same_log_without_it(tmp_path: Path) -> None:
+def test_learner_reads_log_without_private_views(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     records, spec = act(run), make_spec(make_task(run.config))
     assert not spec.observation.images
@@ -111,21 +111,21 @@ def test_a_learner_reads_the_same_log_without_it(tmp_path: Path) -> None:
         assert equal(mine.observation.state, theirs.observation.state)  # type: ignore[union-attr]
 
 
-def test_it_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_private_views_are_omitted_when_disabled(tmp_path: Path) -> None:
     run = make_run(tmp_path, private_views=False)
     records, folder = act(run), run.episodes("a")
     assert not any(record.observation.images for record in records)
     assert read_sight(folder).views == {}
     append_labels(folder, [(StepKey(1, 0, 0), 1)], "person")
-    told_otherwise = run.config.model_dump(mode="json") | {"log": LOG}
+    with_default_log = run.config.model_dump(mode="json") | {"log": LOG}
     path = run.path / "config.yaml"
     path.write_text(path.read_text().replace("private_views: false", "private_views: true"))
-    assert RunFolder.open(run.path).config == resolve(told_otherwise)
+    assert RunFolder.open(run.path).config == resolve(with_default_log)
     with pytest.raises(SpecMismatch, match="was recorded without judge"):
         read_samples([folder])
 
 
-def test_an_image_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
+def test_reading_unrecorded_image_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, private_views=False)
     act(run)
     (path,) = episode_paths(run.episodes("a"))

@@ -1,4 +1,4 @@
-"""The resets of a run: their kind, what they need, and an arm in MuJoCo that returns to starts."""
+"""Test resets of a run: their kind, their requirements, and an arm in MuJoCo that resets."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ PLACE = Workspace(
 )  # fmt: skip
 
 
-def taught(folder: Path, reset: ResetConfig | None = None) -> str:
-    """The file of an arm with a workspace."""
+def write_arm_file(folder: Path, reset: ResetConfig | None = None) -> str:
+    """Write the file of an arm with a workspace and return its path."""
     update = {"workspace": PLACE, "reset": reset}
     write_robot(folder / "right.yaml", load_robot("sim").model_copy(update=update))
     return str(folder / "right.yaml")
 
 
-def on_arm(robot: str, task: str = "pick_cube", **settings: Any) -> Any:
+def arm_run_settings(robot: str, task: str = "pick_cube", **settings: Any) -> Any:
     return run_settings(task, {"robot": robot, "demos": 0, "trials": 0, **settings}, {})
 
 
-def test_an_arm_with_a_workspace_goes_home_and_a_task_resets_itself_where_it_is_to(
+def test_reset_kind_follows_workspace_and_settings(
     tmp_path: Path,
 ) -> None:
-    robot = taught(tmp_path)
-    assert reset_kind(on_arm(robot)) == "home"
-    assert reset_kind(on_arm(robot, task_config={"auto_reset": True})) == "task"
-    own = on_arm(robot, reset={"kind": "task"})
+    robot = write_arm_file(tmp_path)
+    assert reset_kind(arm_run_settings(robot)) == "home"
+    assert reset_kind(arm_run_settings(robot, task_config={"auto_reset": True})) == "task"
+    own = arm_run_settings(robot, reset={"kind": "task"})
     assert make_task(own).config.auto_reset
-    person = on_arm(robot, reset={"kind": "person"})
+    person = arm_run_settings(robot, reset={"kind": "person"})
     assert is_attended(person)
     assert not is_attended(own)
     assert reset_kind(resolve({"task": "pick_cube"})) == "person"
-    assert not is_attended(resolve({"task": "pick_cube"})), "a simulation places its scene"
+    assert not is_attended(resolve({"task": "pick_cube"})), "a simulation resets its own scene"
 
 
-def test_the_file_of_an_arm_precedes_its_task_and_is_preceded_by_what_is_asked_for(
+def test_reset_in_arm_file_ranks_between_task_and_given_settings(
     tmp_path: Path,
 ) -> None:
-    robot = taught(tmp_path, ResetConfig(range_m=0.05, gripper="keep"))
+    robot = write_arm_file(tmp_path, ResetConfig(range_m=0.05, gripper="keep"))
     assert read_robot(Path(robot)).reset == ResetConfig(range_m=0.05, gripper="keep")
-    config = on_arm(robot, reset={"range_m": 0.01})
+    config = arm_run_settings(robot, reset={"range_m": 0.01})
     assert (config.reset.range_m, config.reset.gripper) == (0.01, "keep")
 
 
-def test_places_of_an_arm_are_not_taken_to_another_one(
+def test_reset_positions_are_not_applied_to_another_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = taught(tmp_path, ResetConfig(home_m=(0.5, 0.1, 0.2)))
-    config = on_arm(right)
+    right = write_arm_file(tmp_path, ResetConfig(home_m=(0.5, 0.1, 0.2)))
+    config = arm_run_settings(right)
     assert config.reset.home_m == (0.5, 0.1, 0.2)
     monkeypatch.chdir(tmp_path)
     for path in (right, Path(right).name):
-        assert "reset" not in arm_settings(config, path, "/right"), "what was asked for stays"
+        assert "reset" not in arm_settings(config, path, "/right"), "given settings stay"
     left = tmp_path / "left.yaml"
     write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
     elsewhere = config.model_copy(update=arm_settings(config, str(left), "/left"))
@@ -88,8 +88,8 @@ def test_places_of_an_arm_are_not_taken_to_another_one(
     assert arm_settings(own, str(left), "/")["reset"].kind == "task"
 
 
-def test_stages_on_an_arm_reset_each_other(tmp_path: Path) -> None:
-    config = on_arm(taught(tmp_path), "bin_relocation")
+def test_stages_on_arm_reset_each_other(tmp_path: Path) -> None:
+    config = arm_run_settings(write_arm_file(tmp_path), "bin_relocation")
     assert not is_attended(config)
     parts = stage_configs(config)
     assert [reset_kind(part) for part in parts.values()] == ["task", "task"]
@@ -110,22 +110,22 @@ def test_stages_on_an_arm_reset_each_other(tmp_path: Path) -> None:
         ("pick_cube", {"check": "classifier", "model": "absent.safetensors"}, "absent.safetensors"),
     ],
 )
-def test_what_no_arm_can_do_is_refused_by_its_key(
+def test_impossible_reset_is_refused_by_key(
     task: str, reset: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(BadInput, match=complaint):
         run_settings(task, {"reset": reset}, {})
 
 
-def test_gains_that_an_arm_lacks_and_a_second_kind_of_reset_are_refused(tmp_path: Path) -> None:
+def test_unknown_gains_and_conflicting_reset_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"reset\.gains: 'soft': expected a mode of the arm: none"):
-        on_arm(taught(tmp_path), reset={"gains": "soft"})
+        arm_run_settings(write_arm_file(tmp_path), reset={"gains": "soft"})
     with pytest.raises(BadInput, match=r"reset\.kind: home, but task_config\.auto_reset is true"):
         resolve({"task": "pick_cube", "task_config": {"auto_reset": True}, **HOME})
 
 
-class Acting(LearnedPolicy):
-    """A learned policy that acts as another one does, and keeps the first reading of episodes."""
+class WrappedPolicy(LearnedPolicy):
+    """Learned policy that delegates to another one and stores each episode's first reading."""
 
     def __init__(self, policy: Policy, robot: Any) -> None:
         agent: Any = None
@@ -139,14 +139,14 @@ class Acting(LearnedPolicy):
         return self._policy(observation)
 
 
-def test_an_arm_in_mujoco_begins_each_episode_within_3_mm_of_its_draw() -> None:
+def test_arm_in_mujoco_starts_episodes_within_3_mm_of_drawn_pose() -> None:
     settings = {"task_config": {"time_limit_s": 2.0}, "intervention": "none", **HOME}
     config = run_settings("pick_cube", settings, {})
     task = make_task(config)
     robot: Any = plugins.make_simulation(task)
     reset = make_scene_reset(config, task, robot, "actor0", 0)
     assert isinstance(reset, ArmReset)
-    policy = Acting(RandomPolicy(robot.action_spec, 1), robot)
+    policy = WrappedPolicy(RandomPolicy(robot.action_spec, 1), robot)
     records: list[Record] = []
     actor = Actor(
         EpisodeKey("run", "actor0", 1, 0),
@@ -168,5 +168,5 @@ def test_an_arm_in_mujoco_begins_each_episode_within_3_mm_of_its_draw() -> None:
         assert 1e3 * math.dist(start.state["tcp_pose"][:3].tolist(), draw) < 3.0
         assert start.state["gripper"][0] > 0.9
     resets = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
-    assert {step.key.episode % 2 for step in resets} == {0}, "each an episode of its own"
+    assert {step.key.episode % 2 for step in resets} == {0}, "each reset is an episode of its own"
     assert [end.text for end in records if isinstance(end, End)][::2] == ["success"] * 5

@@ -22,7 +22,7 @@ def sweep(**values: Any) -> SweepConfig:
     return checked(SweepConfig, {"tasks": ["reach"], "seeds": [0], "settings": TINY} | values)
 
 
-def test_every_combination_has_a_folder_for_each_task_and_seed(tmp_path: Path) -> None:
+def test_sweep_combines_factors_tasks_and_seeds_into_folders(tmp_path: Path) -> None:
     factors = {"agent.utd": [2, 4], "actor.home_every": [0, 5]}
     runs = sweep_runs(sweep(tasks=["reach", "drawer"], seeds=[7, 3], factors=factors), tmp_path)
     assert len(runs) == 16
@@ -46,11 +46,11 @@ def test_every_combination_has_a_folder_for_each_task_and_seed(tmp_path: Path) -
         ({"task_config.x": "../../etc"}, "x-..-..-etc"),
     ],
 )
-def test_a_configuration_is_named_by_its_factors(factors: dict[str, Any], name: str) -> None:
+def test_configuration_is_named_by_its_factors(factors: dict[str, Any], name: str) -> None:
     assert configuration_name(factors) == name
 
 
-def test_a_run_is_made_once_and_only_continued_with_its_own_settings(tmp_path: Path) -> None:
+def test_sweep_run_is_created_once_and_resumed_only_with_equal_settings(tmp_path: Path) -> None:
     (run,) = sweep_runs(sweep(), tmp_path)
     assert run.begun() is None
     assert not run.is_finished()
@@ -69,7 +69,7 @@ def test_a_run_is_made_once_and_only_continued_with_its_own_settings(tmp_path: P
         other.begun()
 
 
-def test_a_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> None:
+def test_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> None:
     (run,) = sweep_runs(sweep(tasks=["bin_relocation"]), tmp_path)
     parts = run.open(NOW).parts()
     assert len(parts) == 2
@@ -94,7 +94,7 @@ def test_a_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> No
         ({"facters": {}}, "facters: unknown setting.*did you mean 'factors'"),
     ],
 )
-def test_mistakes_in_the_file_are_refused(values: dict[str, Any], message: str) -> None:
+def test_mistakes_in_sweep_file_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         sweep(**values)
 
@@ -109,14 +109,14 @@ def test_mistakes_in_the_file_are_refused(values: dict[str, Any], message: str) 
         ({"tasks": ["../.."]}, r"run '\.\.-0'"),
     ],
 )
-def test_runs_without_a_folder_of_their_own_are_refused(
+def test_sweep_runs_without_unique_folder_are_refused(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         sweep_runs(sweep(**values), tmp_path)
 
 
-def test_a_factor_that_is_no_setting_is_refused(tmp_path: Path) -> None:
+def test_unknown_factor_is_refused(tmp_path: Path) -> None:
     (run,) = sweep_runs(sweep(factors={"agent.udt": [1]}), tmp_path)
     with pytest.raises(BadInput, match=r"agent\.udt: unknown setting"):
         _ = run.config
@@ -125,7 +125,7 @@ def test_a_factor_that_is_no_setting_is_refused(tmp_path: Path) -> None:
         _ = run.config
 
 
-def test_the_example_is_accepted(tmp_path: Path) -> None:
+def test_example_sweep_is_accepted(tmp_path: Path) -> None:
     runs = sweep_runs(read_sweep(EXAMPLE), tmp_path)
     assert len(runs) == 20
     assert {run.configuration for run in runs} == {"bc_weight-0.0", "bc_weight-0.5"}

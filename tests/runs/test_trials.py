@@ -32,7 +32,7 @@ def examiner() -> Examiner:
     return Examiner(CONFIG)
 
 
-def test_trials_start_where_their_purpose_says_and_nowhere_else(examiner: Examiner) -> None:
+def test_trials_use_seeds_of_their_purpose(examiner: Examiner) -> None:
     final = examiner.evaluate(weights(0), Purpose.FINAL, 3)
     selection = examiner.evaluate(weights(0), Purpose.SELECTION, 3)
     assert [trial.seed for trial in final.trials] == list(
@@ -50,22 +50,26 @@ def test_trials_do_not_explore(examiner: Examiner) -> None:
 
 
 @pytest.mark.parametrize("actions", ["mode", "sampled"])
-def test_trials_may_sample_as_training_does(actions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_sample_actions_when_configured(
+    actions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examiner = Examiner(CONFIG.model_copy(update={"trial_actions": actions}))
     asked: list[bool] = []
     act = examiner._agent.act
 
-    def watched(seen: Observation, explore: bool) -> Action:
+    def record_explore(seen: Observation, explore: bool) -> Action:
         asked.append(explore)
         return act(seen, explore)
 
-    monkeypatch.setattr(examiner._agent, "act", watched)
+    monkeypatch.setattr(examiner._agent, "act", record_explore)
     examiner.evaluate(weights(1), Purpose.FINAL, 1)
     assert set(asked) == {actions == "sampled"}
 
 
-def test_a_success_that_the_truth_denies_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a reward model that is fooled."""
+def test_success_without_ground_truth_success_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Simulate a reward model with false positives."""
     examiner = Examiner(CONFIG)
     won = Outcome(reward=1.0, terminated=True, success=True)
     monkeypatch.setattr(examiner._task, "outcome", lambda reading, index: won)
@@ -80,7 +84,7 @@ def test_weights_of_another_network_are_refused(examiner: Examiner) -> None:
         examiner.evaluate(broken, Purpose.FINAL, 1)
 
 
-def test_a_film_shows_every_second_step_and_the_end(examiner: Examiner) -> None:
+def test_film_shows_every_second_step_and_end(examiner: Examiner) -> None:
     frames = examiner.film(weights(0), evaluation_seeds(Purpose.FINAL, CONFIG.seed, 2), (64, 48))
     steps = examiner.evaluate(weights(0), Purpose.FINAL, 2).trials
     assert len(frames) == sum((trial.steps + 1) // 2 + 1 for trial in steps)
@@ -88,8 +92,8 @@ def test_a_film_shows_every_second_step_and_the_end(examiner: Examiner) -> None:
     assert {frame.dtype for frame in frames} == {np.dtype(np.uint8)}
 
 
-class Judge(Examiner):
-    """Knows the results before the trials."""
+class KnownResults(Examiner):
+    """Examiner with given numbers of successes."""
 
     def __init__(self, successes: dict[float, int]) -> None:
         self.successes, self.asked = successes, list[tuple[Purpose, int]]()
@@ -104,19 +108,23 @@ def candidates(*steps: int) -> list[tuple[int, State]]:
     return [(step, {"w": np.array([step], np.float32)}) for step in steps]
 
 
-def test_the_best_checkpoint_is_chosen_on_selection_starts() -> None:
-    judge = Judge({100: 1, 200: 3, 300: 2})
-    told: list[tuple[int, int]] = []
+def test_checkpoint_with_most_selection_successes_is_chosen() -> None:
+    judge = KnownResults({100: 1, 200: 3, 300: 2})
+    results: list[tuple[int, int]] = []
     chosen = choose_checkpoint(
-        CONFIG, judge, candidates(100, 200, 300), lambda step, e: told.append((step, e.successes))
+        CONFIG,
+        judge,
+        candidates(100, 200, 300),
+        lambda step, e: results.append((step, e.successes)),
     )
     assert chosen == 200
-    assert told == [(100, 1), (200, 3), (300, 2)]
+    assert results == [(100, 1), (200, 3), (300, 2)]
     assert set(judge.asked) == {(Purpose.SELECTION, 3)}
 
 
-def test_of_equals_the_later_one_is_chosen() -> None:
+def test_later_checkpoint_is_chosen_on_tie() -> None:
     assert (
-        choose_checkpoint(CONFIG, Judge({100: 2, 200: 2, 300: 0}), candidates(100, 200, 300)) == 200
+        choose_checkpoint(CONFIG, KnownResults({100: 2, 200: 2, 300: 0}), candidates(100, 200, 300))
+        == 200
     )
-    assert choose_checkpoint(CONFIG, Judge({100: 0, 200: 0}), candidates(100, 200)) == 200
+    assert choose_checkpoint(CONFIG, KnownResults({100: 0, 200: 0}), candidates(100, 200)) == 200

@@ -45,7 +45,7 @@ FIRST = f"{EPOCH}-000000.mcap"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """Three episodes, a crash in the second one of another start, all accepted; a checkpoint."""
+    """Create a run with two actor starts, one of them crashed, demonstrations and checkpoints."""
     folder = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
     episodes = folder.episodes(ACTOR)
     first = random_records(3, 2, 4)
@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def flip(path: Path, place: float = 0.5) -> None:
-    """Damage one bit."""
+    """Flip one bit of the file."""
     data = bytearray(path.read_bytes())
     data[int(len(data) * place)] ^= 4
     path.write_bytes(data)
@@ -77,7 +77,7 @@ def execute(path: Path, statement: str, *values: object) -> None:
         database.execute(statement, values)
 
 
-def test_a_sound_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     report = verify(run.path)
     assert report.sound
     assert report.checkpoints == 2
@@ -99,13 +99,13 @@ def test_a_sound_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None
     assert "lost 0, duplicated 0" in result
 
 
-def test_compressed_images_are_as_sound(run: RunFolder) -> None:
+def test_compressed_images_are_sound(run: RunFolder) -> None:
     for path in episode_paths(run.episodes(ACTOR))[:2]:
         assert compact(path, CONFIG)
     assert verify(run.path).sound
 
 
-def test_an_open_episode_is_sound(run: RunFolder) -> None:
+def test_open_episode_is_sound(run: RunFolder) -> None:
     items = random_records(3, epoch=LATER + 1)
     with EpisodeLog(run.episodes(ACTOR), SPEC, RUN, ACTOR, LATER + 1, CONFIG) as log:
         for item in items[:2]:
@@ -115,9 +115,7 @@ def test_an_open_episode_is_sound(run: RunFolder) -> None:
     assert (report.contents[0].open, report.contents[0].records) == (1, 19)
 
 
-def test_a_recovered_episode_is_sound_and_what_was_cut_is_counted(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_recovered_episode_is_sound_and_counted(run: RunFolder, tmp_path: Path) -> None:
     part = leave_open(tmp_path, random_records(3, epoch=LATER + 1)[:2], epoch=LATER + 1)
     (run.episodes(ACTOR) / part.name).write_bytes(part.read_bytes()[:-100])
     recover(run.episodes(ACTOR))
@@ -126,8 +124,8 @@ def test_a_recovered_episode_is_sound_and_what_was_cut_is_counted(
     assert (report.contents[0].quarantined, report.contents[0].truncated) == (1, 2)
 
 
-def test_a_run_that_goes_on_is_sound_at_every_moment(run: RunFolder) -> None:
-    """Episodes begin and are sealed while the ones before are read."""
+def test_running_run_is_sound_at_every_moment(run: RunFolder) -> None:
+    """Verify while another thread begins and seals episodes."""
     begun = threading.Event()
 
     def act() -> None:
@@ -147,7 +145,7 @@ def test_a_run_that_goes_on_is_sound_at_every_moment(run: RunFolder) -> None:
     assert verify(run.path).contents[1].records == 300
 
 
-def test_records_of_another_actor_are_noticed(run: RunFolder) -> None:
+def test_records_of_another_actor_are_reported(run: RunFolder) -> None:
     run.episodes(ACTOR).rename(other := run.episodes("other"))
     assert verify(run.path).findings[0] == (
         f"{other / FIRST}: of run/actor0/{SPEC.digest} (run, actor, spec), "
@@ -155,7 +153,7 @@ def test_records_of_another_actor_are_noticed(run: RunFolder) -> None:
     )
 
 
-def test_a_flipped_bit_is_named_with_its_file_and_a_byte(run: RunFolder) -> None:
+def test_flipped_bit_is_reported_with_file_and_byte(run: RunFolder) -> None:
     path = run.episodes(ACTOR) / FIRST
     for place in np.linspace(0, 0.999, 16):
         good = path.read_bytes()
@@ -182,7 +180,7 @@ def lose_line(run: RunFolder) -> None:
     manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[1:]))
 
 
-def cut_in_the_middle(run: RunFolder) -> None:
+def cut_sealed_episode(run: RunFolder) -> None:
     folder = run.path / "elsewhere"
     (path,) = write_log(folder, random_records(3)[:2])
     path.replace(run.episodes(ACTOR) / FIRST)
@@ -191,7 +189,7 @@ def cut_in_the_middle(run: RunFolder) -> None:
         manifest.write(line)
 
 
-def rename(run: RunFolder) -> None:
+def rename_episode(run: RunFolder) -> None:
     (run.episodes(ACTOR) / FIRST).rename(run.episodes(ACTOR) / f"{EPOCH}-000009.mcap")
 
 
@@ -204,7 +202,7 @@ def accept_twice(run: RunFolder) -> None:
     execute(run.index, "INSERT INTO span VALUES (99, ?, ?, 3, 4, NULL, NULL)", ACTOR, EPOCH)
 
 
-def pass_over(run: RunFolder) -> None:
+def skip_records(run: RunFolder) -> None:
     execute(run.index, "UPDATE span SET first = 9, length = 3 WHERE first = 7")
 
 
@@ -261,11 +259,11 @@ def damage_demonstration(run: RunFolder) -> None:
         (lose_file, 4, 0, "000000.mcap: gone, with 4 records"),
         (lose_file_and_line, 4, 0, "000000.mcap: missing"),
         (lose_line, 0, 0, "000000.mcap: not listed in MANIFEST.jsonl"),
-        (cut_in_the_middle, 2, 0, "000000.mcap: cut after 2 records, yet others follow"),
-        (rename, 4, 0, "000009.mcap: byte 33: holds episode '0', named as another"),
+        (cut_sealed_episode, 2, 0, "000000.mcap: cut after 2 records, yet others follow"),
+        (rename_episode, 4, 0, "000009.mcap: byte 33: holds episode '0', named as another"),
         (lose_tail_of_start, 2, 0, "000001.mcap: gone, with 2 records"),
         (accept_twice, 0, 4, "0 passed over, 4 accepted again"),
-        (pass_over, 2, 0, "2 passed over, 0 accepted again"),
+        (skip_records, 2, 0, "2 passed over, 0 accepted again"),
         (accept_unknown, 4, 0, "4 records of the start 1 are missing, which the learner accepted"),
         (damage_index, 0, 0, "index.sqlite: file is not a database"),
         (damage_checkpoint, 0, 0, "agent.safetensors: the sha256 does not match"),
@@ -278,7 +276,7 @@ def damage_demonstration(run: RunFolder) -> None:
         (lose_demonstrations, 0, 0, "demonstrations: missing"),
     ],
 )
-def test_what_is_wrong_is_counted_and_named(
+def test_damage_is_counted_and_named(
     run: RunFolder,
     capsys: pytest.CaptureFixture[str],
     harm: Callable[[RunFolder], None],
@@ -298,15 +296,16 @@ def test_what_is_wrong_is_counted_and_named(
     )
 
 
-def test_what_is_wrong_is_told_once(run: RunFolder) -> None:
-    """One damage, not a list of what follows from it."""
+def test_damage_is_reported_once(run: RunFolder) -> None:
+    """One damage causes one finding, without its consequences."""
     flip_step(run)
     (damage,) = verify(run.path).findings
     assert "the checksum of the chunk does not match" in damage
-    assert [log.truncated for log in verify(run.path).contents] == [1, 0]  # the one that crashed
+    # The crashed episode.
+    assert [log.truncated for log in verify(run.path).contents] == [1, 0]
 
 
-def test_a_crash_between_the_manifest_and_the_final_name_is_sound(run: RunFolder) -> None:
+def test_crash_between_manifest_and_final_name_is_sound(run: RunFolder) -> None:
     path = run.episodes(ACTOR) / f"{LATER}-000001.mcap"
     path.rename(path.with_name(path.name.replace(".mcap", PART)))
     report = verify(run.path)
@@ -320,7 +319,7 @@ def test_a_crash_between_the_manifest_and_the_final_name_is_sound(run: RunFolder
     "name", ["episodes/actor0/MANIFEST.jsonl", "demonstrations/MANIFEST.jsonl", "index.sqlite"]
 )
 @pytest.mark.parametrize("kind", [os.mkfifo, Path.mkdir])
-def test_what_is_no_file_is_a_finding(
+def test_irregular_file_is_a_finding(
     run: RunFolder,
     capsys: pytest.CaptureFixture[str],
     name: str,
@@ -334,8 +333,8 @@ def test_what_is_no_file_is_a_finding(
     assert f"{path}: is {found}, expected a regular file" in capsys.readouterr().out
 
 
-def test_a_record_that_was_learned_in_the_place_of_another_is_found(tmp_path: Path) -> None:
-    """As when a stranger sends the next sequence number first, and the owner's is a duplicate."""
+def test_learned_record_that_differs_from_log_is_found(tmp_path: Path) -> None:
+    """This happens if another sender uses the actor's next sequence number first."""
     run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
     records = random_records(3, 2, 4)
     write_log(run.episodes(ACTOR), records)
@@ -357,13 +356,13 @@ def test_a_record_that_was_learned_in_the_place_of_another_is_found(tmp_path: Pa
     )
 
 
-def test_content_is_compared_behind_episodes_that_are_gone(run: RunFolder) -> None:
+def test_content_is_compared_after_missing_episodes(run: RunFolder) -> None:
     lose_file(run)
     execute(run.index, "UPDATE content SET checksums = zeroblob(length(checksums))")
     assert any("8 records" in text for text in verify(run.path).findings)
 
 
-def test_images_that_lost_something_are_not_compared(tmp_path: Path) -> None:
+def test_lossy_images_are_not_compared(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
     records = random_records(3, 2)
     paths = write_log(run.episodes(ACTOR), records)
@@ -374,7 +373,7 @@ def test_images_that_lost_something_are_not_compared(tmp_path: Path) -> None:
     assert verify(run.path).sound
 
 
-def test_a_run_whose_index_has_no_checksums_is_sound_with_a_remark(
+def test_run_without_checksums_in_index_is_sound_with_remark(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(sqlite3.connect(run.index)) as database:
@@ -386,14 +385,16 @@ def test_a_run_whose_index_has_no_checksums_is_sound_with_a_remark(
     assert "the content of 17 accepted records was not compared" in capsys.readouterr().out
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_folder_that_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(BadInput, match="expected the folder of a run"):
         verify(tmp_path)
     assert main(["verify", str(tmp_path / "absent")]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err
 
 
-def test_a_run_that_has_not_begun_is_sound(tmp_path: Path) -> None:
+def test_empty_run_is_sound(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
     report = verify(run.path)
     assert report.sound
