@@ -58,8 +58,8 @@ def trained() -> TrainedClassifier:
 def test_classifier_learns_and_reports_its_accuracy(trained: TrainedClassifier) -> None:
     card = trained.classifier.card
     assert card.accuracy >= 0.97
-    told = trained.probabilities[:, 1] >= card.threshold
-    assert (told == trained.held_out.labels).mean() == card.accuracy
+    predictions = trained.probabilities[:, 1] >= card.threshold
+    assert (predictions == trained.held_out.labels).mean() == card.accuracy
     assert (card.positives, card.negatives) == (72, 72)
     assert 0.5 <= card.threshold < 1.0
     unseen = make_samples(seed=5)
@@ -105,8 +105,8 @@ def test_held_out_labels_do_not_affect_the_model(trained: TrainedClassifier) -> 
 def test_temperature_calibrates_probabilities(confidence: float, least: float, most: float) -> None:
     """Check that a model right in three of four cases gets mean confidence 0.75 at any scale."""
     labels = np.arange(400) % 2
-    told = np.where(np.arange(400) % 8 < 2, 1 - labels, labels)
-    logits = confidence * math.log(3.0) * np.eye(2, dtype=np.float32)[told]
+    predictions = np.where(np.arange(400) % 8 < 2, 1 - labels, labels)
+    logits = confidence * math.log(3.0) * np.eye(2, dtype=np.float32)[predictions]
     temperature = _temperature(logits, labels)
     assert least < temperature < most
     sure = np.exp(logits / temperature).max(1) / np.exp(logits / temperature).sum(1)
@@ -119,8 +119,8 @@ def test_threshold_exceeds_false_positive_probabilities() -> None:
     samples.images["front"][wrong] = samples.images["front"][wrong + 1]  # look like success
     _, calibration, _ = split_by_episode(samples, (QUICK.calibration, QUICK.held_out), QUICK.seed)
     trained = train_classifier(samples, CARD, QUICK)
-    told = trained.classifier.probabilities(calibration.images)
-    mistaken = told[calibration.labels == 0, 1]
+    predictions = trained.classifier.probabilities(calibration.images)
+    mistaken = predictions[calibration.labels == 0, 1]
     assert mistaken.max() > 0.5
     assert trained.classifier.card.threshold > mistaken.max()
 
@@ -128,9 +128,9 @@ def test_threshold_exceeds_false_positive_probabilities() -> None:
 def sure(counts: dict[tuple[int, int, float], int]) -> tuple[Any, Any]:
     """Expand counts keyed by (label, predicted class, probability) to (N, 3) rows and labels."""
     rows, labels = [], []
-    for (label, told, probability), count in counts.items():
+    for (label, predictions, probability), count in counts.items():
         row = np.full(3, (1.0 - probability) / 2, np.float32)
-        row[told] = probability
+        row[predictions] = probability
         rows += [row] * count
         labels += [label] * count
     return np.array(rows), np.array(labels)

@@ -112,17 +112,17 @@ def test_pinned_buffers_are_not_overwritten_before_gpu_copies_them() -> None:
 @pytest.mark.gpu
 @NEEDS_CUDA
 def test_every_batch_array_uses_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, plain, crossed = SAC.create(SPEC, settings("cuda"), 0), torch.Tensor.to, []
+    agent, plain, copied = SAC.create(SPEC, settings("cuda"), 0), torch.Tensor.to, []
 
     def to(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         there = plain(tensor, *args, **options)
         if there.is_cuda and not tensor.is_cuda:
-            crossed.append((tensor.is_pinned(), bool(options.get("non_blocking"))))
+            copied.append((tensor.is_pinned(), bool(options.get("non_blocking"))))
         return there
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     agent._tensors(batch())
-    assert crossed == [(True, True)] * 10, "six arrays, and each camera's images before and after"
+    assert copied == [(True, True)] * 10, "six arrays, and each camera's images before and after"
 
 
 @DEVICES
@@ -132,12 +132,12 @@ def test_device_updates_match_cpu_updates(algorithm: str, device: str) -> None:
         AGENTS[algorithm].create(SPEC, settings(each, algorithm=algorithm), 0)
         for each in ("cpu", device)
     ]
-    told: list[Metrics] = [[], []]
+    metric_rows: list[Metrics] = [[], []]
     for seed in range(6):
-        for agent, rows in zip(made, told, strict=True):
+        for agent, rows in zip(made, metric_rows, strict=True):
             rows.append(agent.update(used := batch(seed)))
             spoil(used)
-    assert close(*told)
+    assert close(*metric_rows)
     assert made[1].skipped == 0
     actor = AGENTS[algorithm].create(SPEC, settings("cpu", algorithm=algorithm), 5)
     actor.load_state_dict(made[1].state_dict())
@@ -150,21 +150,21 @@ def test_device_updates_match_cpu_updates(algorithm: str, device: str) -> None:
 def test_learned_rewards_on_device_match_cpu(device: str) -> None:
     rng = np.random.default_rng(9)
     pictures = {n: rng.integers(0, 255, (9, *IMAGE.shape), np.uint8) for n in ("front", "wrist")}
-    told: list[Metrics] = []
+    metric_rows: list[Metrics] = []
     for each in ("cpu", device):
         agent = SAC.create(SPEC, settings(each), 0)
         successes = Successes(rng.random((9, 4), np.float32), pictures)
         quick = VICEConfig(binary=False, batch_size=8, channels=(4, 8), latent=8, hidden=8)
         vice = VICE(agent, quick, successes, 0)
-        told.append([vice.update(batch(seed)) for seed in range(4)])
-    assert close(*told)
-    told.clear()
+        metric_rows.append([vice.update(batch(seed)) for seed in range(4)])
+    assert close(*metric_rows)
+    metric_rows.clear()
     given = np.tile(np.array([[0.0, 0.0], [0.1, 0.1], [0.2, -0.2], [0.3, 0.1]], np.float32), (8, 1))
     for each in ("cpu", device):
         judged = FeedbackConfig(weight=1.0, channels=(4, 8), latent=8, hidden=8)
         reward = FeedbackReward(SAC.create(SPEC, settings(each), 0), judged, 0)
-        told.append([reward.update(replace(batch(n), feedback=given)) for n in range(4)])
-    assert close(*told)
+        metric_rows.append([reward.update(replace(batch(n), feedback=given)) for n in range(4)])
+    assert close(*metric_rows)
 
 
 @DEVICES
@@ -177,14 +177,14 @@ def test_prefetched_batches_give_the_same_updates_on_device(device: str) -> None
         for _ in range(2)
     ]
     ahead = Prefetch(replays[0], 16, 0.5)
-    told: list[Metrics] = [[], []]
+    metric_rows: list[Metrics] = [[], []]
     for _ in range(6):
         taken = ahead.take()
         ahead.begin()
-        told[0].append(agents[0].update(taken))
+        metric_rows[0].append(agents[0].update(taken))
         spoil(taken)
-        told[1].append(agents[1].update(replays[1].sample(16, 0.5)))
-    assert told[0] == told[1] if device == "cpu" else close(*told)
+        metric_rows[1].append(agents[1].update(replays[1].sample(16, 0.5)))
+    assert metric_rows[0] == metric_rows[1] if device == "cpu" else close(*metric_rows)
 
 
 @DEVICES
