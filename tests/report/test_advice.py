@@ -32,7 +32,7 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
             "hands off: 8 of the last 10 episodes succeeded without help",
         ),
         (
-            [ALONE_WON, HELPED_WON] * 10,  # half of them were helped
+            [ALONE_WON, HELPED_WON] * 10,  # half of the episodes were assisted
             "correct briefly: 10 of the last 10 unassisted episodes succeeded",
         ),
         (
@@ -40,7 +40,7 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
             "hands off: 8 of the last 10 episodes succeeded without help",
         ),
         (
-            [HELPED_WON] + [ALONE_WON] * 8,  # of ten: nine are too few to say
+            [HELPED_WON] + [ALONE_WON] * 8,  # nine episodes are below the required ten
             "correct briefly: 8 of the last 8 unassisted episodes succeeded",
         ),
         (
@@ -65,7 +65,5 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
         ([row(True, True, 25)] * 14, "let it try: no unassisted episode yet"),
     ],
 )
-def test_what_to_do_follows_from_the_last_episodes(
-    episodes: list[dict[str, object]], line: str
-) -> None:
+def test_advice_follows_from_last_episodes(episodes: list[dict[str, object]], line: str) -> None:
     assert advise(episodes) == line

@@ -42,7 +42,7 @@ def group(*tasks: list[float]) -> list[Sample]:
     return [Sample.of(values) for values in tasks]
 
 
-def test_interquartile_mean_and_its_interval_are_those_of_rliable() -> None:
+def test_interquartile_mean_and_interval_match_rliable() -> None:
     for scores, value, low, high in (
         (A, 0.6266666667, 0.56, 0.68),
         (B, 0.7455555556, 0.6811111111, 0.7888888889),
@@ -53,25 +53,25 @@ def test_interquartile_mean_and_its_interval_are_those_of_rliable() -> None:
         assert found.high == pytest.approx(high, abs=0.003)
 
 
-def test_probability_of_improvement_is_that_of_rliable() -> None:
+def test_probability_of_improvement_matches_rliable() -> None:
     found = estimate(probability_of_improvement, group(*B), group(*A), draws=20_000)
     assert found == pytest.approx((0.7733333333, 0.5933333333, 0.9266666667), abs=0.01)
 
 
-def test_performance_profile_is_that_of_rliable() -> None:
+def test_performance_profile_matches_rliable() -> None:
     found = performance_profile(group(*B), np.array([0.0, 0.25, 0.5, 0.75, 0.95]), draws=20_000)
     assert found.values == pytest.approx([1.0, 1.0, 0.8666666667, 0.4, 0.2666666667])
     assert found.low == pytest.approx([1.0, 1.0, 0.7333333333, 0.3333333333, 0.1333333333])
     assert found.high == pytest.approx([1.0, 1.0, 1.0, 0.5333333333, 0.3333333333])
 
 
-def test_interquartile_mean_leaves_out_whole_quarters() -> None:
+def test_interquartile_mean_omits_outer_quarters() -> None:
     assert interquartile_mean(np.array([9.0, 1, 2, 3])) == 2.5
     assert interquartile_mean(np.array([1.0, 2, 6])) == 3.0
     assert interquartile_mean(np.array([[7.0, 0, 0, 1, 2, 3, 9, 9]])) == pytest.approx([3.25])
 
 
-def test_interval_of_few_seeds_is_that_of_all_resamples() -> None:
+def test_interval_of_few_seeds_equals_exact_bootstrap() -> None:
     values = [0.1, 0.4, 0.9]
     means = [np.mean(drawn) for drawn in itertools.product(values, repeat=3)]
     found = estimate(mean_over_tasks(iqm_by_task), group(values), draws=50_000)
@@ -79,7 +79,7 @@ def test_interval_of_few_seeds_is_that_of_all_resamples() -> None:
     assert found[1:] == pytest.approx(exact, abs=1e-9)
 
 
-def test_the_interval_holds_the_spread_of_seeds_and_of_trials() -> None:
+def test_interval_covers_variance_of_seeds_and_trials() -> None:
     """Pooling 5 x 50 trials of unequal seeds would claim 0.70 to 0.81."""
     shares = [1.0, 1.0, 1.0, 0.5, 0.3]
 
@@ -97,19 +97,19 @@ def test_the_interval_holds_the_spread_of_seeds_and_of_trials() -> None:
     assert alike == pytest.approx((0.8, rate - half, rate + half), abs=0.002)
 
 
-def test_all_successes_leave_an_uncertainty() -> None:
+def test_interval_of_all_successes_is_not_zero() -> None:
     found = estimate(pooled_iqm, [Sample.of([1.0] * 5, [50] * 5)])
     assert found.value == found.high == 1.0
     assert 0.96 < found.low < 0.99
 
 
-def test_contrasts_compare_tasks_with_themselves() -> None:
+def test_ratio_and_difference_compare_each_task_with_itself() -> None:
     slow, fast = group([8.0, 8, 8], [800.0, 800, 800]), group([4.0, 4, 4], [200.0, 200, 200])
     assert float(ratio(iqm_by_task)(fast, slow)) == pytest.approx(math.sqrt(0.5 * 0.25))
     assert float(difference(pooled_iqm)(group([0.9]), group([0.4]))) == pytest.approx(0.5)
 
 
-def test_what_is_not_defined_is_nothing() -> None:
+def test_undefined_estimate_is_nothing() -> None:
     assert estimate(pooled_iqm, group([])) is NOTHING
     assert estimate(ratio(iqm_by_task), group([3.0]), group([0.0])) is NOTHING
 
@@ -123,7 +123,7 @@ REMISSION = Sample.of(
 PUBLISHED = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538, 23: 0.448}
 
 
-def test_survival_is_the_published_one() -> None:
+def test_survival_curve_matches_published_values() -> None:
     times, left = survival_curve(REMISSION)
     for week, share in PUBLISHED.items():
         assert left[np.flatnonzero(times == week)[-1]] == pytest.approx(share, abs=5e-4)
@@ -132,7 +132,7 @@ def test_survival_is_the_published_one() -> None:
         assert found[0] < found[1]
 
 
-def test_restricted_mean_is_the_area_below_the_steps() -> None:
+def test_restricted_mean_is_area_below_survival_curve() -> None:
     steps = [(0, 1.0), *PUBLISHED.items(), (35, 0.0)]
     area = sum(share * (end - at) for (at, share), (end, _) in itertools.pairwise(steps))
     assert float(restricted_mean(REMISSION)) == pytest.approx(area, abs=0.02)
@@ -146,7 +146,7 @@ def test_restricted_mean_is_the_area_below_the_steps() -> None:
     assert restricted_mean(drawn) == pytest.approx(one_by_one)
 
 
-def test_a_mean_curve_has_the_spread_of_seeds() -> None:
+def test_mean_curve_interval_covers_variance_of_seeds() -> None:
     same, apart = np.array([[0.2, 0.8]] * 4), np.array([[0.0, 1.0], [0.4, 0.6]])
     assert mean_curve([same]).low == pytest.approx([0.2, 0.8])
     found = mean_curve([apart])

@@ -32,7 +32,7 @@ SEEDS = range(100, 105)
 
 
 def finish(folder: Path, seed: int, *, solved: int = 45, first: int = 10, **settings: Any) -> Path:
-    """Make a finished run of 40 episodes of 10 steps, solved from number `first` on."""
+    """Make a finished run of 40 episodes of 10 steps, solved from episode `first` on."""
     config = resolve({"task": "reach", "seed": seed, "steps": 400}, settings)
     run = RunFolder.create_at(folder / f"{config.task}-{seed}", config, datetime.now())
     with MetricsWriter(run.path) as writer:
@@ -52,12 +52,12 @@ def make(root: Path, name: str, seeds: Sequence[int] = SEEDS, **options: Any) ->
     return root / name
 
 
-def test_the_numbers_of_a_run_are_those_of_its_rows(tmp_path: Path) -> None:
+def test_configuration_values_match_metrics_rows(tmp_path: Path) -> None:
     found = read_configuration(finish(tmp_path, 3))
     (run,) = found.tasks["reach"]
     assert (run.seed, run.budget, run.successes, run.trials, run.cycle_s) == (3, 400, 45, 50, 3.0)
     assert run.human_s == pytest.approx(5 * 4 * 0.2)
-    # Unassisted are 5 failures, then successes: 18 of the last 20 at the 18th success.
+    # Unassisted episodes: 5 failures, then successes; the 18th success makes 18 of the last 20.
     assert run.steps_to_90 == 10 * (10 + 18)
     rows = read_metrics(tmp_path / "reach-3" / "metrics.jsonl")
     at = success_curve(rows, np.array([0.0, 19, 20, 110, 400]))
@@ -65,7 +65,7 @@ def test_the_numbers_of_a_run_are_those_of_its_rows(tmp_path: Path) -> None:
     assert run.auc == pytest.approx(success_curve(rows, np.linspace(0, 400, 101)).mean())
 
 
-def test_a_checkpoint_may_reach_the_share_before_the_episodes(tmp_path: Path) -> None:
+def test_checkpoint_trials_can_reach_required_success_first(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, lambda: 7.0) as writer:
         writer.write(100, EvaluationRow(100, 0, 0, None, "selection"))
         writer.write(200, EvaluationRow(150, 30, 26, 4.0, "selection"))
@@ -90,7 +90,7 @@ def configuration(name: str, *outcomes: Outcome) -> Configuration:
     return Configuration(name, tasks)
 
 
-def test_runs_that_never_reach_the_share_are_censored() -> None:
+def test_runs_that_never_reach_target_are_censored() -> None:
     base = configuration("base", *(outcome(s, 0.8, math.inf) for s in range(4)))
     other = configuration(
         "other", *(outcome(s, 1.0, 500.0) for s in range(2)), outcome(2, 1.0, math.inf)
@@ -107,7 +107,7 @@ def test_runs_that_never_reach_the_share_are_censored() -> None:
     ]
 
 
-def test_times_are_compared_up_to_the_smaller_budget() -> None:
+def test_times_are_compared_up_to_smaller_budget() -> None:
     short = configuration("short", outcome(0, 1.0, math.inf, budget=500))
     long = configuration("long", outcome(0, 1.0, 800.0))
     groups = samples(METRICS["steps_to_90"], [short, long])
@@ -115,7 +115,7 @@ def test_times_are_compared_up_to_the_smaller_budget() -> None:
     assert all(group[0].censored.all() for group in groups)
 
 
-def test_a_run_without_a_success_has_no_cycle_time() -> None:
+def test_run_without_success_has_no_cycle_time() -> None:
     base = configuration(
         "base", outcome(0, 0.0, math.inf, cycle_s=math.nan), outcome(1, 0.9, 100.0)
     )
@@ -131,13 +131,13 @@ def test_a_run_without_a_success_has_no_cycle_time() -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("success", "better"), ("human_s", "worse"), ("cycle_s", "No difference")]
 )
-def test_the_verdict_follows_the_interval(name: MetricName, words: str) -> None:
+def test_verdict_follows_interval(name: MetricName, words: str) -> None:
     base = configuration("base", *(outcome(s, 0.5, 900.0) for s in range(5)))
     other = configuration("other", *(outcome(s, 0.98, 300.0, human_s=80.0) for s in range(5)))
     assert words in compare([base, other], {}).verdict(name, 1)
 
 
-def test_one_setting_may_differ_or_those_that_are_named(tmp_path: Path) -> None:
+def test_configurations_may_differ_in_one_setting_or_named_factors(tmp_path: Path) -> None:
     base = read_configuration(make(tmp_path, "base", [0, 1]))
     one = read_configuration(make(tmp_path, "one", [0, 1], agent={"utd": 8}))
     two = read_configuration(make(tmp_path, "two", [0, 1], agent={"utd": 8, "batch_size": 64}))
@@ -158,14 +158,14 @@ def test_one_setting_may_differ_or_those_that_are_named(tmp_path: Path) -> None:
         check_factor({}, [], claim=True)
 
 
-def test_a_setting_that_differs_between_seeds_is_a_difference(tmp_path: Path) -> None:
+def test_setting_that_differs_between_seeds_counts_as_difference(tmp_path: Path) -> None:
     base = make(tmp_path, "base", [0])
     finish(base, 1, demos=3)
     found = differences([read_configuration(base), read_configuration(make(tmp_path, "b", [0]))])
     assert found == {"demos": (["20", "3"], ["20"])}
 
 
-def test_a_change_of_code_is_a_difference(tmp_path: Path) -> None:
+def test_different_code_version_counts_as_difference(tmp_path: Path) -> None:
     before, after = make(tmp_path, "before", [0]), make(tmp_path, "after", [0])
     for folder, commit in ((before, "aaaaaaa"), (after, "bbbbbbb")):
         file = folder / "reach-0" / "config.yaml"
@@ -175,7 +175,7 @@ def test_a_change_of_code_is_a_difference(tmp_path: Path) -> None:
     assert found == {"versions.commit": (["'aaaaaaa'"], ["'bbbbbbb'"])}
 
 
-def test_each_task_is_compared_with_itself(tmp_path: Path) -> None:
+def test_each_task_is_compared_with_itself_only(tmp_path: Path) -> None:
     for name, weight in (("a", 0.1), ("b", 0.2)):
         for task, demos in (("reach", 5), ("drawer", 9)):
             finish(tmp_path / name, 0, task=task, demos=demos, agent={"bc_weight": weight})
@@ -186,7 +186,7 @@ def test_each_task_is_compared_with_itself(tmp_path: Path) -> None:
         differences([found[0], read_configuration(tmp_path / "b")])
 
 
-def test_a_claim_needs_five_seeds_that_nothing_was_tuned_on(tmp_path: Path) -> None:
+def test_claim_requires_five_untuned_seeds(tmp_path: Path) -> None:
     def claimed(*seeds: int) -> None:
         runs = [outcome(seed, 0.9, 100.0) for seed in seeds]
         check_claim([configuration("a", *runs)])
@@ -200,7 +200,7 @@ def test_a_claim_needs_five_seeds_that_nothing_was_tuned_on(tmp_path: Path) -> N
         claimed(42, 100, 101, 102, 103)
 
 
-def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+def test_incomparable_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="found no folder"):
         read_configuration(tmp_path / "none")
     (tmp_path / "empty").mkdir()
@@ -225,14 +225,14 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         '{"kind": "evaluation", "purpose": "final"}',
     ],
 )
-def test_hostile_rows_are_no_final_trials(tmp_path: Path, line: str) -> None:
+def test_hostile_metrics_rows_count_as_no_final_trials(tmp_path: Path, line: str) -> None:
     path = finish(tmp_path, 1) / "metrics.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(BadInput, match="not finished"):
         read_configuration(tmp_path)
 
 
-def test_hostile_configurations_are_refused(tmp_path: Path) -> None:
+def test_hostile_config_is_refused(tmp_path: Path) -> None:
     path = finish(tmp_path, 1) / "config.yaml"
     text = path.read_text()
     for bad in (
@@ -246,7 +246,7 @@ def test_hostile_configurations_are_refused(tmp_path: Path) -> None:
             read_configuration(tmp_path)
 
 
-def test_a_run_with_an_episode_file_of_odd_rows_is_read(tmp_path: Path) -> None:
+def test_run_with_malformed_episode_row_is_read(tmp_path: Path) -> None:
     path = finish(tmp_path, 1) / "metrics.jsonl"
     odd = '{"kind": "episode", "time_s": 1, "steps": 9, "length": "x", "human_steps": [], "a": 1}\n'
     path.write_text(odd + path.read_text())
@@ -254,7 +254,7 @@ def test_a_run_with_an_episode_file_of_odd_rows_is_read(tmp_path: Path) -> None:
     assert run.human_s == pytest.approx(4.0)
 
 
-def test_the_command_prints_and_writes_a_page(
+def test_compare_command_prints_verdict_and_writes_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, other = make(tmp_path, "base", solved=30), make(tmp_path, "fast", agent={"utd": 8})
@@ -269,7 +269,7 @@ def test_the_command_prints_and_writes_a_page(
     text = page.read_text()
     assert "base against fast" in text
     assert text.count("<svg") == 3
-    for solved in (30, 45):  # two runs side by side
+    for solved in (30, 45):  # the two runs side by side
         assert f"reach, seed 100: {solved} of 50 trials" in text
     assert (text.count("data:video/mp4"), text.count("No film was recorded")) == (1, 1)
     assert main(words) == 0
@@ -279,7 +279,7 @@ def test_the_command_prints_and_writes_a_page(
     assert "expected 2 to 3 folders" in capsys.readouterr().err
 
 
-def test_names_of_configurations_are_told_apart_and_escaped(
+def test_equal_configuration_names_are_numbered_and_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [make(tmp_path / str(n), "<b>[red]x", [n]) for n in range(2)]
@@ -289,7 +289,7 @@ def test_names_of_configurations_are_told_apart_and_escaped(
     assert "<b>" not in page.read_text().replace('<b style="left', "")
 
 
-def test_a_page_is_written_without_any_success(tmp_path: Path) -> None:
+def test_comparison_page_is_written_without_any_success(tmp_path: Path) -> None:
     def never(name: str) -> Configuration:
         lost = {"cycle_s": math.nan, "human_s": 0.0}
         tasks = ("reach", "drawer")

@@ -20,18 +20,24 @@ from serl.report.progress import ProgressReader
 from serl.training.learner_stats import EpisodeTracker
 from serl.types import ActionSource, End, Key, Observation, Step, parse_reason
 
-ASKED = RequestRow("actor0", "a person is needed: it fell off the table")
+REQUEST = RequestRow("actor0", "a person is needed: it fell off the table")
 
 
-def played(human_steps: int = 0, takeovers: int = 0) -> EpisodeRow:
+def make_episode_row(human_steps: int = 0, takeovers: int = 0) -> EpisodeRow:
     return EpisodeRow(
         "actor0", 0, 40, True, human_steps > 0, 1.0, human_steps, takeovers, "success", 4.0, 0
     )
 
 
-def test_help_is_counted_over_all_episodes(tmp_path: Path) -> None:
+def test_assistance_is_summed_over_all_episodes(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        for row in (played(10, 2), played(), ASKED, played(), played(10, 1)):
+        for row in (
+            make_episode_row(10, 2),
+            make_episode_row(),
+            REQUEST,
+            make_episode_row(),
+            make_episode_row(10, 1),
+        ):
             writer.write(40, row)
     helped = assistance(read_metrics(tmp_path / FILE))
     assert helped == Assistance(episodes=4, steps=160, human_steps=20, takeovers=3, requests=1)
@@ -42,20 +48,20 @@ def test_help_is_counted_over_all_episodes(tmp_path: Path) -> None:
     assert (both.requests_per_100, both.takeovers) == (1.0, 3)
 
 
-def test_without_an_episode_there_is_no_rate() -> None:
+def test_assistance_without_episodes_has_no_rate() -> None:
     assert math.isnan(total_assistance([]).requests_per_100)
     assert str(Assistance()) == "requests for a person: 0 in 0 episodes, takeovers: 0"
 
 
-def test_a_request_after_the_checkpoint_counts_once(tmp_path: Path) -> None:
+def test_request_repeated_after_resume_counts_once(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        for row in (played(), ASKED, ResumeRow(rows=1), ASKED, played()):
+        for row in (make_episode_row(), REQUEST, ResumeRow(rows=1), REQUEST, make_episode_row()):
             writer.write(40, row)
     helped = assistance(read_metrics(tmp_path / FILE))
     assert (helped.requests, helped.episodes) == (1, 2)
 
 
-class Rows:
+class RowList:
     def __init__(self) -> None:
         self.written: list[Row] = []
 
@@ -63,8 +69,8 @@ class Rows:
         self.written.append(row)
 
 
-def test_the_learner_hears_of_requests_and_of_nothing_else_that_scripts_do() -> None:
-    rows, observation = Rows(), Observation({})
+def test_episode_tracker_records_only_requests_of_script_episodes() -> None:
+    rows, observation = RowList(), Observation({})
     tracker = EpisodeTracker(rows, rate_hz=10.0)
     texts = ["time limit", str(NeedsPerson("it fell off the table")), "success"]
     for episode, text in enumerate(texts):
@@ -78,12 +84,12 @@ def test_the_learner_hears_of_requests_and_of_nothing_else_that_scripts_do() -> 
         end = End(Key("run", "actor0", 1, episode, 1), observation, False, reason, 0.0, 0.0, fault)
         tracker.add(step, 0, 0)
         tracker.add(end, 0, 0)
-    assert rows.written == [ASKED]
+    assert rows.written == [REQUEST]
 
 
-def test_a_request_is_told_to_whoever_watches(tmp_path: Path) -> None:
+def test_progress_reader_reports_request_as_news(tmp_path: Path) -> None:
     reader = ProgressReader("reach", tmp_path, 1000)
     with MetricsWriter(tmp_path) as writer:
-        writer.write(0, ASKED)
+        writer.write(0, REQUEST)
     reader._follow()
-    assert reader.news() == [ASKED.text]
+    assert reader.news() == [REQUEST.text]

@@ -74,19 +74,19 @@ def console(terminal: bool, width: int = 80) -> Console:
     )
 
 
-def written(to: Console) -> str:
+def output_of(to: Console) -> str:
     assert isinstance(to.file, io.StringIO)
     return to.file.getvalue()
 
 
-def shown(progress: RunProgress, width: int = 80) -> str:
+def render_panel(progress: RunProgress, width: int = 80) -> str:
     to = console(terminal=True, width=width)
     to.print(panel(progress))
-    return written(to)
+    return output_of(to)
 
 
-def test_the_panel_shows_everything_within_80_columns() -> None:
-    text = shown(FULL, width=120)
+def test_panel_shows_all_values_within_80_columns() -> None:
+    text = render_panel(FULL, width=120)
     assert max(map(len, text.splitlines())) == 80
     for part in (
         *("pick_cube", "3:12 elapsed", "1:02:05 left", "7\u202f412 of 12\u202f000 steps", "214"),
@@ -107,27 +107,27 @@ def test_the_panel_shows_everything_within_80_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
-def test_the_panel_fits_narrow_terminals(width: int) -> None:
-    assert max(map(len, shown(FULL, width).splitlines())) <= width
+def test_panel_fits_narrow_terminal(width: int) -> None:
+    assert max(map(len, render_panel(FULL, width).splitlines())) <= width
 
 
-def test_nothing_is_known_at_first() -> None:
-    text = shown(RunProgress(actors=(ActorProgress("actor-0"),)))
+def test_panel_and_line_of_starting_run_have_no_values() -> None:
+    text = render_panel(RunProgress(actors=(ActorProgress("actor-0"),)))
     assert "serl starting" in text
     assert "weights  -" in text
     assert line(RunProgress()).startswith("- | steps -/- | episodes -")
 
 
-def test_at_the_end_no_time_is_left() -> None:
-    assert "left" in shown(RunProgress(elapsed_s=1.0, left_s=3.0))
-    assert "left" not in shown(RunProgress(elapsed_s=1.0, left_s=0.0))
+def test_panel_omits_remaining_time_at_end() -> None:
+    assert "left" in render_panel(RunProgress(elapsed_s=1.0, left_s=3.0))
+    assert "left" not in render_panel(RunProgress(elapsed_s=1.0, left_s=0.0))
 
 
-def test_more_steps_than_planned_are_no_trouble() -> None:
-    assert "13\u202f000 of 12\u202f000" in shown(RunProgress(steps=13000, total_steps=12000))
+def test_panel_accepts_more_steps_than_planned() -> None:
+    assert "13\u202f000 of 12\u202f000" in render_panel(RunProgress(steps=13000, total_steps=12000))
 
 
-def test_the_line_is_plain_and_names_what_is_wrong() -> None:
+def test_line_is_ascii_and_names_faults() -> None:
     assert line(FULL) == (
         "3:12 | steps 7412/12000 | episodes 214 | success of unassisted episodes 85% | "
         "of assisted 95% | human 7% | updates/s 41.3 | utd 4.0 | weights v371 | "
@@ -139,79 +139,79 @@ def test_the_line_is_plain_and_names_what_is_wrong() -> None:
     assert line(FULL).isascii()
 
 
-def test_who_waits_for_a_person_does_not_look_healthy() -> None:
+def test_waiting_actor_shows_its_reason_instead_of_link_state() -> None:
     waits = "estop: the service estop: Enter confirms that you have dealt with it"
     progress = RunProgress(
         steps=2000, total_steps=6000, actors=(ActorProgress("actor0", link=WELL, waits=waits),)
     )
-    text = " ".join(shown(progress, width=80).replace("│", " ").split())
+    text = " ".join(render_panel(progress, width=80).replace("│", " ").split())
     assert f"actor0 ● waits for a person: {waits}" in text
     assert "acked" not in text
     assert f" | actor0 waits for a person: {waits} | " in line(progress)
 
 
-def test_a_pipe_gets_one_whole_line_every_ten_seconds() -> None:
+def test_display_prints_one_line_every_ten_seconds_to_pipe() -> None:
     clock, to = Clock(), console(terminal=False)
     with Display(to, clock) as display:
         for tick in range(300):  # 30 s at 10 Hz
             clock.now_s = 100.0 + tick / 10
             display.update(RunProgress(elapsed_s=tick / 10, task="x" * 200))
         display.print_line("actor-1 restarted [2]")
-    *lines, said = written(to).splitlines()
+    *lines, last_line = output_of(to).splitlines()
     assert [text.split(" |")[0] for text in lines] == ["0:00", "0:10", "0:20"]
-    assert said == "actor-1 restarted [2]"
-    assert "\x1b" not in written(to)
+    assert last_line == "actor-1 restarted [2]"
+    assert "\x1b" not in output_of(to)
 
 
-def test_a_terminal_gets_the_panel_and_keeps_the_last_one() -> None:
+def test_display_on_terminal_keeps_last_panel() -> None:
     to = console(terminal=True)
     with Display(to, Clock()) as display:
         display.update(RunProgress(task="first"))
         display.print_line("learner restarted")
         display.update(FULL)
-    text = written(to)
+    text = output_of(to)
     assert text.index("first") < text.index("learner restarted") < text.rindex("pick_cube")
 
 
-def test_the_summary_says_how_it_went() -> None:
+def test_summary_shows_success_cycle_time_and_human_shares() -> None:
     to = console(terminal=False)
     print_summary(to, SUMMARY)
-    text = written(to)
+    text = output_of(to)
     for part in ("96%", "48 of 50 trials", "87% to 99%", "4.2 s", "5:12", "28% → 14% → 5% → 2%"):
         assert part in text
-    assert str(SUMMARY.folder) in text  # whole: it will be copied
+    assert str(SUMMARY.folder) in text  # not wrapped, so that it can be copied
     assert str(SUMMARY.report) in text
 
 
-def test_the_summary_of_a_run_that_stopped_early() -> None:
+def test_summary_of_run_without_evaluation() -> None:
     to = console(terminal=False)
     print_summary(to, Summary("pick_cube", Path("runs/x"), None, 0, 3.0))
-    assert "not evaluated" in written(to)
-    assert "cycle time" not in written(to)
+    assert "not evaluated" in output_of(to)
+    assert "cycle time" not in output_of(to)
 
 
-def test_the_summary_says_how_often_a_person_was_asked() -> None:
+def test_summary_shows_requests_for_operator() -> None:
     to = console(terminal=False)
     print_summary(to, replace(SUMMARY, help=Assistance(episodes=200, takeovers=3, requests=1)))
-    assert "requests for a person: 1 in 200 episodes (0.5 per 100)" in written(to)
+    assert "requests for a person: 1 in 200 episodes (0.5 per 100)" in output_of(to)
 
 
-def test_a_quarter_in_which_nothing_happened_has_no_share() -> None:
+def test_summary_shows_dash_for_quarter_without_steps() -> None:
     to = console(terminal=False)
     print_summary(to, replace(SUMMARY, human_shares=(math.nan, 0.62, 0.51, 0.0)))
-    assert "- → 62% → 51% → 0%" in written(to)
+    assert "- → 62% → 51% → 0%" in output_of(to)
 
 
-def test_in_a_notebook_the_panel_stays_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[RenderableType] = []
+def test_display_in_notebook_updates_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    render_panel: list[RenderableType] = []
 
     class Cell:
         def update(self, renderable: RenderableType) -> None:
-            shown[-1] = renderable
+            render_panel[-1] = renderable
 
     def display(renderable: RenderableType, display_id: bool) -> Cell:
         assert display_id
-        shown.append(renderable)
+        render_panel.append(renderable)
         return Cell()
 
     notebook = SimpleNamespace(display=display)
@@ -221,31 +221,31 @@ def test_in_a_notebook_the_panel_stays_in_its_cell(monkeypatch: pytest.MonkeyPat
     with Display(console) as output:
         output.update(RunProgress(steps=10))
         output.update(FULL)
-    (last,) = shown
+    (last,) = render_panel
     html = last._repr_mimebundle_((), ())["text/html"]  # type: ignore[union-attr]
     assert "7\N{NARROW NO-BREAK SPACE}412 of 12\N{NARROW NO-BREAK SPACE}000 steps" in html
 
 
-def test_progress_of_trials_is_a_line_every_ten_seconds_in_a_pipe() -> None:
+def test_trial_progress_is_one_line_every_ten_seconds_in_pipe() -> None:
     clock, to = Clock(), console(terminal=False)
     with Display(to, clock).counting("trials", 6) as advance:
         for _ in range(6):
             clock.now_s += 4.0
             advance()
-    assert written(to).splitlines() == ["trials: 1 of 6", "trials: 4 of 6"]
+    assert output_of(to).splitlines() == ["trials: 1 of 6", "trials: 4 of 6"]
 
 
-def test_work_of_unknown_length_is_named_on_a_terminal_alone() -> None:
+def test_working_message_is_shown_on_terminal_only() -> None:
     for terminal in (True, False):
         with Display(to := console(terminal)).working("reading"):
             pass
-        assert ("reading" in written(to)) == terminal
+        assert ("reading" in output_of(to)) == terminal
 
 
-def test_progress_of_trials_is_a_bar_on_a_terminal() -> None:
+def test_trial_progress_is_bar_on_terminal() -> None:
     to = console(terminal=True)
     with Display(to).counting("trials", 6) as advance:
         advance()
         advance()
         advance(5)
-    assert "5/6" in written(to)
+    assert "5/6" in output_of(to)

@@ -26,8 +26,8 @@ SPEC = Spec(
 CAMERA = ArraySpec(shape=(6, 8, 3), dtype="uint8")
 
 
-def recorded() -> tuple[Episode, Result]:
-    """The expert's success, with a human in the middle."""
+def record_episode() -> tuple[Episode, Result]:
+    """Record a success of the expert in which one step is a human's."""
     robot = FakeRobot()
     records = episode(robot, TASK, TASK.expert(robot.truth, 0), 0, EpisodeKey("r", "a", 1, 0))
     end = records[-1]
@@ -38,7 +38,7 @@ def recorded() -> tuple[Episode, Result]:
 
 
 def with_camera(item: Episode, spec: Spec) -> tuple[Episode, Spec]:
-    """The same, seen by a red camera that gets brighter."""
+    """Add images of a red camera that become brighter to each observation."""
 
     def seen(observation: Observation, index: int) -> Observation:
         picture = np.zeros(CAMERA.shape, np.uint8)
@@ -52,13 +52,13 @@ def with_camera(item: Episode, spec: Spec) -> tuple[Episode, Spec]:
     return Episode(tuple(steps), end), spec.model_copy(update={"observation": observation})
 
 
-def share(image: Image, colour: tuple[int, int, int]) -> float:
-    """Of the pixels that have a colour."""
+def colour_share(image: Image, colour: tuple[int, int, int]) -> float:
+    """Return the share of pixels that have the given colour."""
     return float((np.abs(image.astype(int) - colour).max(axis=2) < 3).mean())
 
 
-def test_each_step_has_a_frame_and_the_end_stays_for_a_while() -> None:
-    item, result = recorded()
+def test_film_has_one_frame_per_step_and_ten_final_frames() -> None:
+    item, result = record_episode()
     frames = list(Film(SPEC, item, result, "a · episode 0").frames())
     assert len(frames) == len(item.steps) + 10
     assert {frame.shape for frame in frames} == {(SIZE[1], SIZE[0], 3)}
@@ -66,17 +66,19 @@ def test_each_step_has_a_frame_and_the_end_stays_for_a_while() -> None:
     assert (frames[-1] == frames[-2]).all()
 
 
-def test_who_acts_is_seen_in_the_panel_and_the_end_is_green() -> None:
-    item, result = recorded()
+def test_film_panel_shows_action_source_and_final_success() -> None:
+    item, result = record_episode()
     film = Film(SPEC, item, result, "a · episode 0")
     panels = [film.frame(index)[60:260, 490:] for index in range(len(item.steps) + 1)]
-    human = [share(panel, SOURCE_COLOURS[ActionSource.HUMAN]) > 0.01 for panel in panels]
+    human = [colour_share(panel, SOURCE_COLOURS[ActionSource.HUMAN]) > 0.01 for panel in panels]
     assert human == [index == 3 for index in range(len(panels))]
-    assert [share(panel, GREEN) > 0.01 for panel in panels] == [False] * (len(panels) - 1) + [True]
+    assert [colour_share(panel, GREEN) > 0.01 for panel in panels] == [False] * (
+        len(panels) - 1
+    ) + [True]
 
 
-def test_the_bars_are_as_long_as_the_action() -> None:
-    item, result = recorded()
+def test_film_bar_length_equals_action() -> None:
+    item, result = record_episode()
     film = Film(SPEC, item, result, "")
     colour = SOURCE_COLOURS[ActionSource.POLICY]
     first = item.steps[0]
@@ -84,50 +86,50 @@ def test_the_bars_are_as_long_as_the_action() -> None:
         action = np.array([value, 0.0], np.float32)
         changed = (replace(first, action=action, requested=0.0 * action), *item.steps[1:])
         film = Film(SPEC, replace(item, steps=changed), result, "")
-        row = film.frame(0)[136, 736:896]  # through the first bar
-        assert share(row[None], colour) == pytest.approx(abs(value) / 2, abs=0.02)
+        row = film.frame(0)[136, 736:896]  # pixel row through the first bar
+        assert colour_share(row[None], colour) == pytest.approx(abs(value) / 2, abs=0.02)
         middle = np.flatnonzero(np.abs(row.astype(int) - colour).max(axis=1) < 3).mean() - 80
         assert np.sign(middle) == np.sign(value)
 
 
-def test_the_timeline_shows_sources_and_rewards() -> None:
-    item, result = recorded()
+def test_film_timeline_shows_sources_and_rewards() -> None:
+    item, result = record_episode()
     frame = Film(SPEC, item, result, "").frame(0)
     lanes = frame[508, 92:944], frame[540, 92:944]
     count = len(item.steps)
-    human = share(lanes[0][None], SOURCE_COLOURS[ActionSource.HUMAN])
+    human = colour_share(lanes[0][None], SOURCE_COLOURS[ActionSource.HUMAN])
     assert human == pytest.approx(1 / count, abs=0.01)
     reward = np.abs(lanes[1].astype(int) - GREEN).max(axis=1) < 3
     assert reward.mean() == pytest.approx(1 / count, abs=0.01)
     assert reward[-3:].all()
 
 
-def test_recorded_images_are_shown_as_they_were() -> None:
-    item, spec = with_camera(recorded()[0], SPEC)
-    film = Film(spec, item, recorded()[1], "")
+def test_film_shows_recorded_images_unchanged() -> None:
+    item, spec = with_camera(record_episode()[0], SPEC)
+    film = Film(spec, item, record_episode()[1], "")
     for index in (0, 3, len(item.steps)):
         centre = film.frame(index)[VIEW[1] // 2, VIEW[0] // 2]
         assert centre.tolist() == [100 + 10 * index, 0, 0]
 
 
-def test_given_views_are_shown_instead_of_plots() -> None:
-    item, result = recorded()
+def test_film_shows_given_views_instead_of_plots() -> None:
+    item, result = record_episode()
     views = [np.full((6, 8, 3), 7 * index, np.uint8) for index in range(len(item.steps) + 1)]
     frame = Film(SPEC, item, result, "", views).frame(4)
     assert (frame[: VIEW[1], : VIEW[0]] == 28).all()
 
 
-def test_images_of_any_shape_are_tiled_without_distortion() -> None:
+def test_tile_keeps_aspect_ratio_of_images() -> None:
     red = np.full((10, 20, 3), (255, 0, 0), np.uint8)
     blue = np.full((40, 10, 3), (0, 0, 255), np.uint8)
     tiles = tile([red, blue, red], (80, 60))
     assert tiles.shape == (60, 80, 3)
-    assert share(tiles, (255, 0, 0)) == pytest.approx(2 * 40 * 20 / 4800)
-    assert share(tiles, (0, 0, 255)) == pytest.approx(30 * 8 / 4800, abs=0.01)
+    assert colour_share(tiles, (255, 0, 0)) == pytest.approx(2 * 40 * 20 / 4800)
+    assert colour_share(tiles, (0, 0, 255)) == pytest.approx(30 * 8 / 4800, abs=0.01)
 
 
-def test_more_actions_and_states_than_there_is_room_for() -> None:
-    item, result = recorded()
+def test_film_fits_many_actions_states_and_long_texts() -> None:
+    item, result = record_episode()
     no, yes = np.zeros(14, np.float32), np.ones(14, np.float32)
     state = {f"array {index}": ArraySpec(shape=(1,)) for index in range(20)}
     seen = Observation({name: np.ones(1, np.float32) for name in state})
@@ -141,11 +143,11 @@ def test_more_actions_and_states_than_there_is_room_for() -> None:
     film = Film(spec, many, replace(result, reason=EndReason.FAULT, fault="x" * 99), "y" * 99)
     for frame in (film.frame(0), film.frame(len(steps))):
         assert frame.shape == (SIZE[1], SIZE[0], 3)
-        assert (frame[:, -8:] == frame[0, -1]).all(), "something runs off to the right"
+        assert (frame[:, -8:] == frame[0, -1]).all(), "the right margin must stay empty"
 
 
-def test_a_film_is_written_in_real_time_with_whatever_there_is_to_see(tmp_path: Path) -> None:
-    item, result = recorded()
+def test_film_shows_recorded_images_or_plots_and_plays_in_real_time(tmp_path: Path) -> None:
+    item, result = record_episode()
     shown = ReplayedEpisode(RecordingFile("a", 0, tmp_path / "1-000000.mcap"), SPEC, item, result)
     assert "with plots" in write_film(shown, tmp_path / "plots.mp4")
     assert "unknown task 'fake'" in write_film(shown, tmp_path / "plots.mp4")

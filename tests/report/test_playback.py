@@ -27,7 +27,7 @@ LEFT = np.array([-1.0, 0.0], np.float32)
 
 
 class CameraTask(FakeTask):
-    """The fake task, watched by a camera."""
+    """Fake task observed by a camera."""
 
     observation_spec = ObservationSpec(
         state=FakeTask.observation_spec.state,
@@ -41,8 +41,8 @@ class CameraTask(FakeTask):
 
 
 @dataclass
-class Person:
-    """Drives left at the given ticks, and says something at one."""
+class ScriptedOperator:
+    """Operator who drives left at the given ticks and sends events at others."""
 
     drives: Collection[int] = ()
     says: dict[int, Event] = field(default_factory=dict)
@@ -68,13 +68,13 @@ SPEC = Spec(
 
 
 def record(
-    person: Person | None = None,
+    person: ScriptedOperator | None = None,
     expert: bool = False,
     interrupted_at: int = -1,
     breaks_at: int = -1,
     chosen_by: ActionSource = ActionSource.POLICY,
 ) -> tuple[Result, Episode]:
-    """An episode of one second, by a random policy of changing versions or by the expert."""
+    """Record an episode with a random policy of changing versions, or with the expert."""
     robot = FakeRobot()
     task = CameraTask(FakeTaskConfig(time_limit_s=3.0 if expert else 1.0))
     robot.reset(1)
@@ -105,8 +105,8 @@ def as_episode(records: list[Record]) -> Episode:
     return Episode(tuple(step for step in records if isinstance(step, Step)), end)
 
 
-def plain(item: Record) -> dict[str, object]:
-    """A record without the times of the loop, arrays as lists with their types."""
+def comparable(item: Record) -> dict[str, object]:
+    """Return a record's fields without loop times; arrays become lists with their dtypes."""
     values: dict[str, object] = {}
     for name in set(item.__dataclass_fields__) - {"observation", "monotonic_s", "wall_s"}:
         value: Any = getattr(item, name)
@@ -123,35 +123,37 @@ def records_of(episode: Episode) -> list[Record]:
 
 
 def assert_equal(made: list[Record], recorded: Episode) -> None:
-    assert [plain(item) for item in made] == [plain(item) for item in records_of(recorded)]
+    assert [comparable(item) for item in made] == [
+        comparable(item) for item in records_of(recorded)
+    ]
 
 
 CASES: dict[str, Callable[[], tuple[Result, Episode]]] = {
     "success": lambda: record(expert=True),
     "time limit": lambda: record(),
-    "a human drives in between": lambda: record(Person(drives={0, 3, 4, 9})),
-    "a human drives all the time": lambda: record(Person(drives=range(10))),
-    "a human says success": lambda: record(Person({4}, {4: Event.SUCCESS})),
-    "a human says failure": lambda: record(Person({}, {6: Event.FAILURE})),
-    "a human stops it": lambda: record(Person({2}, {5: Event.STOP})),
-    "a human stops it at the time limit": lambda: record(Person({}, {9: Event.RESET})),
+    "a human drives in between": lambda: record(ScriptedOperator(drives={0, 3, 4, 9})),
+    "a human drives all the time": lambda: record(ScriptedOperator(drives=range(10))),
+    "a human says success": lambda: record(ScriptedOperator({4}, {4: Event.SUCCESS})),
+    "a human says failure": lambda: record(ScriptedOperator({}, {6: Event.FAILURE})),
+    "a human stops it": lambda: record(ScriptedOperator({2}, {5: Event.STOP})),
+    "a human stops it at the time limit": lambda: record(ScriptedOperator({}, {9: Event.RESET})),
     "interrupted": lambda: record(interrupted_at=4),
     "a broken sensor": lambda: record(breaks_at=3),
     "a broken sensor at once": lambda: record(breaks_at=0),
     "a script": lambda: record(expert=True, chosen_by=ActionSource.SCRIPT),
-    "a script and a human": lambda: record(Person({1}), chosen_by=ActionSource.SCRIPT),
+    "a script and a human": lambda: record(ScriptedOperator({1}), chosen_by=ActionSource.SCRIPT),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_loop_on_a_recording_makes_the_recorded_records(case: str) -> None:
+def test_replayed_loop_reproduces_records(case: str) -> None:
     result, recorded = CASES[case]()
     again: list[Record] = []
     assert replay(recorded, SPEC, STOPPED, [RecordCallback(again.append)]) == result
     assert_equal(again, recorded)
 
 
-def test_the_cases_cover_what_can_end_an_episode_and_who_can_act() -> None:
+def test_replay_cases_cover_all_end_reasons_and_action_sources() -> None:
     episodes = [case()[1] for case in CASES.values()]
     reasons = {episode.end.text for episode in episodes if episode.end}
     assert {"success", "failure", "time limit", "operator", "interrupted"} < reasons
@@ -160,8 +162,8 @@ def test_the_cases_cover_what_can_end_an_episode_and_who_can_act() -> None:
     assert len({step.policy_version for step in episodes[1].steps}) == 10
 
 
-def test_a_recording_from_the_disk_is_the_same(tmp_path: Path) -> None:
-    _, recorded = record(Person(drives={2, 3}))
+def test_recording_read_from_disk_replays_equally(tmp_path: Path) -> None:
+    _, recorded = record(ScriptedOperator(drives={2, 3}))
     with EpisodeLog(tmp_path, SPEC, KEY.run, KEY.actor, KEY.epoch) as log:
         for item in records_of(recorded):
             log.append(item)
@@ -175,7 +177,7 @@ def test_a_recording_from_the_disk_is_the_same(tmp_path: Path) -> None:
     assert_equal(again, recorded)
 
 
-def test_a_recording_that_a_crash_cut_ends_as_truncated() -> None:
+def test_replay_of_cut_recording_ends_truncated() -> None:
     _, recorded = record()
     again: list[Record] = []
     result = replay(
@@ -184,10 +186,12 @@ def test_a_recording_that_a_crash_cut_ends_as_truncated() -> None:
     assert (result.steps, result.text) == (6, CUT)
     made = as_episode(again)
     assert made.steps[-1].truncated
-    assert [plain(step) for step in made.steps[:5]] == [plain(step) for step in recorded.steps[:5]]
+    assert [comparable(step) for step in made.steps[:5]] == [
+        comparable(step) for step in recorded.steps[:5]
+    ]
 
 
-def test_the_place_in_the_recording_is_held_while_stopped() -> None:
+def test_stopped_replay_robot_keeps_its_position_in_recording() -> None:
     _, recorded = record()
     robot = ReplayRobot(recorded, SPEC)
     robot.stop("first")
@@ -200,7 +204,7 @@ def test_the_place_in_the_recording_is_held_while_stopped() -> None:
     assert robot.observe() is recorded.steps[1].observation
 
 
-def test_at_the_end_nothing_more_is_executed() -> None:
+def test_replay_robot_executes_nothing_after_end() -> None:
     _, recorded = record()
     robot = ReplayRobot(recorded, SPEC)
     for _ in recorded.steps:
@@ -210,13 +214,13 @@ def test_at_the_end_nothing_more_is_executed() -> None:
     assert robot.observe() is recorded.end.observation
 
 
-def test_a_recording_without_a_step_is_refused() -> None:
+def test_recording_without_steps_is_refused() -> None:
     with pytest.raises(BadInput, match="without a step"):
         ReplayRobot(replace(record()[1], steps=()), SPEC)
 
 
 class TestReplayRobot(RobotSuite):
-    """All of it but for freedom: whatever it is asked for, it executes what was recorded."""
+    """Robot suite for a replay, which executes recorded actions instead of requested ones."""
 
     def make(self) -> ReplayRobot:
-        return ReplayRobot(record(Person(drives={1}))[1], SPEC)
+        return ReplayRobot(record(ScriptedOperator(drives={1}))[1], SPEC)

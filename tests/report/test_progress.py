@@ -14,11 +14,13 @@ from serl.training.link import LinkStatus, write_status
 RUNNING = {"learner": "running", "link-actor0": "running", "actor0": "running"}
 
 
-def update(updates: int, **values: Any) -> UpdateRow:
+def make_update_row(updates: int, **values: Any) -> UpdateRow:
     return UpdateRow(updates=updates, updates_per_s=40.0, utd=3.9, weights_version=7, **values)
 
 
-def played(success: bool, human_steps: int, actor: str = "actor0", age: int = 1) -> EpisodeRow:
+def make_episode_row(
+    success: bool, human_steps: int, actor: str = "actor0", age: int = 1
+) -> EpisodeRow:
     return EpisodeRow(
         actor=actor,
         episode=0,
@@ -34,7 +36,7 @@ def played(success: bool, human_steps: int, actor: str = "actor0", age: int = 1)
     )
 
 
-def test_nothing_is_known_before_the_first_row(tmp_path: Path) -> None:
+def test_progress_has_no_values_before_first_row(tmp_path: Path) -> None:
     progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
     assert (progress.task, progress.total_steps) == ("reach", 1000)
     assert progress.steps is progress.episodes is progress.left_s is None
@@ -43,30 +45,30 @@ def test_nothing_is_known_before_the_first_row(tmp_path: Path) -> None:
     assert [part.state for part in progress.processes] == ["running"] * 3
 
 
-def test_rows_are_taken_in_as_they_are_appended(tmp_path: Path) -> None:
+def test_progress_follows_appended_rows(tmp_path: Path) -> None:
     now_s = 0.0
     with MetricsWriter(tmp_path, lambda: now_s) as writer:
         reader = ProgressReader("reach", tmp_path, 1000)
         writer.write(0, EventRow("started"))
-        writer.write(40, played(success=False, human_steps=10))
-        writer.write(100, update(100))
+        writer.write(40, make_episode_row(success=False, human_steps=10))
+        writer.write(100, make_update_row(100))
         first = reader.read(RUNNING)
         assert (first.steps, first.episodes, first.left_s) == (100, 1, None)
         assert (first.assisted_success, first.unassisted_success) == (0.0, None)
         assert first.human_share == 0.25
         assert (first.updates_per_s, first.utd, first.weights_version) == (40.0, 3.9, 7)
         now_s = 20.0
-        writer.write(180, played(success=True, human_steps=0))
-        writer.write(200, update(200))
+        writer.write(180, make_episode_row(success=True, human_steps=0))
+        writer.write(200, make_update_row(200))
         second = reader.read(RUNNING)
         assert (second.steps, second.episodes) == (200, 2)
         assert (second.assisted_success, second.unassisted_success) == (0.0, 1.0)
         assert second.human_share == 0.125
-        assert second.left_s == 160.0  # 100 steps took 20 s, 800 are left
+        assert second.left_s == 160.0  # 100 steps took 20 s, 800 steps remain
         assert reader.read(RUNNING).episodes == 2
 
 
-def test_events_are_news_once_and_only_those_of_this_session(tmp_path: Path) -> None:
+def test_events_of_this_session_are_news_once(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(0, EventRow("started"))
         reader = ProgressReader("reach", tmp_path, 1000)
@@ -80,26 +82,26 @@ def test_events_are_news_once_and_only_those_of_this_session(tmp_path: Path) -> 
         assert reader.news() == []
 
 
-def test_an_actor_that_a_person_stopped_waits_also_after_a_restart(tmp_path: Path) -> None:
+def test_stopped_actor_waits_also_after_restart(tmp_path: Path) -> None:
     (tmp_path / "link" / "actor0").mkdir(parents=True)
     StopLatch(tmp_path / "link" / "actor0" / STOP_FILE).stop("stopped by the operator")
     (actor,) = ProgressReader("reach", tmp_path, 1000).read(RUNNING).actors
     assert actor.waits == ("stopped by the operator: release it at the console or with serl order")
 
 
-def test_what_actors_wait_for_is_shown_and_nobody_knows_how_long(tmp_path: Path) -> None:
+def test_remaining_time_is_unknown_while_all_actors_wait(tmp_path: Path) -> None:
     two = RunProgress(left_s=60.0, actors=(ActorProgress("actor0"), ActorProgress("actor1")))
     one_waits = with_waiting(two, {"actor1": "estop"})
     assert [actor.waits for actor in one_waits.actors] == ["", "estop"]
-    assert one_waits.left_s == 60.0, "the other one goes on"
+    assert one_waits.left_s == 60.0, "the other actor continues"
     assert with_waiting(two, {"actor0": "paused", "actor1": "estop"}).left_s is None
     assert with_waiting(RunProgress(left_s=60.0), {}).left_s == 60.0
 
 
-def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
+def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsWriter(tmp_path) as writer:
-        writer.write(100, update(100))
+        writer.write(100, make_update_row(100))
     line = path.read_bytes()
     path.write_bytes(line[:30])
     reader = ProgressReader("reach", tmp_path, 1000)
@@ -109,18 +111,18 @@ def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     assert reader.read(RUNNING).steps == 100
 
 
-def test_rates_are_over_the_last_twenty_episodes(tmp_path: Path) -> None:
+def test_success_rates_cover_last_twenty_episodes(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         for number in range(50):
-            writer.write(40 * (number + 1), played(success=number >= 30, human_steps=0))
+            writer.write(40 * (number + 1), make_episode_row(success=number >= 30, human_steps=0))
     progress = ProgressReader("reach", tmp_path, 1000).read(RUNNING)
     assert (progress.episodes, progress.unassisted_success) == (50, 1.0)
 
 
-def test_each_actor_has_its_link_and_the_age_of_its_weights(tmp_path: Path) -> None:
+def test_actor_progress_has_link_state_and_weight_age(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        writer.write(40, played(success=True, human_steps=0, actor="actor1", age=3))
-        writer.write(80, played(success=True, human_steps=0, actor="actor0", age=0))
+        writer.write(40, make_episode_row(success=True, human_steps=0, actor="actor1", age=3))
+        writer.write(80, make_episode_row(success=True, human_steps=0, actor="actor0", age=0))
     dead = {**RUNNING, "link-actor0": "was killed by SIGKILL"}
     dead |= {"link-actor1": "running", "link-actor2": "running"}
     del dead["actor0"]
@@ -136,16 +138,16 @@ def test_each_actor_has_its_link_and_the_age_of_its_weights(tmp_path: Path) -> N
     )
 
 
-def test_rows_are_those_that_metrics_hold(tmp_path: Path) -> None:
+def test_update_rows_have_keys_that_progress_reads(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        writer.write(1, update(1))
+        writer.write(1, make_update_row(1))
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert {"updates_per_s", "utd", "weights_version", "steps", "time_s"} <= row.keys()
 
 
-def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_metrics_lines_are_skipped(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        writer.write(100, update(100))
+        writer.write(100, make_update_row(100))
     with (tmp_path / FILE).open("ab") as file:
         file.write(b"{\n" + b"\xff\n" + b"[]\n" + b"[" * 100_000 + b"\n" + bytes(3 << 20) + b"\n")
         reader = ProgressReader("reach", tmp_path, 1000)
@@ -159,9 +161,9 @@ def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
         assert reader.read(RUNNING).steps == 200
 
 
-def test_a_line_without_end_costs_little_memory(tmp_path: Path) -> None:
+def test_metrics_without_newlines_use_little_memory(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        writer.write(100, update(100))
+        writer.write(100, make_update_row(100))
     with (tmp_path / FILE).open("r+b") as file:
         file.truncate(100 << 20)  # zeros, as after a power cut
     tracemalloc.start()

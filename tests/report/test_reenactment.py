@@ -34,7 +34,7 @@ def as_episode(records: list[Record]) -> Episode:
 
 
 def train_episode(number: int) -> Episode:
-    """As an actor records it: a policy that knows nothing, and a human."""
+    """Record an episode as an actor does, with a random policy and a simulated human."""
     robot, task = plugins.make_simulation(TASK), TASK
     robot.reset(start_seed(Purpose.TRAINING, CONFIG.seed, "actor0", number))
     records: list[Record] = []
@@ -52,11 +52,11 @@ def train_episode(number: int) -> Episode:
 
 @pytest.fixture(scope="module")
 def episode() -> Episode:
-    """The first episode of the run."""
+    """Return the first episode of the run."""
     return train_episode(0)
 
 
-def test_an_episode_with_a_human_is_seen_once_more() -> None:
+def test_episode_with_human_is_reenacted() -> None:
     episode = train_episode(7)
     assert 0 < episode.count(ActionSource.HUMAN) < len(episode.steps)
     pictures = reenact(episode, SPEC, CONFIG, 7, SIZE)
@@ -67,7 +67,7 @@ def test_an_episode_with_a_human_is_seen_once_more() -> None:
     assert min(moved[5:]) > 20
 
 
-def test_demonstrations_are_found_behind_the_experts_failures() -> None:
+def test_demonstration_after_failed_attempts_is_reenacted() -> None:
     records: list[Record] = []
     with plugins.make_simulation(TASK) as robot:
         key = EpisodeKey("run", "expert", 1, 0)
@@ -76,25 +76,25 @@ def test_demonstrations_are_found_behind_the_experts_failures() -> None:
     assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
 
 
-def test_a_recording_of_another_run_has_no_start_here(episode: Episode) -> None:
+def test_recording_of_another_run_is_refused(episode: Episode) -> None:
     with pytest.raises(ReplayDiverged, match="no start of its run gives"):
         reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
 
 
-def test_a_simulation_that_goes_another_way_is_noticed(episode: Episode) -> None:
+def test_diverging_simulation_is_detected(episode: Episode) -> None:
     still = np.zeros_like(episode.steps[0].action)
     changed = [replace(step, requested=still, action=still) for step in episode.steps]
     with pytest.raises(ReplayDiverged, match=r"departs from the recording at step \d+"):
         reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
 
 
-def test_a_simulation_that_ends_early_is_noticed(episode: Episode) -> None:
+def test_simulation_that_ends_early_is_detected(episode: Episode) -> None:
     longer = replace(episode, steps=(*episode.steps, episode.steps[-1]))
     with pytest.raises(ReplayDiverged, match=f"ends at step {len(episode.steps)}"):
         reenact(longer, SPEC, CONFIG, 0, SIZE)
 
 
-def test_another_task_is_refused(episode: Episode) -> None:
+def test_recording_of_another_task_is_refused(episode: Episode) -> None:
     with pytest.raises(ReplayDiverged, match='the task has changed: task: "reach"'):
         reenact(episode, SPEC, resolve({"task": "reach"}), 0, SIZE)
     with pytest.raises(BadInput, match="unknown task 'unicorn'"):

@@ -35,7 +35,7 @@ class Clock:
 
 
 def make_run(folder: Path, episodes: int = 300) -> Path:
-    """A run whose numbers look like a real one's."""
+    """Write the metrics and configuration of a plausible run."""
     rng = np.random.default_rng(0)
     clock, steps = Clock(), 0
     with MetricsWriter(folder, clock) as writer:
@@ -85,7 +85,7 @@ def make_video(path: Path) -> None:
 
 
 class Reader(HTMLParser):
-    """Collects what a test asks for, and notices elements that are not closed."""
+    """HTML parser that collects links, tags, identifiers and text, and checks nesting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "pick_cube" / "2026-11-21T09-12-33"
     make_run(folder)
     make_video(folder / "videos" / "final.mp4")
-    make_video(folder / "videos" / "eval-old.webm")  # as runs have it from before H.264
+    make_video(folder / "videos" / "eval-old.webm")  # format of older runs
     return folder
 
 
@@ -143,7 +143,7 @@ def page(run: Path) -> Reader:
     return read(run)
 
 
-def test_the_headline_is_the_final_evaluation(page: Reader) -> None:
+def test_report_headline_is_final_evaluation(page: Reader) -> None:
     low, high = wilson(48, 50)
     assert "pick_cube" in page.text
     assert "96%" in page.text
@@ -152,7 +152,7 @@ def test_the_headline_is_the_final_evaluation(page: Reader) -> None:
     assert "3.9 s" in page.text
 
 
-def test_nothing_is_requested_from_anywhere(run: Path, page: Reader) -> None:
+def test_report_requests_no_external_resources(run: Path, page: Reader) -> None:
     text = (run / "report.html").read_text()
     assert page.links
     assert all(link.startswith(("data:", "#")) for link in page.links)
@@ -161,7 +161,7 @@ def test_nothing_is_requested_from_anywhere(run: Path, page: Reader) -> None:
     assert "default-src 'none'" in text
 
 
-def test_identifiers_are_unique_and_resolve(run: Path, page: Reader) -> None:
+def test_report_identifiers_are_unique_and_resolve(run: Path, page: Reader) -> None:
     text = (run / "report.html").read_text()
     assert len(set(page.identifiers)) == len(page.identifiers)
     used = {link[1:] for link in page.links if link.startswith("#")}
@@ -169,8 +169,8 @@ def test_identifiers_are_unique_and_resolve(run: Path, page: Reader) -> None:
     assert used <= set(page.identifiers)
 
 
-@pytest.mark.usefixtures("page")  # writes it
-def test_plots_use_the_pages_colours_only(run: Path) -> None:
+@pytest.mark.usefixtures("page")  # writes the report
+def test_report_plots_use_page_colours_only(run: Path) -> None:
     svgs = re.findall(r"<svg.*?</svg>", (run / "report.html").read_text(), re.DOTALL)
     assert len(svgs) >= 14
     for svg in svgs:
@@ -178,7 +178,7 @@ def test_plots_use_the_pages_colours_only(run: Path) -> None:
         assert "var(--" in svg
 
 
-def test_every_part_is_there(page: Reader) -> None:
+def test_report_contains_every_section(page: Reader) -> None:
     for part in (
         *("Success against steps", "Success against time", "Return against steps"),
         *("Return against time", "Human steps", "Cycle time"),
@@ -191,21 +191,21 @@ def test_every_part_is_there(page: Reader) -> None:
     assert "video" in page.tags
 
 
-def test_text_from_files_is_escaped(run: Path, page: Reader) -> None:
+def test_report_escapes_text_from_files(run: Path, page: Reader) -> None:
     assert "script" not in page.tags
     assert "alert(1)" in page.text
     assert "a <b>human</b>" in page.text
     assert "&lt;b&gt;human" in (run / "report.html").read_text()
 
 
-def test_the_videos_are_inside(run: Path, page: Reader) -> None:
+def test_report_embeds_videos(run: Path, page: Reader) -> None:
     for kind, name in (("mp4", "final.mp4"), ("webm", "eval-old.webm")):
         (film,) = [link for link in page.links if link.startswith(f"data:video/{kind};base64,")]
         assert len(film) > (run / "videos" / name).stat().st_size
     assert sum(link.startswith("data:image/jpeg;base64,") for link in page.links) == 2
 
 
-def test_a_run_that_never_started(tmp_path: Path) -> None:
+def test_report_of_run_that_never_started(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: reach\n")
     page = read(tmp_path)
     for part in (
@@ -220,7 +220,7 @@ def test_a_run_that_never_started(tmp_path: Path) -> None:
     assert "nan" not in page.text.lower()
 
 
-def test_the_pace_of_the_policy_is_set_beside_that_of_its_demonstrations(tmp_path: Path) -> None:
+def test_report_compares_cycle_time_with_demonstrations(tmp_path: Path) -> None:
     config = resolve({"task": "reach", "demos": 3})
     run = RunFolder.create(tmp_path, config, datetime.now())
     demonstrate(run, Display(Console(file=io.StringIO())))
@@ -232,7 +232,7 @@ def test_the_pace_of_the_policy_is_set_beside_that_of_its_demonstrations(tmp_pat
     assert f"demonstrated in {shown_s:.1f} s: {shown_s / 0.5:.2f} times as fast" in text
 
 
-def test_a_run_that_stopped_early(tmp_path: Path) -> None:
+def test_report_of_run_that_stopped_early(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path / "pick_cube" / "x") as writer:
         writer.write(40, EpisodeRow("a", 0, 40, True, False, 1.0, 0, 0, "success", 4.0, 0))
     path = tmp_path / "pick_cube" / "x" / "metrics.jsonl"
@@ -241,13 +241,13 @@ def test_a_run_that_stopped_early(tmp_path: Path) -> None:
     (tmp_path / "pick_cube" / "x" / "videos" / '"><script>.mp4').write_bytes(b"\x1a\x45")
     page = read(tmp_path / "pick_cube" / "x")
     assert "script" not in page.tags
-    assert "pick_cube" in page.text  # from the folder
+    assert "pick_cube" in page.text  # taken from the folder name
     assert "Of its last 1 unassisted training episodes, 1 succeeded." in page.text
     assert 'Not a whole video: videos/"><script>.mp4' in page.text
     assert "The run has no config.yaml." in page.text
 
 
-def test_the_last_checkpoint_is_told_beside_the_chosen_one(tmp_path: Path) -> None:
+def test_report_shows_last_checkpoint_next_to_chosen_one(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(9, EvaluationRow(9, 50, 31, None, "last"))
         writer.write(9, EvaluationRow(6, 50, 48, 4.0, "final"))
@@ -258,7 +258,7 @@ def test_the_last_checkpoint_is_told_beside_the_chosen_one(tmp_path: Path) -> No
     assert "the last checkpoint, which nothing chose, 31 of 50 succeeded" in text
 
 
-def test_rows_of_another_version_are_no_crash(tmp_path: Path) -> None:
+def test_report_ignores_rows_of_other_versions(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: [oh: {no\n")
     lines = (
         '{"kind": "episode", "time_s": 1, "steps": 5}',
@@ -274,7 +274,7 @@ def test_rows_of_another_version_are_no_crash(tmp_path: Path) -> None:
     assert "The run has no final evaluation" in read(tmp_path).text
 
 
-def test_a_foreign_folder_is_refused_and_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_report_refuses_foreign_folder_and_names_damaged_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a run folder"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
@@ -283,7 +283,7 @@ def test_a_foreign_folder_is_refused_and_a_damaged_line_is_named(tmp_path: Path)
     assert "metrics.jsonl" in (tmp_path / "report.html").read_text()
 
 
-def test_running_values() -> None:
+def test_running_mean_and_ratio_skip_missing_values() -> None:
     values = np.array([1.0, 0.0, math.nan, 1.0, 1.0])
     assert running_mean(values, 2).tolist() == pytest.approx([1.0, 0.5, 0.0, 1.0, 1.0])
     assert math.isnan(running_mean(np.array([math.nan, 1.0]), 2)[0])
@@ -291,7 +291,7 @@ def test_running_values() -> None:
     assert running_ratio(human, steps, 2).tolist() == pytest.approx([1.0, 0.1, 0.05])
 
 
-def test_thinning_keeps_the_mean_and_the_order() -> None:
+def test_thin_keeps_mean_and_order() -> None:
     x = np.arange(1000.0)
     thin_x, thin_y = thin(x, 2 * x, 64)
     assert len(thin_x) == 64
@@ -300,7 +300,7 @@ def test_thinning_keeps_the_mean_and_the_order() -> None:
     assert thin(np.array([1.0, 2.0]), np.array([math.nan, 3.0]), 64)[0].tolist() == [2.0]
 
 
-def test_quarters_split_the_steps_and_lose_no_episode() -> None:
+def test_quarters_split_steps_and_keep_all_episodes() -> None:
     rows = [
         {"steps": 10 * (index + 1), "length": 10, "human_steps": 10 - index, "assisted": index < 4,
          "success": index != 0, "interventions": 1}
@@ -314,7 +314,7 @@ def test_quarters_split_the_steps_and_lose_no_episode() -> None:
     assert quarters([]) == []
 
 
-def test_a_plot_keeps_small_tick_labels_and_needs_a_point() -> None:
+def test_plot_shows_small_tick_labels_and_is_empty_without_points() -> None:
     x = np.array([0.0, 1.0])
     svg = plot("Loss <1>", [Trace("", "policy", x, 1e-3 * x)], "x")
     assert ">0.0005<" in svg
@@ -323,7 +323,7 @@ def test_a_plot_keeps_small_tick_labels_and_needs_a_point() -> None:
     assert plot("none", [Trace("", "policy", x, np.array([math.nan] * 2))], "x") == ""
 
 
-def test_a_checkpoint_stands_at_the_time_of_its_training_not_of_its_trials(tmp_path: Path) -> None:
+def test_evaluation_is_placed_at_training_time_of_checkpoint(tmp_path: Path) -> None:
     clock = Clock()
     with MetricsWriter(tmp_path, clock) as writer:
         for steps, now_s in ((0, 0.0), (100, 60.0), (300, 120.0)):

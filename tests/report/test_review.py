@@ -53,8 +53,8 @@ def record(folder: Path, *episodes: list[Record], epoch: int = 1) -> Path:
     return folder
 
 
-def human(items: list[Record], *indices: int) -> list[Record]:
-    """The same records, with a human at some steps."""
+def with_human_steps(items: list[Record], *indices: int) -> list[Record]:
+    """Set the action source of the given steps to human."""
     for index in indices:
         step = items[index]
         assert isinstance(step, Step)
@@ -67,7 +67,7 @@ def console() -> Console:
     return Console(file=io.StringIO(), highlight=False, width=80)
 
 
-def written(to: Console) -> list[str]:
+def output_of(to: Console) -> list[str]:
     assert isinstance(to.file, io.StringIO)
     return to.file.getvalue().splitlines()
 
@@ -77,15 +77,15 @@ def summary(folder: Path, number: int = 0) -> str:
     shown = replayed(pick(recordings(folder), number))
     assert shown is not None
     print_summary(to, shown)
-    return "\n".join(written(to))
+    return "\n".join(output_of(to))
 
 
-def test_the_table_has_a_line_for_each_episode(tmp_path: Path) -> None:
-    first = human(records(0), 2, 3, 5)
+def test_episode_table_has_one_line_per_episode(tmp_path: Path) -> None:
+    first = with_human_steps(records(0), 2, 3, 5)
     folder = record(tmp_path / "expert", first, records(1, expert=False), records(2)[:4])
     to = console()
     print_table(to, recordings(folder))
-    head, *lines = (line.split(maxsplit=8) for line in written(to))
+    head, *lines = (line.split(maxsplit=8) for line in output_of(to))
     assert head == [
         *("actor", "episode", "steps", "time", "return", "human", "success", "ended", "by")
     ]
@@ -97,7 +97,7 @@ def test_the_table_has_a_line_for_each_episode(tmp_path: Path) -> None:
     ]
 
 
-def test_episodes_are_counted_over_all_starts_of_an_actor(tmp_path: Path) -> None:
+def test_episodes_are_numbered_across_actor_starts(tmp_path: Path) -> None:
     record(tmp_path, records(0), records(1))
     record(tmp_path, records(0, epoch=2), epoch=2)
     assert [(item.number, item.path.name) for item in recordings(tmp_path)] == [
@@ -107,7 +107,7 @@ def test_episodes_are_counted_over_all_starts_of_an_actor(tmp_path: Path) -> Non
     ]
 
 
-def test_an_open_file_shows_what_it_holds_so_far(tmp_path: Path) -> None:
+def test_episode_table_shows_open_file(tmp_path: Path) -> None:
     items = records()
     log = EpisodeLog(tmp_path, SPEC, "run", "actor", 1)
     for item in items[:3]:
@@ -116,14 +116,14 @@ def test_an_open_file_shows_what_it_holds_so_far(tmp_path: Path) -> None:
     to = console()
     print_table(to, recordings(tmp_path))
     log.close()
-    first, second = written(to)[1:]
+    first, second = output_of(to)[1:]
     assert first.split()[2] == "3"
     assert second.endswith("no step was recorded yet")
     assert replayed(recordings(tmp_path)[1]) is None
 
 
-def test_a_summary_says_who_acted_and_what_for(tmp_path: Path) -> None:
-    items = human(records(0), 1, 4, 5)
+def test_summary_shows_action_sources_and_reward(tmp_path: Path) -> None:
+    items = with_human_steps(records(0), 1, 4, 5)
     steps = len(items) - 1
     text = summary(record(tmp_path / "demos", items))
     for part in (
@@ -139,13 +139,13 @@ def test_a_summary_says_who_acted_and_what_for(tmp_path: Path) -> None:
         assert part in text, part
 
 
-def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: Path) -> None:
+def test_summary_shows_labels_with_their_authors(tmp_path: Path) -> None:
     folder = record(tmp_path / "demos", records(0), records(1))
     append_labels(folder, [(StepKey(1, 0, 4), 1)], "the operator", 0.0)
     append_labels(folder, [(StepKey(1, 0, 4), 0), (StepKey(1, 1, 2), 1)], "person", 60.0)
     lines = summary(folder).splitlines()
-    said = [line.split() for line in lines if line.strip().startswith("label")]
-    assert [words[:6] for words in said] == [
+    labels = [line.split() for line in lines if line.strip().startswith("label")]
+    assert [words[:6] for words in labels] == [
         ["label", "step", "4:", "1", "by", "the"],
         ["label", "step", "4:", "0", "by", "person,"],
     ]
@@ -153,7 +153,7 @@ def test_a_summary_says_who_said_what_of_it_and_what_they_said_before(tmp_path: 
     assert f"... 22 labels in total, in {LABELS_FILE}" in summary(folder)
 
 
-def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:
+def test_summary_shows_mean_clipping_of_actions(tmp_path: Path) -> None:
     robot = FakeRobot()
     into_a_corner = np.ones(2, np.float32)
     items = episode(robot, TASK, lambda seen: into_a_corner, 0, EpisodeKey("run", "actor", 1, 0))
@@ -164,24 +164,24 @@ def test_a_summary_says_what_limits_took_off(tmp_path: Path) -> None:
     assert [float(rows[axis].split()[-1]) for axis in "xy"] == pytest.approx(cut, abs=0.005)
 
 
-def test_a_long_episode_fits_a_narrow_terminal(tmp_path: Path) -> None:
+def test_summary_of_long_episode_fits_narrow_terminal(tmp_path: Path) -> None:
     task = FakeTask(FakeTaskConfig(time_limit_s=30.0))
-    items = human(records(expert=False, task=task), 153)
-    assert len(items) == 301  # and the end
+    items = with_human_steps(records(expert=False, task=task), 153)
+    assert len(items) == 301  # 300 steps and the end
     text = summary(record(tmp_path, items))
-    assert "█" in text.splitlines()[4], "one step of a human must not vanish"
+    assert "█" in text.splitlines()[4], "a single human step must stay visible"
     assert max(map(len, text.splitlines()[3:])) <= 80
 
 
-def test_a_replay_tells_each_step(tmp_path: Path) -> None:
-    items = human(records(0), 2)[:4]
+def test_follow_prints_each_step(tmp_path: Path) -> None:
+    items = with_human_steps(records(0), 2)[:4]
     shown = replayed(recordings(record(tmp_path, items))[0])
     assert shown is not None
     to = console()
     waited: list[float] = []
     follow(to, shown, VirtualClock(waited.append, 10.0))
     assert len(waited) == 4
-    assert [line.split()[:2] for line in written(to)] == [
+    assert [line.split()[:2] for line in output_of(to)] == [
         ["0", "policy"],
         ["1", "policy"],
         ["2", "human"],
@@ -196,7 +196,7 @@ FOUND = [
 ]
 
 
-def test_an_episode_is_picked_by_number_and_actor() -> None:
+def test_pick_selects_episode_by_number_and_actor() -> None:
     assert pick(FOUND, 1) == FOUND[1]
     assert pick(of_actor(FOUND, "right"), 0) == FOUND[2]
     assert of_actor(FOUND, None) == FOUND
@@ -208,7 +208,7 @@ def test_an_episode_is_picked_by_number_and_actor() -> None:
         of_actor(FOUND, "middle")
 
 
-def test_a_damaged_file_is_refused_with_its_name_and_byte(tmp_path: Path) -> None:
+def test_damaged_episode_file_is_refused_with_name_and_byte(tmp_path: Path) -> None:
     record(tmp_path, records(0))
     path = tmp_path / "1-000000.mcap"
     data = bytearray(path.read_bytes())
@@ -218,7 +218,7 @@ def test_a_damaged_file_is_refused_with_its_name_and_byte(tmp_path: Path) -> Non
         print_table(console(), recordings(tmp_path))
 
 
-def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
+def test_recordings_refuses_foreign_folder(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_text("")
     with pytest.raises(BadInput, match=r"found no config.yaml"):
         recordings(tmp_path)

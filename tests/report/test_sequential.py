@@ -45,7 +45,7 @@ def pair(first: list[float], second: list[float], plan: Plan) -> Findings:
     return sequential_test(SUCCESS, both, plan)
 
 
-def test_one_look_is_the_exact_permutation_test() -> None:
+def test_single_look_equals_exact_permutation_test() -> None:
     rng = np.random.default_rng(3)
     outcomes = []
     for shift in np.linspace(0.0, 1.2, 25):
@@ -61,8 +61,8 @@ def test_one_look_is_the_exact_permutation_test() -> None:
     assert 0 < sum(outcomes) < 25
 
 
-def test_two_looks_are_those_of_all_exchanges() -> None:
-    """The boundaries, computed again from every pair of exchanges of two blocks of three."""
+def test_two_looks_match_enumeration_of_all_permutations() -> None:
+    """Recompute the boundaries from every pair of permutations of two blocks of three."""
     rng = np.random.default_rng(5)
     a, b = rng.normal(size=6), rng.normal(size=6) + 1.0
     found = pair(list(a), list(b), Plan(3, 2))
@@ -74,13 +74,13 @@ def test_two_looks_are_those_of_all_exchanges() -> None:
         )
     paths = [(abs(x), abs(x + y)) for x in sums[0] for y in sums[1]]
     first, second = found.looks[0].boundary, found.looks[1].boundary
-    assert first >= max(x for x, _ in paths)  # 2 of 20 exchanges are as far: more than 2.5 %
+    assert first >= max(x for x, _ in paths)  # 2 of 20 permutations are as extreme: over 2.5 %
     beyond = [x > first or y > second for x, y in paths]
     assert LEVEL - 2 / len(paths) - 1e-9 <= np.mean(beyond) <= LEVEL
     assert found.looks[1].differences[0] == pytest.approx(b.sum() - a.sum())
 
 
-def test_equal_configurations_are_rarely_found_to_differ() -> None:
+def test_equal_configurations_are_rarely_found_different() -> None:
     rng = np.random.default_rng(0)
     found = [
         pair(list(rng.normal(size=12)), list(rng.normal(size=12)), Plan(4, 3)).decided != (None,)
@@ -89,7 +89,7 @@ def test_equal_configurations_are_rarely_found_to_differ() -> None:
     assert 0.01 < np.mean(found) < LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / 300)
 
 
-def test_a_clear_difference_ends_the_test_early() -> None:
+def test_clear_difference_ends_test_early() -> None:
     low, high = [0.1, 0.12, 0.2, 0.15, 0.11] * 2, [0.9, 0.8, 0.95, 0.85, 0.99] * 2
     found = pair(low, high, Plan(5, 4))
     assert found.decided == (1,)
@@ -98,7 +98,7 @@ def test_a_clear_difference_ends_the_test_early() -> None:
     assert found.looks[0].differences[0] == pytest.approx(4.49 - 0.68)
 
 
-def test_without_a_difference_it_goes_on_to_the_last_block() -> None:
+def test_sequential_test_without_difference_runs_all_blocks() -> None:
     alike = [0.4, 0.6, 0.5, 0.55, 0.45] * 2
     found = pair(alike, alike, Plan(5, 2))
     assert (found.decided, len(found.looks), found.is_over) == ((None,), 2, True)
@@ -106,8 +106,8 @@ def test_without_a_difference_it_goes_on_to_the_last_block() -> None:
     assert pair(alike[:4], alike, Plan(5, 2)).looks == ()
 
 
-def test_differences_of_all_tasks_count_together() -> None:
-    """Three seeds alone never decide; those of two tasks do, on scales of their own."""
+def test_differences_of_all_tasks_are_combined() -> None:
+    """Three seeds of one task cannot decide; two tasks on different scales together can."""
     fast = configuration("fast", reach=[1.0, 1.1, 0.9], drawer=[100.0, 110, 90])
     slow = configuration("slow", reach=[3.0, 3.3, 2.7], drawer=[300.0, 330, 270])
     found = sequential_test(TIME, [fast, slow], Plan(3, 1))
@@ -117,7 +117,7 @@ def test_differences_of_all_tasks_count_together() -> None:
     assert sequential_test(TIME, one, Plan(3, 1)).decided == (None,)
 
 
-def test_each_configuration_is_tested_against_the_first() -> None:
+def test_each_configuration_is_tested_against_first() -> None:
     base = [0.1, 0.12, 0.2, 0.15, 0.11]
     all_of = [
         configuration("base", reach=base),
@@ -129,14 +129,14 @@ def test_each_configuration_is_tested_against_the_first() -> None:
     assert not found.is_over
 
 
-def test_a_run_without_a_value_counts_as_the_worst() -> None:
-    one = configuration("a", reach=[0.0] * 5)  # no cycle time at all
+def test_run_without_value_counts_as_worst() -> None:
+    one = configuration("a", reach=[0.0] * 5)  # no cycle time
     found = sequential_test(METRICS["cycle_s"], [one, one], Plan(5, 1))
     assert found.decided == (None,)
     assert found.looks[0].differences == (0.0,)
 
 
 @pytest.mark.parametrize("plan", [Plan(1, 2), Plan(9, 2), Plan(5, 0)])
-def test_plans_that_cannot_be_carried_out_are_refused(plan: Plan) -> None:
+def test_infeasible_sequential_plan_is_refused(plan: Plan) -> None:
     with pytest.raises(BadInput, match="--block"):
         pair([0.0] * 5, [1.0] * 5, plan)

@@ -24,7 +24,7 @@ def make_run(root: Path) -> RunFolder:
     return RunFolder.create(root, config, datetime.now())
 
 
-def practise(part: RunFolder, episodes: int, requests: int, won: int | None) -> None:
+def write_metrics(part: RunFolder, episodes: int, requests: int, won: int | None) -> None:
     with MetricsWriter(part.path) as writer:
         for episode in range(episodes):
             assisted = episode < 5
@@ -46,43 +46,43 @@ def read(path: Path) -> str:
     return reader.text
 
 
-def test_all_stages_are_on_one_page(tmp_path: Path) -> None:
+def test_stages_report_covers_all_stages(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     parts = run.parts()
-    practise(parts["there"], 120, 1, 49)
-    practise(parts["back"], 80, 0, 48)
+    write_metrics(parts["there"], 120, 1, 49)
+    write_metrics(parts["back"], 80, 0, 48)
     helped = write_stages_report(run)
     assert (helped.episodes, helped.requests, helped.takeovers) == (200, 1, 10)
     text = read(run.report)
-    for said in (
+    for expected in (
         "97 of 100 unassisted trials of all stages succeeded",
         "requests for a person: 1 in 200 episodes (0.5 per 100), takeovers: 10",
         *("there", "back", "49/50", "48/50", "0.833"),
     ):
-        assert said in text
+        assert expected in text
     for name in parts:
         assert f'href="stages/{name}/report.html"' in run.report.read_text()
 
 
-def test_a_run_that_has_not_come_far_is_said_so(tmp_path: Path) -> None:
+def test_stages_report_names_missing_final_evaluation(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    practise(run.parts()["there"], 3, 0, 50)
+    write_metrics(run.parts()["there"], 3, 0, 50)
     write_stages_report(run)
     text = read(run.report)
     assert "Not every stage has a final evaluation." in text
     assert "nan" not in text.lower()
 
 
-def test_a_stage_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_stages_report_refuses_stage_that_is_no_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.path / "stages/back/config.yaml").unlink()
     with pytest.raises(BadInput, match="stages/back: expected the folder of a run"):
         write_stages_report(run)
 
 
-def test_the_report_of_a_stage_is_named_after_its_task(tmp_path: Path) -> None:
+def test_report_of_stage_names_task_and_stage(tmp_path: Path) -> None:
     part = make_run(tmp_path).parts()["back"]
-    practise(part, 20, 3, None)
+    write_metrics(part, 20, 3, None)
     text = read(write_report(part.path))
     assert "reach · back" in text
     assert "15 per 100 episodes" in text
