@@ -55,7 +55,7 @@ class TestSimArm(SimulatedRobotSuite):
         return make_arm()
 
 
-def test_a_reset_starts_where_the_scene_says() -> None:
+def test_reset_places_arm_and_bodies_at_scene_placement() -> None:
     arm = make_arm()
     for seed in range(10):
         placement = place(np.random.default_rng(seed))
@@ -68,7 +68,7 @@ def test_a_reset_starts_where_the_scene_says() -> None:
         assert not state["wrench"].any()
 
 
-def test_the_tool_follows_its_target() -> None:
+def test_tool_reaches_its_target_pose() -> None:
     arm = make_arm()
     arm.reset(0)
     drive(arm, act(0.5, 0.5, -0.5, 0.3, 0.0), 4)
@@ -77,7 +77,7 @@ def test_the_tool_follows_its_target() -> None:
     assert state["tcp_pose"] == pytest.approx(state["target_pose"], abs=1e-3)
 
 
-def test_what_is_executed_is_what_the_target_moved() -> None:
+def test_executed_action_equals_target_displacement() -> None:
     arm = make_arm()
     before = arm.reset(0).state["target_pose"]
     executed = arm.act(act(0.4, -0.4, 0.2, 0.0, 0.7))
@@ -90,7 +90,7 @@ def test_what_is_executed_is_what_the_target_moved() -> None:
     assert 0.3 < executed[0] < 0.8
 
 
-def test_speed_and_box_hold_over_random_actions() -> None:
+def test_random_actions_respect_speed_limit_and_workspace() -> None:
     arm = make_arm()
     choose = RandomPolicy(arm.action_spec, seed=0)
     low, high = np.array([0.3, -0.25, 0.015]), np.array([0.65, 0.25, 0.4])
@@ -108,7 +108,7 @@ def test_speed_and_box_hold_over_random_actions() -> None:
             assert np.linalg.norm(reading.state["tcp_twist"][:3]) < 0.25 * 1.2
 
 
-def test_the_elbow_does_not_drift() -> None:
+def test_elbow_does_not_drift() -> None:
     arm = make_arm(axes=("x", "y", "z"), gripper=False)
     choose = RandomPolicy(arm.action_spec, seed=0)
     start = reading = arm.reset(0)
@@ -127,28 +127,30 @@ def test_the_elbow_does_not_drift() -> None:
     assert reading.state["q"] == pytest.approx(start.state["q"], abs=5e-3)
 
 
-def test_the_gripper_closes_and_opens_without_blocking() -> None:
+def test_gripper_closes_and_opens_without_blocking() -> None:
     arm = make_arm()
     arm.reset(0)
     assert arm.act(act(0, 0, 0, 0, -1))[4] == -1.0
     arm.advance(0.1)
-    assert arm.act(act(0, 0, 0, 0, 1))[4] == 0.5, "too soon: kept, and said so"
+    assert arm.act(act(0, 0, 0, 0, 1))[4] == 0.5, (
+        "a reversal that is too soon is ignored, and the executed action shows it"
+    )
     drive(arm, act(0, 0, 0, 0, 0), 6)
     assert arm.observe().state["gripper"][0] < 0.05
     drive(arm, act(0, 0, 0, 0, 1), 6)
     assert arm.observe().state["gripper"][0] > 0.95
 
 
-def test_pressing_on_the_table_is_felt_and_clipped() -> None:
+def test_pressing_on_table_gives_bounded_contact_force() -> None:
     arm = make_arm(box_low_m=(0.3, -0.25, -0.05))
     arm.reset(0)
     drive(arm, act(0, 0, -1, 0, 0), 40)
     force = arm.observe().state["wrench"][:3]
-    assert 10.0 < force[2] < 22.0, "the table pushes up, at most with the clip of the spring"
+    assert 10.0 < force[2] < 22.0, "the table's force is bounded by the spring limit"
     assert np.abs(force[:2]).max() < 3.0
 
 
-def test_the_wrench_is_the_mean_over_the_last_advance() -> None:
+def test_wrench_is_the_mean_over_the_last_advance() -> None:
     coarse, fine = make_arm(box_low_m=(0.3, -0.25, -0.05)), make_arm(box_low_m=(0.3, -0.25, -0.05))
     for arm in (coarse, fine):
         arm.reset(0)
@@ -163,12 +165,12 @@ def test_the_wrench_is_the_mean_over_the_last_advance() -> None:
             fine.advance(0.01)
             wrenches.append(fine.observe().state["wrench"])
         ranges.append(np.ptp(wrenches, axis=0).max())
-        # The posture's torque is computed more often in the one than in the other.
+        # The posture torque is updated more often in the fine simulation.
         assert coarse.observe().state["wrench"] == pytest.approx(np.mean(wrenches, 0), abs=0.3)
     assert max(ranges) > 5.0, "on touching the table the force must have changed a lot"
 
 
-def test_a_stop_keeps_its_first_reason_and_holds() -> None:
+def test_stop_keeps_first_reason_and_holds_arm() -> None:
     arm = make_arm()
     arm.reset(0)
     drive(arm, act(1, 0, 0, 0, 0), 5)
@@ -197,14 +199,14 @@ def test_recovering_while_braking_keeps_the_limits() -> None:
     assert arm.observe().state["tcp_twist"][0] == pytest.approx(0.06, abs=0.03)
 
 
-def test_the_wrong_time_is_refused() -> None:
+def test_invalid_advance_time_is_refused() -> None:
     arm = make_arm()
     for dt_s in (0.0, -0.1, 0.015, math.nan):
         with pytest.raises(BadInput, match="dt_s"):
             arm.advance(dt_s)
 
 
-def test_an_unreachable_start_is_refused() -> None:
+def test_unreachable_start_is_refused() -> None:
     def far(rng: np.random.Generator) -> Placement:
         return Placement(tcp=np.array((2.0, 0.0, 0.2, *DOWN)))
 
@@ -213,7 +215,7 @@ def test_an_unreachable_start_is_refused() -> None:
         SimArm(Scene(bodies="", place=far), TaskConfig(motion=motion))
 
 
-def test_an_unstable_simulation_is_never_read() -> None:
+def test_unstable_simulation_raises_on_observe() -> None:
     arm = make_arm()
     arm.data.qvel[0] = np.nan
     arm.advance(0.1)
@@ -223,7 +225,7 @@ def test_an_unstable_simulation_is_never_read() -> None:
     assert np.isfinite(arm.observe().state["q"]).all()
 
 
-def test_the_truth_knows_what_is_grasped() -> None:
+def test_truth_reports_grasped_bodies() -> None:
     def under(rng: np.random.Generator) -> Placement:
         box = np.array((0.5, 0.0, 0.02, 0.0, 0.0, 0.0, 1.0))
         return Placement(tcp=np.array((0.5, 0.0, 0.02, *DOWN)), bodies={"box": box})
@@ -238,7 +240,7 @@ def test_the_truth_knows_what_is_grasped() -> None:
     assert arm.truth()["box_grasped"][0] == 1.0
 
 
-def test_joints_move_home_smoothly_and_actions_wait() -> None:
+def test_joint_homing_is_smooth_and_ignores_actions() -> None:
     arm = make_arm()
     arm.reset(0)
     for _ in range(10):
@@ -259,7 +261,7 @@ def test_joints_move_home_smoothly_and_actions_wait() -> None:
     assert arm.truth()["tcp_pose"][:3] == pytest.approx([0.3069, 0.0, 0.4869], abs=0.01)
 
 
-def test_a_stop_ends_a_move_of_joints() -> None:
+def test_stop_ends_joint_homing() -> None:
     arm = make_arm()
     arm.reset(0)
     arm.home()
@@ -271,4 +273,4 @@ def test_a_stop_ends_a_move_of_joints() -> None:
     assert np.abs(arm.truth()["tcp_pose"] - before).max() < 1e-3
     arm.home()
     arm.advance(0.3)
-    assert np.abs(arm.truth()["tcp_pose"] - before).max() < 1e-3, "while stopped it stays"
+    assert np.abs(arm.truth()["tcp_pose"] - before).max() < 1e-3, "a stopped arm does not home"

@@ -1,4 +1,4 @@
-"""Two arms in one model: each moves as an arm alone would, and they meet in one world."""
+"""Two arms in one model: each moves like a single arm, and they collide in a shared world."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOOL = np.array((0.45, 0.05, 0.20))
 
 
 def place(rng: np.random.Generator) -> Placement:
-    """The right arm is where the left one is, seen from its own base."""
+    """Place the right arm like the left one, relative to its own base."""
     tool = np.add(TOOL, (*rng.uniform(-0.02, 0.02, 2), 0.0))
     other = (APART_M - tool[0], -tool[1], tool[2])
     return Placement(
@@ -85,7 +85,7 @@ class TestSimPairInRandomWorlds(SimulatedRobotSuite):
         return make(randomize="full")
 
 
-def test_arms_have_prefixes_and_the_world_has_none() -> None:
+def test_arm_entries_have_prefixes_and_body_entries_have_none() -> None:
     pair = make()
     names = list(pair.observation_spec.state)
     arm = list(SimArm(Scene(bodies=BOX, place=place), TaskConfig(motion=motion())).observe().state)
@@ -96,8 +96,8 @@ def test_arms_have_prefixes_and_the_world_has_none() -> None:
     assert spec.action_names[-1] == "right_gripper"
 
 
-def test_each_moves_as_an_arm_alone_and_both_are_alike() -> None:
-    """The right one does from its own base what the left one does."""
+def test_each_arm_of_a_pair_moves_like_a_single_arm() -> None:
+    """Compare with a single arm; the right arm mirrors the left one from its own base."""
     pair = make()
     alone = SimArm(Scene(bodies=BOX, place=place, tracked=("box",)), TaskConfig(motion=motion()))
     choose = RandomPolicy(alone.action_spec, 0)
@@ -117,10 +117,10 @@ def test_each_moves_as_an_arm_alone_and_both_are_alike() -> None:
     assert both["right_q"] == pytest.approx(one["q"], abs=1e-4)
     x, y, z = both["right_tcp_pose"][:3]
     assert (APART_M - x, -y, z) == pytest.approx(one["tcp_pose"][:3], abs=1e-4)
-    assert one["tcp_pose"][:3] != pytest.approx(TOOL, abs=0.03), "it did move"
+    assert one["tcp_pose"][:3] != pytest.approx(TOOL, abs=0.03), "the arm moved"
 
 
-def test_one_that_is_driven_leaves_the_other_where_it_is() -> None:
+def test_driving_one_arm_leaves_the_other_in_place() -> None:
     pair = make()
     before = pair.reset(0).state
     drive(pair, act((0,) * 5, (0.3, 0.5, -0.5, 0.5, -1)), 8)
@@ -131,7 +131,7 @@ def test_one_that_is_driven_leaves_the_other_where_it_is() -> None:
     assert after["right_gripper"][0] < 0.1
 
 
-def test_each_has_its_own_box() -> None:
+def test_each_arm_has_its_own_workspace() -> None:
     pair = make(right=motion(low_x_m=0.6))
     pair.reset(0)
     drive(pair, act((1, 0, 0, 0, 0), (-1, 0, 0, 0, 0)), 40)
@@ -139,7 +139,7 @@ def test_each_has_its_own_box() -> None:
     assert state["right_target_pose"][0] == pytest.approx(0.6, abs=1e-6)
 
 
-def test_hands_do_not_go_through_each_other() -> None:
+def test_grippers_collide_and_both_wrenches_show_contact() -> None:
     pair = make()
     pair.reset(0)
     hands = [arm.hand for arm in pair.arms]
@@ -151,12 +151,12 @@ def test_hands_do_not_go_through_each_other() -> None:
     assert touched
     state = pair.observe().state
     apart_m = state["right_tcp_pose"][0] - state["left_tcp_pose"][0]
-    assert apart_m > 0.05, "two hands are 5.6 cm thick"
+    assert apart_m > 0.05, "two grippers are 5.6 cm thick"
     pushed = state["left_wrench"][0], state["right_wrench"][0]
-    assert pushed[0] < -5.0 < 5.0 < pushed[1], "each feels the other"
+    assert pushed[0] < -5.0 < 5.0 < pushed[1], "both wrenches show the contact"
 
 
-def test_both_hold_when_one_was_stopped() -> None:
+def test_stop_holds_both_arms() -> None:
     pair = make()
     pair.reset(0)
     pair.stop("trouble on the right")
@@ -165,11 +165,11 @@ def test_both_hold_when_one_was_stopped() -> None:
     assert pair.stop_reason == "trouble on the right"
     assert pair.arms[0].stop_reason == "trouble on the right"
     pair.reset(0)
-    assert pair.act(np.ones(10, np.float32)).any(), "a reset forgets it"
+    assert pair.act(np.ones(10, np.float32)).any(), "a reset clears the stop"
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_stop_of_either_arm_is_reported(number: int) -> None:
+def test_stop_of_either_arm_is_reported(number: int) -> None:
     robot = make()
     assert robot.stop_reason is None
     robot.arms[number].stop("its joints run")
@@ -178,8 +178,8 @@ def test_the_stop_of_either_arm_is_reported(number: int) -> None:
     assert robot.stop_reason is None
 
 
-def test_each_is_wrong_in_its_own_way() -> None:
-    """Of a random world: other noise, other starts, other gains."""
+def test_randomization_differs_between_the_two_arms() -> None:
+    """Check that noise, start offsets and gains of the two arms are drawn separately."""
     pair = make(randomize="full")
     drawn = place(np.random.default_rng(3))
     state = pair.reset(3).state
@@ -194,10 +194,12 @@ def test_each_is_wrong_in_its_own_way() -> None:
     first = [int(pair.model.actuator(f"{side}spring0").id) for side in (LEFT, RIGHT)]
     stiffness = [-pair.model.actuator_biasprm[spring, 1] for spring in first]
     assert stiffness[0] != stiffness[1]
-    assert gains[0].parameters() == gains[1].parameters(), "neither knows"
+    assert gains[0].parameters() == gains[1].parameters(), (
+        "neither controller reports the drawn gains"
+    )
 
 
-def test_another_one_can_show_it() -> None:
+def test_another_simulated_pair_can_show_placement() -> None:
     pair, other = make(), make()
     pair.reset(4)
     drive(pair, act((0.5, 0, -1, 0, -1), (0, 1, 0, 0.5, 0)), 5)
@@ -205,12 +207,12 @@ def test_another_one_can_show_it() -> None:
     assert other.data.xpos == pytest.approx(pair.data.xpos, abs=2e-3)
 
 
-def test_a_scene_of_a_single_arm_is_refused() -> None:
+def test_single_arm_scene_is_refused() -> None:
     with pytest.raises(BadInput, match="bases of left_ and right_"):
         make(bases={"": (0.0, 0.0, 0.0, 0.0)})
 
 
-def test_a_start_of_one_arm_alone_is_refused() -> None:
+def test_start_without_right_tool_pose_is_refused() -> None:
     def half(rng: np.random.Generator) -> Placement:
         drawn = place(rng)
         return Placement(tcp=drawn.tcp, bodies=drawn.bodies)

@@ -47,7 +47,7 @@ class TestSimCar(SimulatedRobotSuite):
         return make_car()
 
 
-def test_it_reaches_the_speed_that_it_is_told() -> None:
+def test_car_reaches_requested_speed() -> None:
     car = make_car()
     start = car.reset(0).state["car_pose"]
     state = drive(car, 0.5, 0.0, 15)
@@ -58,7 +58,7 @@ def test_it_reaches_the_speed_that_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_it_turns_where_it_is_steered(sign: float) -> None:
+def test_car_turns_in_steering_direction(sign: float) -> None:
     car = make_car()
     car.reset(0)
     state = drive(car, 0.2, sign, 10)
@@ -67,17 +67,17 @@ def test_it_turns_where_it_is_steered(sign: float) -> None:
     assert state["steering"][0] == pytest.approx(sign * 0.5, abs=0.05)
 
 
-def test_the_bumper_tells_of_a_wall_and_of_nothing_else() -> None:
+def test_bumper_reports_walls_only() -> None:
     car = make_car(WALL)
     assert car.reset(0).state["bumper"][0] == 0.0
-    for sign in (1.0, -1.0):  # wheels that turn touch nothing
+    for sign in (1.0, -1.0):  # turning wheels do not trigger the bumper
         assert drive(car, 0.05, sign, 5)["bumper"][0] == 0.0
     assert drive(car, 0.5, 0.0, 20)["bumper"][0] == 1.0
     drive(car, -1.0, 0.0, 5)
     assert car.observe().state["bumper"][0] == 0.0
 
 
-def test_it_stays_on_its_wheels_at_full_speed_and_lock() -> None:
+def test_car_stays_upright_at_full_speed_and_steering() -> None:
     car = make_car()
     for steering in (1.0, -1.0):
         car.reset(0)
@@ -86,7 +86,7 @@ def test_it_stays_on_its_wheels_at_full_speed_and_lock() -> None:
         assert 1.0 - 2.0 * (x * x + y * y) > 0.95
 
 
-def test_its_driver_sees_the_wall_come_nearer() -> None:
+def test_driver_camera_shows_approaching_wall() -> None:
     views = {"driver": View(camera="driver", width=32, height=32)}
     car = make_car(WALL, views)
     far = car.reset(0).images["driver"]
@@ -96,7 +96,7 @@ def test_its_driver_sees_the_wall_come_nearer() -> None:
     assert np.abs(far.astype(int) - near).max() > 30
 
 
-def test_another_car_shows_where_it_is() -> None:
+def test_another_simulated_car_can_show_placement() -> None:
     car, other = make_car(), make_car()
     state = drive(car, 0.5, 0.5, 10)
     other.show(car.placement())
@@ -124,7 +124,7 @@ def readings(car: SimCar, seed: int) -> list[Observation]:
 
 
 @pytest.mark.parametrize("level", ["light", "full"])
-def test_each_episode_has_a_world_of_its_own_and_the_same_seed_the_same_one(level: str) -> None:
+def test_random_world_depends_only_on_the_seed(level: str) -> None:
     car = varied(level)
     first, other, again = readings(car, 3), readings(car, 4), readings(car, 3)
     for one, same in zip(first, again, strict=True):
@@ -134,7 +134,7 @@ def test_each_episode_has_a_world_of_its_own_and_the_same_seed_the_same_one(leve
     assert np.abs(looks[0] - looks[1]).mean() > 1.0
 
 
-def test_a_car_of_a_random_world_is_slower_to_obey_heavier_or_lighter_and_sees_late() -> None:
+def test_random_world_varies_car_mass_and_delays_actions_and_images() -> None:
     plain, car = varied("none"), varied("full")
     masses, ages, moved = set(), [], []
     for seed in range(8):
@@ -146,7 +146,7 @@ def test_a_car_of_a_random_world_is_slower_to_obey_heavier_or_lighter_and_sees_l
         ages.append(reading.stamps["robot"] - reading.stamps["driver"])
         moved.append(float(car.truth()["car_twist"][0]))
         error = reading.state["car_pose"][:3] - car.truth()["car_pose"][:3]
-        assert 0.0 < np.abs(error).max() < 0.02, "it knows where it was, about"
+        assert 0.0 < np.abs(error).max() < 0.02, "the observed pose has a small error"
     assert len(masses) > 4
     assert max(ages) >= 0.03 - 1e-6
     plain.reset(0)
@@ -156,7 +156,7 @@ def test_a_car_of_a_random_world_is_slower_to_obey_heavier_or_lighter_and_sees_l
     assert float(plain.model.body("car").mass[0]) == pytest.approx(2.4)
 
 
-def test_a_stop_is_obeyed_at_once_in_any_world() -> None:
+def test_stop_takes_effect_at_once_in_random_world() -> None:
     car = varied("full")
     car.reset(0)
     car.act(np.array((1.0, 0.0), np.float32))

@@ -20,7 +20,7 @@ WOOD = (
     '<asset><texture name="grain" type="2d" builtin="checker" width="8" height="8"'
     ' rgb1="1 0 0" rgb2="0 0 1"/><material name="wood" texture="grain"/></asset>'
 )
-# Each combination of a material, a colour of its own and a group that MuJoCo tells apart.
+# Each combination of material, own colour and group that MuJoCo distinguishes.
 PAINTS = """
 <mujoco>
 <asset>
@@ -48,7 +48,7 @@ PAINTS = """
 
 
 def arm_with(slab: str, extra: str, **settings: Any) -> SimArm:
-    """A picking arm beside a slab of that look."""
+    """Return a picking arm beside a slab with the given appearance."""
     task = PickCube()
     body = f'<geom name="slab" type="box" pos="0.5 0.2 0.1" size="0.1 0.02 0.1" {slab}/>'
     scene = task.scene
@@ -66,7 +66,7 @@ def ready(text: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("shadows", [False, True])
-def test_a_material_colours_a_geom_as_its_own_colour_does(shadows: bool) -> None:
+def test_material_colors_geom_like_its_own_color(shadows: bool) -> None:
     looks = [('rgba="1 0 0 1"', RED), ('material="red"', RED), ("", RED)]
     own, material, grey = (
         ray.RayRenderer(arm.model, arm.data, shadows=shadows).frame("front", 64, 64).astype(int)
@@ -78,7 +78,7 @@ def test_a_material_colours_a_geom_as_its_own_colour_does(shadows: bool) -> None
     assert (grey != material).any(axis=2).sum() > 50
 
 
-def test_colours_are_those_that_mujoco_draws() -> None:
+def test_geom_colors_match_mujoco_rendering() -> None:
     model, data = ready(PAINTS)
     scene = mujoco.MjvScene(model, 100)
     everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -97,18 +97,18 @@ def test_colours_are_those_that_mujoco_draws() -> None:
 
 
 @pytest.mark.parametrize("shadows", [False, True])
-def test_what_mujoco_does_not_draw_is_not_seen_and_no_table_is_needed(shadows: bool) -> None:
+def test_geoms_hidden_in_mujoco_are_invisible_to_ray_renderer(shadows: bool) -> None:
     model, data = ready(PAINTS)
     picture = ray.RayRenderer(model, data, shadows=shadows).frame("above", 120, 120)
     background = picture[0, 0]
     seen = (picture != background).any(axis=2)
-    slope = 2 * np.tan(np.radians(30)) * 3 / 120  # metres a pixel, at the height of the middles
+    slope = 2 * np.tan(np.radians(30)) * 3 / 120  # metres per pixel at the height of the centres
     for geom, alpha in enumerate(colors_of(model)[:, 3].tolist()):
         x, y = data.geom_xpos[geom, :2]
         assert seen[int(60 - y / slope), int(60 + x / slope)] == (alpha > 0), geom
 
 
-def test_a_material_may_change_its_colour() -> None:
+def test_changed_material_color_shows_in_images() -> None:
     arm = arm_with('material="red"', RED)
     renderer = ray.RayRenderer(arm.model, arm.data, shadows=False)
     red = renderer.frame("front", 64, 64)
@@ -126,17 +126,17 @@ def test_a_material_may_change_its_colour() -> None:
         ('rgba="1 0 0 0.5"', "", r"its transparency \(alpha 0.5\)"),
     ],
 )
-def test_what_rays_cannot_draw_is_refused_for_the_cameras_of_a_policy(
+def test_materials_unsupported_by_rays_are_refused_for_policy_cameras(
     slab: str, extra: str, what: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"'slab' with {what}.*renderer gl") as raised:
         arm_with(slab, extra, observe="pixels")
     assert "\n" not in str(raised.value)
-    arm_with(slab, extra)  # nobody learns from pictures
-    arm_with(f'{slab} group="3"', extra, observe="pixels")  # nor does gl draw it
+    arm_with(slab, extra)  # no policy learns from these images
+    arm_with(f'{slab} group="3"', extra, observe="pixels")  # gl does not draw this group either
 
 
-def test_textures_are_drawn_with_opengl_by_cameras_and_in_films(
+def test_textures_are_drawn_with_opengl_in_cameras_and_videos(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arm = arm_with('material="wood"', WOOD)
@@ -154,8 +154,8 @@ def test_textures_are_drawn_with_opengl_by_cameras_and_in_films(
     with pytest.raises(SerlError, match="no OpenGL"):
         plugins.make_renderer(arm)
     image = plugins.make_renderer(arm_with("", ""), shadows=False).frame("front", 32, 24)
-    assert image.std() > 10, "drawn by rays"
+    assert image.std() > 10, "image drawn by the ray renderer"
 
 
-def test_the_scenes_of_serl_are_drawn_as_they_are() -> None:
+def test_built_in_scene_needs_no_opengl() -> None:
     assert ray.not_drawn(arm_with("", "").model) == ""

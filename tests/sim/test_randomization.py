@@ -1,4 +1,4 @@
-"""Worlds differ within the table of ranges, are those of their seed, and can be undone exactly."""
+"""Domain randomization: worlds stay in range, depend on the seed and are restored exactly."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def make(level: str, name: str = "pick_cube", **settings: Any) -> SimArm:
 
 @pytest.fixture(scope="module")
 def arms() -> dict[str, SimArm]:
-    """One of each level; a test resets them first."""
+    """Return one arm per level; each test resets the arms it uses."""
     return {level: make(level) for level in ("none", "light", "full")}
 
 
 def fields(model: mujoco.MjModel) -> dict[str, np.ndarray[Any, Any]]:
-    """Every array of a model."""
+    """Return copies of all arrays of a model."""
     names = (name for name in dir(model) if not name.startswith("_"))
     values = ((name, getattr(model, name)) for name in names)
     return {name: value.copy() for name, value in values if isinstance(value, np.ndarray)}
 
 
 def worlds(arm: SimArm, of: Callable[[mujoco.MjModel], Any], count: int = 40) -> Any:
-    """What `of` reads of so many worlds.  # (count, ...)."""
+    """Return `of(model)` for `count` random worlds, shape (count, ...)."""
     found = []
     for seed in range(count):
         assert arm.randomizer is not None
@@ -56,19 +56,19 @@ def worlds(arm: SimArm, of: Callable[[mujoco.MjModel], Any], count: int = 40) ->
 
 
 def assert_spread(values: Any, low: float, high: float) -> None:
-    """All of them are in a range, and use most of it."""
+    """Assert that all values are in a range and use most of it."""
     assert low - 1e-6 <= values.min()
     assert values.max() <= high + 1e-6
     assert values.max() - values.min() >= 0.6 * (high - low)
 
 
-def test_only_known_levels_are_taken() -> None:
+def test_unknown_randomization_level_is_refused() -> None:
     with pytest.raises(ValidationError, match="'none', 'light' or 'full'"):
         PickCubeConfig(randomize="much")
 
 
 @pytest.mark.parametrize("name", plugins.names("task"))
-def test_no_task_takes_a_level_and_does_nothing_about_it(name: str) -> None:
+def test_every_task_applies_its_randomization_level(name: str) -> None:
     simulation: Any = plugins.make_simulation(
         make_task(resolve({"task": name, "task_config": {"randomize": "light"}}))
     )
@@ -80,7 +80,7 @@ def test_no_task_takes_a_level_and_does_nothing_about_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["light", "full"])
-def test_the_same_seed_is_the_same_world_whatever_was_before(level: str) -> None:
+def test_random_world_depends_only_on_seed(level: str) -> None:
     first, second = make(level), make(level)
     first.reset(5)
     for arm in (first, second):
@@ -96,7 +96,7 @@ def test_the_same_seed_is_the_same_world_whatever_was_before(level: str) -> None
         assert all(np.array_equal(a.images[name], b.images[name]) for name in a.images)
 
 
-def test_a_world_is_undone_to_the_last_bit(arms: dict[str, SimArm]) -> None:
+def test_randomization_is_restored_exactly(arms: dict[str, SimArm]) -> None:
     arm = arms["full"]
     arm.reset(1)
     assert arm.randomizer is not None
@@ -116,7 +116,7 @@ def test_a_world_is_undone_to_the_last_bit(arms: dict[str, SimArm]) -> None:
         assert np.array_equal(values, nominal[name], equal_nan=True), name
 
 
-def test_without_randomisation_nothing_differs(arms: dict[str, SimArm]) -> None:
+def test_model_is_unchanged_without_randomization(arms: dict[str, SimArm]) -> None:
     arm, before = arms["none"], fields(arms["none"].model)
     arm.reset(1)
     arm.reset(2)
@@ -128,8 +128,8 @@ def _geoms(arm: SimArm) -> list[str]:
     return [arm.model.geom(index).name for index in range(arm.model.ngeom)]
 
 
-def test_undone_is_what_a_model_is_without(arms: dict[str, SimArm]) -> None:
-    """Compared with a scene that was never randomised: `light` has nothing more in it."""
+def test_restored_model_equals_model_without_randomization(arms: dict[str, SimArm]) -> None:
+    """Compare with a scene that was never randomized; `light` adds no bodies."""
     arm = arms["light"]
     assert arm.randomizer is not None
     arm.randomizer.restore()
@@ -138,7 +138,7 @@ def test_undone_is_what_a_model_is_without(arms: dict[str, SimArm]) -> None:
         assert np.array_equal(values, undone[name], equal_nan=True), name
 
 
-def test_cameras_stay_within_the_table(arms: dict[str, SimArm]) -> None:
+def test_camera_changes_stay_within_configured_ranges(arms: dict[str, SimArm]) -> None:
     for level, most_m, most_rad, fovy_rad in (
         ("light", 0.005, math.radians(0.5), 0.0),
         ("full", 0.015, math.radians(3.0), math.radians(2.0)),
@@ -152,19 +152,19 @@ def test_cameras_stay_within_the_table(arms: dict[str, SimArm]) -> None:
         fovy = np.radians(worlds(arm, lambda model: model.camera("field").fovy) - fields.fovy)
         assert_spread(fovy, -fovy_rad, fovy_rad)
         films = worlds(arm, lambda model: model.camera("front").pos)
-        assert (films == front).all(), "the camera of films is no view"
+        assert (films == front).all(), "the video camera is not randomized"
 
 
 def cube_color(model: mujoco.MjModel) -> Any:
     return model.geom_rgba[model.geom_bodyid == model.body("cube").id][0]
 
 
-def test_light_and_colours_stay_within_the_table(arms: dict[str, SimArm]) -> None:
+def test_light_and_color_changes_stay_within_configured_ranges(arms: dict[str, SimArm]) -> None:
     arm, plain = arms["full"], arms["none"].model
     lights = worlds(arm, lambda model: model.light_dir[0])
     assert np.linalg.norm(lights, axis=1) == pytest.approx(np.ones(40))
     assert (lights @ plain.light_dir[0]).min() < 0.95
-    assert lights[:, 2].max() < 0.0, "from above"
+    assert lights[:, 2].max() < 0.0, "light comes from above"
     assert_spread(worlds(arm, lambda model: model.light_ambient[0, 0]), 0.2, 0.6)
     for level, share in (("light", 0.05), ("full", 0.15)):
         colors = worlds(arms[level], cube_color)
@@ -177,7 +177,7 @@ def test_light_and_colours_stay_within_the_table(arms: dict[str, SimArm]) -> Non
     assert (shown.min(), shown.max()) == (0.0, 6.0)
 
 
-def test_physics_stays_within_the_table(arms: dict[str, SimArm]) -> None:
+def test_physics_changes_stay_within_configured_ranges(arms: dict[str, SimArm]) -> None:
     arm, plain = arms["full"], arms["none"]
     ranges, nominal = FULL, plain.model
     cube = nominal.body("cube").id
@@ -196,10 +196,12 @@ def test_physics_stays_within_the_table(arms: dict[str, SimArm]) -> None:
     assert_spread(springs, *ranges.stiffness)
     first = nominal.actuator("spring0").id
     assert_spread(worlds(arm, lambda m: m.actuator_biasprm[first + 6, 2]) / -89.0, *ranges.damping)
-    assert arm.impedance.parameters() == plain.impedance.parameters(), "the arm knows nothing of it"
+    assert arm.impedance.parameters() == plain.impedance.parameters(), (
+        "the controller reports nominal gains"
+    )
 
 
-def test_gains_that_were_set_are_scaled_as_well() -> None:
+def test_randomization_scales_gains_set_by_the_user() -> None:
     arm = make("full")
     arm.impedance.set({"translational_stiffness": 1000.0})
     arm.reset(4)
@@ -208,7 +210,7 @@ def test_gains_that_were_set_are_scaled_as_well() -> None:
     assert -arm.model.actuator("spring0").biasprm[1] != 1000.0
 
 
-def test_what_fits_stays_smaller_than_its_hole() -> None:
+def test_randomized_peg_stays_smaller_than_its_hole() -> None:
     arm = make("full", "peg_insertion")
     peg = int(np.flatnonzero(arm.model.geom_bodyid == arm.model.body("peg").id)[0])
     clearance = 0.0105 - worlds(arm, lambda m: m.geom_size[peg, :2])
@@ -216,7 +218,7 @@ def test_what_fits_stays_smaller_than_its_hole() -> None:
     assert (worlds(arm, lambda m: m.geom_size[peg, 2]) == 0.025).all()
 
 
-def test_starts_are_moved_within_the_box(arms: dict[str, SimArm]) -> None:
+def test_randomized_starts_stay_within_offset_range(arms: dict[str, SimArm]) -> None:
     moved = []
     for seed in range(12):
         plain, other = (arms[level].reset(seed).state["tcp_pose"] for level in ("none", "full"))
@@ -225,7 +227,9 @@ def test_starts_are_moved_within_the_box(arms: dict[str, SimArm]) -> None:
     assert_spread(np.array(moved), -0.023, 0.023)  # an arm sags by up to 3 mm
 
 
-def test_readings_are_off_by_bias_and_noise_but_the_truth_is_not(arms: dict[str, SimArm]) -> None:
+def test_randomized_readings_have_bias_and_noise_but_truth_is_exact(
+    arms: dict[str, SimArm],
+) -> None:
     arm = arms["full"]
     tools, biases = [], []
     for seed in range(12):
@@ -233,7 +237,9 @@ def test_readings_are_off_by_bias_and_noise_but_the_truth_is_not(arms: dict[str,
         arm.act(STILL)
         arm.advance(0.1)
         reading, again, truth = arm.observe(), arm.observe(), arm.truth()
-        assert np.array_equal(reading.state["wrench"], again.state["wrench"]), "one instant"
+        assert np.array_equal(reading.state["wrench"], again.state["wrench"]), (
+            "readings of one instant are equal"
+        )
         tools.append(reading.state["tcp_pose"][:3] - truth["tcp_pose"][:3])
         biases.append(reading.state["wrench"][:3])
         assert np.array_equal(reading.state["cube_pose"], truth["cube_pose"])
@@ -241,7 +247,7 @@ def test_readings_are_off_by_bias_and_noise_but_the_truth_is_not(arms: dict[str,
     assert 0.2 < np.abs(np.median(np.abs(biases))) < 3.0
 
 
-def test_a_tracker_is_wrong_about_what_is_only_placed() -> None:
+def test_tracker_error_applies_only_to_fixed_bodies() -> None:
     arm = make("light", "peg_insertion")
     for seed in range(5):
         reading = arm.reset(seed)
@@ -251,7 +257,7 @@ def test_a_tracker_is_wrong_about_what_is_only_placed() -> None:
         assert np.array_equal(reading.state["peg_pose"], arm.truth()["peg_pose"])
 
 
-def test_images_are_late_and_a_lost_one_is_the_one_before(arms: dict[str, SimArm]) -> None:
+def test_images_are_delayed_and_a_dropped_image_repeats_the_last(arms: dict[str, SimArm]) -> None:
     for level, low, high in (("light", 0.03, 0.03), ("full", 0.02, 0.11)):
         arm, ages = arms[level], []
         for seed in range(3):
@@ -267,7 +273,7 @@ def test_images_are_late_and_a_lost_one_is_the_one_before(arms: dict[str, SimArm
         assert len(kept) >= 0.9 * len(age)
 
 
-def test_actions_come_late(arms: dict[str, SimArm]) -> None:
+def test_randomized_actions_are_delayed(arms: dict[str, SimArm]) -> None:
     action, moved = np.array((1.0, 0.0, 0.0, 0.0, 1.0), np.float32), {}
     for level in ("none", "full"):
         arm = arms[level]
@@ -280,7 +286,7 @@ def test_actions_come_late(arms: dict[str, SimArm]) -> None:
 
 
 @pytest.mark.parametrize("level", ["light", "full"])
-def test_pictures_differ_from_world_to_world(arms: dict[str, SimArm], level: str) -> None:
+def test_images_differ_between_random_worlds(arms: dict[str, SimArm], level: str) -> None:
     arm, plain = arms[level], arms["none"].reset(1).images
     one, other = arm.reset(1).images, arm.reset(2).images
     for name, image in one.items():
@@ -291,7 +297,7 @@ def test_pictures_differ_from_world_to_world(arms: dict[str, SimArm], level: str
     assert all(np.array_equal(image, arm.reset(1).images[name]) for name, image in one.items())
 
 
-def test_rays_that_kept_layers_draw_what_fresh_ones_draw(arms: dict[str, SimArm]) -> None:
+def test_cached_ray_layers_draw_the_same_as_fresh_ones(arms: dict[str, SimArm]) -> None:
     arm = arms["full"]
     kept = ray.RayRenderer(arm.model, arm.data, shadows=False)
     for seed in range(4):
@@ -301,7 +307,7 @@ def test_rays_that_kept_layers_draw_what_fresh_ones_draw(arms: dict[str, SimArm]
             assert np.array_equal(kept.frame(camera, 64, 64), fresh)
 
 
-def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
+def test_ray_and_gl_renderers_agree_in_random_worlds(arms: dict[str, SimArm]) -> None:
     """Brightness and colours of the same world agree, and both change with the world."""
     arm = arms["full"]
     arm.reset(0)
@@ -321,7 +327,7 @@ def test_both_renderers_draw_the_same_world(arms: dict[str, SimArm]) -> None:
     assert by_rays.std(axis=0).min() > 3.0
 
 
-def test_a_lens_that_nothing_is_wrong_with_changes_nothing() -> None:
+def test_camera_noise_without_errors_keeps_image() -> None:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (20, 30, 3), np.uint8)
     assert np.array_equal(CameraNoise(Ranges(), rng).picture(picture, rng), picture)
@@ -329,7 +335,7 @@ def test_a_lens_that_nothing_is_wrong_with_changes_nothing() -> None:
     assert not np.array_equal(dark.picture(picture, rng), picture)
 
 
-def test_a_picture_elsewhere_is_of_the_same_world() -> None:
+def test_another_simulation_shows_the_same_random_world() -> None:
     arm, shown = make("full"), make("full")
     arm.reset(7)
     shown.show(arm.placement())
