@@ -1,4 +1,4 @@
-"""Scenes that the arm restores by itself: no episode but the first is placed by the simulator."""
+"""Scripted resets of scenes: the simulator places only the first episode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..support.acting import FakeSite, FakeStarts
 
 
 class Acting(LearnedPolicy):
-    """A learned policy that acts as another one does."""
+    """Learned policy that acts as another policy does."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(no_agent(), InProcess())
@@ -45,7 +45,7 @@ def no_agent() -> Any:
 
 
 class Bench:
-    """Actors of tasks on one simulated arm, what they recorded, and what was asked of a person."""
+    """Actors of tasks on one simulated arm, with their records and requests to the operator."""
 
     def __init__(self, tasks: dict[str, SimulatedTask]) -> None:
         self.records: list[Record] = []
@@ -85,32 +85,32 @@ class Bench:
         return [step for step in steps if step.source is ActionSource.SCRIPT]
 
     def move(self, body: str, *position: float, yaw_rad: float = 0.0) -> None:
-        """Somebody moves an object."""
+        """Move an object to a position in metres, as an operator would."""
         address = self.robot.model.jnt_qposadr[self.robot.model.body(body).jntadr[0]]
         turned = math.cos(0.5 * yaw_rad), 0.0, 0.0, math.sin(0.5 * yaw_rad)
         self.robot.data.qpos[address : address + 7] = (*position, *turned)
         self.robot.advance(0.3)
 
 
-def restoring(name: str) -> tuple[Bench, Actor]:
-    """The bench of a task that restores its scene, and its actor."""
+def make_resetting_bench(name: str) -> tuple[Bench, Actor]:
+    """Return the bench of a task with scripted reset, and its actor."""
     bench = Bench({"": make_task(resolve({"task": name, "task_config": {"auto_reset": True}}))})
     return bench, bench.actors[""]
 
 
-def succeeded(actor: Actor) -> Result:
-    """The result of the actor's next episode, a success."""
+def run_success(actor: Actor) -> Result:
+    """Run the actor's next episode, require success and return its result."""
     result = actor.episode()
     assert result is not None
     assert result.success
     return result
 
 
-def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
-    bench, actor = restoring("pick_cube")
+def test_scripted_reset_moves_cube_and_returns_arm_to_start() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     starts, cubes = [], []
     for _ in range(5):
-        succeeded(actor)
+        run_success(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         assert first.observation.state["gripper"][0] > 0.9
@@ -123,8 +123,8 @@ def test_the_arm_puts_the_cube_down_elsewhere_and_goes_to_a_start() -> None:
     assert len({tuple(np.round(cube, 2)) for cube in cubes}) == 5, "starts do not differ"
 
 
-def struck(bench: Bench, reading: int) -> None:
-    """A picture is lost in the first episode."""
+def lose_image(bench: Bench, reading: int) -> None:
+    """Make one reading of the first episode fail with an outdated image."""
     observe, seen = bench.robot.observe, [0]
 
     def fading() -> Observation:
@@ -137,10 +137,10 @@ def struck(bench: Bench, reading: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["pick_cube", "racing_car"])
-def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None:
-    bench, actor = restoring(name)
+def test_task_with_reset_continues_after_camera_fault(name: str) -> None:
+    bench, actor = make_resetting_bench(name)
     bench.sites[0].stopping = lambda: len(bench.records) > 1000
-    struck(bench, 15)
+    lose_image(bench, 15)
     results = [actor.episode() for _ in range(3)]
     assert [result is not None and result.success for result in results] == [False, True, True]
     later = [each for each in bench.records if isinstance(each, Step) and each.key.episode > 0]
@@ -148,27 +148,27 @@ def test_an_arm_that_restores_its_scene_goes_on_after_a_fault(name: str) -> None
     assert (bench.placed, bench.asked) == ([0], [])
 
 
-def test_a_cube_beside_the_field_is_brought_back() -> None:
-    bench, actor = restoring("pick_cube")
+def test_reset_brings_back_cube_outside_its_field() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     actor.episode()
     bench.robot.reset(3)
     bench.move("cube", 0.62, 0.23, 0.02)
-    succeeded(actor)
+    run_success(actor)
     assert not bench.asked
     assert bench.scripted()[-1].terminated
 
 
-def test_a_cube_out_of_reach_is_asked_for_once_in_words() -> None:
-    bench, actor = restoring("pick_cube")
+def test_reset_asks_operator_once_for_cube_out_of_reach() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     actor.episode()
     bench.robot.reset(3)
     bench.move("cube", 0.80, 0.10, 0.02)
-    succeeded(actor)
+    run_success(actor)
     assert bench.asked == ["a person is needed: the cube is at x 0.80 y 0.10 m, out of reach"]
 
 
-def test_without_anybody_to_ask_the_arm_holds() -> None:
-    bench, actor = restoring("pick_cube")
+def test_arm_stops_when_no_operator_can_restore_scene() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     actor.episode()
     bench.sites[0].person = None
     bench.robot.reset(3)
@@ -178,7 +178,7 @@ def test_without_anybody_to_ask_the_arm_holds() -> None:
     assert "out of reach" in bench.robot.stop_reason
 
 
-def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
+def test_joint_homing_is_refused_where_unsupported() -> None:
     with pytest.raises(BadInput, match=r"actor\.home_every: object_flip exerts wrenches"):
         run_settings("object_flip", {}, {"actor": {"home_every": 5}})
     for task, robot in (("racing_car", "car"), ("handover", "bimanual")):
@@ -187,8 +187,8 @@ def test_an_arm_that_exerts_wrenches_is_not_sent_home() -> None:
     assert run_settings("pick_cube", {}, {"actor": {"home_every": 5}}).actor.home_every == 5
 
 
-def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
-    bench, actor = restoring("pick_cube")
+def test_joints_go_home_every_few_episodes_and_arm_returns_to_start() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     actor.config = ActorConfig(home_every=2)
     homes: list[float] = []
     home = bench.robot.home
@@ -199,32 +199,32 @@ def test_the_joints_go_home_every_few_episodes_and_the_arm_comes_back() -> None:
 
     bench.robot.home = begun
     for _ in range(4):
-        succeeded(actor)
+        run_success(actor)
     assert homes == [4], "after the second reset"
     ends = bench.ends("")
     assert all(end.success for end in ends)
-    assert len(ends) == 4 + 3 + 2, "four episodes, three resets, the move and the way back"
+    assert len(ends) == 4 + 3 + 2, "four episodes, three resets, the homing move and the return"
     at_home = ends[4].observation.state
     assert abs(at_home["lead"]).max() < 0.01
     assert not bench.asked
 
 
-def test_joints_that_do_not_get_home_keep_nobody_from_going_on(
+def test_failed_joint_homing_does_not_stop_training(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, actor = restoring("pick_cube")
+    bench, actor = make_resetting_bench("pick_cube")
     actor.config = ActorConfig(home_every=1, reset_time_limit_s=15.0)
     monkeypatch.setattr(type(bench.robot), "is_home", False)
     for _ in range(3):
-        succeeded(actor)  # the arm obeys again
+        run_success(actor)  # the arm accepts actions again
     reasons = [end.text for end in bench.ends("")]
     assert reasons.count("time limit") == 2
     assert not bench.asked
     assert [each.getMessage()[:28] for each in caplog.records] == ["the joints did not get home "]
 
 
-def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
-    bench, actor = restoring("pick_cube")
+def test_reset_restores_scene_after_random_policies() -> None:
+    bench, actor = make_resetting_bench("pick_cube")
     policy = actor.policy
     assert isinstance(policy, Acting)
     for seed in range(4):
@@ -235,11 +235,11 @@ def test_random_policies_leave_nothing_that_the_arm_cannot_restore() -> None:
 
 
 @pytest.mark.parametrize("name", ["peg_insertion", "connector_insertion"])
-def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
-    bench, actor = restoring(name)
+def test_scripted_reset_pulls_peg_out_and_starts_elsewhere(name: str) -> None:
+    bench, actor = make_resetting_bench(name)
     starts = []
     for _ in range(4):
-        succeeded(actor)
+        run_success(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
         x, y, z = first.observation.state["hole_from_tip"].tolist()
@@ -254,11 +254,11 @@ def test_the_arm_pulls_the_peg_out_and_begins_elsewhere(name: str) -> None:
 
 
 def resetting() -> list[str]:
-    """Tasks that can restore their scene."""
+    """Return the names of tasks that can restore their scene."""
     return [n for n in plugins.names("task") if plugins.load("task", n)().config.can_reset]
 
 
-def test_these_tasks_restore_their_scene() -> None:
+def test_tasks_with_scripted_reset() -> None:
     assert resetting() == [
         "bin_relocation", "connector_insertion", "object_flip", "peg_insertion", "pick_cube",
         "racing_car",
@@ -266,11 +266,11 @@ def test_these_tasks_restore_their_scene() -> None:
 
 
 @pytest.mark.parametrize("name", resetting())
-def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name: str) -> None:
+def test_restarted_actor_starts_no_episode_in_solved_scene(name: str) -> None:
     config = resolve({"task": name, "task_config": {"auto_reset": True, "renderer": "none"}})
     bench = Bench({"": make_task(config)})
-    succeeded(bench.actors[""])
-    task = make_task(config)  # of another process, which has seen nothing
+    run_success(bench.actors[""])
+    task = make_task(config)  # a fresh task, as in a restarted process
     begun: list[bool] = []
 
     class Started(Acting):
@@ -285,22 +285,22 @@ def test_an_actor_that_is_started_in_a_solved_scene_begins_no_episode_in_it(name
         policy=Started(task.expert(bench.robot.truth, 1)),
         site=FakeSite(person=bench.help),
     )
-    result = succeeded(actor)  # from where it began it can be solved again
+    result = run_success(actor)  # the task can be solved again from its start
     assert begun == [False]
     assert result.steps > 1
     assert bench.placed == [0]
     assert not bench.asked
 
 
-def test_a_peg_that_fell_is_asked_for_in_words() -> None:
-    bench, actor = restoring("peg_insertion")
+def test_reset_asks_operator_for_fallen_peg() -> None:
+    bench, actor = make_resetting_bench("peg_insertion")
     actor.episode()
     bench.move("peg", 0.45, 0.08, 0.03)
-    succeeded(actor)
+    run_success(actor)
     assert bench.asked == ["a person is needed: the peg is not in the hand"]
 
 
-def test_a_task_without_a_reset_refuses_to_be_asked_for_one() -> None:
+def test_auto_reset_is_refused_for_task_without_reset() -> None:
     with pytest.raises(BadInput, match="auto_reset: this task has no reset of its own"):
         make_task(resolve({"task": "reach", "task_config": {"auto_reset": True}}))
 
@@ -312,7 +312,7 @@ def stages() -> Bench:
 
 
 def play(bench: Bench, episodes: int, judge: Callable[[str, int], None]) -> list[str]:
-    """Which stage each episode was of."""
+    """Return the stage of each episode played."""
     stages = {"forward": Stage(then="backward"), "backward": Stage(then="forward", tries=2)}
     played: list[str] = []
     for stage, result in take_turns(bench.actors, stages):
@@ -333,32 +333,32 @@ def test_two_directions_reset_each_other() -> None:
     assert not bench.asked
 
 
-def test_help_that_leaves_the_part_in_the_goal_begins_no_episode_there() -> None:
+def test_part_left_in_goal_by_operator_is_moved_before_episode() -> None:
     bench = stages()
     actor = bench.actors["backward"]
     bench.robot.reset(0)
     bench.move("part", 0.80, 0.10, 0.02)
-    result = succeeded(actor)
+    result = run_success(actor)
     assert bench.asked == ["a person is needed: the part is at x 0.80 y 0.10 m, out of reach"]
-    assert result.steps > 30, "it was carried back, which is no success, and then brought"
+    assert result.steps > 30, "the part was carried back, without success, and then brought"
     ends = bench.ends("backward")
-    assert [end.success for end in ends] == [False, True, True], "asked, reset, episode"
+    assert [end.success for end in ends] == [False, True, True], "operator request, reset, episode"
 
 
-def test_a_part_is_grasped_from_a_side_to_which_the_tool_can_turn() -> None:
+def test_part_is_grasped_from_side_within_tool_yaw_range() -> None:
     bench = stages()
     actor = bench.actors["forward"]
     bench.robot.reset(0)
     for _ in range(15):
         bench.robot.act(np.array((0.0, 0.0, 0.0, 1.0, 0.0), np.float32))
         bench.robot.advance(0.1)
-    bench.move("part", 0.47, 0.0, 0.02, yaw_rad=1.2)  # the tool is as far round as it gets: at 0.9
+    bench.move("part", 0.47, 0.0, 0.02, yaw_rad=1.2)  # the tool's yaw is at its limit of 0.9 rad
     bench.sites[0].starts = None
-    succeeded(actor)
+    run_success(actor)
     assert [end.success for end in bench.ends("forward")] == [True, True]
 
 
-def test_who_fails_tries_again() -> None:
+def test_failed_direction_is_repeated() -> None:
     bench = stages()
     backward = bench.actors["backward"].policy
     assert isinstance(backward, Acting)
@@ -372,7 +372,7 @@ def test_who_fails_tries_again() -> None:
     assert bench.placed == [0]
 
 
-def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
+def test_direction_hands_over_after_its_last_failed_try() -> None:
     bench = stages()
     backward = bench.actors["backward"].policy
     assert isinstance(backward, Acting)
@@ -384,7 +384,7 @@ def test_who_fails_too_often_hands_over_to_the_reset_of_the_next() -> None:
     assert not bench.asked
 
 
-def test_a_car_that_hits_every_wall_goes_on_by_itself() -> None:
+def test_car_resets_itself_after_collisions() -> None:
     task = make_task(resolve({"task": "racing_car"}))
     bench = Bench({"": task})
     actor = bench.actors[""]
@@ -395,8 +395,8 @@ def test_a_car_that_hits_every_wall_goes_on_by_itself() -> None:
         result = actor.episode()
         assert result is not None
         if episode >= 12:
-            assert result.success, "the next driver finds a car that can be driven"
+            assert result.success, "the expert starts with a drivable car"
             break
-    assert sum(not end.success for end in bench.ends("")) >= 9, "it did collide"
+    assert sum(not end.success for end in bench.ends("")) >= 9, "the random policy collided"
     assert bench.placed == [0]
     assert not bench.asked

@@ -22,7 +22,7 @@ class TestBackward(SimulatedTaskSuite):
 
 
 @pytest.mark.parametrize(("direction", "source"), [("forward", LEFT), ("backward", RIGHT)])
-def test_parts_start_all_over_the_bin_of_the_direction(
+def test_parts_start_anywhere_in_the_source_bin(
     direction: str, source: tuple[float, float]
 ) -> None:
     _, task = make(direction)
@@ -32,8 +32,8 @@ def test_parts_start_all_over_the_bin_of_the_direction(
     assert away.max(axis=0) == pytest.approx([0.06, 0.045], abs=0.005)
 
 
-def test_the_expert_puts_the_part_where_the_observation_says() -> None:
-    """Or nobody could learn it from demonstrations."""
+def test_expert_places_part_at_observed_goal() -> None:
+    """Check that demonstrations can be learned from the observation alone."""
     arm, task = make()
     spots = []
     for seed in range(3):
@@ -45,10 +45,10 @@ def test_the_expert_puts_the_part_where_the_observation_says() -> None:
         tool = arm.reset(seed).state["tcp_pose"][:2] + (first - last.state["goal_from_tcp"])[:2]
         assert np.abs(last.state["part_from_tcp"][:2] + tool - spot).max() < 0.012
         spots.append(spot)
-    assert np.ptp(spots, axis=0).min() > 0.005, "always the same spot"
+    assert np.ptp(spots, axis=0).min() > 0.005, "goals do not vary"
 
 
-def test_another_episode_asks_for_another_spot_and_the_same_for_the_same() -> None:
+def test_goal_depends_only_on_the_episode_seed() -> None:
     arm, task = make()
     spots = []
     for seed in (0, 1, 0):
@@ -63,7 +63,7 @@ def test_another_episode_asks_for_another_spot_and_the_same_for_the_same() -> No
     assert not np.array_equal(spots[0], spots[1])
 
 
-def test_each_direction_is_a_task_of_its_own() -> None:
+def test_each_direction_has_its_own_task_name() -> None:
     assert make()[1].name == "bin_relocation_forward"
     assert make("backward")[1].name == "bin_relocation_backward"
 
@@ -75,7 +75,7 @@ def put(arm: SimArm, x: float, y: float, z: float = 0.02) -> None:
     arm.advance(0.01)
 
 
-def test_a_part_counts_only_when_it_lies_inside_and_was_let_go() -> None:
+def test_success_needs_released_part_inside_bin() -> None:
     arm, task = make()
     arm.reset(0)
     put(arm, *RIGHT)
@@ -93,7 +93,7 @@ def test_a_part_counts_only_when_it_lies_inside_and_was_let_go() -> None:
         assert task.is_success(truth) is solved
 
 
-def test_a_part_that_passes_by_is_no_success() -> None:
+def test_part_passing_goal_is_no_success() -> None:
     arm, task = make()
     reading = arm.reset(0)
     put(arm, *RIGHT)
@@ -104,7 +104,7 @@ def test_a_part_that_passes_by_is_no_success() -> None:
     assert task.outcome(there, 5).success
 
 
-def test_parts_in_the_corners_can_be_taken_out() -> None:
+def test_expert_takes_parts_out_of_bin_corners() -> None:
     arm, task = make()
     for dx, dy in ((-0.068, -0.053), (0.068, 0.053)):
         arm.reset(1)

@@ -13,7 +13,7 @@ def make() -> tuple[SimArm, CableRouting]:
 
 
 def straight(aside: float = 0.0, height: float = 0.02, **state: float) -> dict[str, Array]:
-    """A state whose cable passes the clip in a straight line, with the hand open and above."""
+    """Return a state with a straight cable through the clip and the open gripper above it."""
     poses = {
         f"cable{index}_pose": (0.3 + 0.025 * index, aside, height, 0.0, 0.0, 0.0, 1.0)
         for index in range(16)
@@ -37,27 +37,25 @@ def straight(aside: float = 0.0, height: float = 0.02, **state: float) -> dict[s
         (straight(tcp_height=0.05), False),
     ],
 )
-def test_the_cable_must_pass_the_slot_below_its_top_and_without_the_hand(
-    truth: dict[str, Array], solved: bool
-) -> None:
+def test_success_needs_released_cable_low_in_slot(truth: dict[str, Array], solved: bool) -> None:
     assert CableRouting().is_success(truth) is solved
 
 
-def test_a_cable_that_ends_before_the_clip_is_not_in_it() -> None:
+def test_cable_ending_before_clip_is_not_routed() -> None:
     truth = straight()
     truth["clip_pose"][0] = 0.70
     assert not is_routed(truth)
     assert passage(truth)[0] == pytest.approx(-0.025, abs=1e-6)
 
 
-def test_the_crossing_that_is_nearest_to_the_slot_counts() -> None:
+def test_crossing_nearest_to_slot_counts() -> None:
     truth = straight(aside=0.03)
     for index, aside in ((13, 0.002), (14, 0.002)):  # the end comes back through the slot
         truth[f"cable{index}_pose"][:2] = (0.49 + 0.04 * (index - 13), aside)
     assert is_routed(truth)
 
 
-def test_the_cable_lies_beside_the_clip_at_the_start_and_nothing_moves() -> None:
+def test_cable_starts_at_rest_beside_clip() -> None:
     arm, task = make()
     sides = set()
     for seed in range(10):
@@ -71,13 +69,13 @@ def test_the_cable_lies_beside_the_clip_at_the_start_and_nothing_moves() -> None
     assert sides == {False, True}
 
 
-def test_what_the_policy_sees_of_the_cable_never_jumps() -> None:
-    """Also where another crossing of the clip becomes the nearest one."""
+def test_cable_observation_is_continuous() -> None:
+    """Check continuity, also where another crossing becomes the nearest one."""
     arm, task = make()
     records = episode(arm, task, task.expert(arm.truth, 1), 1)
     seen = np.stack([record.observation.state["cable_from_clip"] for record in records])
     assert np.abs(np.diff(seen, axis=0)).max() < 0.02
-    assert np.ptp(seen, axis=0).min() > 0.02, "it says nothing"
+    assert np.ptp(seen, axis=0).min() > 0.02, "the observation is constant"
     assert np.abs(seen[-1, :2]).max() < 0.003
     curled = straight(aside=0.03)
     for index, aside in ((13, 0.002), (14, 0.002)):
@@ -85,8 +83,8 @@ def test_what_the_policy_sees_of_the_cable_never_jumps() -> None:
     assert np.array_equal(from_clip(curled), from_clip(straight(aside=0.03)))
 
 
-def test_pressing_the_cable_onto_the_posts_is_no_success() -> None:
-    """The hand holds it across both, from above, with all the force that there is."""
+def test_pressing_cable_onto_posts_is_no_success() -> None:
+    """Press the cable onto both posts from above with full force."""
     arm, task = make()
     arm.reset(0)
     expert = task.expert(arm.truth, 0)

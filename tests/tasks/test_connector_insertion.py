@@ -14,8 +14,8 @@ def make() -> tuple[SimArm, ConnectorInsertion]:
     return SimArm(task.scene, task.config), task
 
 
-def test_the_expert_feels_the_latch_give_way() -> None:
-    """The arm presses with more than the latch resists, and only then is it in."""
+def test_expert_pushes_connector_through_latch_resistance() -> None:
+    """Check that success comes with a contact force above half the latch's resistance."""
     arm, task = make()
     for seed in range(20):
         arm.reset(1000 + seed)
@@ -33,7 +33,7 @@ def test_the_expert_feels_the_latch_give_way() -> None:
         assert max(forces) > 0.5 * task.fit.latch_n, f"seed {seed}: {max(forces):.1f} N"
 
 
-def test_a_push_that_the_latch_withstands_is_no_success() -> None:
+def test_push_below_latch_force_is_no_success() -> None:
     arm, task = make()
     arm.reset(0)
     expert = task.expert(arm.truth, 0)
@@ -46,17 +46,17 @@ def test_a_push_that_the_latch_withstands_is_no_success() -> None:
         arm.act(action)
         arm.advance(0.1)
         assert not task.is_success(arm.truth())
-    assert task.hole_from_tip(arm.truth())[2] > 0.0135, "it never reached the latch"
+    assert task.hole_from_tip(arm.truth())[2] > 0.0135, "the connector reached the latch"
 
 
 @pytest.mark.parametrize("outside_m", [0.0007, 0.003])
-def test_no_force_takes_the_connector_through_a_wall(outside_m: float) -> None:
-    """Straight down beside the socket; where its slopes lead in from, it may slip in after all."""
+def test_force_does_not_push_connector_through_wall(outside_m: float) -> None:
+    """Press down beside the socket; the connector may slip in only where slopes lead in."""
     hold_out(*make(), outside_m, gives_m=0.00035, slips_m=0.002)
 
 
-def test_an_expert_that_is_wrong_about_the_socket_gets_in_by_its_slopes_alone() -> None:
-    """Its ends have none: at most 3 of 20 there, as of a peg."""
+def test_expert_with_wrong_socket_pose_enters_only_over_slopes() -> None:
+    """Allow 3 of 20 entries at the ends, which have no slopes, as for a peg."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
     ends = [mistaken(arm, task, outside_m, math.pi * seed, seed) for seed in range(20)]

@@ -30,7 +30,7 @@ def done() -> tuple[SimArm, Dashboard]:
 
 
 @pytest.mark.parametrize("part", ["switch", "lever", "card"])
-def test_each_part_is_needed(done: tuple[SimArm, Dashboard], part: str) -> None:
+def test_success_needs_every_part(done: tuple[SimArm, Dashboard], part: str) -> None:
     arm, task = done
     before, at = arm.data.qpos.copy(), address(arm, part)
     assert task.is_success(arm.truth())
@@ -45,7 +45,7 @@ def test_each_part_is_needed(done: tuple[SimArm, Dashboard], part: str) -> None:
     assert task.is_success(arm.truth())
 
 
-def test_everything_stays_as_it_was_left(done: tuple[SimArm, Dashboard]) -> None:
+def test_parts_stay_in_place_after_success(done: tuple[SimArm, Dashboard]) -> None:
     arm, task = done
     for _ in range(20):
         arm.act(np.array((0.0, 0.0, 1.0, 0.0, -1.0), np.float32))
@@ -53,7 +53,7 @@ def test_everything_stays_as_it_was_left(done: tuple[SimArm, Dashboard]) -> None
     assert task.is_success(arm.truth())
 
 
-def test_nothing_moves_before_it_is_touched() -> None:
+def test_parts_are_at_rest_at_start() -> None:
     arm, _ = make()
     for seed in range(5):
         arm.reset(seed)
@@ -64,7 +64,7 @@ def test_nothing_moves_before_it_is_touched() -> None:
         assert in_socket(truth) == pytest.approx((-0.13, 0.0, 0.02), abs=0.001)
 
 
-def test_there_is_no_reward_before_the_end_and_progress_grows_on_the_way() -> None:
+def test_reward_comes_only_at_end_while_progress_grows() -> None:
     arm, task = make()
     seen: list[float] = []
 
@@ -78,10 +78,10 @@ def test_there_is_no_reward_before_the_end_and_progress_grows_on_the_way() -> No
     assert sum(rewards) == rewards[-1] == 1.0
     quarters = [np.mean(part) for part in np.array_split(seen, 4)]
     assert (np.diff(quarters) > 0.05).all()
-    assert min(np.diff(seen)) > -0.15, "what a simulated human takes for a loss"
+    assert min(np.diff(seen)) > -0.15, "below -0.15 a simulated operator would intervene"
 
 
-def test_the_expert_goes_on_from_a_hand_that_closed_on_nothing() -> None:
+def test_expert_recovers_from_empty_closed_gripper() -> None:
     arm, task = make()
     arm.reset(5)
     for _ in range(15):

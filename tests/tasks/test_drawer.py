@@ -11,7 +11,7 @@ def make(config: DrawerConfig | None = None) -> tuple[SimArm, Drawer]:
     return SimArm(task.scene, task.config), task
 
 
-def test_the_expert_goes_on_from_a_closed_hand_beside_the_handle() -> None:
+def test_expert_recovers_from_closed_gripper_beside_handle() -> None:
     arm, task = make()
     arm.reset(5)
     for _ in range(15):
@@ -26,7 +26,7 @@ def test_the_expert_goes_on_from_a_closed_hand_beside_the_handle() -> None:
     pytest.fail("not opened")
 
 
-def test_where_the_cabinet_stands_opens_nothing() -> None:
+def test_drawer_starts_closed_wherever_cabinet_stands() -> None:
     arm, _ = make()
     seen = set()
     for seed in range(20):
@@ -37,8 +37,8 @@ def test_where_the_cabinet_stands_opens_nothing() -> None:
     assert max(seen) - min(seen) > 0.04
 
 
-def test_a_handle_that_is_pushed_or_dragged_down_does_not_open_it() -> None:
-    """From before it, and from above, with all the force that there is."""
+def test_pushing_or_pressing_handle_does_not_open_drawer() -> None:
+    """Push the handle from the front and from above with full force."""
     arm, _ = make()
     for seed, push in enumerate(((1.0, 0.0, 0.0, -1.0), (0.0, 0.0, -1.0, -1.0))):
         arm.reset(seed)
@@ -51,7 +51,7 @@ def test_a_handle_that_is_pushed_or_dragged_down_does_not_open_it() -> None:
         assert opening_m(arm.truth()) < 0.01
 
 
-def test_an_open_drawer_must_stay_open() -> None:
+def test_success_needs_drawer_to_stay_open() -> None:
     arm, task = make()
     episode(arm, task, task.expert(arm.truth, 0))
     open_ = arm.observe()
@@ -59,5 +59,5 @@ def test_an_open_drawer_must_stay_open() -> None:
     assert [task.outcome(open_, index).success for index in range(3)] == [False, False, True]
     task.begin(open_)
     task.outcome(open_, 0), task.outcome(open_, 1)
-    assert not task.outcome(arm.reset(1), 2).success, "closed again: it starts over"
+    assert not task.outcome(arm.reset(1), 2).success, "closing the drawer restarts the count"
     assert not task.outcome(open_, 3).success

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium as tasks: any id with Box actions, by its name."""
+"""Gymnasium environments as tasks: any environment id with Box actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPERT = Path(__file__).parents[2] / "docs/examples/fetch_expert.py"
 
 
 class Door(gymnasium.Env[Any, Any]):
-    """A door that opens by pushing; a nested observation, an image and a success in `info`."""
+    """Door that opens by pushing, with nested observation, image and success in `info`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     observation_space = spaces.Dict(
@@ -81,7 +81,7 @@ def made(name: str = DOOR, **task_config: Any) -> tuple[SimulatedRobot, Simulate
     return plugins.make_simulation(task), task
 
 
-def test_the_environment_gives_the_settings_of_its_task() -> None:
+def test_task_takes_settings_from_its_environment() -> None:
     _, task = made()
     config: Any = task.config
     assert (config.rate_hz, config.max_steps, config.reward) == (20.0, 40, "sparse")
@@ -97,7 +97,7 @@ def test_the_environment_gives_the_settings_of_its_task() -> None:
     assert (spec.task, spec.action.shape, spec.action.low) == (DOOR, (2,), -1.0)
 
 
-def test_settings_of_the_user_win_over_those_of_the_environment() -> None:
+def test_user_settings_override_environment_settings() -> None:
     _, task = made(observe="state", time_limit_s=1.0, reward="environment", make={"width": 24})
     config: Any = task.config
     assert (config.observe, config.max_steps, config.reward) == ("state", 20, "environment")
@@ -105,7 +105,7 @@ def test_settings_of_the_user_win_over_those_of_the_environment() -> None:
     assert not task.observation_spec.images
 
 
-def test_actions_are_scaled_to_the_bounds_of_the_environment() -> None:
+def test_actions_are_scaled_to_environment_bounds() -> None:
     robot, _ = made()
     door: Any = robot._env.unwrapped  # type: ignore[attr-defined]
     for action in ([-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]):
@@ -122,7 +122,7 @@ def play(robot: SimulatedRobot, task: SimulatedTask, action: Sequence[float]) ->
     return run(robot, task, lambda observation: chosen, clock, key, [])
 
 
-def test_success_failure_and_time_limit_end_an_episode() -> None:
+def test_episode_ends_on_success_failure_or_time_limit() -> None:
     robot, task = made()
     opened, broken, idle = (play(robot, task, a) for a in ([1, 0], [-1, 0], [0, 0]))
     assert (opened.success, opened.reward, opened.steps) == (True, 1.0, 3)
@@ -134,7 +134,7 @@ def test_success_failure_and_time_limit_end_an_episode() -> None:
     assert play(robot, task, [1, 0]).reward == -1.5
 
 
-def test_another_simulation_shows_the_same_scene_and_draws_it() -> None:
+def test_another_simulation_shows_and_renders_placement() -> None:
     robot, _ = made()
     other, _ = made()
     robot.reset(5)
@@ -152,7 +152,7 @@ def test_another_simulation_shows_the_same_scene_and_draws_it() -> None:
     assert picture[:, :16].max() == 0
 
 
-def test_an_expert_acts_in_the_units_of_the_environment(tmp_path: Path) -> None:
+def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
     file = tmp_path / "expert.py"
     file.write_text(
         "def expert(rng):\n    return lambda seen: [2.0, 5.0 * (seen['agent_pos'].shape == (2,))]\n"
@@ -183,14 +183,16 @@ def test_an_expert_acts_in_the_units_of_the_environment(tmp_path: Path) -> None:
         ({"task": DOOR, "robot": "sim"}, "in this process only, not over topics"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(overrides: dict[str, Any], message: str) -> None:
+def test_untrainable_environments_give_one_line_errors(
+    overrides: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BadInput, match=message) as raised:
         run_settings(None, {}, overrides)
     assert "\n" not in str(raised.value)
 
 
 class TestPendulum(SimulatedRobotSuite):
-    """An environment without goals, images or a success of its own."""
+    """Environment without goals, images or a success signal."""
 
     period_s = 0.05
 
@@ -202,7 +204,7 @@ class TestPendulum(SimulatedRobotSuite):
 
 
 class TestFetch(SimulatedTaskSuite):
-    """A task of gymnasium-robotics with its scripted expert."""
+    """Task of gymnasium-robotics with its scripted expert."""
 
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
         pytest.importorskip("gymnasium_robotics", reason="pip install 'serl[gymnasium]'")
@@ -214,7 +216,7 @@ class TestFetch(SimulatedTaskSuite):
         assert np.array_equal(goals[0], goals[1])
         assert not np.array_equal(goals[0], goals[2])
 
-    def test_it_is_made_if_another_package_has_registered_it(
+    def test_environment_registered_by_another_package_is_created(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         package = pytest.importorskip("gymnasium_robotics", reason="pip install 'serl[gymnasium]'")
@@ -223,7 +225,7 @@ class TestFetch(SimulatedTaskSuite):
         self.make()
 
 
-def test_random_actions_of_a_single_observation_are_logged_values() -> None:
+def test_environment_with_single_array_observation_gives_valid_observations() -> None:
     robot, task = made("gymnasium:MountainCarContinuous-v0")
     assert task.config.max_steps == 999
     choose = RandomPolicy(robot.action_spec, 0)

@@ -23,7 +23,7 @@ def make(**changes: Any) -> tuple[SimPair, Handover]:
 
 
 def put(pair: SimPair, place_m: tuple[float, float, float]) -> None:
-    """The bar, level and along x."""
+    """Place the bar, level and along x, at a position in metres."""
     address = pair.model.jnt_qposadr[pair.model.body("bar").jntadr[0]]
     pair.data.qpos[address : address + 7] = (*place_m, 1.0, 0.0, 0.0, 0.0)
     pair.data.qvel[pair.model.body("bar").dofadr[0] :][:6] = 0.0
@@ -31,7 +31,7 @@ def put(pair: SimPair, place_m: tuple[float, float, float]) -> None:
 
 
 def play(pair: SimPair, task: Handover, policy: Policy, steps: int) -> list[Outcome]:
-    """Go on from where the arms are, until the end or for some steps."""
+    """Drive on from the current state until success or for `steps` steps."""
     outcomes = []
     for index in range(steps):
         pair.act(policy(task.observation(pair.observe())))
@@ -54,13 +54,13 @@ def until_both_hold(pair: SimPair, task: Handover, seed: int = 0) -> None:
 
 
 def still(left: float = 0.0, right: float = 0.0) -> Policy:
-    """Nothing moves but the grippers."""
+    """Return a policy that moves only the grippers."""
     action = np.array((0, 0, 0, 0, left, 0, 0, 0, 0, right), np.float32)
     return lambda observation: action
 
 
 class RightAlone:
-    """Picks the bar up with the right arm, wherever it lies, and lifts it."""
+    """Policy that picks up the bar with the right arm alone and lifts it."""
 
     def __init__(self, pair: SimPair, task: Handover) -> None:
         self._pair, self._expert = pair, task.expert(pair.truth, 0)
@@ -77,8 +77,8 @@ class RightAlone:
         return action
 
 
-def test_the_expert_goes_on_from_a_mess() -> None:
-    """Both hands were closed on nothing, far from where they start; then the bar is dropped."""
+def test_expert_recovers_from_displaced_arms_and_dropped_bar() -> None:
+    """Start with closed, displaced grippers, then drop the bar on the way."""
     pair, task = make()
     task.begin(pair.reset(5))
     away = np.array((-0.5, 0.5, -0.5, 0.5, -1, 0.5, -0.5, -1, 0.5, -1), np.float32)
@@ -89,12 +89,12 @@ def test_the_expert_goes_on_from_a_mess() -> None:
         if pair.truth()["bar_pose"][2] > 0.06:
             break
     play(pair, task, still(left=1.0), 6)
-    assert pair.truth()["bar_pose"][2] < 0.03, "it fell"
+    assert pair.truth()["bar_pose"][2] < 0.03, "the bar fell"
     assert play(pair, task, expert, 2 * CARRY_STEPS)[-1].success
 
 
-def test_the_right_arm_reaches_no_bar_at_its_start() -> None:
-    """With a finger's width of a centimetre; the left one reaches where it takes each."""
+def test_bar_starts_out_of_reach_of_right_arm() -> None:
+    """Check reach with a 1 cm finger margin; the left arm reaches every grasp point."""
     task = Handover()
     half_m = 0.10
     for seed in range(300):
@@ -104,7 +104,7 @@ def test_the_right_arm_reaches_no_bar_at_its_start() -> None:
         assert bar[0] - 0.065 * np.cos(yaw) > task.config.motion.box_low_m[0]
 
 
-def test_a_bar_in_both_hands_is_not_handed_over_yet() -> None:
+def test_bar_held_by_both_grippers_is_no_success() -> None:
     pair, task = make()
     until_both_hold(pair, task)
     for outcome in play(pair, task, still(), 20):
@@ -112,7 +112,7 @@ def test_a_bar_in_both_hands_is_not_handed_over_yet() -> None:
         assert not task.is_success(pair.truth())
 
 
-def test_an_open_hand_around_it_still_is_too_near() -> None:
+def test_open_left_gripper_around_bar_is_no_success() -> None:
     pair, task = make()
     until_both_hold(pair, task)
     for outcome in play(pair, task, still(left=1.0), 20):
@@ -123,7 +123,7 @@ def test_an_open_hand_around_it_still_is_too_near() -> None:
     assert not task.is_success(truth)
 
 
-def test_a_dropped_bar_is_not_handed_over() -> None:
+def test_dropped_bar_is_no_success() -> None:
     pair, task = make()
     until_both_hold(pair, task)
     both = np.array((-1, 0, 1, 0, 1, 1, 0, 1, 0, 1), np.float32)
@@ -131,19 +131,19 @@ def test_a_dropped_bar_is_not_handed_over() -> None:
     assert not task.is_success(pair.truth())
 
 
-def test_what_the_right_arm_picks_from_the_table_was_not_handed_over() -> None:
+def test_bar_picked_from_table_by_right_arm_is_no_success() -> None:
     pair, task = make()
     pair.reset(0)
     put(pair, ON_THE_RIGHT_M)
     task.begin(pair.observe())
     outcomes = play(pair, task, RightAlone(pair, task), 90)
     assert pair.truth()["right_bar_grasped"][0]
-    assert pair.truth()["bar_pose"][2] > 0.15, "it is up, in the right hand alone"
+    assert pair.truth()["bar_pose"][2] > 0.15, "only the right gripper lifted the bar"
     assert not any(outcome.success for outcome in outcomes)
     assert not task.is_success(pair.truth())
 
 
-def test_success_is_to_last() -> None:
+def test_success_needs_five_steps_after_both_held_bar() -> None:
     pair, task = make()
     task.begin(pair.reset(1))
     play(pair, task, task.expert(pair.truth, 1), CARRY_STEPS)
@@ -151,10 +151,12 @@ def test_success_is_to_last() -> None:
     task._held = 0
     assert [task.outcome(handed, index).success for index in range(5)] == [False] * 4 + [True]
     task.begin(handed)
-    assert not any(task.outcome(handed, index).success for index in range(10)), "never in both"
+    assert not any(task.outcome(handed, index).success for index in range(10)), (
+        "the bar was never held by both grippers"
+    )
 
 
-def test_progress_grows_along_the_experts_way() -> None:
+def test_progress_grows_while_expert_acts() -> None:
     pair, task = make()
     expert = task.expert(pair.truth, 2)
     task.begin(pair.reset(2))
@@ -169,7 +171,7 @@ def test_progress_grows_along_the_experts_way() -> None:
     assert seen[-1] > 0.95
 
 
-def test_the_hybrid_agent_has_nine_grasps() -> None:
+def test_hybrid_agent_has_nine_grasp_choices() -> None:
     task = make_task(resolve({"task": "handover"}))
     grippers = Grippers.of(make_spec(task))
     assert grippers.choices == 9
@@ -177,14 +179,14 @@ def test_the_hybrid_agent_has_nine_grasps() -> None:
     assert len(grippers.openings) == 2
 
 
-def test_rewards_of_one_tool_are_refused() -> None:
+def test_classifier_reward_is_refused_for_two_arms() -> None:
     task = make_task(resolve({"task": "handover", "observe": "pixels"}))
     with pytest.raises(BadInput, match="expected a task of one arm"):
         collection_spec(task)
 
 
 @pytest.mark.parametrize("limits", [{"grip_m": 0.0003}, {"level_rad": 0.0005}])
-def test_an_imprecise_grasp_is_no_success(limits: dict[str, float]) -> None:
+def test_imprecise_grasp_is_no_success(limits: dict[str, float]) -> None:
     pair, task = make()
     task.begin(pair.reset(2))
     assert play(pair, task, task.expert(pair.truth, 2), 150)[-1].success

@@ -26,7 +26,7 @@ MISTAKE_M = 0.004
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_starts_have_ten_grasps_and_holes_tilted_in_all_directions(
+def test_starts_vary_grasps_and_hole_tilts(
     kind: type[PegInsertion6D] | type[ConnectorInsertion6D],
 ) -> None:
     task, rng = kind(), np.random.default_rng(0)
@@ -47,8 +47,8 @@ def test_starts_have_ten_grasps_and_holes_tilted_in_all_directions(
     assert np.min(tilts, axis=0)[2] > math.cos(1.5 * task.config.tilt_rad)
 
 
-def test_a_wrong_view_of_the_hole_does_not_get_the_peg_in() -> None:
-    """The expert is wrong by 4 mm or by 8 degrees, and walls at an angle keep the peg out."""
+def test_expert_with_wrong_hole_pose_does_not_insert_peg() -> None:
+    """Shift the expert's hole pose by 4 mm and 8 degrees; the block must keep the peg out."""
     task = PegInsertion6D()
     arm = SimArm(task.scene, task.config)
     sideways, turned = (MISTAKE_M, 0.0, 0.0), from_rotation_vector((0.14, 0.0, 0.0))
@@ -70,7 +70,7 @@ def test_a_wrong_view_of_the_hole_does_not_get_the_peg_in() -> None:
             arm.act(expert(task.observation(arm.observe())))
             arm.advance(0.1)
             assert task.hole_from_tip(arm.truth())[2] < 0.006
-        assert pressed_n > 5.0, "it has touched the block"
+        assert pressed_n > 5.0, "the peg touched the block"
 
 
 def moved(reading: Observation, yaw_rad: float, shift_m: Vector) -> Observation:
@@ -91,8 +91,8 @@ def moved(reading: Observation, yaw_rad: float, shift_m: Vector) -> Observation:
     return Observation(state, reading.images, reading.stamps)
 
 
-def test_where_the_scene_stands_and_how_it_is_turned_makes_no_difference() -> None:
-    """All numbers are relative to the tool or to its start, as actions are."""
+def test_observation_does_not_depend_on_scene_pose() -> None:
+    """Check that all values are relative to the tool or its start, as actions are."""
     task = PegInsertion6D()
     arm = SimArm(task.scene, task.config)
     first = arm.reset(2)
@@ -110,8 +110,8 @@ def test_where_the_scene_stands_and_how_it_is_turned_makes_no_difference() -> No
         assert seen[1][name] == pytest.approx(value, abs=2e-5), name
 
 
-def test_the_hole_is_observed_in_the_frame_in_which_actions_move() -> None:
-    """Acting by the observed turn and offset, with no other knowledge, brings the peg over it."""
+def test_hole_is_observed_in_the_action_frame() -> None:
+    """Move by the observed turn and offset alone; this must bring the peg above the hole."""
     task = PegInsertion6D()
     arm, motion = SimArm(task.scene, task.config), task.config.motion
     for seed in range(4):
@@ -127,11 +127,11 @@ def test_the_hole_is_observed_in_the_frame_in_which_actions_move() -> None:
         seen = task.observation(arm.observe()).state
         x, y, z = task.hole_from_tip(arm.truth())
         assert np.linalg.norm(seen["hole_turn"]) < 0.02
-        assert math.hypot(x, y) < 0.007, "3 cm along the tool, which a grasp tilts"
+        assert math.hypot(x, y) < 0.007, "offset caused by 3 cm along a tilted grasp"
         assert z == pytest.approx(-0.03, abs=0.003)
 
 
-def test_the_expert_goes_on_from_a_peg_that_is_stuck_beside_the_hole() -> None:
+def test_expert_recovers_from_displaced_peg() -> None:
     task = ConnectorInsertion6D()
     arm = SimArm(task.scene, task.config)
     arm.reset(3)

@@ -1,4 +1,4 @@
-"""One lap that was recorded defines the course that a training practises."""
+"""One recorded lap defines the course of a training run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ..teleop.pad import HABITS, Pad
 
 
 class Driver(RacingCar):
-    """Whose laps are beside the middle."""
+    """Racing car task whose expert drives beside the centre line."""
 
     outwards_m = 0.0
 
@@ -57,7 +57,7 @@ def record_lap(
     change: Callable[[Points], Points] = lambda each: each,
     actor: str = EXPERT,
 ) -> Path:
-    """A recording of one lap; where the car was may be falsified."""
+    """Record one lap; `change` may falsify the recorded car positions."""
     task, records = Driver(RacingCarConfig(record_pose=True)), list[Record]()
     task.outwards_m = outwards_m
     key = EpisodeKey(folder.name, actor, 5, 0)
@@ -83,7 +83,7 @@ def course_of(config: TrainConfig) -> Course:
 
 
 def off_m(course: Course, line: Course) -> list[float]:
-    """How far one line is from another, every half metre."""
+    """Return the distances between two lines in metres, sampled every half metre."""
     points = [course.at(along) for along in np.arange(0.0, course.length_m, 0.5)]
     return [float(np.linalg.norm(line.at(line.nearest(point)) - point)) for point in points]
 
@@ -93,7 +93,7 @@ def outer_lap(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_lap(tmp_path_factory.mktemp("records") / "outer", 0.2)
 
 
-def test_the_lap_that_was_driven_is_the_course(outer_lap: Path, tmp_path: Path) -> None:
+def test_recorded_lap_defines_the_course(outer_lap: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, settings(outer_lap), datetime.now())
     course = course_of(RunFolder.open(run.path).config)
     middle, outer = (Course(_middle(_WAY_M, aside).tolist()) for aside in (0.0, 0.2))
@@ -101,15 +101,15 @@ def test_the_lap_that_was_driven_is_the_course(outer_lap: Path, tmp_path: Path) 
     assert np.mean(off_m(course, middle)) > 0.15
     assert course.length_m > RacingCar().course.length_m + 0.8
     again = course_of(RunFolder.open(run.path).config)
-    assert [*again.at(3.0)] == [*course.at(3.0)], "of an actor that is started once more"
+    assert [*again.at(3.0)] == [*course.at(3.0)], "a restarted actor gets the same course"
 
 
-def test_what_scripts_of_an_actor_did_defines_no_course(tmp_path: Path) -> None:
+def test_scripted_resets_of_an_actor_define_no_course(tmp_path: Path) -> None:
     reset = record_lap(tmp_path / "actor0", 0.2, actor="actor0")
     assert course_of(settings(reset)).length_m == RacingCar().course.length_m
 
 
-def test_no_file_is_needed_but_the_run(tmp_path: Path) -> None:
+def test_run_keeps_course_after_recording_is_deleted(tmp_path: Path) -> None:
     record = record_lap(tmp_path / "lap")
     run = RunFolder.create(tmp_path, settings(record), datetime.now())
     (path,) = record.glob("*.mcap")
@@ -117,26 +117,28 @@ def test_no_file_is_needed_but_the_run(tmp_path: Path) -> None:
     assert max(off_m(course_of(RunFolder.open(run.path).config), RacingCar().course)) < 0.2
 
 
-def test_the_record_is_seen_and_rewarded_on_its_own_course(outer_lap: Path) -> None:
+def test_recording_is_observed_and_rewarded_on_its_own_course(outer_lap: Path) -> None:
     config = settings(outer_lap)
     (episode,) = read_demonstrations(outer_lap, config)
     spec, course = make_spec(make_task(config)), course_of(config)
-    assert "car_pose" not in spec.observation.state, "the policy sees no more than before"
+    assert "car_pose" not in spec.observation.state, "the policy does not see the car pose"
     for step in episode.steps:
         spec.observation.validate_observation(step.observation)
     (path,) = episode_paths(outer_lap)
-    told, seen = (
+    observed, seen = (
         np.array([step.observation.state["course"][1] for step in each.steps])
         for each in (episode, read_episode(path, specs_of(config)[1]))
     )
-    assert np.mean(seen - told) == pytest.approx(0.2, abs=0.04), "it was to the left of the drive"
+    assert np.mean(seen - observed) == pytest.approx(0.2, abs=0.04), (
+        "the original course is left of the driven line"
+    )
     total = sum(step.reward for step in episode.steps)
     assert total == pytest.approx(0.15 * course.length_m, rel=0.04)
     assert episode.end is not None
     spec.observation.validate_observation(episode.end.observation)
 
 
-def test_who_sees_where_the_car_is_learns_from_its_own_course_as_well(outer_lap: Path) -> None:
+def test_demonstrations_with_car_pose_use_the_same_course(outer_lap: Path) -> None:
     config = settings(outer_lap, task_config={"record_pose": True})
     (episode,), (plain,) = (
         read_demonstrations(outer_lap, each) for each in (config, settings(outer_lap))
@@ -147,7 +149,7 @@ def test_who_sees_where_the_car_is_learns_from_its_own_course_as_well(outer_lap:
         assert "car_pose" in step.observation.state
 
 
-def test_checkpoints_that_are_given_stay(outer_lap: Path) -> None:
+def test_configured_checkpoints_override_recorded_lap(outer_lap: Path) -> None:
     square = [[0.0, -2.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]
     config = settings(outer_lap, task_config={"checkpoints": square})
     assert config.task_config["checkpoints"] == square
@@ -156,7 +158,7 @@ def test_checkpoints_that_are_given_stay(outer_lap: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda at: at[np.minimum(np.arange(len(at)), 50)], "it does not come back"),
         (lambda at: at[np.zeros(len(at), int)], "it does not come back"),
@@ -164,22 +166,22 @@ def test_checkpoints_that_are_given_stay(outer_lap: Path) -> None:
         (lambda at: 1.4 * at, "m off the track"),
     ],
 )
-def test_what_is_no_lap_is_refused_in_one_line(
+def test_invalid_lap_gives_one_line_error(
     tmp_path: Path,
     change: Callable[[Points], Points],
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     record, runs = record_lap(tmp_path / "lap", change=change), tmp_path / "runs"
     assert cli.main(["train", "racing_car", "--demos", str(record), "--runs", str(runs)]) == 2
     errors = capsys.readouterr().err
-    assert said in errors
+    assert message in errors
     assert f"{record}/" in errors
     assert errors.count("\n") == 1
     assert not runs.exists()
 
 
-def test_a_lap_with_a_way_back_in_it_is_driven_forwards(tmp_path: Path) -> None:
+def test_lap_with_backward_section_gives_forward_course(tmp_path: Path) -> None:
     def hesitate(at: Points) -> Points:
         last = len(at) - 1
         index = np.interp(np.arange(len(at)), [0, 40, 46, 54, last], [0, 40, 36, 54, last])
@@ -193,7 +195,7 @@ def test_a_lap_with_a_way_back_in_it_is_driven_forwards(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def old_lap(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without where the car was, as recordings of a training's own and of before."""
+    """Record a lap without car poses, as training runs and older versions do."""
     task, old = RacingCar(), tmp_path_factory.mktemp("records") / "old"
     with EpisodeLog(old, make_spec(task), "old", "expert", 5) as log:
         key = EpisodeKey("old", "expert", 5, 0)
@@ -208,9 +210,9 @@ def old_lap(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("outer_lap",), ()),
         ((), ("--task_config.checkpoints", "[[0, -2], [2, 0], [0, 2], [-2, 0]]")),
     ],
-    ids=["alone", "behind another", "on a course that is given"],
+    ids=["alone", "after another recording", "with configured checkpoints"],
 )
-def test_a_lap_of_unknown_places_is_refused(
+def test_recording_without_car_poses_is_refused(
     before: tuple[str, ...],
     also: tuple[str, ...],
     old_lap: Path,
@@ -228,21 +230,21 @@ def test_a_lap_of_unknown_places_is_refused(
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_a_run_has_recorded_itself_needs_no_places(old_lap: Path) -> None:
-    """Nor does a run of before, whose settings name such recordings, when it is resumed."""
+def test_recordings_of_a_run_need_no_car_poses(old_lap: Path) -> None:
+    """Check recordings without poses in a new run and in resumed settings that name them."""
     for given in ({}, {"demo_paths": [old_lap]}):
         (episode,) = read_demonstrations(old_lap, resolve({"task": "racing_car"}, given))
         assert episode.success
 
 
-def test_another_task_is_refused(
+def test_recording_of_another_task_is_refused(
     old_lap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["train", "reach", "--demos", str(old_lap), "--runs", str(tmp_path)]) == 2
     assert 'task: "racing_car" != "reach"' in capsys.readouterr().err
 
 
-def test_steps_of_a_run_on_another_course_are_refused(outer_lap: Path, tmp_path: Path) -> None:
+def test_steps_from_a_run_on_another_course_are_refused(outer_lap: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, settings(outer_lap), datetime.now())
     agent = make_agent(run.config, make_spec(make_task(run.config)), 0)
     run.save_checkpoint(9, {"agent": agent.state_dict()}, {})
@@ -251,10 +253,10 @@ def test_steps_of_a_run_on_another_course_are_refused(outer_lap: Path, tmp_path:
     with pytest.raises(SpecMismatch, match=r"of no use here: task_config\.checkpoints are others"):
         run_settings("racing_car", {}, {"init_from": origin})
     plain = run_settings("racing_car", {}, {"init_from": {"run": run.path}})
-    assert plain.init_from.load, "what it has learned may be gone on with"
+    assert plain.init_from.load, "learned parameters can be inherited"
 
 
-def test_the_command_records_where_the_car_was(
+def test_record_command_stores_car_poses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "lap"
@@ -263,8 +265,8 @@ def test_the_command_records_where_the_car_was(
     assert max(off_m(course_of(settings(folder)), RacingCar().course)) < 0.2
 
 
-def test_a_person_at_a_pad_drives_the_lap(tmp_path: Path) -> None:
-    """As by `serl record racing_car --device gamepad --demos 1`, in simulated time."""
+def test_operator_records_lap_with_gamepad(tmp_path: Path) -> None:
+    """Record as `serl record racing_car --device gamepad --demos 1` does, in simulated time."""
     options = cli.parse(["record", "racing_car", "--out", str(tmp_path / "mine")])
     options.overrides = []
     run = persons_folder(options, {"task_config": {"time_limit_s": 60.0}})

@@ -17,7 +17,7 @@ def make(config: ObjectFlipConfig | None = None) -> tuple[SimArm, ObjectFlip]:
 
 
 def put(arm: SimArm, place: tuple[float, float, float], upside_down: bool) -> None:
-    """The patty somewhere, at rest, in place of where it is."""
+    """Place the patty at rest at a position in metres."""
     turned = (0.0, 1.0, 0.0, 0.0) if upside_down else (1.0, 0.0, 0.0, 0.0)  # wxyz
     address = arm.model.jnt_qposadr[arm.model.body("patty").jntadr[0]]
     arm.data.qpos[address : address + 7] = (*place, *turned)
@@ -32,11 +32,11 @@ def successes(seeds: range) -> int:
 
 
 @pytest.mark.slow
-def test_the_expert_flips_it_in_80_of_100() -> None:
+def test_expert_flips_object_in_80_of_100_episodes() -> None:
     assert successes(range(100)) >= 80
 
 
-def test_the_other_side_up_counts_in_the_pan_only() -> None:
+def test_flipped_patty_counts_only_in_the_pan() -> None:
     arm, task = make()
     for place, solved in (((0.60, 0.0, 0.334), True), ((0.60, 0.2, 0.009), False)):
         task.begin(arm.reset(0))
@@ -46,14 +46,14 @@ def test_the_other_side_up_counts_in_the_pan_only() -> None:
         assert not task.is_success(arm.truth())
 
 
-def test_a_patty_that_is_held_over_the_pan_is_not_flipped() -> None:
+def test_patty_above_the_pan_is_no_success() -> None:
     arm, task = make()
     task.begin(arm.reset(0))
-    put(arm, (0.60, 0.0, 0.40), upside_down=True)  # falls by now
+    put(arm, (0.60, 0.0, 0.40), upside_down=True)  # the patty is falling
     assert not task.is_success(arm.truth())
 
 
-def test_a_flip_must_last() -> None:
+def test_success_needs_flip_to_last() -> None:
     arm, task = make()
     start = arm.reset(0)
     task.begin(start)
@@ -64,10 +64,10 @@ def test_a_flip_must_last() -> None:
     task.begin(start)
     task.outcome(flipped, 0)
     task.outcome(start, 1)
-    assert not task.outcome(flipped, 2).success, "it starts over"
+    assert not task.outcome(flipped, 2).success, "turning back restarts the count"
 
 
-def test_either_side_may_be_up_at_the_start() -> None:
+def test_flip_is_judged_relative_to_starting_side() -> None:
     arm, task = make()
     arm.reset(0)
     put(arm, (0.60, 0.0, 0.334), upside_down=True)
@@ -77,7 +77,7 @@ def test_either_side_may_be_up_at_the_start() -> None:
     assert task.is_success(arm.truth())
 
 
-def test_a_lost_patty_ends_the_episode_without_reward() -> None:
+def test_lost_patty_ends_episode_without_reward() -> None:
     arm, task = make()
     task.begin(arm.reset(0))
     put(arm, (0.60, 0.2, 0.02), upside_down=True)
@@ -92,7 +92,7 @@ def drive(arm: SimArm, task: ObjectFlip, policy: Policy, steps: int) -> None:
         task.observation(arm.observe())
 
 
-def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
+def test_task_resets_itself_while_patty_is_in_the_pan() -> None:
     arm, task = make(ObjectFlipConfig(auto_reset=True))
     arm.reset(0)
     task.begin(arm.observe())
@@ -108,7 +108,7 @@ def test_it_resets_itself_as_long_as_the_patty_is_in_the_pan() -> None:
         task.reset(arm.observe())
 
 
-def test_a_reset_is_tried_in_another_way_from_elsewhere() -> None:
+def test_reset_script_noise_depends_on_starting_pose() -> None:
     arm, task = make(ObjectFlipConfig(auto_reset=True))
     arm.reset(0)
     drive(arm, task, lambda reading: np.array((0.0, 0.0, -0.3), np.float32), 20)
@@ -121,10 +121,10 @@ def test_a_reset_is_tried_in_another_way_from_elsewhere() -> None:
     assert elsewhere is not None
     action = first(here)
     assert np.array_equal(again(here), action)
-    assert np.abs(elsewhere(here) - action).max() > 1e-3, "of the same reading: noise differs"
+    assert np.abs(elsewhere(here) - action).max() > 1e-3, "the same reading gives different noise"
 
 
-def test_a_patty_that_still_slides_is_not_ready() -> None:
+def test_sliding_patty_is_not_ready() -> None:
     arm, task = make(ObjectFlipConfig(auto_reset=True))
     task.begin(arm.reset(0))
     task.observation(arm.observe())
@@ -136,7 +136,7 @@ def test_a_patty_that_still_slides_is_not_ready() -> None:
         arm.advance(0.05)
         task.observation(arm.observe())
         slides.append(task.reset(arm.observe()) is not None)
-    assert slides[0], "it lies in a level pan, and moves"
+    assert slides[0], "a moving patty in a level pan needs a reset"
     assert not slides[-1]
     task.observation(arm.reset(1))
-    assert task.reset(arm.observe()) is None, "what was before the start is forgotten"
+    assert task.reset(arm.observe()) is None, "motion before the start is ignored"

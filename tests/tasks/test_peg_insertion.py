@@ -20,7 +20,7 @@ def make(config: PegInsertionConfig | None = None) -> tuple[SimArm, PegInsertion
 
 
 def play(arm: SimArm, task: PegInsertion, policy: Policy, steps: int) -> tuple[Outcome, int]:
-    """Drive on from where the arm is; the last outcome and how many steps it took."""
+    """Drive on from the current state; return the last outcome and the number of steps."""
     for index in range(steps):
         arm.act(policy(task.observation(arm.observe())))
         arm.advance(0.1)
@@ -31,7 +31,7 @@ def play(arm: SimArm, task: PegInsertion, policy: Policy, steps: int) -> tuple[O
 
 
 @pytest.mark.parametrize("clearance_m", [0.0005, 0.001])
-def test_the_expert_inserts_the_peg(clearance_m: float) -> None:
+def test_expert_inserts_peg_within_clearance(clearance_m: float) -> None:
     arm, task = make(PegInsertionConfig(clearance_m=clearance_m))
     lengths = []
     for seed in range(12):
@@ -44,7 +44,7 @@ def test_the_expert_inserts_the_peg(clearance_m: float) -> None:
     assert np.mean(lengths) < 40
 
 
-def test_the_peg_starts_in_the_hand_above_the_hole() -> None:
+def test_peg_starts_in_gripper_above_hole() -> None:
     arm, task = make()
     heights, turns = [], []
     for seed in range(20):
@@ -61,23 +61,23 @@ def test_the_peg_starts_in_the_hand_above_the_hole() -> None:
 
 
 @pytest.mark.parametrize("outside_m", [0.0007, 0.0025])
-def test_no_force_takes_the_peg_through_a_wall(outside_m: float) -> None:
-    """Straight down beside the hole, as hard as the arm may push.
+def test_force_does_not_push_peg_through_wall(outside_m: float) -> None:
+    """Push straight down beside the hole with full force.
 
-    So near to it the peg may slip in after all, but not into a wall.
+    This near to the hole the peg may slip in, but it must not enter a wall.
     """
     hold_out(*make(), outside_m, gives_m=0.0003, slips_m=0.001)
 
 
-def test_an_expert_that_is_wrong_about_the_hole_does_not_get_in() -> None:
-    """By little more than there is room. At most 3 of 20: sim.md 4 has it of the prototype."""
+def test_expert_with_wrong_hole_pose_rarely_inserts_peg() -> None:
+    """Shift the expert's hole by little more than the clearance; allow 3 insertions of 20."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
     entered = [mistaken(arm, task, outside_m, 0.5 * math.pi * seed, seed) for seed in range(20)]
     assert sum(entered) <= 3
 
 
-def test_a_peg_that_falls_ends_the_episode_as_a_failure() -> None:
+def test_fallen_peg_ends_episode_as_failure() -> None:
     arm, task = make()
     arm.reset(0)
     address = arm.model.jnt_qposadr[arm.model.body("peg").jntadr[0]]
@@ -87,7 +87,7 @@ def test_a_peg_that_falls_ends_the_episode_as_a_failure() -> None:
     assert (outcome.terminated, outcome.success, outcome.reward) == (True, False, 0.0)
 
 
-def test_the_policy_sees_relative_values_only() -> None:
+def test_observation_contains_only_relative_values() -> None:
     arm, task = make()
     reading = arm.reset(0)
     first = task.observation_spec.flatten(task.observation(reading))
@@ -104,10 +104,10 @@ def test_the_policy_sees_relative_values_only() -> None:
 @pytest.mark.parametrize(
     ("task", "deeper_m"), [(PegInsertion(), 0.002), (ConnectorInsertion(), 0.0014)]
 )
-def test_a_classifier_is_asked_where_even_a_peg_that_slipped_is_in(
+def test_classifier_height_covers_inserted_peg_that_slipped(
     task: Insertion, deeper_m: float
 ) -> None:
-    """Deeper than success by a slip in the hand, and not so deep that pressing never gets there."""
+    """Check that the queried depth exceeds success by a slip, and that pressing reaches it."""
     *_, high_m = task.training_defaults()["reward"]["tool_high_m"]
     depth_m = task.fit.rim_m + task.fit.peg_m[2] + task.fit.below_tcp_m - high_m
     assert depth_m - task.config.depth_m == pytest.approx(deeper_m)
@@ -118,4 +118,4 @@ def test_a_classifier_is_asked_where_even_a_peg_that_slipped_is_in(
             arm.act(expert(task.observation(arm.observe())))
             arm.advance(1.0 / task.config.rate_hz)
             deep += task.is_success(arm.truth()) and float(arm.truth()["tcp_pose"][2]) <= high_m
-        assert deep >= 5, "as long as a classifier is asked for"
+        assert deep >= 5, "the classifier is queried long enough"

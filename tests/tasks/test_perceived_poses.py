@@ -1,4 +1,4 @@
-"""Tasks seen through a `perception`: what a camera gives is late and wrong, all else is exact."""
+"""Simulated perception errors: camera-based poses are late and biased, the rest is exact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task_of(name: str, perception: dict[str, float] | None = None) -> SimulatedT
 
 
 @pytest.mark.parametrize("name", ARM_TASKS)
-def test_only_poses_of_bodies_are_wrong_and_success_is_judged_by_the_truth(name: str) -> None:
+def test_perception_error_affects_only_body_poses_not_outcome(name: str) -> None:
     exact, biased = task_of(name), task_of(name, {"bias_m": 0.01, "bias_rad": 0.1})
     with plugins.make_simulation(exact) as robot:
         reading = robot.reset(3)
@@ -48,7 +48,9 @@ def test_only_poses_of_bodies_are_wrong_and_success_is_judged_by_the_truth(name:
         begun = wrong
         biased.begin(reading)
         again = biased.observation(reading).state
-        assert all(np.array_equal(begun[key], again[key]) for key in begun), "of the same start"
+        assert all(np.array_equal(begun[key], again[key]) for key in begun), (
+            "the same start has the same bias"
+        )
 
 
 def demonstrated(name: str, perception: dict[str, float] | None) -> list[Step]:
@@ -63,7 +65,7 @@ def offsets(steps: list[Step], episode: int) -> Array:
     return np.array([seen.state["hole_from_tip"] for seen in mine])
 
 
-def test_records_hold_what_is_perceived_and_the_expert_acts_by_the_truth() -> None:
+def test_records_hold_perceived_poses_while_expert_uses_truth() -> None:
     exact, lab = demonstrated("peg_insertion", None), demonstrated("peg_insertion", LAB)
     for one, other in zip(exact, lab, strict=True):
         assert np.array_equal(one.action, other.action)
@@ -74,19 +76,19 @@ def test_records_hold_what_is_perceived_and_the_expert_acts_by_the_truth() -> No
         true, seen = offsets(exact, episode), offsets(lab, episode)
         bias = seen[0] - true[0]
         assert 0.0005 < np.linalg.norm(bias) < 2 * 0.003 + 0.035 * 0.026
-        late = seen[1:] - true[:-1] - bias  # of peg and hole as they were a step before
+        late = seen[1:] - true[:-1] - bias  # poses of peg and hole one step earlier
         assert np.median(np.abs(late)) < 0.0002
         biases.append(bias)
     assert not np.allclose(*biases)
 
 
 @pytest.mark.parametrize("name", ["racing_car", str(EXAMPLE)])
-def test_a_task_that_sees_nothing_through_it_refuses_it(name: str) -> None:
+def test_perception_is_refused_for_task_without_perceived_bodies(name: str) -> None:
     with pytest.raises(BadInput, match=r"task_config.perception: \w+ sees no bodies through it"):
         task_of(name, {"bias_m": 0.002})
 
 
-def test_a_real_arm_has_errors_of_its_own() -> None:
+def test_perception_error_is_not_simulated_on_real_arm() -> None:
     given = {"robot": "franka", "task_config": {"perception": LAB, "depth_m": 0.02}}
     config = make_task(resolve({"task": "peg_insertion", **given})).config
     assert config.perception.bias_m == 0.0

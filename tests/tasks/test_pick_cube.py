@@ -13,7 +13,7 @@ def make() -> tuple[SimArm, PickCube]:
 
 
 def play(arm: SimArm, task: PickCube, policy: Policy, steps: int) -> tuple[Outcome, list[float]]:
-    """Drive on from where the arm is; the last outcome and the progress after each step."""
+    """Drive on from the current state; return the last outcome and progress per step."""
     progress = []
     for index in range(steps):
         reading = arm.observe()
@@ -28,7 +28,7 @@ def play(arm: SimArm, task: PickCube, policy: Policy, steps: int) -> tuple[Outco
     return outcome, progress
 
 
-def test_the_expert_picks_the_cube() -> None:
+def test_expert_picks_the_cube() -> None:
     arm, task = make()
     successes, lengths = 0, []
     for seed in range(15):
@@ -41,16 +41,16 @@ def test_the_expert_picks_the_cube() -> None:
     assert np.mean(lengths) < 55
 
 
-def test_the_expert_goes_on_from_a_mess() -> None:
+def test_expert_recovers_from_closed_gripper_and_dropped_cube() -> None:
     arm, task = make()
     expert = task.expert(arm.truth, 0)
     arm.reset(5)
-    # Another hand closes the gripper on nothing and leaves the tool on the table.
+    # Another policy closes the empty gripper and leaves the tool on the table.
     away = np.array([-0.5, 0.3, -1.0, 0.4, -1.0], np.float32)
     play(arm, task, lambda observation: away, 15)
     outcome, _ = play(arm, task, expert, task.config.max_steps)
     assert outcome.success
-    # The cube is let go in the air.
+    # The cube is dropped from the air.
     drop = np.array([0.0, 0.0, 0.0, 0.0, 1.0], np.float32)
     play(arm, task, lambda observation: drop, 8)
     assert not task.is_success(arm.truth())
@@ -58,7 +58,7 @@ def test_the_expert_goes_on_from_a_mess() -> None:
     assert outcome.success
 
 
-def test_starts_cover_the_field() -> None:
+def test_cube_starts_cover_the_field() -> None:
     task = PickCube()
     cubes = np.array(
         [task.scene.place(np.random.default_rng(seed)).bodies["cube"] for seed in range(300)]
@@ -79,11 +79,11 @@ def test_success_needs_half_a_second_in_the_air() -> None:
     task.begin(up)
     for index in range(4):
         task.outcome(up, index)
-    assert not task.outcome(arm.reset(1), 4).success, "down again: it starts over"
+    assert not task.outcome(arm.reset(1), 4).success, "putting the cube down restarts the count"
     assert not task.outcome(up, 5).success
 
 
-def test_the_policy_sees_relative_values_only() -> None:
+def test_observation_contains_only_relative_values() -> None:
     arm, task = make()
     reading = arm.reset(0)
     task.begin(reading)
@@ -98,7 +98,7 @@ def test_the_policy_sees_relative_values_only() -> None:
     assert first.shape == (16,)
 
 
-def test_the_numbers_can_be_changed() -> None:
+def test_lift_height_and_hold_steps_are_configurable() -> None:
     task = PickCube(PickCubeConfig(lift_m=0.05, hold_steps=2))
     arm = SimArm(task.scene, task.config)
     arm.reset(0)

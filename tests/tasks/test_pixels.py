@@ -1,4 +1,4 @@
-"""Tasks seen through cameras: what a policy gets, and that it gets nothing else."""
+"""Pixel observations of tasks: object positions are visible in images only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(name: str) -> SimulatedTask:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_the_scene_is_seen_through_cameras_alone(name: str) -> None:
+def test_pixel_observation_shows_scene_only_through_cameras(name: str) -> None:
     task = make(name)
     spec = make_spec(task).observation
     assert len({view.camera for view in task.config.policy_views.values()}) >= 2
@@ -50,7 +50,7 @@ def test_the_scene_is_seen_through_cameras_alone(name: str) -> None:
     steps = [record for record in records if isinstance(record, Step)]
     for step in steps:
         spec.validate_observation(step.observation)
-    assert steps[-1].terminated, "the expert needs no more than the truth"
+    assert steps[-1].terminated, "the expert solves the task from the truth"
     for camera in spec.images:
         pictures = {step.observation.images[camera].tobytes() for step in steps}
         assert len(pictures) > len(steps) // 2, camera
@@ -60,7 +60,7 @@ def test_the_scene_is_seen_through_cameras_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_where_things_are_shows_in_the_images(name: str) -> None:
+def test_images_show_where_objects_are(name: str) -> None:
     robot = plugins.make_simulation(make(name))
     images = [robot.reset(seed).images for seed in range(3)]
     for camera in images[0]:

@@ -19,7 +19,7 @@ def make(**changes: Any) -> tuple[SimCar, RacingCar]:
 
 
 def laps(pace: float, seeds: range) -> list[int]:
-    """Steps of each lap; every one of them has to be driven without a touch."""
+    """Return the steps of each lap; every lap must succeed without a collision."""
     car, task = make(pace=pace)
     steps = []
     for seed in seeds:
@@ -30,23 +30,23 @@ def laps(pace: float, seeds: range) -> list[int]:
     return steps
 
 
-def test_the_scene_says_that_it_is_of_a_car() -> None:
+def test_racing_car_scene_creates_a_car_simulation() -> None:
     assert isinstance(plugins.make_simulation(RacingCar()), SimCar)
 
 
-def test_the_expert_laps_without_a_touch_and_the_demonstration_at_two_thirds_of_its_speed() -> None:
+def test_expert_laps_without_collision_and_faster_than_demonstration() -> None:
     expert, demonstration = np.mean(laps(1.0, range(3))), np.mean(laps(0.65, range(3)))
     assert expert < 70
     assert 0.60 <= expert / demonstration <= 0.72
 
 
 @pytest.mark.slow
-def test_the_expert_laps_100_times_without_a_touch() -> None:
+def test_expert_laps_100_times_without_collision() -> None:
     assert len(laps(1.0, range(100))) == 100
 
 
-def test_one_demonstration_defines_the_course() -> None:
-    """The checkpoints of the task are those of such a lap."""
+def test_one_demonstrated_lap_defines_the_course() -> None:
+    """Compute checkpoints from an expert lap and compare them with the task's course."""
     car, task = make()
     reading = car.reset(0)
     drive, driver = [], task.expert(car.truth, 0)
@@ -66,7 +66,7 @@ def test_one_demonstration_defines_the_course() -> None:
 
 
 def steps_of(car: SimCar, task: RacingCar, speed: float, steps: int) -> float:
-    """The sum of rewards of driving straight on or back."""
+    """Return the sum of rewards for driving straight forwards or backwards."""
     total = 0.0
     for index in range(steps):
         car.act(np.array((speed, 0.0), np.float32))
@@ -75,7 +75,7 @@ def steps_of(car: SimCar, task: RacingCar, speed: float, steps: int) -> float:
     return total
 
 
-def test_forwards_is_rewarded_and_going_back_takes_it_away() -> None:
+def test_driving_forwards_is_rewarded_and_driving_back_penalized() -> None:
     car, task = make()
     task.begin(car.reset(3))
     forwards = steps_of(car, task, 0.2, 6)
@@ -83,7 +83,7 @@ def test_forwards_is_rewarded_and_going_back_takes_it_away() -> None:
     assert forwards + steps_of(car, task, -1.0, 8) < 0.5 * forwards
 
 
-def test_to_and_fro_over_the_line_is_no_lap() -> None:
+def test_crossing_the_line_back_and_forth_is_no_lap() -> None:
     car, task = make()
     task.begin(car.reset(3))
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_to_and_fro_over_the_line_is_no_lap() -> None:
     assert task.progress(car.truth()) < 0.1
 
 
-def test_a_lap_that_ends_in_the_wall_is_none() -> None:
+def test_lap_ending_in_a_wall_is_no_success() -> None:
     car, task = make()
     task.begin(crash(car, task, 0, 1.0))
     task._driven_m = task.course.length_m
@@ -120,12 +120,12 @@ def crash(car: SimCar, task: RacingCar, seed: int, steering: float) -> Observati
     raise AssertionError("no wall was met")
 
 
-def test_it_recovers_from_any_collision_by_itself() -> None:
+def test_reset_script_recovers_car_from_any_collision() -> None:
     car, task = make()
     for seed in range(12):
         reading = crash(car, task, seed, steering=(-1.0, -0.3, 0.3, 1.0)[seed % 4])
         script = task.reset(reading)
-        assert script is not None, f"seed {seed}: it touches a wall"
+        assert script is not None, f"seed {seed}: the car touches a wall"
         for _ in range(100):
             car.act(script(reading))
             car.advance(0.1)
@@ -140,7 +140,7 @@ def test_it_recovers_from_any_collision_by_itself() -> None:
             assert car.observe().state["bumper"][0] == 0.0, f"seed {seed}: not free"
 
 
-def test_it_climbs_no_wall_however_long_it_pushes() -> None:
+def test_car_does_not_climb_walls() -> None:
     car, task = make()
     rng = np.random.default_rng(0)
     for seed in range(4):
@@ -153,11 +153,11 @@ def test_it_climbs_no_wall_however_long_it_pushes() -> None:
             car.act(np.array((-0.6, -action[1]), np.float32))
             car.advance(0.2)
             pose = car.observe().state["car_pose"]
-            assert pose[2] < 0.12, f"seed {seed}: its wheels leave the floor"
+            assert pose[2] < 0.12, f"seed {seed}: the car's wheels leave the floor"
             assert abs(task._view({"car_pose": pose}).off_m) < 0.5
 
 
-def test_the_driver_sees_the_track_and_the_course() -> None:
+def test_driver_camera_images_are_valid_and_change() -> None:
     views = {"driver": View(camera="driver", width=16, height=16)}
     config = RacingCarConfig(observe="pixels", views=views)
     task = RacingCar(config)

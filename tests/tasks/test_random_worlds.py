@@ -1,4 +1,4 @@
-"""Experts in the worlds of their tasks and in random ones."""
+"""Experts and random actions in nominal and random worlds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.bench.task_bench import Walk, walk
 
 LEVELS = ("light", "full")
 TASKS = [(name, "") for name in plugins.names("task")] + [("bin_relocation", "backward")]
-# Of 50; all others do 45 or more. Where joints turn hard, 3.5 Nm swing no pan in time.
-# So they turn a tool; and where a tilted hole is tracked 1 mm off, the peg counts as in too early.
+# Successes of 50; all others reach 45. With stiff joints, 3.5 Nm do not swing a pan in time
+# or turn a tool, and with a tracking error of 1 mm a tilted hole reports insertion too early.
 LEAST = {
     ("object_flip", "full"): 38,
     ("peg_insertion_6d", "light"): 42,
@@ -52,7 +52,7 @@ def successes(name: str, direction: str, level: str, trials: int) -> int:
         ("timing_belt", 6, 30),
     ],
 )
-def test_experts_are_sure_and_quick(name: str, trials: int, mean_steps: int) -> None:
+def test_experts_succeed_quickly(name: str, trials: int, mean_steps: int) -> None:
     task = make_task(resolve({"task": name}))
     lengths = []
     with plugins.make_simulation(task) as robot:
@@ -66,16 +66,14 @@ def test_experts_are_sure_and_quick(name: str, trials: int, mean_steps: int) -> 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("name", "direction"), TASKS)
-def test_the_expert_does_it_in_random_worlds(name: str, direction: str, level: str) -> None:
+def test_expert_succeeds_in_random_worlds(name: str, direction: str, level: str) -> None:
     assert successes(name, direction, level, 3) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("name", "direction"), TASKS)
-def test_the_expert_does_it_in_most_of_50_random_worlds(
-    name: str, direction: str, level: str
-) -> None:
+def test_expert_succeeds_in_most_of_50_random_worlds(name: str, direction: str, level: str) -> None:
     assert successes(name, direction, level, 50) >= LEAST.get((name, level), 45)
 
 
@@ -94,26 +92,26 @@ def wander(name: str, steps: int, randomize: str = "none") -> Walk:
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_hundreds_of_random_steps(name: str) -> None:
+def test_simulation_survives_hundreds_of_random_steps(name: str) -> None:
     assert wander(name, 300 if name in SLOW else 1_000).faults == 0
 
 
 @pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])
-def test_random_steps_in_random_worlds(name: str) -> None:
+def test_simulation_survives_random_steps_in_random_worlds(name: str) -> None:
     assert wander(name, 500, randomize="full").faults == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
-def test_a_hundred_thousand_random_steps(name: str) -> None:
+def test_simulation_survives_100_000_random_steps(name: str) -> None:
     assert wander(name, 100_000).faults == 0
 
 
 class Breaking(FakeRobot):
-    """Of which something breaks at a step, until it is placed anew."""
+    """Fake robot with a fault at one step, until the next reset."""
 
     def __init__(self, kind: str, at: int) -> None:
-        self.kind, self.left, self.placed = kind, at, -1  # its first start is its own
+        self.kind, self.left, self.placed = kind, at, -1  # the constructor resets once
         super().__init__()
         depth = np.array([-0.02 if kind == "deep" else 0.001])
         contact = type("Contact", (), {"dist": depth})
@@ -138,7 +136,7 @@ class Breaking(FakeRobot):
     ("kind", "found"),
     [("warning", {"warnings": 1}), ("nan", {"not_finite": 1}), ("away", {"lost": 1}), ("", {})],
 )
-def test_what_breaks_is_counted_and_the_scene_placed_anew(kind: str, found: dict[str, Any]) -> None:
+def test_walk_counts_faults_and_resets_scene(kind: str, found: dict[str, Any]) -> None:
     robot = Breaking(kind, 30 if kind else 0)
     episodes = -(-60 // FakeTask().config.max_steps)
     walked = walk(FakeTask(), robot, 60)
@@ -146,7 +144,7 @@ def test_what_breaks_is_counted_and_the_scene_placed_anew(kind: str, found: dict
     assert robot.placed == episodes + walked.faults
 
 
-def test_what_stays_in_a_wall_is_lost() -> None:
+def test_body_staying_inside_a_wall_counts_as_lost() -> None:
     task = FakeTask()
     walked = walk(task, Breaking("deep", 0), round(3.5 * task.config.rate_hz))
     assert (walked.lost, walked.deepest_mm) == (3, 20.0)

@@ -9,7 +9,7 @@ def make() -> tuple[SimArm, Reach]:
     return SimArm(task.scene, task.config), task
 
 
-def test_goals_lie_around_the_start() -> None:
+def test_goals_surround_the_start() -> None:
     task = Reach()
     offsets = []
     for seed in range(200):
@@ -19,7 +19,7 @@ def test_goals_lie_around_the_start() -> None:
     assert np.abs(offsets).max(axis=0).min() > 0.14
 
 
-def test_two_steps_at_the_goal_are_needed() -> None:
+def test_success_needs_two_steps_at_the_goal() -> None:
     arm, task = make()
     far = arm.reset(0)
     task.begin(far)

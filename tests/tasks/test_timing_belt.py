@@ -25,7 +25,7 @@ def make(**changes: Any) -> tuple[SimPair, TimingBelt]:
 
 
 def play(pair: SimPair, task: TimingBelt, policy: Policy, steps: int) -> list[Outcome]:
-    """Go on from where the arms are, until a success or for some steps."""
+    """Drive on from the current state until success or for `steps` steps."""
     outcomes = []
     for index in range(steps):
         pair.act(policy(task.observation(pair.observe())))
@@ -41,7 +41,7 @@ def always(action: np.ndarray[Any, Any]) -> Policy:
 
 
 def laid(height_m: float = 0.010, up_m: float = 0.15, **changes: float) -> dict[str, Array]:
-    """A state whose belt is a wide ring around both pulleys, or its half, and hands are away."""
+    """Return a state with the belt as a ring around the pulleys and the grippers away."""
     angles = 2.0 * np.pi * np.arange(LINKS) / LINKS
     half_m = changes.get("half_m", 0.14)
     poses = {
@@ -62,7 +62,7 @@ def laid(height_m: float = 0.010, up_m: float = 0.15, **changes: float) -> dict[
 
 
 def crossed() -> dict[str, Array]:
-    """A figure of eight: once around each pulley, but the other way around the second one."""
+    """Return a state with the belt in a figure of eight around the pulleys."""
     truth = laid()
     angles = 2.0 * np.pi * np.arange(LINKS) / LINKS
     for index, angle in enumerate(angles):
@@ -86,20 +86,20 @@ def crossed() -> dict[str, Array]:
         (crossed(), False),
     ],
 )
-def test_the_belt_must_be_around_both_below_their_rims_and_without_hands(
+def test_success_needs_released_belt_low_around_both_pulleys(
     truth: dict[str, Array], solved: bool
 ) -> None:
     assert TimingBelt().is_success(truth) is solved
 
 
-def test_a_belt_that_is_crossed_is_once_around_each() -> None:
+def test_crossed_belt_winds_once_around_each_pulley() -> None:
     truth = crossed()
     around = [turns(links(truth), pulley(truth, side)) for side in ("left_", "right_")]
     assert sorted(around) == [-1, 1]
 
 
 @pytest.mark.parametrize("mess", [OPEN_LEFT, OPEN_BOTH])
-def test_the_expert_takes_a_lost_belt_again(mess: np.ndarray[Any, Any]) -> None:
+def test_expert_regrasps_dropped_belt(mess: np.ndarray[Any, Any]) -> None:
     pair, task = make()
     task.begin(pair.reset(1))
     play(pair, task, always(mess), 6)
@@ -109,7 +109,7 @@ def test_the_expert_takes_a_lost_belt_again(mess: np.ndarray[Any, Any]) -> None:
     assert play(pair, task, task.expert(pair.truth, 1), 100)[-1].success
 
 
-def test_both_hold_it_at_the_start_and_it_stays() -> None:
+def test_both_grippers_hold_belt_at_rest_at_start() -> None:
     pair, _ = make()
     for seed in range(5):
         pair.reset(seed)
@@ -121,8 +121,8 @@ def test_both_hold_it_at_the_start_and_it_stays() -> None:
             assert any(truth[f"{side}belt{index}_grasped"][0] for index in range(LINKS))
 
 
-def test_in_one_hand_it_is_too_short_for_both_pulleys() -> None:
-    """Left to itself the belt is nearly round."""
+def test_belt_in_one_gripper_is_too_short_for_both_pulleys() -> None:
+    """Check the free belt, which is nearly round, against the length both pulleys need."""
     pair, task = make()
     task.begin(pair.reset(0))
     play(pair, task, always(OPEN_LEFT), 8)
@@ -130,7 +130,7 @@ def test_in_one_hand_it_is_too_short_for_both_pulleys() -> None:
     assert np.ptp(links(pair.truth())[:, 1]) < needed_m - 0.01
 
 
-def test_what_is_dropped_onto_the_pulleys_is_not_on_them() -> None:
+def test_belt_dropped_onto_pulleys_is_no_success() -> None:
     pair, task = make()
     for seed in range(4):
         task.begin(pair.reset(seed))
@@ -138,7 +138,7 @@ def test_what_is_dropped_onto_the_pulleys_is_not_on_them() -> None:
         assert not is_on(pair.truth())
 
 
-def test_a_belt_that_is_still_held_is_no_success() -> None:
+def test_belt_still_held_is_no_success() -> None:
     pair, task = make()
     expert_until_low(pair, task)
     for outcome in play(pair, task, always(0.0 * DOWN), 15):
@@ -147,7 +147,7 @@ def test_a_belt_that_is_still_held_is_no_success() -> None:
     assert not task.is_success(pair.truth())
 
 
-def test_pressing_it_down_beside_the_pulleys_is_no_success() -> None:
+def test_pressing_belt_down_beside_pulleys_is_no_success() -> None:
     pair, task = make(spread_m=0.0)
     task.begin(pair.reset(0))
     play(pair, task, always(np.array((1, 0, 0, -1, 1, 0, 0, -1), np.float32)), 7)
@@ -167,7 +167,7 @@ def expert_until_low(pair: SimPair, task: TimingBelt) -> None:
     pytest.fail("the belt never was on")
 
 
-def test_success_is_to_last() -> None:
+def test_success_needs_three_steps() -> None:
     pair, task = make()
     task.begin(pair.reset(1))
     assert play(pair, task, task.expert(pair.truth, 1), 60)[-1].success
@@ -176,7 +176,7 @@ def test_success_is_to_last() -> None:
     assert [task.outcome(there, index).success for index in range(3)] == [False, False, True]
 
 
-def test_progress_grows_along_the_experts_way() -> None:
+def test_progress_grows_while_expert_acts() -> None:
     pair, task = make()
     task.begin(pair.reset(3))
     expert = task.expert(pair.truth, 3)
@@ -191,7 +191,7 @@ def test_progress_grows_along_the_experts_way() -> None:
     assert seen[-1] > 0.95
 
 
-def test_starts_differ_and_both_arms_reach_them() -> None:
+def test_both_arms_reach_all_starts() -> None:
     task = TimingBelt()
     places = [task.scene.place(np.random.default_rng(seed)) for seed in range(200)]
     pulleys = np.stack([place.bodies["pulleys"] for place in places])
@@ -203,7 +203,7 @@ def test_starts_differ_and_both_arms_reach_them() -> None:
         assert (tools < motion.box_high_m).all()
 
 
-def test_the_hybrid_agent_has_nine_grasps() -> None:
+def test_hybrid_agent_has_nine_grasp_choices() -> None:
     grippers = Grippers.of(make_spec(make_task(resolve({"task": "timing_belt"}))))
     assert grippers.choices == 9
     assert grippers.places == (3, 7)
@@ -214,7 +214,7 @@ def seen(task: TimingBelt, pair: SimPair) -> Callable[[str], Array]:
     return state.__getitem__
 
 
-def test_what_the_policy_sees_says_where_the_belt_has_to_go() -> None:
+def test_observation_shows_belt_ends_relative_to_pulleys() -> None:
     pair, task = make(turned_rad=0.0)
     expert_until_low(pair, task)
     see = seen(task, pair)
@@ -225,10 +225,8 @@ def test_what_the_policy_sees_says_where_the_belt_has_to_go() -> None:
 
 
 @pytest.mark.parametrize(("off_m", "goes_on"), [(0.0, True), (0.0015, True), (0.003, False)])
-def test_with_a_tensioner_the_belt_may_be_a_millimetre_and_a_half_off(
-    off_m: float, goes_on: bool
-) -> None:
-    """The expert is wrong about the pulleys, across them or along, until the belt is on."""
+def test_tensioner_tolerates_pulley_error_of_1_5_mm(off_m: float, goes_on: bool) -> None:
+    """Shift the expert's pulley positions along x or y until the belt is on."""
     pair, task = make(tensioner=True)
     for seed, axis in ((0, 0), (1, 1)):
         task.begin(pair.reset(seed))
@@ -248,7 +246,7 @@ def test_with_a_tensioner_the_belt_may_be_a_millimetre_and_a_half_off(
         assert is_on(pair.truth()) == goes_on
 
 
-def test_the_tensioner_yields_and_returns() -> None:
+def test_tensioner_yields_and_returns() -> None:
     pair, _ = make(tensioner=True)
     at = pair.model.jnt_qposadr[pair.model.body("tensioner").jntadr[0]]
     assert abs(pair.data.qpos[at]) < 0.001

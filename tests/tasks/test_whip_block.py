@@ -18,7 +18,7 @@ def make() -> tuple[SimArm, WhipBlock]:
 
 
 def successes(arm: SimArm, task: WhipBlock, slower: float) -> int:
-    """Return the successes of the expert, its pull slowed down to a share of its speed."""
+    """Return the successes of the expert, its pull limited to `slower` metres per second."""
     found = 0
     for seed in SEEDS:
         expert = task.expert(arm.truth, seed)
@@ -34,13 +34,13 @@ def successes(arm: SimArm, task: WhipBlock, slower: float) -> int:
     return found
 
 
-def test_a_slow_pull_takes_the_blocks_above_along() -> None:
+def test_slow_pull_drags_upper_blocks_along() -> None:
     arm, task = make()
     assert successes(arm, task, 10.0) >= 4
     assert successes(arm, task, 0.12) <= 1
 
 
-def test_the_only_reward_is_at_the_end_once_the_rest_has_stood() -> None:
+def test_reward_comes_only_at_end_with_stack_settled() -> None:
     arm, task = make()
     for seed in SEEDS:
         records = episode(arm, task, task.expert(arm.truth, seed), seed)
@@ -57,13 +57,13 @@ def test_the_only_reward_is_at_the_end_once_the_rest_has_stood() -> None:
         after = arm.truth()
         for index in range(4):
             name = f"block{index}_pose"
-            assert np.abs(after[name] - before[name]).max() < 0.01, "it has settled"
+            assert np.abs(after[name] - before[name]).max() < 0.01, "the stack has settled"
         return
     pytest.fail("no success")
 
 
 @pytest.mark.parametrize(("body", "by_m"), [("block3", 0.1), ("block0", 0.1)])
-def test_a_block_that_fell_ends_the_episode(body: str, by_m: float) -> None:
+def test_fallen_block_ends_episode(body: str, by_m: float) -> None:
     arm, task = make()
     task.begin(arm.reset(1))
     assert not task.outcome(arm.observe(), 0).terminated
@@ -73,18 +73,18 @@ def test_a_block_that_fell_ends_the_episode(body: str, by_m: float) -> None:
     assert (outcome.terminated, outcome.success, outcome.reward) == (True, False, 0.0)
 
 
-def test_a_stack_with_the_block_put_beside_it_by_hand_needs_the_rest_to_come_down() -> None:
+def test_success_needs_upper_blocks_to_come_down() -> None:
     arm, task = make()
     task.begin(arm.reset(2))
     at = arm.model.jnt_qposadr[arm.model.body("loose").jntadr[0]]
     arm.data.qpos[at + 1] += 0.15
     arm.advance(0.01)
-    assert not task.is_success(arm.truth()), "the others hang in the air"
+    assert not task.is_success(arm.truth()), "the other blocks hang in the air"
     arm.advance(1.0)
-    assert task.is_success(arm.truth()), "they fell straight down"
+    assert task.is_success(arm.truth()), "the other blocks fell straight down"
 
 
-def test_the_stack_stands_until_it_is_touched() -> None:
+def test_stack_stands_until_touched() -> None:
     arm, task = make()
     for seed in range(5):
         arm.reset(seed)
