@@ -1,4 +1,4 @@
-"""Columns of episodes: files are read at once, with the values of the record-by-record reading."""
+"""Test that fast column reading of episodes equals reading record by record."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ODD = {
 NAMED_ODDLY = BLIND.model_copy(update={"observation": ObservationSpec(state=ODD)})
 
 
-def one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> EpisodeColumns:
+def read_record_by_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> EpisodeColumns:
     with monkeypatch.context() as patch:
         patch.setattr(columns, "_rows_at_once", lambda *_: None)
         return read_columns(path)
 
 
-def at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> EpisodeColumns:
+def read_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> EpisodeColumns:
     def refuse(*_: Any) -> None:
         raise AssertionError("read record by record")
 
@@ -55,7 +55,7 @@ def assert_equal(found: EpisodeColumns, expected: EpisodeColumns) -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, BLIND, NAMED_ODDLY])
 @pytest.mark.parametrize("ended", [True, False])
-def test_both_ways_to_read_give_the_logged_numbers(
+def test_fast_and_record_wise_reading_give_logged_values(
     tmp_path: Path, spec: Any, ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [
@@ -65,8 +65,8 @@ def test_both_ways_to_read_give_the_logged_numbers(
         for index, record in enumerate(random_records(5, spec=spec, ended=ended))
     ]
     (path,) = write_log(tmp_path, records, spec=spec)
-    found = at_once(path, monkeypatch)
-    assert_equal(found, one_by_one(path, monkeypatch))
+    found = read_at_once(path, monkeypatch)
+    assert_equal(found, read_record_by_record(path, monkeypatch))
     steps = [record for record in records if isinstance(record, Step)]
     for name in spec.observation.state:
         expected = np.stack([step.observation.state[name] for step in steps])
@@ -78,14 +78,14 @@ def test_both_ways_to_read_give_the_logged_numbers(
     assert found.success is ended
 
 
-def test_compressed_images_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_skip_compressed_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = write_log(tmp_path, random_records(4))
-    expected = at_once(path, monkeypatch)
+    expected = read_at_once(path, monkeypatch)
     assert compact(path, CONFIG)
-    assert_equal(at_once(path, monkeypatch), expected)
+    assert_equal(read_at_once(path, monkeypatch), expected)
 
 
-def test_other_files_are_read_record_by_record(
+def test_old_and_short_and_large_files_are_read_record_by_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = write_log(tmp_path, random_records(3))
@@ -96,10 +96,10 @@ def test_other_files_are_read_record_by_record(
     assert read_columns(short).key.index == 0
     monkeypatch.setattr(columns, "_AT_ONCE_BYTES", 10)
     with pytest.raises(AssertionError):
-        at_once(path, monkeypatch)
+        read_at_once(path, monkeypatch)
 
 
-def test_every_damaged_byte_is_named(tmp_path: Path) -> None:
+def test_damaged_episode_is_refused_with_file_and_byte(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(2, spec=BLIND), spec=BLIND)
     data = path.read_bytes()
     for place in range(0, len(data), 97):

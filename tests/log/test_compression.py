@@ -53,7 +53,7 @@ def config(images: Literal["raw", "png", "jpeg"]) -> LogConfig:
     return CONFIG.model_copy(update={"images": images})
 
 
-def test_png_images_are_what_the_raw_ones_were(tmp_path: Path) -> None:
+def test_png_compaction_is_lossless(tmp_path: Path) -> None:
     items = random_records(3, 2)
     paths = write_log(tmp_path, items)
     assert [compact(path, config("png")) for path in paths] == [True, True]
@@ -68,7 +68,7 @@ def test_png_images_are_what_the_raw_ones_were(tmp_path: Path) -> None:
     assert {path.suffix for path in tmp_path.iterdir()} == {".mcap", ".jsonl", ".lock"}
 
 
-def test_a_tail_goes_on_while_the_file_is_replaced(tmp_path: Path) -> None:
+def test_tail_continues_while_files_are_compacted(tmp_path: Path) -> None:
     items = random_records(3, 2)
     paths = write_log(tmp_path, items)
     tail = Tail(tmp_path, EPOCH)
@@ -91,16 +91,16 @@ def test_smooth_images_become_smaller(tmp_path: Path) -> None:
     assert path.stat().st_size < before
 
 
-def test_jpeg_images_are_near_the_raw_ones(tmp_path: Path) -> None:
+def test_jpeg_images_are_close_to_raw_ones(tmp_path: Path) -> None:
     colour = np.zeros(SHAPE, np.uint8)
-    colour[..., 0], colour[..., 2] = 200, 50  # red and blue are not confused
+    colour[..., 0], colour[..., 2] = 200, 50  # detects swapped red and blue
     data = compress(colour.tobytes(), SHAPE, "jpeg", 95)
     message = memoryview(image_head("jpeg", "a", SHAPE, len(data), 0) + data)
     found = np.frombuffer(decode(message, "jpeg", "a", SHAPE), np.uint8).reshape(SHAPE)
     assert np.abs(found.astype(int) - colour).max() < 5
 
 
-def test_a_compressed_file_is_mcap_with_ros_images(tmp_path: Path) -> None:
+def test_compacted_file_is_mcap_with_ros_images(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, items := random_records(2))
     compact(path, config("png"))
     with path.open("rb") as file:
@@ -118,18 +118,18 @@ def test_a_compressed_file_is_mcap_with_ros_images(tmp_path: Path) -> None:
         assert np.array_equal(pixels, item.observation.images["front"])
 
 
-def test_the_manifest_lists_the_new_content_and_what_it_was(tmp_path: Path) -> None:
+def test_manifest_lists_raw_and_compacted_content(tmp_path: Path) -> None:
     leave_open(tmp_path, random_records(2)[:2])
     (path,) = recover(tmp_path)
     before = sha256_of(path)
     compact(path, config("png"))
-    raw, png = read_entries(tmp_path)[path.name]
-    assert (raw.sha256, png.sha256) == (before, sha256_of(path))
-    assert (png.records, png.ended, png.recovered) == (2, False, True)
+    raw, make_png = read_entries(tmp_path)[path.name]
+    assert (raw.sha256, make_png.sha256) == (before, sha256_of(path))
+    assert (make_png.records, make_png.ended, make_png.recovered) == (2, False, True)
 
 
 @pytest.mark.parametrize("left", ["raw wanted", "no images"])
-def test_what_need_not_be_compressed_is_left(tmp_path: Path, left: str) -> None:
+def test_file_without_need_for_compression_is_unchanged(tmp_path: Path, left: str) -> None:
     spec = BLIND if left == "no images" else SPEC
     (path,) = write_log(tmp_path, random_records(2, spec=spec), spec=spec)
     wanted = config("raw" if left == "raw wanted" else "png")
@@ -138,7 +138,7 @@ def test_what_need_not_be_compressed_is_left(tmp_path: Path, left: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_nothing_is_compressed_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+def test_compaction_is_refused_on_nearly_full_disk(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(2))
     before = path.read_bytes()
     with pytest.raises(SerlError, match="nearly full"):
@@ -146,7 +146,7 @@ def test_nothing_is_compressed_on_a_disk_that_is_nearly_full(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-def test_a_damaged_file_is_left_as_it_is(tmp_path: Path) -> None:
+def test_damaged_file_is_not_compacted(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(2))
     damaged = bytearray(path.read_bytes())
     damaged[-200] ^= 1
@@ -157,14 +157,14 @@ def test_a_damaged_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.compact"))
 
 
-def test_one_compaction_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_compaction_is_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1))
     with FileLock(tmp_path / "compaction.lock", "test"), pytest.raises(BadInput, match="in use"):
         compact(path, config("png"))
 
 
 @pytest.mark.parametrize("call", ["open", "writev", "fsync", "rename"])
-def test_a_failure_leaves_the_old_file_or_the_new(
+def test_failed_compaction_leaves_old_or_new_file(
     tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = random_records(2)
@@ -172,7 +172,7 @@ def test_a_failure_leaves_the_old_file_or_the_new(
         folder = tmp_path / str(number)
         (path,) = write_log(folder, items)
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, failing(getattr(os, call), number))
+            patch.setattr(os, call, failing_call(getattr(os, call), number))
             error = ""
             try:
                 compact(path, config("png"))
@@ -188,10 +188,10 @@ def test_a_failure_leaves_the_old_file_or_the_new(
             assert number > 0
             return
         assert "No space left" in error
-    raise AssertionError("it never succeeded")
+    raise AssertionError("compaction never succeeded")
 
 
-def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
+def failing_call(real: Callable[..., Any], after: int) -> Callable[..., Any]:
     left = after
 
     def call(*arguments: Any) -> Any:
@@ -204,7 +204,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
     return call
 
 
-def png(width: int, height: int, colour: int = 2) -> bytes:
+def make_png(width: int, height: int, colour: int = 2) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + data))
         return struct.pack(">I", len(data)) + kind + data + checksum
@@ -215,50 +215,50 @@ def png(width: int, height: int, colour: int = 2) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + end
 
 
-def jpeg(height: int, width: int) -> bytes:
+def make_jpeg(height: int, width: int) -> bytes:
     return cv2.imencode(".jpg", np.zeros((height, width, 3), np.uint8))[1].tobytes()
 
 
-def stored(data: bytes, encoding: str) -> memoryview:
+def image_message(data: bytes, encoding: str) -> memoryview:
     return memoryview(image_head(ENCODINGS[encoding], "a", SHAPE, len(data), 0) + data)
 
 
-def test_an_image_of_the_declared_shape_is_decoded() -> None:
-    assert decode(stored(png(32, 24), "png"), "png", "a", SHAPE) == bytes(24 * 32 * 3)
-    assert len(decode(stored(jpeg(24, 32), "jpeg"), "jpeg", "a", SHAPE)) == 24 * 32 * 3
+def test_image_of_declared_shape_is_decoded() -> None:
+    assert decode(image_message(make_png(32, 24), "png"), "png", "a", SHAPE) == bytes(24 * 32 * 3)
+    assert len(decode(image_message(make_jpeg(24, 32), "jpeg"), "jpeg", "a", SHAPE)) == 24 * 32 * 3
 
 
 @pytest.mark.parametrize(
     ("data", "encoding"),
     [
-        (png(60_000, 60_000), "png"),
-        (png(24, 32), "png"),
-        (png(32, 24, colour=3), "png"),
-        (png(32, 24)[:40], "png"),
-        (png(32, 24)[:-12], "png"),
-        (png(32, 24) + b"more", "png"),
+        (make_png(60_000, 60_000), "png"),
+        (make_png(24, 32), "png"),
+        (make_png(32, 24, colour=3), "png"),
+        (make_png(32, 24)[:40], "png"),
+        (make_png(32, 24)[:-12], "png"),
+        (make_png(32, 24) + b"more", "png"),
         (b"", "png"),
-        (jpeg(24, 32), "png"),
-        (png(32, 24), "jpeg"),
-        (jpeg(32, 24), "jpeg"),
-        (jpeg(24, 32)[:-2], "jpeg"),
-        (jpeg(24, 32)[:60], "jpeg"),
-        (jpeg(24, 32).replace(b"\xff\xc0", b"\xff\xc2"), "jpeg"),
+        (make_jpeg(24, 32), "png"),
+        (make_png(32, 24), "jpeg"),
+        (make_jpeg(32, 24), "jpeg"),
+        (make_jpeg(24, 32)[:-2], "jpeg"),
+        (make_jpeg(24, 32)[:60], "jpeg"),
+        (make_jpeg(24, 32).replace(b"\xff\xc0", b"\xff\xc2"), "jpeg"),
         (b"", "jpeg"),
         (bytes(24 * 32 * 3 - 1), "raw"),
         (bytes(24 * 32 * 3 + 1), "raw"),
     ],
 )
-def test_any_other_image_is_refused(data: bytes, encoding: str) -> None:
+def test_invalid_image_is_refused(data: bytes, encoding: str) -> None:
     with pytest.raises(CorruptData, match="image a: "):
-        decode(stored(data, encoding), ENCODINGS[encoding], "a", SHAPE)
+        decode(image_message(data, encoding), ENCODINGS[encoding], "a", SHAPE)
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])
-def test_mutated_images_raise_nothing_undeclared(encoding: str) -> None:
+def test_mutated_image_decodes_or_raises_corrupt_data(encoding: str) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, SHAPE, np.uint8)
-    good = stored(compress(pixels.tobytes(), SHAPE, ENCODINGS[encoding], 95), encoding)
+    good = image_message(compress(pixels.tobytes(), SHAPE, ENCODINGS[encoding], 95), encoding)
     refused = 0
     for _ in range(500):
         data = bytearray(good)
@@ -272,9 +272,9 @@ def test_mutated_images_raise_nothing_undeclared(encoding: str) -> None:
     assert refused > 100
 
 
-def test_a_compactor_takes_sealed_files_one_after_the_other(tmp_path: Path) -> None:
+def test_compactor_compacts_sealed_files_one_by_one(tmp_path: Path) -> None:
     compactor = Compactor(tmp_path / "log", config("png"))
-    compactor.step()  # there is no folder yet
+    compactor.step()  # the folder does not exist yet
     items = random_records(2, 2, 2)
     with open_log(tmp_path / "log") as log:
         for item in items[:-1]:
@@ -289,7 +289,7 @@ def test_a_compactor_takes_sealed_files_one_after_the_other(tmp_path: Path) -> N
     assert encodings(tmp_path / "log") == ["png"] * 4
 
 
-def test_a_compactor_leaves_open_and_damaged_files(
+def test_compactor_leaves_open_and_damaged_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     part = leave_open(tmp_path, random_records(2, 1)[:2])
@@ -308,12 +308,12 @@ def test_a_compactor_leaves_open_and_damaged_files(
     assert len(read_episode(second, SPEC).steps) == 1
 
 
-def test_a_file_is_tried_again_when_the_disk_had_no_room(
+def test_compactor_retries_after_disk_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_log(tmp_path, random_records(2, 1))
     lock = tmp_path / "compaction.lock"
-    lock.mkdir()  # the disk refuses
+    lock.mkdir()  # simulates a disk error
     now_s = 0.0
     compactor = Compactor(tmp_path, config("png"), lambda: now_s)
 
@@ -333,7 +333,7 @@ def test_a_file_is_tried_again_when_the_disk_had_no_room(
     assert len(caplog.messages) == 1
 
 
-def test_a_file_that_was_taken_away_is_not_tried_again(tmp_path: Path) -> None:
+def test_compactor_does_not_retry_deleted_file(tmp_path: Path) -> None:
     first, second = write_log(tmp_path, random_records(2, 1))
     lock = tmp_path / "compaction.lock"
     lock.mkdir()
@@ -352,15 +352,15 @@ def test_a_file_that_was_taken_away_is_not_tried_again(tmp_path: Path) -> None:
     assert encodings(tmp_path) == ["png", "png"]
 
 
-def test_what_a_killed_compactor_left_is_removed(tmp_path: Path) -> None:
+def test_compactor_removes_leftovers_of_killed_one(tmp_path: Path) -> None:
     left = tmp_path / f"{EPOCH}-000000.compact"
     left.write_bytes(bytes(100))
     Compactor(tmp_path, FULL)
     assert not left.exists()
 
 
-def test_a_file_that_is_sealed_within_a_tick_of_the_clock_is_seen(tmp_path: Path) -> None:
-    """The folder's time is then the same before and after, and not yet past."""
+def test_compactor_sees_file_sealed_within_same_clock_tick(tmp_path: Path) -> None:
+    """The folder's modification time is equal before and after, and in the future."""
     compactor = Compactor(tmp_path, config("png"))
     tick_ns = time.time_ns() + 60_000_000_000
     for epoch in (EPOCH, EPOCH + 1):
@@ -392,7 +392,7 @@ def _other_images() -> dict[str, tuple[Literal["png", "jpeg"], bytes]]:
 
 
 @pytest.mark.parametrize("kind", ["16 bits", "animated", "several"])
-def test_only_one_image_of_8_bits_is_decoded(kind: str) -> None:
+def test_image_with_16_bits_or_several_frames_is_refused(kind: str) -> None:
     encoding, data = _other_images()[kind]
     message = memoryview(image_head(encoding, "a", SHAPE, len(data), 0) + data)
     with pytest.raises(CorruptData, match=r"16 bits a channel|more than one image"):

@@ -25,7 +25,7 @@ from serl.testing.samples import (
 from serl.types import Step
 
 
-def test_the_mcap_package_reads_and_verifies_a_file(tmp_path: Path) -> None:
+def test_mcap_package_reads_and_verifies_episode(tmp_path: Path) -> None:
     items = random_records(3)
     (path,) = write_log(tmp_path, items)
     with path.open("rb") as file:
@@ -49,7 +49,7 @@ def test_the_mcap_package_reads_and_verifies_a_file(tmp_path: Path) -> None:
     assert {schema.encoding for schema in schemas.values()} == {"ros2msg"}
 
 
-def test_a_record_that_does_not_fit_leaves_no_trace(tmp_path: Path) -> None:
+def test_refused_record_leaves_no_trace_in_log(tmp_path: Path) -> None:
     items = random_records(2)
     with open_log(tmp_path) as log:
         log.append(items[0])
@@ -79,8 +79,8 @@ def test_a_record_that_does_not_fit_leaves_no_trace(tmp_path: Path) -> None:
     assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items)
 
 
-def test_episodes_without_a_gap_are_demanded(tmp_path: Path) -> None:
-    """A tail could not tell a gap from an episode that is yet to come."""
+def test_log_refuses_gap_between_episodes(tmp_path: Path) -> None:
+    """A tail could not distinguish a gap from an episode that has yet to come."""
     first, second, third = (item for item in random_records(0, 0, 0))
     with open_log(tmp_path) as log:
         with pytest.raises(BadInput, match="expected the record"):
@@ -91,7 +91,7 @@ def test_episodes_without_a_gap_are_demanded(tmp_path: Path) -> None:
         log.append(second)
 
 
-def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_second_writer_is_refused_while_first_is_open(tmp_path: Path) -> None:
     with open_log(tmp_path):
         with pytest.raises(BadInput, match="in use by process"):
             open_log(tmp_path, EPOCH + 1)
@@ -100,7 +100,7 @@ def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> Non
     open_log(tmp_path, EPOCH + 1).close()
 
 
-def test_an_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
+def test_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
     items = random_records(1)
     write_log(tmp_path, items)
     with pytest.raises(BadInput, match="already has episodes of the epoch"):
@@ -121,7 +121,7 @@ with open_log(Path(sys.argv[1])) as log:
 
 
 @pytest.mark.parametrize("wanted", [1, 40, 123])
-def test_a_killed_writer_loses_nothing_that_it_appended(tmp_path: Path, wanted: int) -> None:
+def test_killed_writer_keeps_every_appended_record(tmp_path: Path, wanted: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "log")],
         stdin=subprocess.PIPE,

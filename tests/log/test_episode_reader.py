@@ -28,7 +28,7 @@ from serl.testing.samples import (
 )
 
 
-def test_episodes_survive_exactly(tmp_path: Path) -> None:
+def test_episodes_round_trip_exactly(tmp_path: Path) -> None:
     items = random_records(3, 1, 2)
     paths = write_log(tmp_path, items)
     assert [path.name for path in paths] == [f"{EPOCH}-00000{n}.mcap" for n in range(3)]
@@ -45,7 +45,7 @@ def test_epochs_and_episodes_are_read_in_order(tmp_path: Path) -> None:
     assert encoded(list(read_records(tmp_path, SPEC))) == encoded(early + late)
 
 
-def test_cuts_of_an_open_file_give_a_clean_prefix(tmp_path: Path) -> None:
+def test_truncated_open_file_gives_prefix_of_records(tmp_path: Path) -> None:
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
     expected, lengths = encoded(items), set()
@@ -57,7 +57,7 @@ def test_cuts_of_an_open_file_give_a_clean_prefix(tmp_path: Path) -> None:
     assert lengths == {0, 1, 2, 3}
 
 
-def test_an_open_file_that_ends_in_garbage_gives_a_clean_prefix(tmp_path: Path) -> None:
+def test_open_file_ending_in_garbage_gives_prefix_of_records(tmp_path: Path) -> None:
     items = random_records(3, ended=False)
     part = leave_open(tmp_path, items)
     data, expected = part.read_bytes(), encoded(items)
@@ -69,7 +69,7 @@ def test_an_open_file_that_ends_in_garbage_gives_a_clean_prefix(tmp_path: Path) 
             assert found == expected[: len(found)]
 
 
-def test_cuts_of_a_sealed_file_are_refused(tmp_path: Path) -> None:
+def test_truncated_or_extended_sealed_file_is_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     data = path.read_bytes()
     for cut in range(len(data) - 1, -1, -3):
@@ -90,7 +90,7 @@ def damaged_byte(path: Path, place: int, bit: int) -> Iterator[None]:
         os.pwrite(file.fileno(), bytes([good]), place)
 
 
-def test_every_damaged_byte_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
+def test_every_damaged_byte_of_sealed_file_is_detected(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     bits = np.random.default_rng(0).integers(8, size=path.stat().st_size)
     for place, bit in enumerate(bits):
@@ -100,8 +100,8 @@ def test_every_damaged_byte_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
-def test_a_bit_that_flips_before_the_seal_is_noticed(tmp_path: Path, share: float) -> None:
-    """The manifest has the checksum of the damaged file; those in the file are of what it wrote."""
+def test_bit_flipped_before_seal_is_detected(tmp_path: Path, share: float) -> None:
+    """The manifest holds the checksum of the damaged file; the chunk checksums detect it."""
     first, end = random_records(1, spec=BLIND)
     with open_log(tmp_path, spec=BLIND) as log:
         log.append(first)
@@ -117,7 +117,7 @@ def test_a_bit_that_flips_before_the_seal_is_noticed(tmp_path: Path, share: floa
         read_episode(path, BLIND)
 
 
-def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
+def test_damaged_episode_does_not_affect_others(tmp_path: Path) -> None:
     items = random_records(2, 1, 3, spec=BLIND)
     paths = write_log(tmp_path, items, spec=BLIND)
     sound = [encoded(read_records([path], BLIND)) for path in paths]
@@ -135,7 +135,7 @@ def test_flipped_bits_cost_no_other_episode(tmp_path: Path) -> None:
                         assert encoded(read_records([other], BLIND)) == expected
 
 
-def test_a_record_that_is_missing_from_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
+def test_missing_record_of_open_file_ends_prefix(tmp_path: Path) -> None:
     items = random_records(3, ended=False)
     part = leave_open(tmp_path, items)
     with closing(EpisodeFile(part)) as file:
@@ -148,7 +148,7 @@ def test_a_record_that_is_missing_from_an_open_file_ends_its_prefix(tmp_path: Pa
     assert read_episode(part, SPEC).steps == ()
 
 
-def test_damage_of_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
+def test_damaged_record_of_open_file_ends_prefix(tmp_path: Path) -> None:
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
     data, expected = part.read_bytes(), encoded(items)
@@ -161,7 +161,7 @@ def test_damage_of_an_open_file_ends_its_prefix(tmp_path: Path) -> None:
             assert found == expected[:index]
 
 
-def test_mutated_files_raise_nothing_undeclared(tmp_path: Path) -> None:
+def test_mutated_file_is_read_or_raises_declared_error(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     part = path.with_name(path.name.replace(".mcap", PART))
     data = path.read_bytes()
@@ -178,20 +178,20 @@ def test_mutated_files_raise_nothing_undeclared(tmp_path: Path) -> None:
                 continue
 
 
-def test_another_spec_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_episode_of_another_spec_is_refused_with_difference(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1))
     with pytest.raises(SpecMismatch, match=rf"{path.name}.*rate_hz: 10.0 != 20.0"):
         read_episode(path, SPEC.model_copy(update={"rate_hz": 20.0}))
 
 
-def test_a_file_under_another_episodes_name_is_refused(tmp_path: Path) -> None:
+def test_file_with_name_of_another_episode_is_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1))
     moved = path.rename(path.with_name(f"{EPOCH}-000001.mcap"))
     with pytest.raises(CorruptData, match="holds episode '0', named as another"):
         read_episode(moved, SPEC)
 
 
-def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+def test_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "1-000000.mcap"
     path.write_bytes(b"GIF89a" + bytes(100))
     with pytest.raises(CorruptData, match="byte 0: not an MCAP file"):
@@ -202,7 +202,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         read_episode(tmp_path / "2-000000.mcap", SPEC)
 
 
-def test_a_file_that_is_sealed_after_it_was_listed_is_read_all_the_same(tmp_path: Path) -> None:
+def test_file_sealed_after_listing_is_still_read(tmp_path: Path) -> None:
     listed = leave_open(tmp_path, items := random_records(5, ended=False))
     recover(tmp_path)
     assert not listed.exists()
@@ -228,7 +228,7 @@ def _sized(action: tuple[int, ...] = (7,), image: int = 1, **state: tuple[int, .
         *(_sized(q=(1 << 20, 1 << 20)), _sized(q=(1 << 20, 1 << 11)), _sized(image=12_000)),
     ],
 )
-def test_a_spec_beyond_what_records_hold_is_refused(tmp_path: Path, spec: Spec) -> None:
+def test_oversized_or_invalid_spec_is_refused(tmp_path: Path, spec: Spec) -> None:
     metadata = metadata_of(random_records(1)[0].key, BLIND)
     writer = EpisodeWriter(tmp_path, PART, {**metadata, "spec": spec.model_dump_json()}, BLIND)
     writer.close()
@@ -243,7 +243,7 @@ def test_a_spec_beyond_what_records_hold_is_refused(tmp_path: Path, spec: Spec) 
     [b'{"state":{"\xff":[]}}', b'{"x":' + b"[" * 100_000],
     ids=["not UTF-8", "too deep"],
 )
-def test_a_record_whose_text_cannot_be_parsed_ends_a_recovered_file(
+def test_unparsable_record_ends_recovered_file(
     tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = random_records(2, spec=BLIND, ended=False)[0]
@@ -261,17 +261,17 @@ def test_a_record_whose_text_cannot_be_parsed_ends_a_recovered_file(
     assert encoded(read_episode(sealed, BLIND).steps) == encoded([first])
 
 
-def test_a_file_shorter_than_what_was_written_is_not_sealed(tmp_path: Path) -> None:
+def test_file_shorter_than_written_is_not_sealed(tmp_path: Path) -> None:
     first = random_records(1, spec=BLIND)[0]
     writer = EpisodeWriter(tmp_path, PART, metadata_of(first.key, BLIND), BLIND)
     writer.write(record_parts(first), 0)
-    os.lseek(writer._descriptor, -1, os.SEEK_END)  # a byte is overwritten: the file is shorter
+    os.lseek(writer._descriptor, -1, os.SEEK_END)  # overwrites a byte, so the file is shorter
     with pytest.raises(OSError, match="not as long as what was written"):
         writer.seal()
     assert not list(tmp_path.glob("*[0-9].mcap"))
 
 
-def test_a_spec_that_cannot_be_written_opens_no_file(tmp_path: Path) -> None:
+def test_unwritable_spec_opens_no_file(tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
     metadata = metadata_of(random_records(1)[0].key, BLIND)
     with pytest.raises(ValueError, match="values to unpack"):

@@ -1,4 +1,4 @@
-"""The order of accepted records: against a plain list, over reopening, damage and loss."""
+"""Test the order of accepted records: against a list, after reopening, damage and loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENGTH = 4  # steps of an episode
 
 
 def record(actor: str, epoch: int, sequence: int) -> Record:
-    """The record of this sequence number, in episodes of LENGTH steps and an end."""
+    """Return the record of a sequence number; episodes have LENGTH steps and an end."""
     episode, index = divmod(sequence, LENGTH + 1)
     key = Key("run", actor, epoch, episode, index)
     if index == LENGTH:
@@ -41,7 +41,7 @@ def records(actor: str, epoch: int, count: int, first: int = 0) -> list[Record]:
 
 
 def order(spans: Sequence[Span]) -> list[tuple[str, int, int]]:
-    """Each record of the spans by actor, epoch and sequence number."""
+    """Return the actor, epoch and sequence number of each record of the spans."""
     return [
         (span.actor, span.epoch, sequence)
         for span in spans
@@ -66,7 +66,7 @@ def sequences(stream: Stream) -> Iterator[Record]:
         max_size=12,
     )
 )
-def test_records_come_back_in_the_order_they_were_accepted(
+def test_records_are_returned_in_accepted_order(
     batches: list[tuple[list[tuple[str, int, int]], bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "index.sqlite"
@@ -93,7 +93,7 @@ def test_records_come_back_in_the_order_they_were_accepted(
 
 @pytest.mark.parametrize("wrong", [0, 6, 8, 12])
 @pytest.mark.parametrize("reopened", [False, True])
-def test_what_is_not_the_next_record_is_refused_with_its_whole_batch(
+def test_out_of_order_record_is_refused_with_its_batch(
     tmp_path: Path, wrong: int, reopened: bool
 ) -> None:
     index = Index(tmp_path / "index.sqlite")
@@ -108,8 +108,8 @@ def test_what_is_not_the_next_record_is_refused_with_its_whole_batch(
     index.close()
 
 
-def test_every_accepted_record_is_on_the_disk(tmp_path: Path) -> None:
-    """A copy of the files, as a kill would leave them, holds what was accepted."""
+def test_accepted_record_is_on_disk(tmp_path: Path) -> None:
+    """Copy the files after each record, as a kill would leave them."""
     index = Index(tmp_path / "index.sqlite")
     for sequence in range(30):
         index.accept([record("a", 1, sequence)])
@@ -123,7 +123,7 @@ def test_every_accepted_record_is_on_the_disk(tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_name_belongs_to_the_home_that_asked_first(tmp_path: Path) -> None:
+def test_actor_name_belongs_to_first_home_that_claims_it(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         assert index.claim("a", "home 1", "here:/run") == ""
@@ -135,7 +135,7 @@ def test_a_name_belongs_to_the_home_that_asked_first(tmp_path: Path) -> None:
         assert index.claim("a", "home 1", "here:/run") == ""
 
 
-def test_what_the_log_lost_is_forgotten_and_told(tmp_path: Path) -> None:
+def test_records_lost_from_log_are_removed_from_index_with_notice(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         for sequence in range(0, 12, 3):
@@ -152,7 +152,7 @@ def test_what_the_log_lost_is_forgotten_and_told(tmp_path: Path) -> None:
         index.accept(records("b", 2, 2, 12))
 
 
-def test_an_index_that_agrees_is_left_alone(tmp_path: Path) -> None:
+def test_consistent_index_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         index.accept(records("b", 2, 3) + records("a", 1, 3) + records("b", 2, 3, 3))
@@ -168,7 +168,7 @@ def overwrite(path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to be one" * 100)
 
 
-def flip(path: Path) -> None:
+def zero_page(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:8192] = bytes(4096)
     path.write_bytes(data)
@@ -186,15 +186,15 @@ def forget(path: Path) -> None:
     database.close()
 
 
-def foreign(path: Path) -> None:
+def make_foreign_database(path: Path) -> None:
     path.unlink()
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE other (x)")
     database.close()
 
 
-def lose_beside_a_log_of_a_killed_learner(path: Path) -> None:
-    """What SQLite keeps beside a database that was not closed would be replayed into a new one."""
+def lose_index_with_wal_left(path: Path) -> None:
+    """Delete the database but leave its write-ahead log, which SQLite would replay."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("INSERT INTO span VALUES (99, 'z', 9, 0, 5, 0, 0)")
         database.commit()
@@ -207,11 +207,11 @@ def lose_beside_a_log_of_a_killed_learner(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(overwrite, flip, reorder, forget, foreign, Path.unlink),
-        lose_beside_a_log_of_a_killed_learner,
+        *(overwrite, zero_page, reorder, forget, make_foreign_database, Path.unlink),
+        lose_index_with_wal_left,
     ],
 )
-def test_an_index_that_cannot_be_trusted_is_rebuilt_loudly(tmp_path: Path, damage: object) -> None:
+def test_untrusted_index_is_rebuilt_with_notice(tmp_path: Path, damage: object) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         for sequence in range(0, 20, 5):
@@ -232,21 +232,21 @@ def test_an_index_that_cannot_be_trusted_is_rebuilt_loudly(tmp_path: Path, damag
             Span("a", 2, 11, 9),
         ]
         assert opened.taken == 23
-        index.accept([record("a", 2, 20)])  # whatever it is: only the log knows
+        index.accept([record("a", 2, 20)])  # the log defines the next record
     with Index(path) as index:
         assert index.cursors == {("b", 1): 22, ("a", 2): 21}
     if before is not None:
         assert (tmp_path / "index.sqlite.1").read_bytes() == before
 
 
-def test_a_first_start_takes_what_is_logged_already_without_a_word(tmp_path: Path) -> None:
+def test_first_start_accepts_logged_records_without_notice(tmp_path: Path) -> None:
     opened = open_index(tmp_path / "index.sqlite", {("a", 1): 3})
     with opened.index as index:
         assert (opened.taken, opened.notices) == (0, ())
         assert index.cursors == {("a", 1): 3}
 
 
-def test_an_index_of_another_version_is_left_alone(tmp_path: Path) -> None:
+def test_index_of_unknown_format_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     Index(path).close()
     with sqlite3.connect(path) as database:
@@ -257,14 +257,14 @@ def test_an_index_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["index.sqlite"]
 
 
-def test_a_log_that_ends_too_early_is_noticed(tmp_path: Path) -> None:
+def test_log_shorter_than_accepted_records_raises(tmp_path: Path) -> None:
     spans = [Span("a", 1, 0, 3), Span("b", 1, 0, 2), Span("a", 1, 3, 3)]
     given = accepted_records(spans, lambda stream: iter(records(*stream, 5)))
     with pytest.raises(CorruptData, match="a/1 has no record 5, which was accepted"):
         list(given)
 
 
-def test_a_disk_that_refuses_is_an_error_and_nothing_is_accepted(tmp_path: Path) -> None:
+def test_locked_database_raises_and_accepts_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     index = Index(folder / "index.sqlite")
@@ -281,12 +281,12 @@ def test_a_disk_that_refuses_is_an_error_and_nothing_is_accepted(tmp_path: Path)
     index.close()
 
 
-def test_spans_are_read_where_nothing_can_be_written_beside_the_index(tmp_path: Path) -> None:
+def test_spans_are_read_from_unwritable_folder(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         index.accept(records("a", 1, 7))
-        # What a read-only disk keeps of a learner that was killed: nothing can be written beside
-        # it, and its last records are in the log.
+        # Copy what a killed learner leaves on a read-only disk: no file can be created next to the
+        # index, and its last records are in the write-ahead log.
         archive = tmp_path / "archive"
         archive.mkdir()
         for name in (path.name, f"{path.name}-wal"):
@@ -300,8 +300,8 @@ def test_spans_are_read_where_nothing_can_be_written_beside_the_index(tmp_path: 
         read_index(archive / path.name)
 
 
-def held(path: Path) -> dict[Stream, dict[int, bytes]]:
-    """The checksums that the index has, by stream and sequence number."""
+def stored_checksums(path: Path) -> dict[Stream, dict[int, bytes]]:
+    """Return the checksums in the index by stream and sequence number."""
     _, blocks = read_index(path)
     return {
         stream: dict(item for block in mine for item in block.contents())
@@ -309,8 +309,8 @@ def held(path: Path) -> dict[Stream, dict[int, bytes]]:
     }
 
 
-def test_each_accepted_record_has_its_checksum(tmp_path: Path) -> None:
-    """Whatever the sizes of batches are, over reopening, and after a cut."""
+def test_index_stores_checksum_of_each_accepted_record(tmp_path: Path) -> None:
+    """Cover batches of several sizes, reopening, and a cut."""
     path, count = tmp_path / "index.sqlite", 3 * BLOCK_RECORDS
     expected = {
         stream: {number: checksum(item, ()) for number, item in enumerate(records(*stream, count))}
@@ -324,7 +324,7 @@ def test_each_accepted_record_has_its_checksum(tmp_path: Path) -> None:
                     strict=True,
                 )
                 index.accept([item for pair in some for item in pair])
-    assert held(path) == expected
+    assert stored_checksums(path) == expected
     assert len(set(expected["a", 1].values())) == count
     left = BLOCK_RECORDS + 7
     with Index(path) as index:
@@ -333,25 +333,27 @@ def test_each_accepted_record_has_its_checksum(tmp_path: Path) -> None:
         index.accept(records("a", 1, 2, left))
     with Index(path) as index:
         index.accept(records("a", 1, 1, left + 2))
-    assert held(path)["b", 2] == expected["b", 2]
-    assert held(path)["a", 1] == {number: expected["a", 1][number] for number in range(left + 3)}
+    assert stored_checksums(path)["b", 2] == expected["b", 2]
+    assert stored_checksums(path)["a", 1] == {
+        number: expected["a", 1][number] for number in range(left + 3)
+    }
 
 
-def as_format_1(path: Path) -> None:
+def convert_to_format_1(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript("DROP TABLE content; PRAGMA user_version = 1;")
 
 
-def test_an_index_of_format_1_is_read_and_goes_on_as_format_2(tmp_path: Path) -> None:
+def test_index_of_format_1_is_read_and_converted_to_format_2(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with Index(path) as index:
         index.accept(records("a", 1, 7))
         index.claim("a", "home", "here")
-    as_format_1(path)
+    convert_to_format_1(path)
     assert read_index(path) == ([Span("a", 1, 0, 7)], {})
     assert open_index(path, {("a", 1): 7}, {("a", 1): 5}).notices == ()
     with Index(path) as index:
         index.accept(records("a", 1, 3, 7))
         assert index.claim("a", "other", "there")
-    assert [*held(path)["a", 1]] == [7, 8, 9]
+    assert [*stored_checksums(path)["a", 1]] == [7, 8, 9]
     assert read_index(path)[0] == [Span("a", 1, 0, 10)]

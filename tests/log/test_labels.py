@@ -10,7 +10,7 @@ from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_label
 FIRST, SECOND = StepKey(5, 0, 3), StepKey(5, 1, 0)
 
 
-def test_the_last_word_counts_and_the_first_is_kept(tmp_path: Path) -> None:
+def test_latest_label_counts_and_earlier_ones_are_kept(tmp_path: Path) -> None:
     assert read_labels(tmp_path) == {}
     assert append_labels(tmp_path, [(FIRST, 1), (SECOND, 0)], "script", 10.0) == 2
     append_labels(tmp_path, [(FIRST, 0)], "person", 20.0)
@@ -19,7 +19,7 @@ def test_the_last_word_counts_and_the_first_is_kept(tmp_path: Path) -> None:
     assert '"by": "person"' in (tmp_path / LABELS_FILE).read_text()
 
 
-def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+def test_cut_last_label_line_is_ignored(tmp_path: Path) -> None:
     append_labels(tmp_path, [(FIRST, 1), (SECOND, 1)], "script")
     path = tmp_path / LABELS_FILE
     path.write_bytes(path.read_bytes()[:-3])
@@ -28,7 +28,7 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     assert read_labels(tmp_path) == {FIRST: 1, SECOND: 0}
 
 
-def test_a_line_without_end_is_named_and_not_taken_for_one_that_was_cut(tmp_path: Path) -> None:
+def test_overlong_label_line_is_refused_and_named(tmp_path: Path) -> None:
     append_labels(tmp_path, [(FIRST, 1)], "script")
     with (tmp_path / LABELS_FILE).open("a") as file:
         file.write("x" * (2 << 20))
@@ -46,7 +46,7 @@ def test_a_line_without_end_is_named_and_not_taken_for_one_that_was_cut(tmp_path
         '{"epoch":1,"episode":2,"step":3,"label":1,"by":"me","wall_s":1e999}',
     ],
 )
-def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+def test_damaged_label_line_is_named(line: str, tmp_path: Path) -> None:
     append_labels(tmp_path, [(FIRST, 1)], "script")
     with (tmp_path / LABELS_FILE).open("a") as file:
         file.write(line + "\n")
@@ -54,7 +54,7 @@ def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
         read_labels(tmp_path)
 
 
-def test_what_cannot_be_a_label_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_invalid_label_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     for wrong in (-1, 64):
         with pytest.raises(BadInput, match="expected 0 to 63"):
             append_labels(tmp_path, [(FIRST, 1), (SECOND, wrong)], "person")

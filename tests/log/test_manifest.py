@@ -11,7 +11,7 @@ FIRST = Entry("1-000000.mcap", 10, "ab", 3, True, False)
 SECOND = Entry("1-000001.mcap", 20, "cd", 4, False, True)
 
 
-def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_manifest_entries_round_trip(tmp_path: Path) -> None:
     assert read_entries(tmp_path) == {}
     for entry in (FIRST, SECOND, FIRST):
         append_entry(tmp_path, entry)
@@ -21,7 +21,7 @@ def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [b"{", b"\xff\xfe", bytes(100), b'{"name":"../x"}', b"[" * 100_000]
 )
-def test_a_damaged_line_is_passed_over(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_manifest_line_is_skipped(tmp_path: Path, damage: bytes) -> None:
     append_entry(tmp_path, FIRST)
     with (tmp_path / MANIFEST).open("ab") as file:
         file.write(damage)
@@ -29,7 +29,7 @@ def test_a_damaged_line_is_passed_over(tmp_path: Path, damage: bytes) -> None:
     assert read_entries(tmp_path) == {FIRST.name: [FIRST], SECOND.name: [SECOND]}
 
 
-def test_a_line_without_end_costs_little_memory(tmp_path: Path) -> None:
+def test_manifest_without_newlines_uses_little_memory(tmp_path: Path) -> None:
     append_entry(tmp_path, FIRST)
     with (tmp_path / MANIFEST).open("r+b") as file:
         file.truncate(100 << 20)  # zeros, as after a power cut

@@ -1,4 +1,4 @@
-"""Sound checksums around content that no writer of ours makes."""
+"""Test files with valid checksums but content that the writer never produces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE = struct.Struct("<HIQQ")
 
 
 def with_statistics(path: Path, body: bytes | None) -> None:
-    """Replace what the summary says of the number of messages; its checksum is right again."""
+    """Replace the statistics record of the summary and correct the checksum."""
     data = path.read_bytes()
     (start, *_) = FOOTER.unpack_from(data, len(data) - len(MAGIC) - FOOTER.size)
     pieces, place = [], start
@@ -41,7 +41,7 @@ def with_statistics(path: Path, body: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("body", [None, b"", bytes(51), bytes(57)])
-def test_a_summary_with_other_statistics_is_refused(tmp_path: Path, body: bytes | None) -> None:
+def test_summary_with_wrong_statistics_is_refused(tmp_path: Path, body: bytes | None) -> None:
     path, *_ = write_log(tmp_path, random_records(3))
     with_statistics(path, body)
     for read in (count_records, lambda path: read_episode(path, SPEC)):
@@ -49,7 +49,7 @@ def test_a_summary_with_other_statistics_is_refused(tmp_path: Path, body: bytes 
             read(path)
 
 
-def test_a_chunk_of_tiny_messages_costs_no_more_than_it_holds() -> None:
+def test_chunk_of_tiny_messages_uses_bounded_memory() -> None:
     body = (HEAD.pack(Opcode.MESSAGE, MESSAGE.size) + MESSAGE.pack(1, 0, 0, 0)) * 100_000
     chunk = CHUNK.pack(0, 0, len(body), crc32(body), 0, len(body)) + body
     tracemalloc.start()
@@ -61,7 +61,7 @@ def test_a_chunk_of_tiny_messages_costs_no_more_than_it_holds() -> None:
 
 
 @pytest.mark.parametrize("opcode", [Opcode.SCHEMA, Opcode.CHANNEL])
-def test_declarations_without_end_are_refused(tmp_path: Path, opcode: Opcode) -> None:
+def test_too_many_declarations_are_refused(tmp_path: Path, opcode: Opcode) -> None:
     declaration = HEAD.pack(opcode, 0)
     for number, allowed in ((MAX_DECLARATIONS, True), (MAX_DECLARATIONS + 1, False)):
         body = declaration * number
@@ -78,7 +78,7 @@ def test_declarations_without_end_are_refused(tmp_path: Path, opcode: Opcode) ->
         reader.next_block()
 
 
-def test_declarations_of_all_chunks_count_together(tmp_path: Path) -> None:
+def test_declaration_limit_covers_all_chunks(tmp_path: Path) -> None:
     part = leave_open(tmp_path, random_records(2, spec=BLIND, ended=False), BLIND)
     with closing(EpisodeFile(part)) as file:
         _, second = [message.offset for message in file.prefix()]

@@ -37,7 +37,7 @@ class Clock:
         return self.now_s
 
 
-def test_rows_come_back_as_written(tmp_path: Path) -> None:
+def test_metrics_rows_round_trip(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     with MetricsWriter(tmp_path / "run", clock) as writer:
         writer.write(0, EventRow("started <here>"))
@@ -51,7 +51,7 @@ def test_rows_come_back_as_written(tmp_path: Path) -> None:
     assert (evaluation["purpose"], evaluation["cycle_time_s"]) == ("selection", None)
 
 
-def test_each_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
+def test_each_metrics_row_is_on_disk_before_next(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     for count in range(1, 4):
         writer.write(count, EventRow("x"))
@@ -59,12 +59,12 @@ def test_each_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_time_continues_over_a_resume_without_the_pause(tmp_path: Path) -> None:
+def test_metrics_time_continues_after_resume_without_pause(tmp_path: Path) -> None:
     clock = Clock(10.0)
     with MetricsWriter(tmp_path, clock) as writer:
         clock.now_s = 15.0
         writer.write(1, EventRow("started"))
-    clock = Clock(9000.0)  # another boot: another monotonic origin
+    clock = Clock(9000.0)  # after a reboot the monotonic clock has another origin
     with MetricsWriter(tmp_path, clock) as writer:
         clock.now_s = 9001.0
         writer.write(2, EventRow("resumed"))
@@ -72,7 +72,7 @@ def test_time_continues_over_a_resume_without_the_pause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 7))
-def test_a_cut_last_line_is_left_out_and_dropped_on_resume(tmp_path: Path, cut: int) -> None:
+def test_cut_last_metrics_line_is_ignored_and_dropped_on_resume(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsWriter(tmp_path) as writer:
         writer.write(1, EventRow("first"))
@@ -84,7 +84,7 @@ def test_a_cut_last_line_is_left_out_and_dropped_on_resume(tmp_path: Path, cut: 
     assert [row["text"] for row in read_metrics(path)] == ["first", "third"]
 
 
-def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
+def test_nonfinite_values_become_null_in_metrics(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(1, UpdateRow(1, 50.0, 4.0, critic_loss=float("nan"), q=float("-inf")))
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -92,23 +92,23 @@ def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert (row["critic_loss"], row["q"], row["utd"]) == (None, None, 4.0)
 
 
-def test_what_is_learned_again_after_a_resume_counts_once(tmp_path: Path) -> None:
+def test_metrics_rows_repeated_after_resume_count_once(tmp_path: Path) -> None:
     def episode(number: int) -> EpisodeRow:
         return EpisodeRow("actor-0", number, 10, True, False, 1.0, 0, 0, "success", 1.0, 1)
 
-    def told() -> list[tuple[str, object]]:
+    def read_counts() -> list[tuple[str, object]]:
         rows = read_metrics(tmp_path / "metrics.jsonl")
         return [(row["kind"], row.get("episode", row.get("updates"))) for row in rows]
 
     with MetricsWriter(tmp_path) as writer:
         writer.write(10, episode(0))
         saved = writer.rows
-        writer.write(10, episode(1))  # taken after the checkpoint, before the next step
+        writer.write(10, episode(1))  # received after the checkpoint, before the next step
         writer.write(20, UpdateRow(20, 1.0, 1.0))
         writer.write(20, EventRow("a warning"))
     with MetricsWriter(tmp_path) as writer:
         writer.write(10, ResumeRow(saved))
-        assert told() == [("episode", 0), ("event", None), ("resume", None)]
+        assert read_counts() == [("episode", 0), ("event", None), ("resume", None)]
         writer.write(10, episode(1))
         saved = writer.rows
         writer.write(20, episode(2))
@@ -116,11 +116,11 @@ def test_what_is_learned_again_after_a_resume_counts_once(tmp_path: Path) -> Non
         assert writer.rows == 7
         writer.write(20, ResumeRow(saved))
         writer.write(20, episode(2))
-    kept = [number for kind, number in told() if kind == "episode"]
+    kept = [number for kind, number in read_counts() if kind == "episode"]
     assert kept == [0, 1, 2]
 
 
-def test_tensorboard_drops_what_is_learned_again(tmp_path: Path) -> None:
+def test_tensorboard_drops_rows_repeated_after_resume(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         for steps in (10, 20, 30):
             writer.write(steps, UpdateRow(steps, 1.0, 1.0))
@@ -136,8 +136,8 @@ def _scalars(events: EventAccumulator, tag: str) -> Any:
     return events.Tensors(tag) if tag in tags["tensors"] else events.Scalars(tag)
 
 
-def test_event_files_hold_what_the_writer_of_torch_writes(tmp_path: Path) -> None:
-    """The documented `SummaryWriter`, which this process may import and `serl.log` may not."""
+def test_event_files_equal_those_of_torch_summary_writer(tmp_path: Path) -> None:
+    """Compare with torch's `SummaryWriter`, which `serl.log` itself may not import."""
     from torch.utils.tensorboard import SummaryWriter
 
     with MetricsWriter(tmp_path / "own") as writer:
@@ -155,7 +155,7 @@ def test_event_files_hold_what_the_writer_of_torch_writes(tmp_path: Path) -> Non
 
 
 def _events(folder: Path) -> Iterator[Any]:
-    """Each number and each restart in the event files of a folder, the oldest file first."""
+    """Yield the values and session logs of all event files in a folder, oldest file first."""
     for file in sorted(
         folder.iterdir(), key=lambda each: list(map(int, _DIGITS.findall(each.name)))
     ):
@@ -166,7 +166,7 @@ def _events(folder: Path) -> Iterator[Any]:
                 yield event.step, value
 
 
-def test_no_file_has_no_rows(tmp_path: Path) -> None:
+def test_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
@@ -182,7 +182,7 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
         ('{"kind": "event", "time_s": NaN, "steps": 0}', "byte 56: time_s must be"),
     ],
 )
-def test_a_damaged_line_is_named_and_costs_no_other_one(
+def test_damaged_metrics_line_is_named_and_others_are_read(
     tmp_path: Path, line: str, message: str
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -199,7 +199,7 @@ def test_a_damaged_line_is_named_and_costs_no_other_one(
     assert path.read_text().startswith(content)
 
 
-def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, pieces: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -208,7 +208,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
         writer.write(1, EventRow("a"))
 
 
-def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:
+def test_tensorboard_reads_scalars(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(42, EPISODE)
         writer.write(43, EventRow("text is not a scalar"))
@@ -223,7 +223,7 @@ def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:
     assert not any(tag.startswith("event/") or tag.endswith("/reason") for tag in scalars)
 
 
-def test_without_the_package_a_run_is_refused_with_the_remedy(
+def test_wandb_without_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wandb_run, "find_spec", lambda name: None)
@@ -232,7 +232,7 @@ def test_without_the_package_a_run_is_refused_with_the_remedy(
 
 
 @pytest.mark.slow
-def test_the_metrics_of_a_run_are_in_its_file(tmp_path: Path) -> None:
+def test_wandb_file_contains_metrics(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="pip install 'serl[wandb]'")
     row = EpisodeRow("actor0", 0, 10, True, False, 1.0, 0, 0, "success", 1.0, 0)
     with MetricsWriter(tmp_path / "reach" / "one", wandb="offline") as metrics:

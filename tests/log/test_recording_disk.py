@@ -1,4 +1,4 @@
-"""Disks that are full, slow or failing: what was appended is kept, and the log says so."""
+"""Test full, slow and failing disks: appended records are kept and errors are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OFTEN = CONFIG.model_copy(update={"interval_s": 0.001})
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """The operating system writes a part, then refuses: as a full disk does."""
+    """Make writes beyond `size` bytes fail after a partial write, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -47,7 +47,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def append_until_refused(log: EpisodeLog, items: list[Record]) -> int:
-    """How many records the log took; it takes no other after the first that it refused."""
+    """Append until the first refusal, check that all later ones fail, and count the records."""
     taken = 0
     with suppress(SerlError):
         for item in items:
@@ -59,7 +59,7 @@ def append_until_refused(log: EpisodeLog, items: list[Record]) -> int:
     return taken
 
 
-def test_a_full_disk_is_an_error_and_what_was_appended_stays(tmp_path: Path) -> None:
+def test_full_disk_raises_and_keeps_appended_records(tmp_path: Path) -> None:
     items = random_records(40, ended=False)
     log = open_log(tmp_path)
     with file_size_limit(12_345):
@@ -72,8 +72,8 @@ def test_a_full_disk_is_an_error_and_what_was_appended_stays(tmp_path: Path) -> 
     assert encoded(list(read_records(tmp_path, SPEC))) == encoded(items[:taken])
 
 
-class Faulty:
-    """A call of the operating system that fails from the N-th time on, or only then."""
+class FaultyCall:
+    """Operating system call that fails from the `first` to the `last` invocation."""
 
     def __init__(self, call: str, first: int, last: int = 1 << 30) -> None:
         self.calls = 0
@@ -93,15 +93,13 @@ class Faulty:
 
 @pytest.mark.parametrize("last", ["once", "for good"])
 @pytest.mark.parametrize("call", ["open", "writev", "fsync", "fdatasync", "rename"])
-def test_whichever_call_fails_no_appended_record_is_lost(
-    tmp_path: Path, call: str, last: str
-) -> None:
+def test_failed_system_call_loses_no_appended_record(tmp_path: Path, call: str, last: str) -> None:
     config = CONFIG.model_copy(update={"fsync": "step"})
     items = random_records(3, 2)
     for number in range(1, 100):
         folder = tmp_path / str(number)
         with pytest.MonkeyPatch.context() as patch:
-            faulty = Faulty(call, number, number if last == "once" else 1 << 30)
+            faulty = FaultyCall(call, number, number if last == "once" else 1 << 30)
             log = open_log(folder, config=config)
             patch.setattr(os, call, faulty)
             taken = append_until_refused(log, items)
@@ -122,10 +120,10 @@ def test_whichever_call_fails_no_appended_record_is_lost(
     raise AssertionError("the call never succeeded")
 
 
-def test_a_failed_sync_in_the_background_ends_the_log_and_is_not_tried_again(
+def test_failed_background_sync_ends_log_without_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faulty = Faulty("fdatasync", 1)
+    faulty = FaultyCall("fdatasync", 1)
     monkeypatch.setattr(os, "fdatasync", faulty)
     items = random_records(5000, ended=False, spec=BLIND)
     log = open_log(tmp_path, spec=BLIND, config=OFTEN)
@@ -136,13 +134,13 @@ def test_a_failed_sync_in_the_background_ends_the_log_and_is_not_tried_again(
     with pytest.raises(SerlError, match="Input/output error"):
         log.close()
     assert faulty.calls == 1
-    assert list(tmp_path.glob(f"*{PART}"))  # it is not sealed as if it could be trusted
+    assert list(tmp_path.glob(f"*{PART}"))  # the file must not be sealed
     monkeypatch.undo()
     recover(tmp_path)
     assert encoded(read_records(tmp_path, BLIND)) == encoded(items[:taken])
 
 
-def test_the_open_file_is_synced_in_the_background_even_while_nothing_is_appended(
+def test_open_file_is_synced_in_background_without_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = threading.Event()
@@ -160,10 +158,10 @@ def test_the_open_file_is_synced_in_the_background_even_while_nothing_is_appende
     assert threading.get_ident() not in calls
 
 
-def test_each_step_is_synced_before_the_next_when_asked_for(
+def test_fsync_step_syncs_each_record_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Faulty("fdatasync", 1 << 30)
+    counted = FaultyCall("fdatasync", 1 << 30)
     monkeypatch.setattr(os, "fdatasync", counted)
     with open_log(tmp_path, config=CONFIG.model_copy(update={"fsync": "step"})) as log:
         for number, item in enumerate(random_records(3, 2), start=1):
@@ -175,7 +173,7 @@ def test_each_step_is_synced_before_the_next_when_asked_for(
 Disk = namedtuple("Disk", ["f_bavail", "f_frsize", "f_blocks"])
 
 
-def test_no_episode_is_begun_on_a_disk_that_is_nearly_full(
+def test_no_episode_begins_on_nearly_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = [500]
@@ -203,7 +201,7 @@ def test_no_episode_is_begun_on_a_disk_that_is_nearly_full(
     open_log(tmp_path, EPOCH + 1).close()
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot write to"):
         open_log(tmp_path / "file")
@@ -236,7 +234,7 @@ for kib in range(8, 308, 27):
                 taken += 1
     except SerlError as error:
         assert "No space left" in str(error), error
-        try:  # there may be no space even for this; then nothing must change
+        try:  # there may be no space even for recovery; then it must change nothing
             recover(folder / "log")
         except SerlError as error:
             assert "No space left" in str(error), error
@@ -249,7 +247,7 @@ for kib in range(8, 308, 27):
 """
 
 
-def test_a_full_disk_of_any_size_loses_nothing_that_was_appended(tmp_path: Path) -> None:
+def test_full_disk_of_any_size_loses_no_appended_record(tmp_path: Path) -> None:
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
     try:
         subprocess.run(probe, check=True, capture_output=True)
@@ -263,9 +261,7 @@ def test_a_full_disk_of_any_size_loses_nothing_that_was_appended(tmp_path: Path)
     assert taken[-1] == 110
 
 
-def test_a_folder_and_a_file_that_a_power_cut_may_lose_are_synced_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_folders_and_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     real = os.fsync
 
@@ -285,7 +281,7 @@ def test_a_folder_and_a_file_that_a_power_cut_may_lose_are_synced_in_time(
         assert len(synced) == count
 
 
-def test_a_disk_that_seals_nothing_any_more_stops_the_log_and_blocks_no_one(
+def test_log_stops_without_blocking_when_seals_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()

@@ -1,4 +1,4 @@
-"""A damaged episode is put aside; the others keep their places."""
+"""Test that a damaged episode is quarantined and the others keep their numbers."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ def damage_summary(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, damage_summary])
-def test_the_rest_of_a_log_is_read_and_numbers_stay(
+def test_log_with_damaged_episode_keeps_record_numbers(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     path = write_log(tmp_path, RECORDS)[1]
     damage(path)
     for lines in (1, 0):
-        told: list[str] = []
-        episodes = survey(tmp_path, told.append)
+        messages: list[str] = []
+        episodes = survey(tmp_path, messages.append)
         assert [episode.records for episode in episodes] == [3, 4, 5]
-        arrivals = list(read_logged(episodes, RUN, ACTOR, SPEC, told.append))
+        arrivals = list(read_logged(episodes, RUN, ACTOR, SPEC, messages.append))
         assert keys(arrivals) == EXPECTED
         assert [place_after(each) for each in arrivals] == [place_after(each) for each in RECORDS]
         sound = [each for each in arrivals if not isinstance(each, LostRecord)]
         assert encoded(sound) == encoded(each for each in RECORDS if each.key.episode != 1)
-        assert len(told) == lines
+        assert len(messages) == lines
     assert not path.exists()
     assert lost_records(tmp_path) == {SECOND: 4}
 
 
-def test_an_unlisted_damaged_episode_is_counted_before_it_goes(tmp_path: Path) -> None:
+def test_unlisted_damaged_episode_is_counted_before_quarantine(tmp_path: Path) -> None:
     path = write_log(tmp_path, RECORDS)[1]
     (tmp_path / MANIFEST).unlink()
     flip(path)
@@ -73,7 +73,7 @@ def test_an_unlisted_damaged_episode_is_counted_before_it_goes(tmp_path: Path) -
     assert lost_records(tmp_path) == {SECOND: 4}
 
 
-def test_a_second_damaged_file_of_one_name_replaces_none(tmp_path: Path) -> None:
+def test_second_damaged_file_of_same_name_is_kept_too(tmp_path: Path) -> None:
     path = write_log(tmp_path, RECORDS)[1]
     data = path.read_bytes()
     for content in (data[:-1], data[:-2]):
@@ -85,7 +85,7 @@ def test_a_second_damaged_file_of_one_name_replaces_none(tmp_path: Path) -> None
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 
-def test_another_spec_is_no_damage(tmp_path: Path) -> None:
+def test_episode_of_another_spec_is_not_quarantined(tmp_path: Path) -> None:
     paths = write_log(tmp_path, RECORDS)
     other = SPEC.model_copy(update={"task": "other"})
     with pytest.raises(SpecMismatch):
@@ -93,7 +93,7 @@ def test_another_spec_is_no_damage(tmp_path: Path) -> None:
     assert episode_paths(tmp_path) == paths
 
 
-def test_stand_ins_can_be_sent(tmp_path: Path) -> None:
+def test_lost_records_can_be_encoded_and_sent(tmp_path: Path) -> None:
     path = write_log(tmp_path, RECORDS)[1]
     assert encode_losses(tmp_path, RUN, ACTOR, print, SECOND) == []
     flip(path)
@@ -108,7 +108,7 @@ def test_stand_ins_can_be_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", range(len(RECORDS)))
-def test_a_link_passes_over_a_damaged_episode_and_numbers_stay(tmp_path: Path, start: int) -> None:
+def test_tail_skips_damaged_episode_and_keeps_record_numbers(tmp_path: Path, start: int) -> None:
     flip(write_log(tmp_path, RECORDS)[1])
     losses = partial(encode_losses, tmp_path, RUN, ACTOR, print)
     tail = Tail(tmp_path, EPOCH, start, losses)
@@ -120,23 +120,23 @@ def test_a_link_passes_over_a_damaged_episode_and_numbers_stay(tmp_path: Path, s
 
 @pytest.mark.parametrize("held", [3, 5, 7])
 @pytest.mark.parametrize("restarted_at", range(3, 13))
-def test_a_copy_of_a_log_that_lost_an_episode_goes_on(
+def test_replica_continues_after_log_lost_episode(
     tmp_path: Path, held: int, restarted_at: int
 ) -> None:
-    """Of the second episode the learner holds none, some or all when its actor's log loses it."""
+    """The learner holds none, some or all records of the second episode when the log loses it."""
     folder = RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 21))
     lost = [LostRecord(each.key, index == 3) for index, each in enumerate(RECORDS[3:7])]
     sent: list[Arrival] = [*RECORDS[:held], *lost[held - 3 :], *RECORDS[7:]]
     _accept(folder, sent[:restarted_at])
     position = _accept(folder, [])
-    assert position in (restarted_at, 3)  # an episode that is half lost is asked for again
+    assert position in (restarted_at, 3)  # a half lost episode is requested again
     _accept(folder, [*RECORDS[:3], *lost, *RECORDS[7:]][position:])
     report = verify(folder.path)
     assert (report.lost, report.duplicated) == (0 if min(held, restarted_at) == 7 else 4, 0)
 
 
 def _accept(folder: RunFolder, arrivals: list[Arrival]) -> int:
-    """A learner's start, with what it accepts; returns how many records it had."""
+    """Start a learner, accept the arrivals and return the number of records held before."""
     logged = sum(episode.records for episode in survey(folder.episodes(ACTOR), print))
     index = open_index(folder.index, {(ACTOR, EPOCH): logged}).index
     mirror = Replica(folder, SPEC)

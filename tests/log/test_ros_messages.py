@@ -1,4 +1,4 @@
-"""Episodes open with other readers of bags, which decode every message by its schema."""
+"""Test that episodes open in other bag readers, which decode messages by their schema."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ARM = Spec(
 RECORDS = random_records(2, spec=ARM)
 
 
-def decoded(path: Path) -> dict[str, list[Any]]:
-    """The messages of a file by topic."""
+def decode_topics(path: Path) -> dict[str, list[Any]]:
+    """Return the messages of a file by topic."""
     found: dict[str, list[Any]] = {}
     with AnyReader([path]) as bag:
         for connection, time_ns, data in bag.messages():
@@ -42,11 +42,11 @@ def decoded(path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_an_episode_opens_with_rosbags(tmp_path: Path, encoding: str) -> None:
+def test_episode_opens_with_rosbags(tmp_path: Path, encoding: str) -> None:
     (path,) = write_log(tmp_path, RECORDS, spec=ARM)
     if encoding == "png":
         assert compact(path, CONFIG)
-    topics = decoded(path)
+    topics = decode_topics(path)
     for arm in ("", "left_"):
         for topic in ("tcp_pose", "wrench", "joint_states"):
             assert len(topics[f"/{arm}{topic}"]) == len(RECORDS)
@@ -101,8 +101,8 @@ def _check_arm(record: Record, prefix: str, messages: dict[str, Any]) -> None:
     assert same("wrench", force.x, force.y, force.z, torque.x, torque.y, torque.z)
 
 
-def test_episodes_of_format_2_are_read_recovered_and_compressed(tmp_path: Path) -> None:
-    """Files of the version before the standard messages; the open one is of a killed actor."""
+def test_episodes_of_format_2_are_read_recovered_and_compacted(tmp_path: Path) -> None:
+    """Files of the format before the standard messages; the open one is of a killed actor."""
     records = random_records(3)
     for name in ("format2", "format2_png"):
         path = tmp_path / f"{EPOCH}-000000.mcap"
@@ -111,7 +111,7 @@ def test_episodes_of_format_2_are_read_recovered_and_compressed(tmp_path: Path) 
     shutil.copy(DATA / "format2.mcap", path)
     assert compact(path, CONFIG)
     assert encoded(read_records([path], SPEC)) == encoded(records)
-    assert len(decoded(path)["/tcp_pose"]) == 4
+    assert len(decode_topics(path)["/tcp_pose"]) == 4
     part = tmp_path / "killed" / f"{EPOCH}-000000{PART}"
     part.parent.mkdir()
     shutil.copy(DATA / "format2.part.mcap", part)

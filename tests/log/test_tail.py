@@ -1,4 +1,4 @@
-"""Following a log: complete, in order, whatever becomes of the files on the way."""
+"""Test that a tail follows a log completely and in order while its files change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def first_record(path: Path) -> int:
     return message.offset
 
 
-def test_a_tail_follows_across_episodes(tmp_path: Path) -> None:
+def test_tail_follows_across_episodes(tmp_path: Path) -> None:
     items = random_records(3, 0, 2, 5)
     tail, seen = Tail(tmp_path, EPOCH), []
     assert tail.read(UNLIMITED) == []
@@ -59,7 +59,7 @@ def test_a_tail_follows_across_episodes(tmp_path: Path) -> None:
     tail.close()
 
 
-def test_a_tail_reads_no_file_that_ends_before_its_start(tmp_path: Path) -> None:
+def test_tail_skips_files_before_its_start(tmp_path: Path) -> None:
     items = random_records(3, 2, 4)
     first, second, _ = write_log(tmp_path, items)
     sound = first.read_bytes()
@@ -72,14 +72,14 @@ def test_a_tail_reads_no_file_that_ends_before_its_start(tmp_path: Path) -> None
         tail.read(UNLIMITED)
     tail.close()
     first.write_bytes(sound)
-    flip(second, second.stat().st_size - 30)  # its summary
+    flip(second, second.stat().st_size - 30)  # in the summary
     tail = Tail(tmp_path, EPOCH, 8)
     assert tail.read(UNLIMITED) == encoded(items)[8:]
     tail.close()
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 7, 11, 12])
-def test_a_tail_starts_anywhere(tmp_path: Path, start: int) -> None:
+def test_tail_starts_at_any_record(tmp_path: Path, start: int) -> None:
     items = random_records(3, 2, 4)
     write_log(tmp_path, items)
     tail = Tail(tmp_path, EPOCH, start)
@@ -89,7 +89,7 @@ def test_a_tail_starts_anywhere(tmp_path: Path, start: int) -> None:
     tail.close()
 
 
-def test_a_tail_stops_at_the_limit_but_always_goes_on(tmp_path: Path) -> None:
+def test_tail_respects_limit_but_returns_at_least_one_record(tmp_path: Path) -> None:
     items = random_records(3, 2)
     write_log(tmp_path, items)
     tail = Tail(tmp_path, EPOCH)
@@ -97,7 +97,7 @@ def test_a_tail_stops_at_the_limit_but_always_goes_on(tmp_path: Path) -> None:
     tail.close()
 
 
-def test_a_tail_never_gives_a_part_of_a_record(tmp_path: Path) -> None:
+def test_tail_returns_no_partial_record(tmp_path: Path) -> None:
     items = random_records(3, ended=False)
     part = leave_open(tmp_path, items)
     data, expected, seen = part.read_bytes(), encoded(items), []
@@ -121,10 +121,10 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("start", [0, 2])
-def test_a_damaged_open_file_is_read_on_once_it_is_recovered(
+def test_tail_continues_after_damaged_open_file_is_recovered(
     tmp_path: Path, garbage: bytes, start: int
 ) -> None:
-    """A power cut on the actor's host; the link starts before the actor."""
+    """Simulate a power cut on the actor's host after which the link starts before the actor."""
     items = random_records(4, ended=False)
     part = leave_open(tmp_path, items)
     with part.open("ab") as file:
@@ -138,7 +138,7 @@ def test_a_damaged_open_file_is_read_on_once_it_is_recovered(
     tail.close()
 
 
-def test_a_damaged_record_of_an_open_file_is_not_given_and_an_error_once_sealed(
+def test_damaged_record_is_withheld_while_open_and_raises_once_sealed(
     tmp_path: Path,
 ) -> None:
     items = random_records(3)
@@ -155,13 +155,13 @@ def test_a_damaged_record_of_an_open_file_is_not_given_and_an_error_once_sealed(
     tail.close()
 
 
-def losing(folder: Path, said: list[str]) -> partial[list[bytes]]:
-    return partial(encode_losses, folder, RUN, ACTOR, said.append)
+def losses_of(folder: Path, messages: list[str]) -> partial[list[bytes]]:
+    return partial(encode_losses, folder, RUN, ACTOR, messages.append)
 
 
 @pytest.mark.parametrize("start", [0, 3, 5, 6, 11, 12])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "taken away"])
-def test_lost_records_stand_for_what_a_damaged_or_missing_episode_held(
+def test_lost_records_replace_damaged_or_missing_episode(
     tmp_path: Path, start: int, damage: str
 ) -> None:
     items = random_records(3, 2, 4)
@@ -172,8 +172,8 @@ def test_lost_records_stand_for_what_a_damaged_or_missing_episode_held(
         os.truncate(second, first_record(second))
     else:
         second.unlink()
-    said: list[str] = []
-    tail = Tail(tmp_path, EPOCH, start, losing(tmp_path, said))
+    messages: list[str] = []
+    tail = Tail(tmp_path, EPOCH, start, losses_of(tmp_path, messages))
     found = tail.read(UNLIMITED)
     tail.close()
     sound = encoded(items)
@@ -182,15 +182,15 @@ def test_lost_records_stand_for_what_a_damaged_or_missing_episode_held(
     assert [found[number - start] for number in kept] == [sound[number] for number in kept]
     lost = [decode_arrival(found[number - start], SPEC) for number in (4, 5, 6) if number >= start]
     assert [record.key for record in lost] == [items[n].key for n in (4, 5, 6) if n >= start]
-    assert len(said) == 1 or damage == "taken away" or start > 6
+    assert len(messages) == 1 or damage == "taken away" or start > 6
 
 
-def test_lost_records_follow_those_that_were_given_before_the_damage(tmp_path: Path) -> None:
+def test_lost_records_follow_records_read_before_damage(tmp_path: Path) -> None:
     items = random_records(6, 1)
     first, _ = write_log(tmp_path, items)
     data = first.read_bytes()
     flip(first, data.rindex(b'"policy"'))
-    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, []))
+    tail = Tail(tmp_path, EPOCH, 0, losses_of(tmp_path, []))
     found = tail.read(UNLIMITED)
     tail.close()
     assert [decode_arrival(record, SPEC).key for record in found] == [item.key for item in items]
@@ -199,10 +199,10 @@ def test_lost_records_follow_those_that_were_given_before_the_damage(tmp_path: P
     assert found[7:] == encoded(items)[7:]
 
 
-def test_a_missing_episode_that_nobody_knows_of_is_an_error(tmp_path: Path) -> None:
+def test_missing_unlisted_episode_raises(tmp_path: Path) -> None:
     items = random_records(3, 2, 4)
     first, second, _ = write_log(tmp_path, items)
-    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, []))
+    tail = Tail(tmp_path, EPOCH, 0, losses_of(tmp_path, []))
     assert len(tail.read(1)) == 1
     (tmp_path / MANIFEST).unlink()
     for path in (first, second):
@@ -212,10 +212,10 @@ def test_a_missing_episode_that_nobody_knows_of_is_an_error(tmp_path: Path) -> N
     tail.close()
 
 
-def test_an_episode_that_goes_while_its_successor_is_awaited_is_missed(tmp_path: Path) -> None:
+def test_episode_deleted_before_it_is_read_is_replaced_by_lost_records(tmp_path: Path) -> None:
     items = random_records(1, 1, 1)
-    said: list[str] = []
-    tail = Tail(tmp_path, EPOCH, 0, losing(tmp_path, said))
+    messages: list[str] = []
+    tail = Tail(tmp_path, EPOCH, 0, losses_of(tmp_path, messages))
     with open_log(tmp_path) as log:
         for item in items[:2]:
             log.append(item)
@@ -229,7 +229,7 @@ def test_an_episode_that_goes_while_its_successor_is_awaited_is_missed(tmp_path:
     assert found[2:] == encoded(items)[4:]
 
 
-def test_images_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
+def test_tail_omits_images_that_were_not_requested(tmp_path: Path) -> None:
     items = random_records(3, 2)
     write_log(tmp_path, items)
     narrow = SPEC.with_images(["wrist"])

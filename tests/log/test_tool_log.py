@@ -23,14 +23,14 @@ RECORDS = [
 
 
 def reading(index: int, pose: bool = True) -> Observation:
-    """From which a record's observation was made; the tool goes up by a centimetre a step."""
+    """Build the reading behind a record's observation; the tool rises by 1 cm per step."""
     place = np.array([0.5, 0.0, 0.01 * index, 0, 0, 0, 1], np.float32)
     state = {"tcp_pose": place} if pose else {}
     return Observation(state, {}, RECORDS[index].observation.stamps)
 
 
-def logged(log: ToolLog, records: list[Record], unread: int | None = None) -> None:
-    """As in a control loop, which reads the successor before a step is logged."""
+def write_log(log: ToolLog, records: list[Record], unread: int | None = None) -> None:
+    """Deliver records as the control loop does, which reads the next observation first."""
     log.on_reading(reading(0))
     for index, record in enumerate(records):
         if index + 1 < len(records) and index + 1 != unread:
@@ -38,26 +38,26 @@ def logged(log: ToolLog, records: list[Record], unread: int | None = None) -> No
         deliver(record, log)
 
 
-def test_every_observation_has_its_place(tmp_path: Path) -> None:
+def test_tool_log_has_position_of_every_observation(tmp_path: Path) -> None:
     log = ToolLog(tmp_path)
-    logged(log, RECORDS)
+    write_log(log, RECORDS)
     later = [replace(r, key=replace(r.key, episode=7)) for r in RECORDS[:4]]
-    logged(log, later)
+    write_log(log, later)
     assert len((tmp_path / TOOLS_FILE).read_bytes().splitlines()) == 1, (
-        "the other one has not ended"
+        "the later episode has not ended"
     )
     ((name, places),) = read_tools(tmp_path).items()
     assert name == (RECORDS[0].key.epoch, RECORDS[0].key.episode)
     assert places == pytest.approx(np.array([(0.5, 0, 0.01 * i) for i in range(len(RECORDS))]))
 
 
-def test_a_reading_that_was_lost_leaves_a_gap(tmp_path: Path) -> None:
-    logged(ToolLog(tmp_path), RECORDS, unread=3)
+def test_missing_reading_leaves_gap_in_tool_log(tmp_path: Path) -> None:
+    write_log(ToolLog(tmp_path), RECORDS, unread=3)
     (places,) = read_tools(tmp_path).values()
     assert np.isnan(places).all(1).tolist() == [index == 3 for index in range(len(RECORDS))]
 
 
-def test_a_robot_without_a_tool_leaves_no_file(tmp_path: Path) -> None:
+def test_robot_without_tool_pose_leaves_no_file(tmp_path: Path) -> None:
     log = ToolLog(tmp_path)
     for index, record in enumerate(RECORDS):
         log.on_reading(reading(index, pose=False))
@@ -66,15 +66,15 @@ def test_a_robot_without_a_tool_leaves_no_file(tmp_path: Path) -> None:
     assert read_tools(tmp_path) == {}
 
 
-def test_a_line_that_was_cut_is_written_over_and_not_read(tmp_path: Path) -> None:
+def test_cut_line_is_overwritten_and_not_read(tmp_path: Path) -> None:
     (tmp_path / TOOLS_FILE).write_bytes(b'{"epoch": 1, "epi')
     assert read_tools(tmp_path) == {}
-    logged(ToolLog(tmp_path), RECORDS)
+    write_log(ToolLog(tmp_path), RECORDS)
     assert len(read_tools(tmp_path)) == 1
 
 
-def test_an_episode_of_hours_is_read_again_and_hides_no_later_one(tmp_path: Path) -> None:
-    """An hour at 10 Hz, with places as long as they can be written."""
+def test_very_long_episode_is_read_without_hiding_later_ones(tmp_path: Path) -> None:
+    """The episode lasts an hour at 10 Hz, with positions of maximal text length."""
     log, steps = ToolLog(tmp_path), 36_000
     place = np.array([-0.123456, -0.234567, -0.345678, 0, 0, 0, 1], np.float32)
     template = RECORDS[0]
@@ -90,8 +90,8 @@ def test_an_episode_of_hours_is_read_again_and_hides_no_later_one(tmp_path: Path
     assert np.allclose(np.concatenate(list(read.values())), place[:3])
 
 
-def test_a_line_too_long_to_read_is_named_and_not_taken_for_the_last(tmp_path: Path) -> None:
-    """As logs of before have them."""
+def test_overlong_tool_line_is_refused_and_named(tmp_path: Path) -> None:
+    """Older logs have such lines."""
     places = ",".join(["[0.1,0.2,0.3]"] * 100_000)
     line = f'{{"epoch":1,"episode":0,"tools_m":[{places}]}}'
     (tmp_path / TOOLS_FILE).write_text(f"{line}\n{line}\n")
@@ -110,16 +110,14 @@ def test_a_line_too_long_to_read_is_named_and_not_taken_for_the_last(tmp_path: P
         ("3", "expected list, got 3"),
     ],
 )
-def test_a_damaged_line_is_named(places: str, reason: str, tmp_path: Path) -> None:
+def test_damaged_tool_line_is_named(places: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / TOOLS_FILE).write_text(f'{{"epoch": 1, "episode": 0, "tools_m": {places}}}\n')
     with pytest.raises(CorruptData, match=rf"tools\.jsonl: line 1.*{reason}"):
         read_tools(tmp_path)
 
 
-def test_a_disk_that_refuses_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tool_log_survives_disk_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / TOOLS_FILE).mkdir()
     with caplog.at_level(logging.WARNING):
-        logged(ToolLog(tmp_path), RECORDS)
+        write_log(ToolLog(tmp_path), RECORDS)
     assert TOOLS_FILE in caplog.text

@@ -23,8 +23,8 @@ from serl.types import ActionSource, Record
 RECORDS = episode(FakeRobot(), FakeTask(), ZeroPolicy(FakeRobot().action_spec))
 
 
-def written(folder: Path, solved: set[int]) -> None:
-    """The log of an episode that is solved at these observations."""
+def write_log(folder: Path, solved: set[int]) -> None:
+    """Log an episode that is solved at the given observations."""
     records = iter(RECORDS)
     now: list[Record] = []
     log = TruthLog(folder, lambda: now[0].key.index + 1 in solved)
@@ -33,18 +33,18 @@ def written(folder: Path, solved: set[int]) -> None:
         deliver(record, log)
 
 
-def test_a_word_is_written_wherever_it_changes_and_at_the_end(tmp_path: Path) -> None:
+def test_truth_is_written_at_each_change_and_at_end(tmp_path: Path) -> None:
     count = len(RECORDS) - 1
     assert count > 8
-    written(tmp_path, {4, 5, 6})
-    said = {place.step: label for place, label in read_labels(tmp_path, TRUTH_FILE).items()}
-    assert said == {1: 0, 3: 0, 4: 1, 6: 1, 7: 0, count: 0}
+    write_log(tmp_path, {4, 5, 6})
+    labels = {place.step: label for place, label in read_labels(tmp_path, TRUTH_FILE).items()}
+    assert labels == {1: 0, 3: 0, 4: 1, 6: 1, 7: 0, count: 0}
     assert {word.by for word in read_label_entries(tmp_path, TRUTH_FILE)} == {"simulation"}
-    assert not read_labels(tmp_path), "it is nobody's label"
+    assert not read_labels(tmp_path), "the truth is not a label"
 
 
-def test_an_episode_that_never_changes_has_two_words(tmp_path: Path) -> None:
-    written(tmp_path, set())
+def test_episode_without_change_has_two_truth_entries(tmp_path: Path) -> None:
+    write_log(tmp_path, set())
     epoch, number = RECORDS[0].key.epoch, RECORDS[0].key.episode
     last = RECORDS[-1].key.index
     assert read_labels(tmp_path, TRUTH_FILE) == {
@@ -53,8 +53,8 @@ def test_an_episode_that_never_changes_has_two_words(tmp_path: Path) -> None:
     }
 
 
-def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> None:
-    """The arm pulls the peg out again; the simulation is not asked meanwhile."""
+def test_no_truth_is_written_during_reset(tmp_path: Path) -> None:
+    """The arm pulls the peg out again without evaluation of the truth."""
     settings = {"auto_reset": True, "time_limit_s": 12.0}
     task = make_task(resolve({"task": "peg_insertion", "task_config": settings}))
     judged = RewardedTask(task, NoReward("classifier"))
@@ -83,15 +83,13 @@ def test_of_a_reset_which_nobody_judges_nothing_is_written(tmp_path: Path) -> No
         assert script is not None
         play(reset, lambda seen: script(reset.reading), 1, ActionSource.SCRIPT)
     assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"
-    said = read_labels(tmp_path, TRUTH_FILE)
-    assert {place.episode for place in said} == {0}
-    assert set(said.values()) == {0, 1}
+    labels = read_labels(tmp_path, TRUTH_FILE)
+    assert {place.episode for place in labels} == {0}
+    assert set(labels.values()) == {0, 1}
 
 
-def test_a_disk_that_refuses_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_truth_log_survives_disk_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / TRUTH_FILE).mkdir()
     with caplog.at_level(logging.WARNING):
-        written(tmp_path, {2})
+        write_log(tmp_path, {2})
     assert TRUTH_FILE in caplog.text

@@ -62,7 +62,7 @@ ENCODED: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
 }
 
 
-def test_a_step_survives_exactly() -> None:
+def test_step_round_trips_exactly() -> None:
     decoded = wire.decode_record(wire.encode_record(STEP), SPEC)
     assert isinstance(decoded, Step)
     assert equal(decoded.observation.state, OBSERVATION.state)
@@ -76,7 +76,7 @@ def test_a_step_survives_exactly() -> None:
     assert decoded.observation.stamps == OBSERVATION.stamps
 
 
-def test_an_end_survives_exactly() -> None:
+def test_end_round_trips_exactly() -> None:
     decoded = wire.decode_record(wire.encode_record(LAST), SPEC)
     assert isinstance(decoded, End)
     assert equal(decoded.observation.state, OBSERVATION.state)
@@ -85,7 +85,7 @@ def test_an_end_survives_exactly() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=7, max_size=7))
-def test_every_float32_survives_bit_for_bit(values: list[float]) -> None:
+def test_every_float32_round_trips_bit_exactly(values: list[float]) -> None:
     pose = np.array(values, np.float32)
     step = replace(
         STEP, observation=replace(OBSERVATION, state={**OBSERVATION.state, "tcp_pose": pose})
@@ -94,13 +94,13 @@ def test_every_float32_survives_bit_for_bit(values: list[float]) -> None:
     assert decoded.observation.state["tcp_pose"].tobytes() == pose.tobytes()
 
 
-def test_random_bit_patterns_survive() -> None:
+def test_random_bit_patterns_round_trip() -> None:
     bits = RNG.integers(0, 2**32, 70_000, np.uint32).view(np.float32)
     values = bits[np.isfinite(bits)]
     spec = SPEC.model_copy(
         update={"observation": ObservationSpec(state={"x": ArraySpec(shape=values.shape)})}
     )
-    # In slices, since a record's JSON text is bounded.
+    # In slices, because a record's JSON text has bounded size.
     for part in np.array_split(values, 8):
         observation = Observation({"x": part})
         small = ObservationSpec(state={"x": ArraySpec(shape=part.shape)})
@@ -109,7 +109,7 @@ def test_random_bit_patterns_survive() -> None:
         assert decoded.observation.state["x"].tobytes() == part.tobytes()
 
 
-def test_any_name_of_an_array_survives() -> None:
+def test_any_array_name_round_trips() -> None:
     names = ['"', "%", "%s", "\\", "ä b", ""]
     state = {name: ArraySpec(shape=(2,)) for name in names}
     spec = SPEC.model_copy(update={"observation": ObservationSpec(state=state)})
@@ -118,7 +118,7 @@ def test_any_name_of_an_array_survives() -> None:
     assert equal(wire.decode_record(data, spec).observation.state, observation.state)
 
 
-def test_a_reason_that_no_file_takes_does_not_cost_the_record() -> None:
+def test_overlong_or_invalid_reason_is_shortened() -> None:
     for reason in ("\ud800 lost", "x" * 5_000_000):
         decoded = wire.decode_record(wire.encode_record(replace(LAST, fault=reason)), SPEC)
         assert isinstance(decoded, End)
@@ -126,7 +126,7 @@ def test_a_reason_that_no_file_takes_does_not_cost_the_record() -> None:
         assert len(decoded.text) <= 1000
 
 
-def test_images_are_views_and_independent_of_the_order_of_names() -> None:
+def test_decoded_images_are_views_and_name_order_is_irrelevant() -> None:
     reordered = dict(reversed(list(OBSERVATION.images.items())))
     data = wire.encode_record(replace(LAST, observation=replace(OBSERVATION, images=reordered)))
     assert data == wire.encode_record(LAST)
@@ -136,7 +136,7 @@ def test_images_are_views_and_independent_of_the_order_of_names() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_not_encoded(value: float) -> None:
+def test_nonfinite_value_is_not_encoded(value: float) -> None:
     bad = np.array([value, 0, 0, 0, 0, 0, 0], np.float32)
     state = {**OBSERVATION.state, "tcp_pose": bad}
     for record in (
@@ -150,8 +150,8 @@ def test_what_is_not_finite_is_not_encoded(value: float) -> None:
             wire.encode_record(record)
 
 
-def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The encoded step with a change in its JSON text."""
+def edit_step(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return the encoded step with a change in its JSON text."""
     data = wire.encode_record(STEP)
     (length,) = struct.unpack_from("<I", data, 8)
     fields = json.loads(data[12 : 12 + length])
@@ -192,25 +192,25 @@ def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda f: f.update(stamps=dict.fromkeys(map(str, range(65)), 0.0)), "stamps: 65"),
     ],
 )
-def test_a_wrong_field_is_refused_by_name(
+def test_invalid_record_field_is_refused_by_name(
     change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    wire.decode_record(edited(lambda fields: None), SPEC)
+    wire.decode_record(edit_step(lambda fields: None), SPEC)
     with pytest.raises((CorruptData, SpecMismatch), match=message) as refusal:
-        wire.decode_record(edited(change), SPEC)
+        wire.decode_record(edit_step(change), SPEC)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("wall_s", [0.0, 0.5, np.nextafter(2.0**32, 0)])
-def test_every_time_that_is_let_in_can_be_logged(wall_s: float, tmp_path: Path) -> None:
-    data = edited(lambda fields: fields.update(wall_s=wall_s))
+def test_every_accepted_time_can_be_logged(wall_s: float, tmp_path: Path) -> None:
+    data = edit_step(lambda fields: fields.update(wall_s=wall_s))
     record = wire.decode_record(data, SPEC)
     writer = EpisodeWriter(tmp_path, PART, metadata_of(record.key, SPEC), SPEC)
     writer.write(wire.record_parts(record), round(record.wall_s * 1e9))
     writer.close()
 
 
-def test_a_reason_without_end_is_refused() -> None:
+def test_overlong_reason_is_refused() -> None:
     data = wire.encode_record(replace(LAST, fault="x" * 1000))
     (length,) = struct.unpack_from("<I", data, 8)
     longer = data[:8] + struct.pack("<I", length + 1) + data[12:].replace(b"xxx", b"xxxx", 1)
@@ -219,7 +219,7 @@ def test_a_reason_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_cut_or_continued_bytes_are_refused(name: str) -> None:
+def test_truncated_or_extended_bytes_are_refused(name: str) -> None:
     data, decode = ENCODED[name]
     for cut in range(len(data)):
         with pytest.raises(CorruptData):
@@ -229,7 +229,7 @@ def test_cut_or_continued_bytes_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_mutated_bytes_raise_nothing_undeclared(name: str) -> None:
+def test_mutated_bytes_raise_only_declared_errors(name: str) -> None:
     data, decode = ENCODED[name]
     rng = np.random.default_rng(len(name))
     refused = 0
@@ -242,7 +242,7 @@ def test_mutated_bytes_raise_nothing_undeclared(name: str) -> None:
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    """Bytes overwritten, removed, repeated or inserted, in one to four places."""
+    """Overwrite, remove, repeat or insert bytes in one to four places."""
     result = bytearray(data)
     for _ in range(rng.integers(1, 5)):
         place = int(rng.integers(len(result) + 1))
@@ -261,12 +261,12 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(ENCODED)), st.binary(max_size=200))
-def test_arbitrary_bytes_raise_nothing_undeclared(name: str, data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_declared_errors(name: str, data: bytes) -> None:
     with pytest.raises((CorruptData, SpecMismatch)):
         ENCODED[name][1](data)
 
 
-def test_sizes_are_bounded_before_anything_is_allocated() -> None:
+def test_oversized_record_is_refused_before_allocation() -> None:
     head = struct.pack("<4sHHI", b"SRLR", 1, 1, 2**32 - 1)
     nested = b"[" * 100_000
     tracemalloc.start()
@@ -282,7 +282,7 @@ def test_sizes_are_bounded_before_anything_is_allocated() -> None:
     assert peak < 4 << 20
 
 
-def test_a_frame_survives_exactly() -> None:
+def test_frame_round_trips_exactly() -> None:
     decoded = wire.decode_frame(b"".join(wire.encode_frame(FRAME)))
     assert decoded == FRAME._replace(payload=decoded.payload)
     assert bytes(decoded.payload) == FRAME.payload
@@ -293,7 +293,7 @@ def test_actors_of_different_runs_have_different_numbers() -> None:
     assert len({wire.actor_number(*name) for name in names}) == 4
 
 
-def test_a_hello_survives_and_its_difference_can_be_read() -> None:
+def test_hello_round_trips_and_shows_spec_difference() -> None:
     assert wire.decode_hello(wire.encode_hello(HELLO)) == HELLO
     other = SPEC.model_copy(update={"rate_hz": 20.0})
     decoded = wire.decode_hello(wire.encode_hello(HELLO._replace(spec=other)))
@@ -301,26 +301,26 @@ def test_a_hello_survives_and_its_difference_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\n", "x" * 65, "\u00e4"])
-def test_a_hello_whose_name_is_no_part_of_a_path_is_refused(name: str) -> None:
+def test_hello_with_unsafe_name_is_refused(name: str) -> None:
     for field, hello in (("run", HELLO._replace(run=name)), ("actor", HELLO._replace(actor=name))):
         with pytest.raises(CorruptData, match=f"hello {field}") as refusal:
             wire.decode_hello(wire.encode_hello(hello))
         assert "\n" not in str(refusal.value)
 
 
-def test_a_place_is_shown_to_people_without_what_moves_the_cursor() -> None:
+def test_hello_place_is_escaped() -> None:
     data = wire.encode_hello(HELLO._replace(place="\x1b[2Jho\nst:\u202e/r\u00fcns x"))
     assert wire.decode_hello(data).place == r"\x1b[2Jho\nst:\u202e/r" "\u00fcns x"
 
 
-def test_a_hello_of_another_version_says_so() -> None:
+def test_hello_of_another_version_is_refused() -> None:
     data = wire.encode_hello(HELLO).replace(b'"format":3', b'"format":1')
     with pytest.raises(CorruptData, match="format 1, this version speaks 3"):
         wire.decode_hello(data)
 
 
 @pytest.mark.parametrize("home", ["", "0f", "0F" * 16, "../" * 11, "0f" * 17])
-def test_a_hello_from_nowhere_is_refused(home: str) -> None:
+def test_hello_with_invalid_home_is_refused(home: str) -> None:
     data = wire.encode_hello(HELLO._replace(home=home))
     with pytest.raises(CorruptData, match="hello home: expected 32 hex digits"):
         wire.decode_hello(data)
