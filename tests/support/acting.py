@@ -1,4 +1,4 @@
-"""An actor on the fake task, and agents whose weights are their action."""
+"""Actor on the fake task, and agents whose weights are their action."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from serl.types import Action, Batch, Observation, Record, Step
 
 
 class Constant:
-    """An agent whose weights are its action."""
+    """Agent whose weights are its action."""
 
     def __init__(self) -> None:
         self.action = np.zeros(2, np.float32)
@@ -56,7 +56,7 @@ def snapshot(version: int, value: float, trained: int = 0) -> Snapshot:
 
 
 class FakeSite(RunSite):
-    """A site whose operators and process are a test's functions."""
+    """Run site whose operator and process are functions of a test."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class FakeSite(RunSite):
 
 
 class FakeStarts(EpisodeStarts):
-    """A scene that a test's function places."""
+    """Episode starts placed by a function of a test."""
 
     def __init__(self, place: Callable[[int], object], placements: float = math.inf) -> None:
         self.placing, self.placements, self.curriculum = place, placements, None
@@ -99,7 +99,7 @@ class FakeStarts(EpisodeStarts):
 
 
 class ActorBench:
-    """An actor on the fake task, and what it sent."""
+    """Actor on the fake task, with the records that it sent."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ActorBench:
 
 
 class FakeCameraArm(FakeRobot):
-    """The fake robot as an arm with a camera, which does not show anything."""
+    """Fake robot with a camera in its spec, but without images in its readings."""
 
     observation_spec = FakeRobot.observation_spec.model_copy(
         update={"images": {"wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8")}}
@@ -147,7 +147,7 @@ class FakeCameraArm(FakeRobot):
 
 
 def notice_frozen_camera(observers: Sequence[Observer]) -> bool:
-    """Whether observers refuse the fifth reading with the same image and another stamp."""
+    """Return whether observers refuse the fifth equal image with a new stamp."""
     images = {"wrist": np.full((8, 8, 3), 200, np.uint8)}
     try:
         for now_s in range(5):
@@ -159,7 +159,7 @@ def notice_frozen_camera(observers: Sequence[Observer]) -> bool:
 
 
 class Acting(LearnedPolicy):
-    """A learned policy that acts as another one does."""
+    """Learned policy that delegates to another policy."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(Constant(), InProcess())

@@ -23,7 +23,7 @@ SERL = (sys.executable, "-m", "serl.cli.main")
 
 
 class Program:
-    """A process with a session of its own, interrupted when its context is left.
+    """Process in a session of its own, interrupted when its context is left.
 
     Args:
         words: the command.
@@ -58,16 +58,16 @@ class Program:
 
     @property
     def output(self) -> str:
-        """Everything printed so far."""
+        """All output so far."""
         return self.path.read_text()
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is still running."""
         return self.process.poll() is None
 
     def until(self, wanted: str | Callable[[], object], limit_s: float = LIMIT_S) -> None:
-        """Return once a text is printed or a condition holds; fail when the process ends before."""
+        """Block until a text is printed or a condition holds; fail if the process ends earlier."""
 
         def is_met() -> object:
             return wanted in self.output if isinstance(wanted, str) else wanted()
@@ -76,13 +76,13 @@ class Program:
         assert is_met(), self.output
 
     def say(self, line: str = "") -> None:
-        """Type a line and Enter."""
+        """Send a line to the standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def converse(self, answers: Mapping[str, str]) -> None:
-        """Answer each question by the first of its ends that fits, until the process ends."""
+        """Answer each prompt, recognised by its last words, until the process ends."""
         answered = 0
 
         def is_over() -> bool:
@@ -98,7 +98,7 @@ class Program:
         eventually(is_over, LIMIT_S, lambda: self.output)
 
     def interrupt(self, number: signal.Signals = signal.SIGINT, group: bool = False) -> int:
-        """Press Ctrl-C or send another signal, also to all children; return the exit code."""
+        """Send a signal to the process, or to its group; return the exit code."""
         if group:
             os.killpg(self.process.pid, number)
         else:
@@ -116,17 +116,17 @@ class Program:
         return self.output
 
     def run_folder(self) -> RunFolder:
-        """Return the run whose folder is printed, once it does."""
+        """Block until the folder of the run is printed, and return the run."""
         self.until(lambda: re.search(r"^run: .+\n", self.output, re.MULTILINE))
         return RunFolder.open(self.path.parent / self.output.partition("run: ")[2].split("\n")[0])
 
     def children(self) -> list[psutil.Process]:
-        """Return the processes below this one."""
+        """Return all descendants of the process."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         return [process for process in below if not is_server(process)]
 
     def child(self, *words: str) -> psutil.Process:
-        """Return the child process whose command line has these words, once it runs."""
+        """Block until a descendant's command line contains all `words`, and return it."""
         found: list[psutil.Process] = []
 
         def is_found() -> bool:
@@ -138,7 +138,7 @@ class Program:
 
 
 class Command(Program):
-    """A `serl` command in a folder; settings are options with a value."""
+    """`serl` command in a folder; `settings` become options with a value."""
 
     def __init__(self, folder: Path, *words: object, **settings: object) -> None:
         dotted = [f"--{name}={value}" for name, value in settings.items()]

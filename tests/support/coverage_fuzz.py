@@ -1,4 +1,4 @@
-"""Inputs that reach new branches of the decoders, found by atheris, where that is installed.
+"""Coverage-guided fuzzing of the decoders with atheris, where it is installed.
 
     python -m tests.support.coverage_fuzz CORPUS [-max_total_time=SECONDS] [options of libFuzzer]
 
@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["serl"]):
 
 
 def main() -> None:
-    """Begins with the sound samples; never returns."""
+    """Write the valid samples into the corpus and fuzz; never return."""
     corpus = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         decoders = make_decoders(Path(folder))
@@ -35,7 +35,7 @@ def main() -> None:
                 accepts(name, decoders[name], data[1:])
 
         def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-            """As the other tests do, with checksums that fit."""
+            """Mutate an input as the other fuzz tests do, with corrected checksums."""
             rng = Random(seed)
             if not data:
                 return bytes([rng.randrange(256)])

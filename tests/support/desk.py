@@ -1,4 +1,4 @@
-"""A learner with everything around it at hand, and episodes for it."""
+"""Learner with its transport, replay, metrics and checkpoints at hand, and episodes for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH, UTD = 8, 2
 
 
 class Counting:
-    """An agent that counts its updates; its weights are the count."""
+    """Agent that counts its updates; its weights are the count."""
 
     def __init__(self) -> None:
         self.updates = 0
@@ -57,7 +57,7 @@ class Counting:
 
 
 class Rows:
-    """Metrics in memory."""
+    """Metrics writer that keeps its rows in memory."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Row]] = []
@@ -70,7 +70,7 @@ class Rows:
 
 
 class Published(InProcess):
-    """A transport that keeps every snapshot."""
+    """Transport that keeps every published snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Published(InProcess):
 
 
 class Desk:
-    """A learner with everything around it at hand."""
+    """Learner with its agent, replay, transport, metrics and saved checkpoints at hand."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Desk:
         )
 
     def run(self, steps: int) -> None:
-        """Until so many steps are trained on, or nothing more can be."""
+        """Train until `steps` steps have been trained on, or no more data arrive."""
         idle = 0
 
         def stuck() -> bool:
@@ -123,7 +123,7 @@ class Desk:
         self.learner.run(steps, stuck, idle_s=0.0)
 
     def go_on_from(self, other: Desk) -> None:
-        """From the last checkpoint of another one."""
+        """Resume from the last checkpoint of another desk."""
         _, arrays, info = other.saved[-1]
         self.learner.resume(arrays, info, sum(count for _, _, count in info["taken"]))
 
@@ -131,7 +131,7 @@ class Desk:
 def episodes(
     count: int, actor: str = "a", source: ActionSource = ActionSource.POLICY, first: int = 0
 ) -> Iterator[Record]:
-    """Random episodes of an actor; each of 30 steps or fewer."""
+    """Yield random episodes of an actor, each of at most 30 steps."""
     robot, task = FakeRobot(), FakeTask()
     for number in range(first, first + count):
         key = EpisodeKey("run", actor, 1, number)

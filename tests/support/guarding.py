@@ -1,4 +1,4 @@
-"""A guard between an actor and an arm, all in one process, with a clock that the tests pass on."""
+"""Guard between an actor and an arm in one process, with a clock advanced by the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = Pose((0.45, 0.0, 0.2), DOWN)
 TICK_S = 0.01
 SLACK = 1.0 + 1e-9
 EPOCH_S = 1.7e9
-"""Of the wall clock at monotonic time 0."""
+"""Wall clock time in s at monotonic time 0."""
 
 
 def config(motion: dict[str, Any] | None = None, **changes: Any) -> GuardConfig:
@@ -46,16 +46,16 @@ def numbers(pose: Pose) -> list[float]:
 
 
 class Loop:
-    """All that happens in 10 ms, again and again.
+    """Control loop of an actor, a guard and a fake arm, in ticks of 10 ms.
 
     Attributes:
-        mode: what the heartbeat asks for; None for no heartbeat.
-        device_s: when the person's device was heard; None for now, as the actor beats.
-        target: what is commanded ten times a second; None for no commands.
-        measured: which measurements arrive.
-        joints, force: what is measured.
-        jump_s: what the wall clock has been put forward by.
-        lead_m, lead_rad: furthest that a setpoint was ahead of the arm.
+        mode: mode in the heartbeat; None sends no heartbeat.
+        device_s: time of the last message of the operator's device; None for the current time.
+        target: pose commanded ten times a second; None sends no commands.
+        measured: names of the measurements that arrive.
+        joints, force: measured joint positions and wrench.
+        jump_s: sum of the jumps of the wall clock.
+        lead_m, lead_rad: largest lead of a setpoint over the arm so far.
     """
 
     def __init__(self, latch: Latch | None = None, pose: Pose = START, **changes: Any) -> None:
@@ -118,7 +118,7 @@ class Loop:
         self.guard.heartbeat(words, self.heard())
 
     def ticks_until(self, *states: GuardState, limit: int = 200) -> int:
-        """How many ticks it takes; fails when it takes more than `limit`."""
+        """Tick until one of the states is reached; return the number of ticks, at most `limit`."""
         for count in range(limit):
             if self.guard.state in states:
                 return count
@@ -134,7 +134,7 @@ class Loop:
 
 
 def armed(**changes: Any) -> Loop:
-    """A loop that is armed, and holds."""
+    """Return a loop whose guard is armed and holds."""
     loop = Loop(**changes)
     loop.tick(20)
     loop.guard.arm(loop.now_s)
@@ -142,7 +142,7 @@ def armed(**changes: Any) -> Loop:
 
 
 def driving(mode: str = "policy", target: Pose | None = None, **changes: Any) -> Loop:
-    """A loop in which the arm is on its way to a target far off, at full speed."""
+    """Return a loop whose arm moves at full speed towards a distant target."""
     loop = armed(**changes)
     loop.mode = mode
     loop.target = target or Pose((0.45, 0.19, 0.2), DOWN)
@@ -158,7 +158,7 @@ def moves(setpoint: Setpoint) -> bool:
 
 
 def check(before: Setpoint | None, after: Setpoint, config: GuardConfig, arm: Pose) -> None:
-    """Fail unless a setpoint, and the step to it, are within every limit."""
+    """Fail unless a setpoint and the change from the previous one are within all limits."""
     breaches = list(_breaches(before, after, config.motion.limits, config, arm))
     assert not breaches, breaches
 
@@ -208,14 +208,14 @@ def _profile(
     most: tuple[float, float],
     jerks: tuple[float, float],
 ) -> Iterator[str]:
-    """Within the limits of driving, or slower than before and within those of a stop."""
+    """Yield each breach of the limits; the limits of a stop apply while the setpoint slows."""
     change = math.dist(*velocities) / TICK_S
     size = math.hypot(*accelerations[1])
     jerk = math.dist(*accelerations) / TICK_S
     if abs(change - size) > 1e-6 * most[1]:
         yield f"{what}: the velocity is not the integral of the acceleration"
     stops = math.hypot(*velocities[1]) < math.hypot(*velocities[0]) * SLACK
-    resting = not any(velocities[1])  # the end of a stop drops what acceleration is left
+    resting = not any(velocities[1])  # the end of a stop drops the remaining acceleration
     kind = 1 if stops or resting else 0
     if size > most[kind] * SLACK:
         yield f"{what}: acceleration {size}"

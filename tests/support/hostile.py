@@ -1,4 +1,4 @@
-"""Commands of somebody who wants the arm to leave its limits; `Loop` checks each setpoint."""
+"""Hostile commands that try to move the arm beyond its limits; `Loop` checks each setpoint."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .guarding import DOWN, Loop, armed, config
 Numbers = list[float]
 SHELF = Box(low_m=(0.3, -0.2, 0.3), high_m=(0.4, 0.2, 0.5))
 OVERSHOT = 1.04
-"""Of a lead: how far a profile goes beyond it when the arm stops all of a sudden."""
+"""Factor by which a profile may exceed the lead when the arm stops suddenly."""
 
 AT_ONCE = 5
-"""Hostile commands in a period of 10 ms."""
+"""Number of hostile commands in a period of 10 ms."""
 
 
 MOTION = config().motion
@@ -35,7 +35,7 @@ def inside(random: Random) -> Numbers:
 
 
 def edge(random: Random) -> Numbers:
-    """A corner or a face: where a profile that overshoots leaves the box."""
+    """Return a pose on a face or corner of the box, where an overshoot would leave the box."""
     values = inside(random)
     for place in range(3):
         ends = MOTION.box_low_m[place], MOTION.box_high_m[place], values[place]
@@ -66,7 +66,7 @@ def unnormalised(random: Random) -> Numbers:
 
 
 def turned(random: Random) -> Numbers:
-    """Any orientation, of either sign."""
+    """Return an arbitrary orientation, of either quaternion sign."""
     quaternion = [random.gauss(0.0, 1.0) for _ in range(4)]
     size = math.hypot(*quaternion)
     return [*inside(random)[:3], *(value / size for value in quaternion)]
@@ -90,7 +90,7 @@ HOSTILE: list[Callable[[Random], Numbers]] = [
 
 
 def attack(loop: Loop, random: Random) -> None:
-    """One hostile command, most of them in a way that might be heeded."""
+    """Send one hostile command, in most cases one that the guard may accept."""
     kind = random.choice(HOSTILE if random.random() < 0.2 else [inside, edge, outside, turned])
     heard = loop.heard()
     if random.random() < 0.05:
@@ -102,12 +102,13 @@ def attack(loop: Loop, random: Random) -> None:
 
 
 def disturb(loop: Loop, random: Random) -> None:
-    """What is rarer than commands: other modes, forces, joints, persons, gaps."""
+    """Change the mode, force, joints, measurements or arm, or send a rare message."""
     loop.mode = random.choice(["policy", "policy", "teleop", "reset", "hold", None])
     loop.force[0] = random.choice([0.0, 0.0, 0.0, 16.0, 31.0])
     loop.joints[3] = random.choice([0.0, 0.0, 0.0, 2.65, 2.71, 2.76])
     loop.measured = {"pose", "joints", "wrench"}
-    loop.fake = FakeArm(loop.fake.pose, random.choice([0.5, 0.5, 0.9, 0.97, 1.0]))  # late, stuck
+    # The last two factors are a late and a stuck arm.
+    loop.fake = FakeArm(loop.fake.pose, random.choice([0.5, 0.5, 0.9, 0.97, 1.0]))
     match random.randrange(8):
         case 0:
             loop.measured.remove(random.choice(sorted(loop.measured)))
@@ -120,7 +121,7 @@ def disturb(loop: Loop, random: Random) -> None:
 
 
 def recover(loop: Loop) -> None:
-    """What an operator does, who is in a hurry."""
+    """Restore all inputs, then acknowledge, reset and arm as a hasty operator would."""
     loop.mode, loop.force, loop.joints = "policy", [0.0] * 6, [0.0] * 7
     loop.measured = {"pose", "joints", "wrench"}
     loop.fake = FakeArm(loop.fake.pose)
@@ -131,17 +132,17 @@ def recover(loop: Loop) -> None:
         loop.guard.reset(loop.now_s)
     if loop.guard.state is GuardState.DISARMED:
         loop.guard.arm(loop.now_s)
-        loop.setpoint = None  # a new profile begins
+        loop.setpoint = None  # a new motion profile begins
 
 
 def hold_out(commands: int, seed: int) -> Loop:
-    """A loop under attack; fails at the first setpoint beyond a limit."""
+    """Attack a loop with commands; fail at the first setpoint beyond a limit."""
     random = Random(seed)
     loop = armed(keep_out=(SHELF,))
     loop.mode = "policy"
     fast = 0
     for number in range(commands // AT_ONCE):
-        often = 1 if number // 2000 % 2 else 0  # calm stretches let it get up to speed
+        often = 1 if number // 2000 % 2 else 0  # calm stretches let the arm accelerate
         for _ in range(AT_ONCE if often else 0):
             attack(loop, random)
         if not often and number % 30 == 0:
@@ -156,6 +157,6 @@ def hold_out(commands: int, seed: int) -> Loop:
         fast += loop.setpoint is not None and math.hypot(*loop.setpoint.velocity) > 0.05
     limits = loop.config.motion.limits
     for lead, most in ((loop.lead_m, limits.lead_m), (loop.lead_rad, limits.lead_rad)):
-        assert 0.8 * most < lead <= OVERSHOT * most  # and it was not just far from it
-    assert fast > commands // AT_ONCE // 50  # it was not just standing there
+        assert 0.8 * most < lead <= OVERSHOT * most  # the attack must come close to the limit
+    assert fast > commands // AT_ONCE // 50  # the arm must have moved
     return loop

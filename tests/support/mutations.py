@@ -1,4 +1,4 @@
-"""Bytes that are nearly right: random changes, and checksums that fit them again."""
+"""Random mutations of valid bytes, and corrected checksums for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serl.log.ros_messages import U32
 from serl.testing.samples import IMAGES
 from serl.training.link import _checksum, _read_header
 
-CHUNK = struct.Struct("<QQQIIQ")  # times, size, CRC, length of the compression, size
+CHUNK = struct.Struct("<QQQIIQ")  # times, size, CRC, length of the compression name, size
 RECORD_HEAD = 12
 NUMBERS = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
 WORDS = [
@@ -34,7 +34,7 @@ TOKEN = re.compile(rb'-?\d+(\.\d+)?(e[+-]?\d+)?|true|false|null|"[^"]*"|\[[^\[\]
 
 
 def reseal_record(data: bytes) -> bytes:
-    """The images are there, and all between them and the header is text."""
+    """Set the text length to the bytes between the header and the images."""
     text = len(data) - RECORD_HEAD - sum(prod(image.shape) for image in IMAGES.values())
     return data[: RECORD_HEAD - U32.size] + U32.pack(max(0, text)) + data[RECORD_HEAD:]
 
@@ -46,7 +46,7 @@ def reseal_frame(data: bytes) -> bytes:
 
 
 def reseal_snapshot(data: bytes) -> bytes:
-    """The checksum is right if there is something that it can be taken of."""
+    """Correct the checksum, where the snapshot can still be parsed."""
     try:
         found, weights = _read_header(data), safetensors.numpy.load(data)
     except (BadInput, SafetensorError, ValueError, KeyError, TypeError):
@@ -63,7 +63,7 @@ def reseal_chunk(data: bytes) -> bytes:
 
 
 def reseal_episode(data: bytes) -> bytes:
-    """Checksums of chunks, metadata and data are right, as far as there are blocks."""
+    """Correct the checksums of chunks, metadata and data, as far as records can be parsed."""
     pieces, place = [data[:8]], 8
     while place + HEAD.size <= len(data):
         opcode, length = HEAD.unpack_from(data, place)
@@ -91,7 +91,7 @@ def _reseal_metadata(body: bytes) -> bytes:
 
 
 def mutated(data: bytes, rng: Random) -> bytes:
-    """One to four random changes."""
+    """Apply one to four random changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         data = rng.choice((_flip, _number, _cut, _insert, _double, _token, _token))(data, rng)
     return data
@@ -106,7 +106,7 @@ def _flip(data: bytes, rng: Random) -> bytes:
 
 
 def _number(data: bytes, rng: Random) -> bytes:
-    """Somewhere there is a number on the edge of what its type holds, as a length may be."""
+    """Overwrite a place with a number at the limit of its type, such as a wrong length."""
     form = rng.choice(("<B", "<H", "<I", "<Q"))
     number = struct.pack(form, rng.choice(NUMBERS) % (1 << 8 * struct.calcsize(form)))
     place = rng.randrange(max(1, len(data) - len(number)))
@@ -129,7 +129,7 @@ def _double(data: bytes, rng: Random) -> bytes:
 
 
 def _token(data: bytes, rng: Random) -> bytes:
-    """Another word in the place of one of a text."""
+    """Replace one token of a text by another one."""
     tokens = list(islice(TOKEN.finditer(data), 400))
     if not tokens:
         return data

@@ -1,7 +1,7 @@
-"""Pickles as SERL and HIL-SERL write them, put together by hand, as `pickle` is forbidden.
+"""Pickles as written by SERL and HIL-SERL, assembled by hand because `pickle` is forbidden.
 
-Transitions have arrays of numpy 1; parameter trees of SERL's release have arrays of jax 0.4 around
-these.
+Transitions contain arrays of numpy 1; parameter trees of SERL's release wrap these in arrays of
+jax 0.4.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 
 def pickled(tree: Any) -> bytes:
-    """Protocol 4: lists, dicts, text, numbers, booleans, None, and numpy's arrays and scalars."""
+    """Encode lists, dicts, text, numbers, booleans, None, numpy arrays, in protocol 4."""
     return b"\x80\x04" + _value(tree, _array) + b"."
 
 
 def pickled_parameters(tree: Any) -> bytes:
-    """The same, with arrays of jax."""
+    """Encode a parameter tree like `pickled`, with arrays of jax."""
     return b"\x80\x04" + _value(tree, _jax_array) + b"."
 
 

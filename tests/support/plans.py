@@ -1,4 +1,4 @@
-"""Episodes whose every observation can be told from every other, and a replay of them."""
+"""Episodes with distinguishable observations, and a replay filled with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REASONS = {"terminated": "success", "truncated": "time limit"}
 
 
 def frame(name: int) -> Observation:
-    """An observation that can be told from every other."""
+    """Return an observation that differs from those of all other names."""
     return Observation(
         state={
             "name": np.array([name, -name], np.float32),
@@ -39,7 +39,7 @@ def frame(name: int) -> Observation:
 
 @dataclass
 class Plan:
-    """An episode: who acts in each step, and how it ends."""
+    """Plan of an episode: the action source of each step, and the ending."""
 
     sources: list[ActionSource]
     ending: str
@@ -49,9 +49,9 @@ class Plan:
     epoch: int = 0
 
     def records(self) -> Iterator[Record]:
-        """Steps and, unless the stream breaks off, the End. Step i sees frame `first + i`.
+        """Yield steps and, unless the stream breaks off, the End; step i observes `first + i`.
 
-        The action to learn from is its name: of a policy what it requested, else what was executed.
+        The learned action equals the frame number: requested for a policy, executed otherwise.
         """
         size = len(self.sources)
         for index, source in enumerate(self.sources):
@@ -72,7 +72,9 @@ class Plan:
                 wall_s=0.0,
             )
         if self.ending != "broken off":
-            seen = size - (self.ending == FAULT)  # the last step's own, as nothing came after it
+            seen = size - (
+                self.ending == FAULT
+            )  # after a fault the End repeats the last observation
             reason, fault = parse_reason(REASONS.get(self.ending, self.ending))
             success = self.ending == "terminated"
             yield End(self.key(size), frame(self.first + seen), success, reason, 0.0, 0.0, fault)

@@ -1,11 +1,11 @@
-"""Processes of Python that start in 50 ms instead of 600: forked after the imports, not before.
+"""Python processes that start in 50 ms instead of 600, forked after the imports.
 
-Most of what a node computes in a test are its imports. Within `preloading`, a process that a test
-starts as `python -m MODULE ...` or `python SCRIPT ...` is forked by a server process that has the
-libraries imported. It is a process like any other: a child of the test, with an environment, a
-working folder, standard streams, signals and a command line of its own; it runs the module as
-`__main__`. Only memory is not freed at its end. So are the processes that `python -m serl.cli.main`
-starts in turn. What is started in any other way, as `serl` or by ros2 launch, is not changed.
+Imports take most of the processor time of a node in a test. Within `preloading`, a process that a
+test starts as `python -m MODULE ...` or `python SCRIPT ...` is forked by a server process that has
+already imported the libraries. The process is a child of the test with its own environment, working
+folder, standard streams, signals and command line; it runs the module as `__main__`. It only does
+not free its memory at exit. Processes started by `python -m serl.cli.main` are forked in the same
+way. Processes started otherwise, such as by `serl` or `ros2 launch`, are not affected.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ IMPORTED = (
     *("serl.ros.nodes.link", "serl.ros.nodes.console", "serl.ros.nodes.sim"),
     *("serl.cli.main", "serl.ros.testing", "serl.agents.sac", "mujoco"),
 )
-"""Modules that the server imports; those that a process runs as `__main__` are imported again."""
+"""Modules that the server imports; a module run as `__main__` is imported again."""
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 SERVERS: dict[int, subprocess.Popen[bytes]] = {}
-"""The servers by process id; a test that ends all children of this process spares them."""
+"""Servers by process id; a test that ends all child processes must spare them."""
 
 _SERVER = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
 _TITLE = "server of preloaded processes"
@@ -55,7 +55,7 @@ _LOCK = threading.Lock()
 
 @contextlib.contextmanager
 def preloading(*running: socket.socket) -> Iterator[None]:
-    """Let the processes of Python that this process starts be forked by a server.
+    """Let a server fork the Python processes that this process starts.
 
     Args:
         running: socket of the server; without one it is started when it is needed.
@@ -95,7 +95,7 @@ def preloading(*running: socket.socket) -> Iterator[None]:
 
 
 def _fits(given: dict[str, Any]) -> bool:
-    """Return whether the server can start this: a module or file of ours, nothing unusual asked."""
+    """Return whether the server can start this command: our module or file, no unusual options."""
     words = given["args"]
     if not isinstance(words, list | tuple) or len(words) < 2 or words[0] != sys.executable:
         return False
@@ -109,22 +109,22 @@ def _fits(given: dict[str, Any]) -> bool:
 
 
 def _early_variables() -> dict[str, str]:
-    """Return this process's variables that are read before or during the imports."""
+    """Return the variables of this process that are read before or during the imports."""
     return {name: value for name, value in os.environ.items() if _EARLY.match(name)}
 
 
 def is_server(process: psutil.Process) -> bool:
-    """Return whether the process is such a server, and none that a test has started."""
+    """Return whether the process is a preloading server, not a process started by a test."""
     with contextlib.suppress(psutil.Error):
         return process.cmdline()[:1] == [_TITLE]
     return False
 
 
 def _serve() -> socket.socket:
-    """Start the server; return the end of a socket on which it takes requests."""
+    """Start the server and return the socket for its requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, " " * 4096],  # room for the command lines of others
+        [sys.executable, "-c", _SERVER, " " * 4096],  # reserves space for longer command lines
         pass_fds=[theirs.fileno()],
         env={**os.environ, "SERL_PRELOADED": str(theirs.fileno())},
     )
@@ -134,10 +134,10 @@ def _serve() -> socket.socket:
 
 
 def _fork(server: socket.socket, request: dict[str, Any], streams: list[int]) -> int:
-    """Let the server fork a process and adopt it; return its id."""
+    """Let the server fork a process, adopt it and return its id."""
     prctl = ctypes.CDLL(None).prctl
     with _LOCK:
-        prctl(_SUBREAPER, 1, 0, 0, 0)  # an orphan below this process becomes its child
+        prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans below this process become its children
         try:
             socket.send_fds(server, [json.dumps(request).encode()], streams)
             answer = server.recv(64)
@@ -149,8 +149,8 @@ def _fork(server: socket.socket, request: dict[str, Any], streams: list[int]) ->
 
 
 def _serve_requests(server: socket.socket) -> None:
-    """Fork a process for each request until the socket is closed; return in none of them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the others
+    """Fork a process per request until the socket is closed; never return in a forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the forked processes
     _set_command_line(_TITLE)
     while True:
         data, streams, _, _ = socket.recv_fds(server, 1 << 20, 3)
@@ -165,7 +165,7 @@ def _serve_requests(server: socket.socket) -> None:
         for stream in streams:
             os.close(stream)
     while (parent := os.getppid()) != request["parent"]:
-        if parent == 1:  # it was killed meanwhile
+        if parent == 1:  # the parent was killed in the meantime
             os._exit(1)
         time.sleep(0.0002)
     server.send(str(os.getpid()).encode())
@@ -174,7 +174,7 @@ def _serve_requests(server: socket.socket) -> None:
 
 
 def _set_command_line(*words: str) -> None:
-    """Overwrite the command line of this process, as `ps` shows it."""
+    """Overwrite the command line of this process that `ps` shows."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
     text = b"\0".join(word.encode() for word in words)[: end - begin - 1]
@@ -182,7 +182,7 @@ def _set_command_line(*words: str) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Run a module or a file as a new process would, then end."""
+    """Run a module or a file as a new process would, then exit."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
@@ -206,12 +206,12 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _fork_server() -> socket.socket:
-    """Fork a server for the processes that this one starts; return its socket."""
+    """Fork a server for the processes that this one starts, and return its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):  # whoever reads them waits for their end
+        for stream in range(3):  # an inherited pipe would keep its reader waiting
             os.dup2(nothing, stream)
         _serve_requests(theirs)
     theirs.close()
@@ -245,7 +245,7 @@ def _run(words: list[str], folder: str) -> int:
 
 
 def _end(code: int) -> None:
-    """End as the interpreter does, but for the memory, which is shared with the server."""
+    """Exit like the interpreter, but without freeing the memory shared with the server."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Pegs that are pushed beside their hole: how far they get, and whether a wall gave way."""
+"""Pegs pushed next to their hole: how far they get, and whether a wall gives way."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NEAR_M, _ABOVE_M = 0.0003, 0.003
 
 
 def aside(truth: Truth, by_m: float, angle_rad: float) -> Array:
-    """A vector of this length in the hole's own frame, as one in the base frame.  # (2,)."""
+    """Convert a vector in the hole's frame to the base frame.  # (2,)."""
     angle_rad += _yaw(truth, "hole")
     return np.array((by_m * math.cos(angle_rad), by_m * math.sin(angle_rad)), np.float32)
 
 
 def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterator[Truth]:
-    """Hold the tip so far beside the hole, and press it down as hard as the arm may."""
+    """Hold the tip `by_m` from the hole's axis, press it down with the largest allowed force."""
     for _ in range(STEPS):
         truth, motion = arm.truth(), task.config.motion
         x, y, z = task.hole_from_tip(truth)
@@ -43,14 +43,14 @@ def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterato
 def hold_out(
     arm: SimArm, task: Insertion, outside_m: float, gives_m: float, slips_m: float
 ) -> None:
-    """Fail unless walls all around keep out a tip that is pushed down so far outside them.
+    """Fail unless the walls keep out a tip that is pushed down outside of them.
 
     Args:
-        arm: holds the peg.
-        task: that it is of.
-        outside_m: how far, beyond the room that there is.
-        gives_m: a contact may give way by less than this.
-        slips_m: from nearer than this it may slip in after all, though not into a wall.
+        arm: arm that holds the peg.
+        task: insertion task of the peg.
+        outside_m: distance of the tip beyond the clearance.
+        gives_m: upper bound of the penetration of a contact.
+        slips_m: distance below which the tip may slip into the hole, though not into a wall.
     """
     for seed, angle in enumerate(np.linspace(0.0, 2.0 * math.pi, 8, endpoint=False)):
         arm.reset(seed)
@@ -60,11 +60,11 @@ def hold_out(
             pressed_n = max(pressed_n, float(np.linalg.norm(force)))
             assert into_walls_m(task, truth) < gives_m
             assert outside_m < slips_m or not task.is_success(truth)
-        assert pressed_n > 10.0, "a push that presses on nothing tells nothing of the wall"
+        assert pressed_n > 10.0, "the push must press on the wall"
 
 
 def mistaken(arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: int) -> bool:
-    """Whether the expert gets in that takes the hole for being so far aside."""
+    """Return whether an expert that believes the hole to be displaced still inserts the peg."""
 
     def believed() -> Truth:
         truth = dict(arm.truth())
@@ -83,14 +83,14 @@ def mistaken(arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: 
 
 
 def into_walls_m(task: Insertion, truth: Truth) -> float:
-    """How far the corners of the tip that are below the rim are beyond the sides of the hole."""
+    """Return how far the tip's corners below the rim are beyond the sides of the hole."""
     room_m = np.array(task.fit.peg_m[:2]) + task.config.clearance_m
     inside = [each for each in _corners(task, truth) if each[2] < task.fit.rim_m - 0.0005]
     return max((float((np.abs(each[:2]) - room_m).max()) for each in inside), default=-math.inf)
 
 
 def _corners(task: Insertion, truth: Truth) -> Iterator[Array]:
-    """Those of the tip, in the hole's frame, which stands on the table.  # (3,)."""
+    """Yield the corners of the tip in the hole's frame, whose origin is on the table.  # (3,)."""
     peg, hole, turned = truth["peg_pose"], truth["hole_pose"], -_yaw(truth, "hole")
     x, y, z, w = peg[3:].tolist()
     about_z = (0.0, 0.0, math.sin(0.5 * turned), math.cos(0.5 * turned))

@@ -1,4 +1,4 @@
-"""A guard before an arm that takes velocities, and is late to follow them."""
+"""Guard in front of an arm that takes velocity commands and follows them late."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STILL: Twist = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 
 class ServoedArm:
-    """A tool that takes on each velocity after a dead time, with a lag; for a `Loop`.
+    """Tool that follows each velocity after a dead time and with a lag; arm of a `Loop`.
 
     Attributes:
-        pose: of the tool in the base frame.
-        sent: all velocities that it was told, one in 10 ms.
+        pose: pose of the tool in the base frame.
+        sent: all velocity commands, one per 10 ms.
     """
 
     def __init__(self, loop: Loop, lag_s: float, dead_s: float) -> None:
@@ -34,7 +34,7 @@ class ServoedArm:
         self._twist, self._heard_s = STILL, -math.inf
 
     def follow(self, setpoint: Pose, now_s: float) -> None:
-        """Take what the guard's process sends on, beside a setpoint."""
+        """Send the velocity command that the guard's process derives from its setpoint."""
         guard = self._loop.guard
         assert self._loop.setpoint is not None
         self.sent.append(
@@ -45,9 +45,9 @@ class ServoedArm:
         self._heard_s = now_s
 
     def tick(self, now_s: float) -> Pose:
-        """Let 10 ms pass."""
-        told = self.sent[-1] if now_s - self._heard_s <= TIMEOUT_S else STILL
-        self._underway.append(told)
+        """Advance the tool by 10 ms."""
+        command = self.sent[-1] if now_s - self._heard_s <= TIMEOUT_S else STILL
+        self._underway.append(command)
         wanted = self._underway.popleft()
         linear, angular = (
             _mixed(own, new, self._part) for own, new in zip(self._twist, wanted, strict=True)
@@ -63,7 +63,7 @@ class ServoedArm:
 
 
 def servoing(lag_s: float, dead_s: float) -> tuple[Loop, ServoedArm]:
-    """An arm that is on its way at full speed."""
+    """Return a loop and its servoed arm in motion at full speed."""
     loop = Loop()
     arm = ServoedArm(loop, lag_s, dead_s)
     loop.fake = arm  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Drivers of the shipped arms, each as its upstream sources describe it."""
+"""Drivers of the shipped arms, as described by their upstream sources."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FAMILIES = {
     "xarm7": "cartesian_motion_xarm",
     "ur5e_servo": "moveit_servo",
 }
-"""The file behind each profile of a real arm."""
+"""Driver file name of each profile of a real arm."""
 
 
 def file_of(robot: str) -> Path:
-    """The description of a robot's driver."""
+    """Return the file that describes the driver of a robot."""
     return DATA / f"{FAMILIES[robot]}.yaml"
 
 
