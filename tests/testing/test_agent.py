@@ -1,4 +1,4 @@
-"""What the suite for agents passes and catches."""
+"""Conformance suite for agents: a correct fake passes, broken fakes are caught."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAKE_SPEC = Spec(
 
 
 class FakeAgent:
-    """A linear policy whose every update moves it by noise and towards the batch's actions."""
+    """Linear policy that each update moves by noise and towards the batch's actions."""
 
     def __init__(self, spec: Spec) -> None:
         shape = (spec.observation.state_size, *spec.action.shape)
@@ -176,7 +176,7 @@ class LoadsAnything(FakeAgent):
         (LoadsAnything, "test_a_state_that_does_not_fit_is_refused_whole"),
     ],
 )
-def test_a_broken_agent_is_caught(agent: type[FakeAgent], caught_by: str) -> None:
+def test_agent_suite_catches_broken_agents(agent: type[FakeAgent], caught_by: str) -> None:
     class Suite(AgentSuite):
         def make(self) -> tuple[Agent, Spec]:
             return agent(FAKE_SPEC), FAKE_SPEC

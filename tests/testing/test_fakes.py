@@ -1,4 +1,4 @@
-"""What the fakes do apart from their contracts."""
+"""Behaviour of the fakes beyond their contracts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serl.testing import (
 from serl.types import Action, End, Observation
 
 
-def test_the_reset_of_the_fake_makes_room_for_an_episode() -> None:
+def test_fake_task_reset_moves_robot_away_from_goal() -> None:
     robot, task = FakeRobot(), FakeTask()
     episode(robot, task, task.expert(robot.truth, 0))
     for _ in range(task.config.max_steps):
@@ -25,7 +25,7 @@ def test_the_reset_of_the_fake_makes_room_for_an_episode() -> None:
     assert np.linalg.norm(robot.observe().state["position"]) >= task.config.ready_m
 
 
-def test_a_broken_sensor_ends_the_episode_of_the_fake() -> None:
+def test_broken_sensor_of_fake_robot_ends_episode() -> None:
     robot, task = FakeRobot(), FakeTask()
 
     def breaks_after_three_steps(observation: Observation) -> Action:

@@ -1,4 +1,4 @@
-"""What the suites for policies and devices pass and catch."""
+"""Conformance suites for policies and devices: correct ones pass, broken ones are caught."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TestNoOperator(TeleopSuite):
         return NoOperator(), FAKE_SPEC.action
 
 
-class Reuses(RandomPolicy):
+class ReusesActionArray(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         action = super().__call__(observation)
         shared: Action = self.__dict__.setdefault("shared", action)
@@ -48,12 +48,12 @@ class Reuses(RandomPolicy):
         return shared
 
 
-class TooMuch(RandomPolicy):
+class ExceedsBounds(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         return super().__call__(observation) * 3.0
 
 
-class Scribbles(RandomPolicy):
+class WritesToObservation(RandomPolicy):
     def __call__(self, observation: Observation) -> Action:
         observation.state["position"][:] = 0.0
         return super().__call__(observation)
@@ -62,12 +62,12 @@ class Scribbles(RandomPolicy):
 @pytest.mark.parametrize(
     ("policy", "caught_by"),
     [
-        (Reuses, "test_an_action_never_changes"),
-        (TooMuch, "test_actions_fit_their_spec"),
-        (Scribbles, "test_an_observation_is_only_read"),
+        (ReusesActionArray, "test_an_action_never_changes"),
+        (ExceedsBounds, "test_actions_fit_their_spec"),
+        (WritesToObservation, "test_an_observation_is_only_read"),
     ],
 )
-def test_a_broken_policy_is_caught(policy: type[RandomPolicy], caught_by: str) -> None:
+def test_policy_suite_catches_broken_policies(policy: type[RandomPolicy], caught_by: str) -> None:
     class Suite(PolicySuite):
         def make(self) -> tuple[Policy, ObservationSpec, ArraySpec]:
             return policy(FAKE_SPEC.action, 0), FAKE_SPEC.observation, FAKE_SPEC.action
@@ -75,21 +75,24 @@ def test_a_broken_policy_is_caught(policy: type[RandomPolicy], caught_by: str) -
     assert caught_by in failures(Suite())
 
 
-class RepeatsItself(NoOperator):
+class RepeatsEvents(NoOperator):
     def events(self) -> tuple[Event, ...]:
         return (Event.SUCCESS,)
 
 
-class Shouts(NoOperator):
+class ExceedsActionBounds(NoOperator):
     def __call__(self) -> Action | None:
         return np.full(2, 2.0, np.float32)
 
 
 @pytest.mark.parametrize(
     ("teleop", "caught_by"),
-    [(RepeatsItself, "test_events_are_reported_once"), (Shouts, "test_actions_fit_their_spec")],
+    [
+        (RepeatsEvents, "test_events_are_reported_once"),
+        (ExceedsActionBounds, "test_actions_fit_their_spec"),
+    ],
 )
-def test_a_broken_device_is_caught(teleop: type[NoOperator], caught_by: str) -> None:
+def test_teleop_suite_catches_broken_devices(teleop: type[NoOperator], caught_by: str) -> None:
     class Suite(TeleopSuite):
         def make(self) -> tuple[Teleop, ArraySpec]:
             return teleop(), FAKE_SPEC.action

@@ -1,4 +1,4 @@
-"""The suite of rewards passes those of serl, and fails what breaks the contract."""
+"""Conformance suite for rewards: serl's rewards pass, broken ones are caught."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestNoReward(TestPoseReward):
 
 
 class Broken:
-    """A reward that keeps its contract unless a subclass breaks it."""
+    """Reward that keeps the contract; each subclass breaks one rule of it."""
 
     provenance = "broken"
 
@@ -53,7 +53,7 @@ class Broken:
         return Judgement(float(self.count == 3), self.count == 3)
 
 
-class Nameless(Broken):
+class WithoutProvenance(Broken):
     provenance = ""
 
 
@@ -72,14 +72,14 @@ class NeverSuccessful(Broken):
         return Judgement()
 
 
-class Forgetless(Broken):
+class NeverResets(Broken):
     count = 0
 
     def begin(self, reading: Observation) -> None:
         pass
 
 
-class Writing(Broken):
+class WritesToReading(Broken):
     def __call__(self, reading: Observation) -> Judgement:
         reading.state["tcp_pose"][0] += 1.0
         return super().__call__(reading)
@@ -88,15 +88,15 @@ class Writing(Broken):
 @pytest.mark.parametrize(
     ("kind", "test"),
     [
-        (Nameless, "test_it_names_its_provenance"),
+        (WithoutProvenance, "test_it_names_its_provenance"),
         (NotFinite, "test_judgements_are_numbers"),
         (NumpyNumber, "test_judgements_are_numbers"),
         (NeverSuccessful, "test_the_last_reading_ends_the_episode_as_expected"),
-        (Forgetless, "test_an_episode_begins_anew"),
-        (Writing, "test_a_reading_is_only_read"),
+        (NeverResets, "test_an_episode_begins_anew"),
+        (WritesToReading, "test_a_reading_is_only_read"),
     ],
 )
-def test_a_broken_reward_fails(kind: type[Broken], test: str) -> None:
+def test_reward_suite_catches_broken_rewards(kind: type[Broken], test: str) -> None:
     class Suite(TestPoseReward):
         def make(self) -> Reward:
             return kind()
@@ -104,7 +104,7 @@ def test_a_broken_reward_fails(kind: type[Broken], test: str) -> None:
     assert test in failures(Suite())
 
 
-def test_a_reward_that_counts_passes() -> None:
+def test_reward_suite_passes_correct_reward() -> None:
     class Suite(TestPoseReward):
         def make(self) -> Reward:
             return Broken()

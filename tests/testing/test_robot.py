@@ -1,4 +1,4 @@
-"""What the suites for robots pass and catch."""
+"""Conformance suites for robots: a correct fake passes, broken ones are caught."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AcceptsAnything(FakeRobot):
         return super().act(np.clip(fitting, -1, 1).astype(np.float32))
 
 
-class SaysItMovedWhileStopped(FakeRobot):
+class ReportsMotionWhileStopped(FakeRobot):
     def act(self, action: Action) -> Action:
         super().act(action)
         return action.copy()
@@ -85,7 +85,7 @@ class UnseededStart(FakeRobot):
         return super().reset(UnseededStart.starts)
 
 
-class OneStart(FakeRobot):
+class IgnoresSeed(FakeRobot):
     def reset(self, seed: int) -> Observation:
         return super().reset(0)
 
@@ -117,13 +117,13 @@ class SharesItsTruth(FakeRobot):
         return shared
 
 
-class EntersAnother(FakeRobot):
+class EntersAnotherRobot(FakeRobot):
     def __enter__(self) -> Any:
         return FakeRobot()
 
 
 class WithoutRecover:
-    """Everything but one method."""
+    """Robot that lacks only the method `recover`."""
 
     def __init__(self) -> None:
         self._robot = FakeRobot()
@@ -149,21 +149,21 @@ class WithoutRecover:
         (SharesItsReading, "test_a_reading_never_changes"),
         (ChangesTheAction, "test_act_returns_the_executed_action"),
         (AcceptsAnything, "test_act_refuses_nonsense"),
-        (SaysItMovedWhileStopped, "test_stop_keeps_actions_from_the_robot"),
+        (ReportsMotionWhileStopped, "test_stop_keeps_actions_from_the_robot"),
         (IgnoresStops, "test_stop_keeps_actions_from_the_robot"),
         (IgnoresStops, "test_a_stopped_robot_does_not_move"),
         (NeverRecovers, "test_a_stopped_robot_does_not_move"),
         (UnseededStart, "test_equal_seeds_place_equal_starts"),
-        (OneStart, "test_equal_seeds_place_equal_starts"),
+        (IgnoresSeed, "test_equal_seeds_place_equal_starts"),
         (RemembersTheLastEpisode, "test_the_same_actions_lead_to_the_same_place"),
         (MovesWithoutTime, "test_time_passes_in_advance_only"),
         (TimeGoesBack, "test_stamps_never_go_back"),
         (SharesItsTruth, "test_the_truth_is_named_arrays"),
-        (EntersAnother, "test_is_a_robot"),
+        (EntersAnotherRobot, "test_is_a_robot"),
         (WithoutRecover, "test_is_a_robot"),
     ],
 )
-def test_a_broken_robot_is_caught(robot: Callable[[], Any], caught_by: str) -> None:
+def test_robot_suite_catches_broken_robots(robot: Callable[[], Any], caught_by: str) -> None:
     class Suite(SimulatedRobotSuite):
         def make(self) -> Any:
             return robot()

@@ -1,4 +1,4 @@
-"""What the suites for tasks pass and catch."""
+"""Conformance suites for tasks: a correct fake passes, broken ones are caught."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestFakeTask(SimulatedTaskSuite):
         return FakeRobot(), FakeTask()
 
 
-class OtherScale(FakeTask):
+class OtherActionAxes(FakeTask):
     def __init__(self) -> None:
         super().__init__()
         motion = self.config.motion.model_copy(update={"axes": ("x", "y", "z")})
@@ -42,7 +42,7 @@ class HidesAnArray(FakeTask):
         return Observation({"position": reading.state["position"]}, stamps=reading.stamps)
 
 
-class Endless(FakeTask):
+class NoTimeLimit(FakeTask):
     def outcome(self, reading: Observation, index: int) -> Outcome:
         return super().outcome(reading, 0)
 
@@ -79,7 +79,7 @@ class BoundlessProgress(FakeTask):
         return 10.0 * super().progress(truth)
 
 
-class Remembers(FakeTask):
+class RewardDependsOnEarlierEpisodes(FakeTask):
     episodes = 0
 
     def begin(self, reading: Observation) -> None:
@@ -92,7 +92,7 @@ class Remembers(FakeTask):
         )
 
 
-class WildReset(FakeTask):
+class ResetExceedsBounds(FakeTask):
     def reset(self, reading: Observation) -> Policy | None:
         return lambda observation: np.full(2, 9.0, np.float32)
 
@@ -100,10 +100,10 @@ class WildReset(FakeTask):
 @pytest.mark.parametrize(
     ("task", "caught_by"),
     [
-        (OtherScale, "test_it_fits_the_robot"),
+        (OtherActionAxes, "test_it_fits_the_robot"),
         (ChangesTheReading, "test_observations_fit_their_spec"),
         (HidesAnArray, "test_observations_fit_their_spec"),
-        (Endless, "test_the_time_limit_truncates"),
+        (NoTimeLimit, "test_the_time_limit_truncates"),
         (TimeLimitIsFailure, "test_the_time_limit_truncates"),
         (TimeLimitIsFailure, "test_doing_nothing_ends_at_the_time_limit"),
         (RewardsAnything, "test_doing_nothing_ends_at_the_time_limit"),
@@ -112,11 +112,11 @@ class WildReset(FakeTask):
         (LazyExpert, "test_the_expert_solves_it"),
         (NoProgress, "test_the_expert_solves_it"),
         (BoundlessProgress, "test_a_start_is_not_a_success"),
-        (Remembers, "test_an_episode_can_be_repeated"),
-        (WildReset, "test_a_reset_acts_like_any_policy"),
+        (RewardDependsOnEarlierEpisodes, "test_an_episode_can_be_repeated"),
+        (ResetExceedsBounds, "test_a_reset_acts_like_any_policy"),
     ],
 )
-def test_a_broken_task_is_caught(task: Callable[[], SimulatedTask], caught_by: str) -> None:
+def test_task_suite_catches_broken_tasks(task: Callable[[], SimulatedTask], caught_by: str) -> None:
     class Suite(SimulatedTaskSuite):
         def make(self) -> tuple[FakeRobot, SimulatedTask]:
             return FakeRobot(), task()

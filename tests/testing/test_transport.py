@@ -1,4 +1,4 @@
-"""What the suite for transports passes and catches."""
+"""Conformance suite for transports: a correct one passes, broken ones are caught."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class TestInProcess(TransportSuite):
         return link, link
 
 
-class Loses(InProcess):
+class LosesRecords(InProcess):
     def send(self, records: Any) -> None:
         super().send(records[:-1] if len(records) > 1 else records)
 
 
-class Doubles(InProcess):
+class DuplicatesRecords(InProcess):
     def send(self, records: Any) -> None:
         super().send([*records, *records])
 
 
-class Shuffles(InProcess):
+class ReversesRecords(InProcess):
     def send(self, records: Any) -> None:
         super().send(list(reversed(records)))
 
 
-class Rounds(InProcess):
+class RoundsObservations(InProcess):
     def send(self, records: Any) -> None:
         super().send([self._rounded(record) for record in records])
 
@@ -53,7 +53,7 @@ class Rounds(InProcess):
         return Step(**{**fields, "observation": seen})
 
 
-class Bounded(InProcess):
+class DropsWhenFull(InProcess):
     def send(self, records: Any) -> None:
         if len(self._records) < 500:
             super().send(records)
@@ -70,12 +70,12 @@ class LastWins(InProcess):
             self._snapshot = snapshot
 
 
-class TellsAgain(InProcess):
+class RepeatsSnapshot(InProcess):
     def latest(self, newer_than: int) -> Snapshot | None:
         return super().latest(0)
 
 
-class StartsWithNothing(InProcess):
+class StartsWithEmptySnapshot(InProcess):
     def latest(self, newer_than: int) -> Snapshot | None:
         return super().latest(newer_than) or Snapshot(newer_than + 1, {}, {})
 
@@ -89,19 +89,19 @@ class HalfPrecision(InProcess):
 @pytest.mark.parametrize(
     ("link", "caught_by"),
     [
-        (Loses, "test_records_arrive_once_in_order_and_whole"),
-        (Doubles, "test_records_arrive_once_in_order_and_whole"),
-        (Shuffles, "test_records_arrive_once_in_order_and_whole"),
-        (Rounds, "test_records_arrive_once_in_order_and_whole"),
-        (Bounded, "test_sending_does_not_wait_for_the_learner"),
+        (LosesRecords, "test_records_arrive_once_in_order_and_whole"),
+        (DuplicatesRecords, "test_records_arrive_once_in_order_and_whole"),
+        (ReversesRecords, "test_records_arrive_once_in_order_and_whole"),
+        (RoundsObservations, "test_records_arrive_once_in_order_and_whole"),
+        (DropsWhenFull, "test_sending_does_not_wait_for_the_learner"),
         (OldestWins, "test_the_newest_weights_win"),
         (LastWins, "test_older_weights_do_not_come_back"),
-        (TellsAgain, "test_the_newest_weights_win"),
-        (StartsWithNothing, "test_there_are_no_weights_before_the_first"),
+        (RepeatsSnapshot, "test_the_newest_weights_win"),
+        (StartsWithEmptySnapshot, "test_there_are_no_weights_before_the_first"),
         (HalfPrecision, "test_the_newest_weights_win"),
     ],
 )
-def test_a_broken_transport_is_caught(link: type[InProcess], caught_by: str) -> None:
+def test_transport_suite_catches_broken_transports(link: type[InProcess], caught_by: str) -> None:
     class Suite(TransportSuite):
         patience_s = 0.05
 
