@@ -1,4 +1,4 @@
-"""A reward for a tool that is high."""
+"""Reward for lifting the tool above a height."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from serl.types import Observation
 
 
 class HighConfig(RewardConfig):
-    """Numbers.
+    """Settings of the reward.
 
     Attributes:
-        height_m: the tool is at a success above this, m, base frame.
+        height_m: tool height in the base frame above which the task succeeds, m.
     """
 
     height_m: float = Field(0.25, ge=0, le=2)
 
 
 class High:
-    """A reward; see `serl.reward.Reward`."""
+    """Reward for a high tool; see `serl.reward.Reward`."""
 
     Config = HighConfig
     provenance = "high"

@@ -1,4 +1,4 @@
-"""A simulated person who takes over every so many steps."""
+"""Simulated operator who takes over at a fixed interval."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from serl.types import Action, Observation
 
 
 class LazyConfig(PersonConfig):
-    """Habits.
+    """Settings of the simulated operator.
 
     Attributes:
-        every: takes over for one of so many steps.
+        every: interval of takeovers in steps; each takeover lasts one step.
     """
 
     every: int = Field(5, ge=2, le=1000)
 
 
 class Lazy:
-    """A person; see `serl.intervention.Teleop`."""
+    """Simulated operator; see `serl.intervention.Teleop`."""
 
     Config = LazyConfig
 

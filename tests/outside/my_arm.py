@@ -1,4 +1,4 @@
-"""An arm from outside: six joints, position-controlled, without sensor and gripper."""
+"""External arm profile: six position-controlled joints, no force sensor, no gripper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The motion of my arm's controller, as in its sources."""
+"""Motion of the controller of `my_arm`, implemented as in its sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tracker(Law):
             )
 
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:
-        """Return the tool after a part of the way to the target."""
+        """Return the tool pose after one period of the lag towards the target."""
         if now_s - self._stamp_s > self._read("timeout_s"):
             return tool
         share = 1.0 - math.exp(-PERIOD_S / self._read("time_constant_s"))

@@ -1,4 +1,4 @@
-"""Reach, for goals that are near."""
+"""Reach task with goals near the start."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from serl.tasks.reach import Reach, ReachConfig
 
 
 class NearConfig(ReachConfig):
-    """Numbers of the task."""
+    """Settings of the task."""
 
     reach_m: float = Field(0.03, gt=0, le=1)
 
 
 class Near(Reach):
-    """Reach, for goals that are near."""
+    """Reach task with goals near the start."""
 
     name = "near"
 

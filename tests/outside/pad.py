@@ -1,4 +1,4 @@
-"""A pad that rests, pushes and says success, again and again, until it is unplugged."""
+"""Fake gamepad that rests, pushes and reports success in a cycle until it is unplugged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from serl.teleop.mapping import Axis, MappingConfig, Scale
 
 
 class PadConfig(MappingConfig):
-    """The mapping of the pad, and when it is unplugged.
+    """Mapping of the pad and the number of reads until it is unplugged.
 
     Attributes:
-        looks: after so many it is gone.
+        looks: number of reads after which the pad is unplugged.
     """
 
     axes: dict[str, tuple[Axis, Scale]] = Field({"stick": ("x", 1.0)})
@@ -27,7 +27,7 @@ class PadConfig(MappingConfig):
 
 
 class Pad:
-    """A device; see `serl.teleop.device.Device`."""
+    """Fake gamepad; see `serl.teleop.device.Device`."""
 
     Config = PadConfig
     name = "a pad from outside"

@@ -1,4 +1,4 @@
-"""A transport through files in a folder, for processes of one host."""
+"""Transport through files in a folder, for processes of one host."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from serl.types import Arrival, LostRecord
 
 
 class SpoolConfig(TransportConfig):
-    """Where the files are.
+    """Settings of the transport.
 
     Attributes:
-        subfolder: of the run.
+        subfolder: folder of the files inside the run folder.
     """
 
     subfolder: str = Field("spool", pattern=r"^[a-z]+$")
 
 
 class Spool:
-    """Both ends; see `serl.transport.Transport`."""
+    """Both ends of the transport; see `serl.transport.Transport`."""
 
     Config = SpoolConfig
 

@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018) from states, with settings of its own."""
+"""TD3 (Fujimoto et al. 2018) from state observations, with its own settings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TD3Config(AgentConfig):
     """Hyper-parameters of TD3.
 
     Attributes:
-        width: of the hidden layer of actor and critics.
-        exploration: standard deviation of the noise of exploration.
+        width: width of the hidden layer of actor and critics.
+        exploration: standard deviation of the exploration noise.
     """
 
     width: int = Field(32, ge=1, le=4096)
@@ -29,7 +29,7 @@ class TD3Config(AgentConfig):
 
 
 class TD3:
-    """An agent; see `serl.agent.Agent`."""
+    """TD3 agent; see `serl.agent.Agent`."""
 
     Config = TD3Config
 

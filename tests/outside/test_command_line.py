@@ -1,4 +1,4 @@
-"""Each row of docs/extend.md: a file from outside the tree, through the command line."""
+"""Plug-in files outside the tree, one per row of docs/extend.md, used from the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMED_BY = {
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder of somebody who has these files, and no clone."""
+    """Return a working folder that holds only the plug-in files, without a clone of serl."""
     for path in HERE.glob("*.py"):
         if not path.name.startswith(("test_", "__")):
             shutil.copy(path, tmp_path)
@@ -47,30 +47,30 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "setting"), SETTINGS.items())
-def test_a_file_is_listed_with_its_own_settings(
+def test_list_command_shows_settings_of_plugin_file(
     name: str, setting: str, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["list", f"./{name}.py"]) == cli.DONE
     lines = capsys.readouterr().out.splitlines()
     listed = {line.split()[1]: line for line in lines if line.startswith("setting")}
-    assert len(listed[setting].split()) > 3, "what it means"
+    assert len(listed[setting].split()) > 3, "the setting has a description"
 
 
-def test_a_profile_is_listed_as_what_it_is(
+def test_list_command_shows_arm_profile_as_robot(
     outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["list", "./my_arm.py"]) == cli.DONE
     assert capsys.readouterr().out.split()[:2] == ["robot", "./my_arm.py"]
 
 
-def test_a_device_from_outside_is_read_with_its_own_settings(
+def test_teleop_check_reads_plugin_device_with_its_settings(
     outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["teleop", "--check", "--device", "./pad.py", "--teleop.device.looks=2"]
     assert cli.main([*words, "--teleop.device.axes.stick=[y, -0.5]"]) == cli.BAD_INPUT
     out, error = capsys.readouterr()
     assert "a pad from outside" in out
-    assert re.search(r"^y .*-0\.50", out, re.MULTILINE), "y, as the settings say"
+    assert re.search(r"^y .*-0\.50", out, re.MULTILINE), "the settings map the stick to y"
     assert error == "serl: the pad is unplugged\n"
 
 
@@ -87,7 +87,7 @@ def test_a_device_from_outside_is_read_with_its_own_settings(
     ],
 )
 @pytest.mark.parametrize("command", [("teleop", "--check"), ("record", "reach")])
-def test_a_device_that_cannot_be_used_is_one_line(
+def test_unusable_plugin_device_gives_one_line_error(
     command: tuple[str, ...],
     words: tuple[str, ...],
     line: str,
@@ -101,7 +101,7 @@ def test_a_device_that_cannot_be_used_is_one_line(
     assert not (outside / "runs").exists()
 
 
-def test_a_person_records_with_a_device_from_outside(outside: Path) -> None:
+def test_operator_records_with_plugin_device(outside: Path) -> None:
     words = ["record", "./near.py", "--device", "./pad.py", "--demos", "1", "--out", "out"]
     more = ["--reward.kind=human", "--teleop.device.dead_zone=0.2", "--log.min_free_bytes=1000000"]
     assert cli.main([*words, *more]) == cli.DONE
@@ -111,7 +111,7 @@ def test_a_person_records_with_a_device_from_outside(outside: Path) -> None:
     assert read_episode(path, make_spec(make_task(run.config))).success
 
 
-def test_a_task_from_outside_is_recorded(outside: Path) -> None:
+def test_record_command_accepts_plugin_task(outside: Path) -> None:
     assert cli.main(["record", "./near.py", "--demos", "1", "--out", "demos"]) == cli.DONE
     task = make_task(resolve({"task": str(outside / "near.py")}))
     (path,) = episode_paths(outside / "demos")
@@ -126,7 +126,7 @@ def test_a_task_from_outside_is_recorded(outside: Path) -> None:
         ("={}", "expected "),
     ],
 )
-def test_its_settings_are_checked(
+def test_plugin_settings_are_checked(
     name: str,
     named: str,
     more: str,
@@ -141,12 +141,12 @@ def test_its_settings_are_checked(
     assert line in error
     assert error.count("\n") == 1
     if more != "={}":
-        assert setting.partition(".")[2] in error, "its own settings are among the known ones"
+        assert setting.partition(".")[2] in error, "the known settings include the plug-in's own"
     assert not (outside / "runs").exists()
 
 
 @pytest.mark.parametrize(("name", "named"), NAMED_BY.items())
-def test_an_unknown_name_lists_the_known_ones(
+def test_unknown_plugin_name_lists_known_names(
     name: str, named: str, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["train", "reach", f"--{named}=nobody"]) == cli.BAD_INPUT
@@ -155,29 +155,29 @@ def test_an_unknown_name_lists_the_known_ones(
     assert error.count("\n") == 1
 
 
-def test_settings_of_plugins_are_saved_and_read_again(outside: Path) -> None:
+def test_plugin_settings_are_saved_and_reloaded(outside: Path) -> None:
     config = _of_all(outside)
     run = RunFolder.create(outside / "runs", config, datetime.now())
     again = RunFolder.open(run.path).config
     assert again == config
     assert again.agent.model_dump()["width"] == 16
     assert again.human.model_dump() == {"every": 4}
-    assert again.agent.algorithm == str(outside / "td3.py"), "from anywhere"
+    assert again.agent.algorithm == str(outside / "td3.py"), "the path is absolute"
     assert make_acting_agent(again, make_spec(make_task(again)), 0).actor_weights()
     task = make_rewarded_task(again)
     robot = plugins.make_simulation(task)
     assert type(make_human(again, task, robot, "actor0")).__name__ == "Lazy"
 
 
-def test_tuned_settings_that_an_algorithm_does_not_have_are_left_out(outside: Path) -> None:
+def test_tuned_settings_unknown_to_plugin_agent_are_dropped(outside: Path) -> None:
     tuned = run_settings("pick_cube", {}, {})
     own = run_settings("pick_cube", {}, {"agent": {"algorithm": "./td3.py"}})
-    assert own.steps == tuned.steps, "the task's own"
+    assert own.steps == tuned.steps, "steps tuned by the task"
     assert "bc_weight" in tuned.agent.model_dump()
     assert "bc_weight" not in own.agent.model_dump()
 
 
-def test_a_file_that_is_gone_is_named(outside: Path) -> None:
+def test_missing_plugin_file_is_named_in_error(outside: Path) -> None:
     run = RunFolder.create(outside / "runs", _of_all(outside), datetime.now())
     with pytest.raises(BadInput, match=r"unknown|attribute|no such file"):
         plugins.load("agent", str(outside / "gone.py"))

@@ -1,4 +1,4 @@
-"""Plug-ins of installed packages, found by the metadata of a distribution on the path."""
+"""Plug-ins of installed packages, found through entry points in package metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def install(folder: Path, package: str, entries: str, **modules: str) -> None:
-    """What `pip install --target` leaves of a package, but for its record."""
+    """Create the files that `pip install --target` writes for a package, except RECORD."""
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -28,7 +28,7 @@ def install(folder: Path, package: str, entries: str, **modules: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages that Python looks into."""
+    """Return a folder of packages on `sys.path`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
@@ -46,7 +46,7 @@ KINDS = {
 
 @pytest.fixture
 def lab(site: Path) -> Path:
-    """A package with a plug-in of each kind."""
+    """Install a package with one plug-in of each kind; return its folder."""
     entries = "".join(
         f"[{plugins.GROUPS[kind]}]\nlab_{name} = {value}\n"  # type: ignore[index]
         for kind, (name, value) in KINDS.items()
@@ -58,23 +58,25 @@ def lab(site: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", list(plugins.GROUPS))
-def test_each_kind_is_loaded_by_the_name_of_its_entry_point(kind: plugins.Kind, lab: Path) -> None:
+def test_each_plugin_kind_loads_by_entry_point_name(kind: plugins.Kind, lab: Path) -> None:
     name, _ = KINDS[kind]
     made = plugins.load(kind, f"lab_{name}")
     assert getattr(made, "__module__", name) in (name, "serl.arm_profile")
     assert [each.package for each in plugins.installed(kind)] == ["labrobots"]
 
 
-def test_all_are_listed_with_their_package(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_command_shows_plugins_with_their_package(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["list"]) == cli.DONE
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     found = {words[0]: words[1:3] for words in lines if "[labrobots]" in words}
     assert found == {kind: [f"lab_{name}", "[labrobots]"] for kind, (name, _) in KINDS.items()}
     own = {words[0] for words in lines if len(words) > 2 and "[labrobots]" not in words}
-    assert own >= plugins.GROUPS.keys(), "and those of serl"
+    assert own >= plugins.GROUPS.keys(), "built-in plug-ins are listed too"
 
 
-def test_settings_of_an_installed_algorithm_are_settings_of_the_agent(lab: Path) -> None:
+def test_installed_agent_settings_are_checked_as_agent_settings(lab: Path) -> None:
     config = resolve({"agent": {"algorithm": "lab_td3", "width": 8}})
     assert config.agent.model_dump()["width"] == 8
     with pytest.raises(BadInput, match=r"agent\.wide: unknown setting; did you mean 'agent.width'"):
@@ -91,7 +93,7 @@ BROKEN = {
 }
 
 
-def test_a_broken_one_is_one_line_that_names_its_package(
+def test_broken_plugin_gives_one_line_error_with_its_package(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     modules = {entry: text for entry, text, _ in BROKEN.values() if text}
@@ -110,10 +112,10 @@ def test_a_broken_one_is_one_line_that_names_its_package(
         error = capsys.readouterr().err
         assert "package faulty" in error
         assert error.count("\n") == 1
-    assert plugins.load("agent", "sac"), "the others are as they were"
+    assert plugins.load("agent", "sac"), "other plug-ins still load"
 
 
-def test_plugins_that_hang_or_interrupt_leave_the_list_whole(
+def test_hanging_or_interrupting_plugins_do_not_break_the_list(
     lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("serl.cli.list._IMPORT_S", 1.0)
@@ -129,10 +131,10 @@ def test_plugins_that_hang_or_interrupt_leave_the_list_whole(
         "agent rude [faulty] cannot be used: KeyboardInterrupt:",
     ]
     assert sum("[labrobots]" in line for line in lines) == len(KINDS)
-    assert lines[-1].startswith("a task has values of its own"), "the list goes on"
+    assert lines[-1].startswith("a task has values of its own"), "the list is printed to its end"
 
 
-def test_a_name_of_serls_own_wins_and_that_is_said(
+def test_built_in_name_takes_precedence_and_list_reports_it(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(lab, "clashing", "[serl.agents]\nsac = td3\n")
@@ -142,17 +144,17 @@ def test_a_name_of_serls_own_wins_and_that_is_said(
     assert " ".join(line.split()) == "agent sac [clashing] not used: serl has an agent of that name"
 
 
-def test_a_name_of_two_packages_is_refused(lab: Path) -> None:
+def test_plugin_name_of_two_packages_is_refused(lab: Path) -> None:
     install(lab, "another", "[serl.agents]\nlab_td3 = td3\n")
     with pytest.raises(BadInput, match="the packages another and labrobots both have one"):
         plugins.load("agent", "lab_td3")
 
 
-def test_metadata_that_cannot_be_read_breaks_nothing(lab: Path) -> None:
+def test_unreadable_package_metadata_is_ignored(lab: Path) -> None:
     install(lab, "garbled", "[serl.agents]\nwithout an equals sign\n")
     assert [each.name for each in plugins.installed("agent")] == ["lab_td3"]
 
 
-def test_the_names_in_an_error_are_also_those_of_packages(lab: Path) -> None:
+def test_unknown_name_error_lists_installed_plugins(lab: Path) -> None:
     with pytest.raises(BadInput, match=r"one of bc, hybrid, lab_td3, sac, or a \.py file"):
         plugins.load("agent", "nobody")

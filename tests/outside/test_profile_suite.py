@@ -1,4 +1,4 @@
-"""A profile, its driver and its controller's law in a folder outside the tree pass the suite."""
+"""Profile suite on an external arm: profile, driver and control law outside the tree."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def outside(tmp_path: Path) -> Path:
 
 
 def suite(folder: Path) -> tuple[int, str]:
-    """Run the suite in a folder, as its user does."""
+    """Run the suite in a folder as a user would; return exit status and output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_arm.py"]
-    command += ["-k", "not fault_is_named or silent or stuck"]  # serl's arms pass with all faults
+    # The tests of serl's own arms run all faults; two are enough here.
+    command += ["-k", "not fault_is_named or silent or stuck"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout
 
 
-def test_an_arm_from_outside_passes(outside: Path) -> None:
+def test_profile_suite_passes_external_arm(outside: Path) -> None:
     code, output = suite(outside)
     assert code == 0, output
     found = re.search(r"(\d+) passed", output)
@@ -45,8 +46,8 @@ def test_an_arm_from_outside_passes(outside: Path) -> None:
     assert int(found[1]) >= 13, output
 
 
-def test_a_wrong_profile_fails_with_its_mistakes(outside: Path) -> None:
-    """Before a process is started: guard and actor would wait for topics of other names."""
+def test_profile_suite_reports_each_mistake_of_wrong_profile(outside: Path) -> None:
+    """Check that mistakes are reported before any process starts and waits for wrong topics."""
     file, mistakes = (
         outside / "my_arm.py",
         {

@@ -1,4 +1,4 @@
-"""Files from outside the tree keep their contracts."""
+"""Conformance suites on the plug-in files outside the tree."""
 
 from __future__ import annotations
 
