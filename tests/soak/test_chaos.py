@@ -1,9 +1,9 @@
-"""Chaos: processes are killed and links lost at random, and nothing may be lost or doubled.
+"""Chaos test: random process kills and link losses must not lose or duplicate records.
 
 SERL_SOAK_SEED=7 pytest -m slow tests/soak/test_chaos.py
 
-The seed decides who is struck, in which order, and after how many records; how far everything had
-come by then, the machine decides.
+The seed fixes which process is struck, in which order and after how many records; the progress
+reached by then depends on the machine.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PATIENCE_S = 180.0  # a link may be lost for 60 s
 
 
 class Scale(NamedTuple):
-    """How much of it there is.
+    """Size of a chaos test.
 
     Attributes:
-        kills: of processes.
-        losses: of links.
-        settled: share of the strikes after which the learner is given time to get some records;
-            the others strike again as soon as a few steps were made.
-        steps: of all actors together, at least.
-        rate_hz: of all actors together.
+        kills: number of process kills.
+        losses: number of link losses.
+        settled: share of the strikes after which the learner has time to receive some records;
+            after the others the next strike follows within a few steps.
+        steps: minimum number of steps of all actors together.
+        rate_hz: step rate of all actors together.
     """
 
     kills: int
@@ -55,13 +55,13 @@ SHORT = Scale(kills=20, losses=0, settled=0.2, steps=800, rate_hz=120.0)
 LONG = Scale(kills=200, losses=20, settled=0.6, steps=100_000, rate_hz=150.0)
 
 
-def test_nothing_is_lost_in_a_little_chaos(tmp_path: Path) -> None:
+def test_short_chaos_loses_and_duplicates_no_records(tmp_path: Path) -> None:
     with running(tmp_path, actors=2, rate_hz=SHORT.rate_hz / 2) as system:
         chaos(system, SHORT)
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_in_chaos(tmp_path: Path) -> None:
+def test_long_chaos_loses_and_duplicates_no_records(tmp_path: Path) -> None:
     with ExitStack() as stack:
         why = Recipe.NAMESPACES.missing
         if why:
@@ -72,7 +72,7 @@ def test_nothing_is_lost_in_chaos(tmp_path: Path) -> None:
 
 
 def chaos(system: System, scale: Scale) -> None:
-    """Strike until all strikes are dealt, then let all steps that are still due be made."""
+    """Apply all strikes in random order, then run until the required steps are made."""
     rng, begin_s = Random(SEED), time.monotonic()
     kills = [name for name in REGISTRY.strikes if name.startswith("kill")]
     order = [kills[number % len(kills)] for number in range(scale.kills)]
@@ -81,9 +81,9 @@ def chaos(system: System, scale: Scale) -> None:
     dealt = Counter[str]()
     system.until(moves(system.accepted, FEW))
     for name in order:
-        told = REGISTRY.strikes[name](system, rng)
+        report = REGISTRY.strikes[name](system, rng)
         dealt[name] += 1
-        say(f"{time.monotonic() - begin_s:.0f} s: {told}; {system.tell()}")
+        say(f"{time.monotonic() - begin_s:.0f} s: {report}; {system.tell()}")
         wait_for = system.accepted if rng.random() < scale.settled else system.total
         system.until(moves(wait_for, rng.randint(1, 2 * FEW)), PATIENCE_S)
     records = scale.steps * (STEPS + 1) // STEPS

@@ -1,4 +1,4 @@
-"""Memory of a run that lasts: real learner, link and actor over ROS 2, with a replay that is full.
+"""Memory of a long run with a full replay: learner, link and actor processes over ROS 2.
 
 SERL_SOAK_MINUTES=30 pytest -m slow tests/soak
 """
@@ -40,7 +40,7 @@ SETTINGS = {
 }
 
 
-def test_no_process_grows_once_the_replay_is_full() -> None:
+def test_process_memory_is_constant_once_replay_is_full() -> None:
     with TemporaryDirectory(prefix="serl-soak-") as folder:
         run = RunFolder.create(Path(folder), resolve(SETTINGS), datetime.now())
         with run_processes(run, all_processes(run)) as supervisor:
@@ -53,8 +53,8 @@ def test_no_process_grows_once_the_replay_is_full() -> None:
             after_mb = _sample_mb(supervisor, WINDOW * DURATION_S)
             assert supervisor.pids() == pids, supervisor.events  # a restart would hide growth
             steps = trained_steps(run) - first_steps
-    told = [f"{n} {before_mb[n]:.0f} MB, then {after_mb[n]:.0f} MB" for n in before_mb]
-    print(f"{'; '.join(told)}; {steps:,} steps trained meanwhile")  # noqa: T201
+    lines = [f"{n} {before_mb[n]:.0f} MB, then {after_mb[n]:.0f} MB" for n in before_mb]
+    print(f"{'; '.join(lines)}; {steps:,} steps trained meanwhile")  # noqa: T201
     assert steps >= CAPACITY
     assert {name for name in before_mb if after_mb[name] > GROWTH * before_mb[name]} == set()
     assert {name for name, most_mb in MOST_MB.items() if after_mb[name] > most_mb} == set()
@@ -69,7 +69,7 @@ def _wait_until_full(run: RunFolder, supervisor: Supervisor) -> None:
 
 
 def _sample_mb(supervisor: Supervisor, duration_s: float) -> dict[str, float]:
-    """Median resident memory of each process over this time, at least one sample."""
+    """Return the median resident memory of each process over a time, at least one sample."""
     samples = defaultdict(list)
     deadline_s = time.monotonic() + duration_s
     while True:
