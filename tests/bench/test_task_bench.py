@@ -28,14 +28,14 @@ CLONED = Cloned(
 )
 
 
-def test_stages_are_tasks_of_their_own() -> None:
+def test_each_stage_counts_as_a_task() -> None:
     tasks = task_bench.find_tasks(["bin_relocation", "reach"])
     assert [task.name for task in tasks] == [
         "bin_relocation_forward", "bin_relocation_backward", "reach",
     ]  # fmt: skip
 
 
-def test_a_task_is_measured_and_photographed() -> None:
+def test_measure_returns_expert_record_and_picture() -> None:
     (task,) = task_bench.find_tasks(["reach"])
     record, picture = task_bench.measure(task, trials=3)
     assert (record.expert_successes, record.expert_trials) == (3, 3)
@@ -45,7 +45,7 @@ def test_a_task_is_measured_and_photographed() -> None:
     assert picture.std() > 10
 
 
-def test_pictures_show_the_expert_at_work() -> None:
+def test_pictures_change_with_the_expert_step() -> None:
     (task,) = task_bench.find_tasks(["reach"])
     with plugins.make_simulation(task) as robot:
         early, again, late = (task_bench.shoot(task, robot, step) for step in (1, 1, 12))
@@ -53,7 +53,7 @@ def test_pictures_show_the_expert_at_work() -> None:
     assert not np.array_equal(early, late)
 
 
-def test_what_was_not_measured_is_said_so() -> None:
+def test_row_marks_values_that_were_not_measured() -> None:
     assert task_page.row("reach", {}) == (
         "| reach | not measured | not measured | not measured | not measured | not measured |  |  "
         "| not measured |"
@@ -74,7 +74,7 @@ def test_what_was_not_measured_is_said_so() -> None:
     )
 
 
-def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> None:
+def test_page_shows_and_stores_numbers_and_pictures(tmp_path: Path) -> None:
     records = {"reach": TaskRecord(trainings=(TRAINED,), cloned=CLONED)}
     summaries = {"reach": "Hold the tool.", "drawer": "Pull."}
     grey = np.full((24, 36, 3), 128, np.uint8)
@@ -92,7 +92,7 @@ def test_the_page_shows_numbers_and_pictures_and_keeps_them(tmp_path: Path) -> N
         assert picture.size == (36, 24)
 
 
-def test_a_damaged_file_of_numbers_is_refused(tmp_path: Path) -> None:
+def test_damaged_records_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text('{"reach": {"expert_trials": -1}}')
     with pytest.raises(CorruptData, match=r"tasks.json: reach.expert_trials: Input should be"):
         task_bench.load_records(tmp_path)
@@ -101,13 +101,13 @@ def test_a_damaged_file_of_numbers_is_refused(tmp_path: Path) -> None:
         task_bench.load_records(tmp_path)
 
 
-def test_there_must_be_a_folder(tmp_path: Path) -> None:
+def test_page_needs_an_existing_folder(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such folder"):
         task_page.write_page(tmp_path / "absent", {}, {}, {})
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--trials", "0"), "--trials: expected at least 1, got 0"),
         (("--docs", "absent"), "--docs absent: no such folder"),
@@ -120,20 +120,20 @@ def test_there_must_be_a_folder(tmp_path: Path) -> None:
         (("--commit", "abc"), "--commit: says with which code --runs were made"),
     ],
 )
-def test_wrong_input_is_one_line(
-    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+def test_invalid_arguments_give_one_line_errors(
+    words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert bench_tasks.main(words) == bench_tasks.BAD_INPUT
     printed, errors = capfd.readouterr()
-    assert said in errors
+    assert message in errors
     assert errors.count("\n") == 1
-    assert not printed, "before anything was measured"
+    assert not printed, "nothing is measured before the error"
 
 
 @pytest.mark.parametrize(
     ("called", "words"), [("wander", ["--random-steps", "9"]), ("measure", ["--trials", "1"])]
 )
-def test_what_another_command_keeps_meanwhile_stays(
+def test_command_keeps_records_written_by_a_concurrent_command(
     called: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = getattr(task_bench, called)
@@ -150,9 +150,7 @@ def test_what_another_command_keeps_meanwhile_stays(
     assert record.walk is not None or record.expert_trials == 1
 
 
-def test_the_command_keeps_what_training_has_shown(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_command_keeps_training_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     known = TaskRecord(trainings=(TRAINED,), cloned=CLONED)
     task_page.write_page(tmp_path, {"reach": known}, {"reach": "x"}, {})
     words = ["reach", "--trials", "2", "--docs", str(tmp_path)]
@@ -165,7 +163,7 @@ def test_the_command_keeps_what_training_has_shown(
     assert "| drawer | not measured" in page
 
 
-def test_why_a_task_is_not_learned_is_written_by_hand_and_stays(tmp_path: Path) -> None:
+def test_command_keeps_handwritten_reason(tmp_path: Path) -> None:
     record = TaskRecord(trainings=(TRAINED,), reason="The latch needs 12 N.")
     task_page.write_page(tmp_path, {"reach": record}, {"reach": "x"}, {})
     words = ["reach", "--trials", "1", "--docs", str(tmp_path)]
@@ -174,7 +172,7 @@ def test_why_a_task_is_not_learned_is_written_by_hand_and_stays(tmp_path: Path) 
     assert task_bench.load_records(tmp_path)["reach"].reason == "The latch needs 12 N."
 
 
-def test_more_seeds_take_the_place_of_fewer_and_never_the_other_way_round() -> None:
+def test_training_with_more_seeds_replaces_one_with_fewer() -> None:
     one, two = TRAINED.model_copy(update={"seeds": (1,)}), TRAINED
     harder = one.model_copy(update={"command": "serl train reach --observe pixels --seed 1"})
     record = TaskRecord().with_training(one).with_training(harder).with_training(two)
@@ -185,7 +183,7 @@ def test_more_seeds_take_the_place_of_fewer_and_never_the_other_way_round() -> N
     assert TaskRecord(trainings=(harder,)).training is None
 
 
-def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
+def test_docs_task_page_matches_recorded_numbers() -> None:
     records = task_bench.load_records(ROOT / "docs")
     page = (ROOT / "docs/tasks.md").read_text()
     for task in task_bench.find_tasks(plugins.names("task")):
@@ -199,10 +197,10 @@ def test_the_page_of_our_docs_is_up_to_date_with_its_numbers() -> None:
             assert not training.curve or (ROOT / "docs/images/tasks" / training.curve).exists()
         if record.expert_trials:
             film = ROOT / f"docs/images/tasks/{task.name}.webp"
-            assert film.stat().st_size < 250_000, "the page shows all of them"
+            assert film.stat().st_size < 250_000, "the page loads the pictures of all tasks"
 
 
-def test_the_command_keeps_what_random_steps_have_broken(
+def test_command_records_faults_of_random_steps(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task_page.write_page(tmp_path, {"reach": TaskRecord(trainings=(TRAINED,))}, {"reach": "x"}, {})
@@ -218,7 +216,7 @@ def test_the_command_keeps_what_random_steps_have_broken(
     assert not commit() or f"Random steps (commit {commit()}): 200, no fault." in page
 
 
-def test_a_walk_of_before_says_no_commit(tmp_path: Path) -> None:
+def test_random_walk_of_older_format_has_no_commit(tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text('{"reach": {"walk": {"steps": 7}}}')
     records = task_bench.load_records(tmp_path)
     assert records["reach"].walk == Walk(steps=7)
@@ -232,8 +230,8 @@ BARS = {
 }  # fmt: skip
 
 
-def test_our_numbers_are_what_the_suite_is_to_reach() -> None:
-    """Each expert its bar over 100 starts; training 95 % on six tasks, one of them dynamic."""
+def test_recorded_numbers_reach_their_targets() -> None:
+    """Check expert targets over 100 starts and 95 % trained success on six tasks, one dynamic."""
     records = task_bench.load_records(ROOT / "docs")
     for name, bar in BARS.items():
         record = records[name]
@@ -245,7 +243,7 @@ def test_our_numbers_are_what_the_suite_is_to_reach() -> None:
     assert {"object_flip", "handover", "timing_belt"} & set(good)
 
 
-def test_nothing_broke_in_a_hundred_thousand_random_steps() -> None:
+def test_recorded_random_walks_have_100_000_steps_and_no_fault() -> None:
     for name, record in task_bench.load_records(ROOT / "docs").items():
         assert record.walk is not None, name
         assert record.walk.steps >= 100_000, name

@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 22, 10, 0)
 
 
 def make_run(root: Path, task: str = "reach", hours: int = 0, **settings: Any) -> RunFolder:
-    """As `serl train` makes it, so many hours after the first."""
+    """Create a run as `serl train` does, `hours` after the first run."""
     tuned = make_task(resolve({"task": task})).training_defaults()
     config = resolve(tuned, settings, {"task": task})
     return RunFolder.create(root, config, NOW + timedelta(hours=hours))
@@ -41,15 +41,15 @@ def finish(run: RunFolder, won: int, requests: int = 0, minutes: float = 1.0) ->
             writer.write(400, EvaluationRow(400, 50, won, 1.5, "final"))
 
 
-def collect(root: Path, told: list[str] | None = None) -> dict[str, list[task_page.Shown]]:
+def collect(root: Path, reported: list[str] | None = None) -> dict[str, list[task_page.Shown]]:
     found: dict[str, list[task_page.Shown]] = {}
-    hear = (told if told is not None else []).append
+    hear = (reported if reported is not None else []).append
     for shown in task_page.shown_by(task_page.find_runs(root), hear):
         found.setdefault(shown.task, []).append(shown)
     return found
 
 
-def test_seeds_are_put_together_and_of_each_the_newest_counts(tmp_path: Path) -> None:
+def test_page_merges_seeds_and_uses_newest_run_of_each(tmp_path: Path) -> None:
     finish(make_run(tmp_path, seed=2), 40)
     finish(make_run(tmp_path, seed=1, hours=1), 50, requests=1)
     finish(make_run(tmp_path, seed=2, hours=2), 49, minutes=2.5)
@@ -63,7 +63,7 @@ def test_seeds_are_put_together_and_of_each_the_newest_counts(tmp_path: Path) ->
     assert training.is_tuned
 
 
-def test_both_directions_of_a_run_with_stages_are_tasks_of_their_own(tmp_path: Path) -> None:
+def test_page_shows_each_direction_of_a_run_with_stages_as_a_task(tmp_path: Path) -> None:
     finish(make_run(tmp_path, "bin_relocation", seed=3), 48)
     found = collect(tmp_path)
     assert list(found) == ["bin_relocation_forward", "bin_relocation_backward"]
@@ -73,7 +73,7 @@ def test_both_directions_of_a_run_with_stages_are_tasks_of_their_own(tmp_path: P
     assert len({each.training.curve for (each,) in found.values()}) == 2
 
 
-def test_what_was_set_otherwise_is_told_apart_and_can_be_typed(tmp_path: Path) -> None:
+def test_page_separates_runs_with_other_settings_by_command(tmp_path: Path) -> None:
     changed: dict[str, Any] = {"task_config": {"randomize": "light"}, "agent": {"hidden": [64, 64]}}
     finish(make_run(tmp_path, seed=1), 50)
     finish(make_run(tmp_path, seed=1, hours=1, **changed), 30)
@@ -87,18 +87,18 @@ def test_what_was_set_otherwise_is_told_apart_and_can_be_typed(tmp_path: Path) -
     assert plain.curve != other.curve
 
 
-def test_what_is_not_finished_or_cannot_be_read_is_passed_over_in_words(tmp_path: Path) -> None:
+def test_page_skips_unfinished_or_damaged_runs_with_reason(tmp_path: Path) -> None:
     make_run(tmp_path)
     damaged = make_run(tmp_path, hours=1)
     (damaged.path / "config.yaml").write_text("format: 1\nconfig: {stepz: 3}\n")
-    told: list[str] = []
-    assert collect(tmp_path, told) == {}
-    assert len(told) == 2
-    assert any("no final trials yet" in line for line in told)
-    assert any(line.startswith(f"passed over: {damaged.path}/config.yaml") for line in told)
+    reported: list[str] = []
+    assert collect(tmp_path, reported) == {}
+    assert len(reported) == 2
+    assert any("no final trials yet" in line for line in reported)
+    assert any(line.startswith(f"passed over: {damaged.path}/config.yaml") for line in reported)
 
 
-def test_a_curve_is_a_picture_by_itself(tmp_path: Path) -> None:
+def test_curve_is_a_standalone_svg(tmp_path: Path) -> None:
     finish(make_run(tmp_path), 50)
     ((shown,),) = collect(tmp_path).values()
     drawing = ElementTree.fromstring(shown.curve)
@@ -109,7 +109,7 @@ def test_a_curve_is_a_picture_by_itself(tmp_path: Path) -> None:
     assert len(shown.curve) < 20_000
 
 
-def test_the_command_fills_the_page_and_keeps_what_stood_there(
+def test_command_fills_page_and_keeps_existing_records(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs, docs = tmp_path / "runs", tmp_path / "docs"
