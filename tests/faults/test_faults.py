@@ -1,6 +1,6 @@
-"""One test for each fault of the registry; those of level K are run by `make soak`.
+"""One test per fault of the registry; faults of level K run in `make soak`.
 
-Faults of a scene come one after the other and share its processes.
+Faults of one scene run in sequence and share its processes.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def test_fault(fault: Fault, stage: Stage, tmp_path: Path) -> None:
     stage.run(fault, tmp_path)
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_fault_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run python -m tests.faults"
 
 
-def test_every_promised_fault_is_in_the_registry_under_a_name_of_its_own() -> None:
+def test_registry_holds_every_promised_fault_with_unique_name() -> None:
     assert {fault.number for fault in REGISTRY} == PROMISED
     names = [fault.name for fault in REGISTRY]
     assert len(set(names)) == len(names)
 
 
-def test_a_loss_is_found_after_the_fault_that_caused_it_and_the_next_gets_another_scene(
+def test_lost_record_fails_its_fault_and_restarts_the_scene(
     tmp_path: Path,
 ) -> None:
     @contextmanager
@@ -79,5 +79,7 @@ def test_a_loss_is_found_after_the_fault_that_caused_it_and_the_next_gets_anothe
         (["a 2", "a 1", "a 3"], "duplicated, or out of order: a 1"),
     ],
 )
-def test_the_books_show_what_was_lost_or_duplicated(accepted: list[str], wrong: str) -> None:
+def test_lost_or_doubled_reports_lost_and_duplicated_records(
+    accepted: list[str], wrong: str
+) -> None:
     assert lost_or_doubled(["a 1", "a 2", "a 3"], accepted) == wrong
