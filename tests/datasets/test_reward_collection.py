@@ -79,7 +79,7 @@ def test_latest_label_of_step_replaces_earlier_one(collection: Path) -> None:
     assert read_samples([collection])[0].labels[row] == 1
 
 
-def test_samples_where_filters_all_fields_alike(collection: Path) -> None:
+def test_samples_where_keeps_fields_aligned(collection: Path) -> None:
     samples, _ = read_samples([collection])
     positive = samples.where(samples.labels == 1)
     assert isinstance(positive, Samples)

@@ -60,7 +60,7 @@ def test_run_settings_take_precedence_over_tuned_reward(tmp_path: Path) -> None:
     assert found.tool_low_m == pytest.approx((-1.0, -1.0, 0.1))
 
 
-def test_recording_uses_tuned_reward_unless_it_sets_its_own(tmp_path: Path) -> None:
+def test_recording_uses_tuned_reward_unless_configured_otherwise(tmp_path: Path) -> None:
     """A recording's default settings do not override the tuned settings of the task."""
     run = make_recording(tmp_path / "1")
     assert run.config.reward.tool_low_m is None

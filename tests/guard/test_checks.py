@@ -28,9 +28,9 @@ NOW = MessageInfo(10.0, 1000.0, 1000.0, "base")
 PILLAR = Box(low_m=(0.4, 0.05, 0.0), high_m=(0.5, 0.1, 1.0))
 
 
-def refusal_reason(values: list[float], heard: MessageInfo = NOW, **changes: Any) -> str:
+def refusal_reason(values: list[float], info: MessageInfo = NOW, **changes: Any) -> str:
     with pytest.raises(MessageRefusal) as refusal:
-        check_command(values, heard, config(**changes))
+        check_command(values, info, config(**changes))
     assert len(str(refusal.value)) < 300
     return refusal.value.reason
 
@@ -67,11 +67,11 @@ def test_command_in_another_frame_is_refused(frame: str) -> None:
     ],
 )
 def test_command_with_future_or_old_stamp_is_refused(ahead_s: float, expected: str) -> None:
-    heard = NOW._replace(stamp_s=NOW.wall_s + ahead_s)
+    info = NOW._replace(stamp_s=NOW.wall_s + ahead_s)
     if expected:
-        assert refusal_reason(numbers(START), heard) == expected
+        assert refusal_reason(numbers(START), info) == expected
     else:
-        check_command(numbers(START), heard, config())
+        check_command(numbers(START), info, config())
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_guard_returns_arm_from_inside_keep_out_box() -> None:
 def test_clock_jump_invalidates_only_messages_in_flight() -> None:
     loop = driving()
     for jump_s in (3600.0, -3600.0):
-        heard = loop.heard()
+        info = loop.heard()
         loop.jump_s += jump_s
-        late = heard._replace(wall_s=loop.heard().wall_s)
-        loop.guard.command(numbers(START), late)  # stamped before the jump
+        late = info._replace(wall_s=loop.heard().wall_s)
+        loop.guard.command(numbers(START), late)  # a command stamped before the jump
         loop.tick()
         assert loop.guard.state == "hold"
         loop.ticks_until(GuardState.POLICY, limit=25)

@@ -402,7 +402,7 @@ def test_guard_refuses_to_arm_with_tool_far_outside_box(
 
 
 def test_guard_refuses_to_arm_with_tool_turned_away() -> None:
-    loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # up
+    loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # the tool points up
     loop.tick(20)
     with pytest.raises(BadInput, match=r"turned by 3.14 rad .* motion.max_rotation_rad allows"):
         loop.guard.arm(loop.now_s)

@@ -22,7 +22,7 @@ from serl.runs.resume import accepted_records, open_index
 from serl.types import ActionSource, End, EndReason, Key, Observation, Record, Step
 
 NOTHING = Observation({})
-LENGTH = 4  # steps of an episode
+LENGTH = 4  # steps per episode
 
 
 def record(actor: str, epoch: int, sequence: int) -> Record:

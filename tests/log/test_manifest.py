@@ -32,7 +32,7 @@ def test_damaged_manifest_line_is_skipped(tmp_path: Path, damage: bytes) -> None
 def test_manifest_without_newlines_uses_little_memory(tmp_path: Path) -> None:
     append_entry(tmp_path, FIRST)
     with (tmp_path / MANIFEST).open("r+b") as file:
-        file.truncate(100 << 20)  # zeros, as after a power cut
+        file.truncate(100 << 20)  # appends zeros, as a power cut may
     append_entry(tmp_path, SECOND)
     tracemalloc.start()
     entries = read_entries(tmp_path)

@@ -239,6 +239,6 @@ def test_wandb_file_contains_metrics(tmp_path: Path) -> None:
         metrics.write(10, row)
         metrics.write(25, row)
     (file,) = tmp_path.rglob("*.wandb")
-    content = file.read_bytes()  # records of protobuf, not compressed
+    content = file.read_bytes()  # uncompressed protobuf records
     for name in (b"episode/reward", b"episode/length", b"steps", b"reach-one"):
         assert name in content

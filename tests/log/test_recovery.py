@@ -81,7 +81,7 @@ def test_second_damaged_file_of_same_name_is_kept_too(tmp_path: Path) -> None:
         quarantine_episode(path, CorruptData("cut"))
     assert "cut: moved to" in quarantine_episode(
         path, CorruptData("cut")
-    )  # another process was faster
+    )  # another process moved the file first
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 

@@ -82,7 +82,9 @@ def test_no_truth_is_written_during_reset(tmp_path: Path) -> None:
         reset, script = ResetTask(judged, SceneReset(judged), 20.0), judged.reset(robot.observe())
         assert script is not None
         play(reset, lambda seen: script(reset.reading), 1, ActionSource.SCRIPT)
-    assert {record.key.episode for record in solved} == {0, 1}, "the reset begins with a success"
+    assert {record.key.episode for record in solved} == {0, 1}, (
+        "the reset must begin in a solved state"
+    )
     labels = read_labels(tmp_path, TRUTH_FILE)
     assert {place.episode for place in labels} == {0}
     assert set(labels.values()) == {0, 1}

@@ -1,8 +1,8 @@
-"""Aggregates against rliable 1.2.0, against slow computations, and against published values.
+"""Test aggregates against rliable 1.2.0, direct computations, and published values.
 
 rliable itself is no dependency: with arch, pandas, seaborn, scipy and statsmodels it takes 500 MB,
-and does not import beside pandas 3. Its numbers here are those that it computed from the same
-scores, with pandas 2: intervals by 50,000 draws (seed 0), those of the improvement by 20,000.
+and it cannot be imported with pandas 3. Its values here were computed from the same scores with
+pandas 2: intervals by 50,000 draws (seed 0), those of the improvement by 20,000.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_interval_of_few_seeds_equals_exact_bootstrap() -> None:
 
 
 def test_interval_covers_variance_of_seeds_and_trials() -> None:
-    """Pooling 5 x 50 trials of unequal seeds would claim 0.70 to 0.81."""
+    """Pooling 5 x 50 trials of unequal seeds would give an interval of 0.70 to 0.81."""
     shares = [1.0, 1.0, 1.0, 0.5, 0.3]
 
     def mean(sampled: Group) -> Values:
@@ -91,10 +91,10 @@ def test_interval_covers_variance_of_seeds_and_trials() -> None:
     assert by_trial.high > 0.95
     exact = estimate(mean, [Sample.of([0.8] * 5)])
     assert exact == pytest.approx((0.8, 0.8, 0.8))
-    alike = estimate(mean, [Sample.of([0.8] * 5, [50] * 5)])
-    rate = 40.5 / 51  # of each seed, with Jeffreys' prior
+    pooled = estimate(mean, [Sample.of([0.8] * 5, [50] * 5)])
+    rate = 40.5 / 51  # rate of each seed, with Jeffreys' prior
     half = 1.96 * math.sqrt(rate * (1 - rate) / 52 / 5)
-    assert alike == pytest.approx((0.8, rate - half, rate + half), abs=0.002)
+    assert pooled == pytest.approx((0.8, rate - half, rate + half), abs=0.002)
 
 
 def test_interval_of_all_successes_is_not_zero() -> None:

@@ -45,7 +45,7 @@ class ScriptedOperator:
     """Operator who drives left at the given ticks and sends events at others."""
 
     drives: Collection[int] = ()
-    says: dict[int, Event] = field(default_factory=dict)
+    events_at: dict[int, Event] = field(default_factory=dict)
     tick: int = -1
 
     def begin(self) -> None:
@@ -56,7 +56,7 @@ class ScriptedOperator:
         return LEFT if self.tick in self.drives else None
 
     def events(self) -> tuple[Event, ...]:
-        return (self.says[self.tick],) if self.tick in self.says else ()
+        return (self.events_at[self.tick],) if self.tick in self.events_at else ()
 
 
 SPEC = Spec(
@@ -133,8 +133,8 @@ CASES: dict[str, Callable[[], tuple[Result, Episode]]] = {
     "time limit": lambda: record(),
     "a human drives in between": lambda: record(ScriptedOperator(drives={0, 3, 4, 9})),
     "a human drives all the time": lambda: record(ScriptedOperator(drives=range(10))),
-    "a human says success": lambda: record(ScriptedOperator({4}, {4: Event.SUCCESS})),
-    "a human says failure": lambda: record(ScriptedOperator({}, {6: Event.FAILURE})),
+    "a human sends success": lambda: record(ScriptedOperator({4}, {4: Event.SUCCESS})),
+    "a human sends failure": lambda: record(ScriptedOperator({}, {6: Event.FAILURE})),
     "a human stops it": lambda: record(ScriptedOperator({2}, {5: Event.STOP})),
     "a human stops it at the time limit": lambda: record(ScriptedOperator({}, {9: Event.RESET})),
     "interrupted": lambda: record(interrupted_at=4),

@@ -165,7 +165,7 @@ def test_metrics_without_newlines_use_little_memory(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(100, make_update_row(100))
     with (tmp_path / FILE).open("r+b") as file:
-        file.truncate(100 << 20)  # zeros, as after a power cut
+        file.truncate(100 << 20)  # appends zeros, as a power cut may
     tracemalloc.start()
     reader = ProgressReader("reach", tmp_path, 1000)
     peak_bytes = tracemalloc.get_traced_memory()[1]

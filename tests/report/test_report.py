@@ -110,7 +110,7 @@ class Reader(HTMLParser):
         self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self._open, f"</{tag}> closes nothing"
+        assert self._open, f"</{tag}> has no start tag"
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:

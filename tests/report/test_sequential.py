@@ -99,11 +99,11 @@ def test_clear_difference_ends_test_early() -> None:
 
 
 def test_sequential_test_without_difference_runs_all_blocks() -> None:
-    alike = [0.4, 0.6, 0.5, 0.55, 0.45] * 2
-    found = pair(alike, alike, Plan(5, 2))
+    equal_values = [0.4, 0.6, 0.5, 0.55, 0.45] * 2
+    found = pair(equal_values, equal_values, Plan(5, 2))
     assert (found.decided, len(found.looks), found.is_over) == ((None,), 2, True)
-    assert not pair(alike[:9], alike, Plan(5, 2)).is_over
-    assert pair(alike[:4], alike, Plan(5, 2)).looks == ()
+    assert not pair(equal_values[:9], equal_values, Plan(5, 2)).is_over
+    assert pair(equal_values[:4], equal_values, Plan(5, 2)).looks == ()
 
 
 def test_differences_of_all_tasks_are_combined() -> None:

@@ -201,7 +201,7 @@ def test_vice_training_runs_without_operator_and_resumes() -> None:
     first = Training(config).run(60)
     steps = [record for record in first.log if isinstance(record, Step)]
     assert {(step.reward, step.reward_provenance) for step in steps} == {(0.0, "vice")}
-    assert not any(step.terminated for step in steps), "only the time limit ends an episode"
+    assert not any(step.terminated for step in steps), "only the time limit may end an episode"
     assert any(name.startswith("vice.") for name in first.weights())
     assert_equal(first.weights(), Training(config, before=first).weights())
 
@@ -401,8 +401,8 @@ def test_task_settings_are_applied_and_checked() -> None:
 def test_intervention_none_makes_no_human() -> None:
     task = make_task(CONFIG)
     with plugins.make_simulation(task) as robot:
-        nobody = CONFIG.model_copy(update={"intervention": "none"})
-        assert make_human(nobody, task, robot, "actor0") is None
+        without_operator = CONFIG.model_copy(update={"intervention": "none"})
+        assert make_human(without_operator, task, robot, "actor0") is None
         assert make_human(CONFIG, task, robot, "actor0") is not None
 
 

@@ -224,10 +224,10 @@ def test_killed_learner_ends_like_uninterrupted_one(
     state, rows = whole
     assert_same(whole_state(learner), state)
     assert learner.progress.trained.total() == STEPS
-    told = [
+    logged = [
         (row["actor"], row["episode"], row["steps"], row["length"]) for row in run.rows("episode")
     ]
-    assert told == [(row["actor"], row["episode"], row["steps"], row["length"]) for row in rows]
+    assert logged == [(row["actor"], row["episode"], row["steps"], row["length"]) for row in rows]
     updates = [row["steps"] for row in run.rows("update")]
     assert updates == list(range(10, STEPS + 1, 10))
 
@@ -282,8 +282,8 @@ def test_damaged_episode_loses_only_its_own_records(
     assert (damaged.parent / "quarantine" / damaged.name).exists()
     line = f"{damaged}: byte"
     assert line in capsys.readouterr().err
-    (told,) = (row["text"] for row in run.rows("event") if line in row["text"])
-    assert told.endswith(f"moved to quarantine/, its {EPISODE + 1} records are lost")
+    (logged,) = (row["text"] for row in run.rows("event") if line in row["text"])
+    assert logged.endswith(f"moved to quarantine/, its {EPISODE + 1} records are lost")
     report = verify(run.folder.path)
     assert (report.lost, report.duplicated, report.sound) == (EPISODE + 1, 0, False)
     (finding,) = report.findings

@@ -258,10 +258,10 @@ def test_encoder_trained_on_another_trunk_is_refused(
     """The shapes are equal, but the features differ."""
 
     def settings(seed: str) -> dict[str, Any]:
-        alike = {"latent": 8, "state_latent": 8}
+        latents = {"latent": 8, "state_latent": 8}
         if not seed:
-            return pixel_settings(**alike)
-        return pixel_settings(**alike, encoder="resnet10", trunk=trunks[seed])
+            return pixel_settings(**latents)
+        return pixel_settings(**latents, encoder="resnet10", trunk=trunks[seed])
 
     before = saved_run(tmp_path / "before", settings(theirs))
     for asked, part in ((None, "actor: its encoder does not fit"), (["encoder"], "encoder")):
@@ -316,7 +316,7 @@ def record(run: RunFolder, kinds: Sequence[tuple[bool, ActionSource]]) -> None:
 KINDS = [
     (True, ActionSource.POLICY),
     (False, ActionSource.POLICY),
-    (True, ActionSource.SCRIPT),  # a reset
+    (True, ActionSource.SCRIPT),  # a reset by a script
     (False, ActionSource.HUMAN),
 ]
 
@@ -357,7 +357,9 @@ def test_reset_episodes_do_not_demonstrate(
     record(before, KINDS)
     after = new_run(tmp_path, SETTINGS, {"demo_paths": [before.episodes("a")]})
     with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
-        assert going.learner(InProcess()).replay.demonstrations == 20, "the policy's success"
+        assert going.learner(InProcess()).replay.demonstrations == 20, (
+            "only the policy's success may demonstrate"
+        )
     assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
 
 

@@ -140,7 +140,7 @@ class FakeCameraArm(FakeRobot):
         update={"images": {"wrist": ArraySpec(shape=(8, 8, 3), dtype="uint8")}}
     )
     silence_s: Callable[[], float]
-    arms: tuple[Any, ...] = ()  # no driver whose settings could be read
+    arms: tuple[Any, ...] = ()  # no driver with readable settings
 
     def beat(self) -> None:
         pass

@@ -87,10 +87,10 @@ class Program:
 
         def is_over() -> bool:
             nonlocal answered
-            said = self.output
+            text = self.output
             for end, answer in answers.items():
-                if len(said) > answered and said.rstrip(" \n").endswith(end):
-                    answered = len(said)
+                if len(text) > answered and text.rstrip(" \n").endswith(end):
+                    answered = len(text)
                     self.say(answer)
                     break
             return not self.is_running

@@ -91,7 +91,7 @@ def preloading(*running: socket.socket) -> Iterator[None]:
     finally:
         subprocess.Popen._execute_child = original  # type: ignore[attr-defined]
         for server in servers:
-            server.close()  # the server ends
+            server.close()  # this ends the server
 
 
 def _fits(given: dict[str, Any]) -> bool:
