@@ -15,7 +15,7 @@ from serl.guard.latch import LatchFile
 from serl.motion import Pose
 
 from ..support.guarding import DOWN, START, TICK_S, Loop, armed, config, driving, numbers
-from ..support.hostile import hold_out
+from ..support.hostile import run_attack
 from .refusal import refusal
 from .registry import REGISTRY, Level
 
@@ -107,7 +107,7 @@ def outside_the_box(folder: Path) -> None:
     level=Level.UNIT,
 )
 def hostile_commands(folder: Path) -> None:
-    loop = hold_out(100_000, seed=1)
+    loop = run_attack(100_000, seed=1)
     for reason in ("not finite", "size", "frame", "future", "old", "quaternion", "keep-out"):
         assert loop.guard.counts[f"command: {reason}"] > 0, reason
 
@@ -121,7 +121,7 @@ def hostile_commands(folder: Path) -> None:
     level=Level.SOAK,
 )
 def a_million_hostile_commands(folder: Path) -> None:
-    hold_out(1_000_000, seed=2)
+    run_attack(1_000_000, seed=2)
 
 
 @REGISTRY.fault(

@@ -24,7 +24,7 @@ from serl.transport import Snapshot
 from serl.types import Action, Batch, Observation, Record, Step
 
 
-class Constant:
+class ConstantAgent:
     """Agent whose weights are its action."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class ActorBench:
     ) -> None:
         self.weights, self.records = InProcess(), list[Record]()
         self.robot, self.task = FakeRobot(), FakeTask()
-        self.policy = LearnedPolicy(Constant(), self.weights)
+        self.policy = LearnedPolicy(ConstantAgent(), self.weights)
         self.site = FakeSite(stopping)
         self.starts = FakeStarts(self.robot.reset)
         self.site.starts = self.starts if place else None
@@ -158,11 +158,11 @@ def notice_frozen_camera(observers: Sequence[Observer]) -> bool:
     return False
 
 
-class Acting(LearnedPolicy):
+class DelegatingPolicy(LearnedPolicy):
     """Learned policy that delegates to another policy."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(Constant(), InProcess())
+        super().__init__(ConstantAgent(), InProcess())
         self._policy = policy
 
     def __call__(self, observation: Observation) -> Action:

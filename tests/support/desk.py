@@ -22,7 +22,7 @@ from serl.types import Action, ActionSource, Array, Arrival, Batch, Observation,
 BATCH, UTD = 8, 2
 
 
-class Counting:
+class CountingAgent:
     """Agent that counts its updates; its weights are the count."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Counting:
         self.updates = int(state["updates"])
 
 
-class Rows:
+class MemoryMetrics:
     """Metrics writer that keeps its rows in memory."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Rows:
         return [(steps, row) for steps, row in self.rows if isinstance(row, kind)]
 
 
-class Published(InProcess):
+class RecordingTransport(InProcess):
     """Transport that keeps every published snapshot."""
 
     def __init__(self) -> None:
@@ -81,18 +81,22 @@ class Published(InProcess):
         super().publish(snapshot)
 
 
-class Desk:
+class LearnerBench:
     """Learner with its agent, replay, transport, metrics and saved checkpoints at hand."""
 
     def __init__(
         self,
         log: Iterable[Record] = (),
-        transport: Published | None = None,
+        transport: RecordingTransport | None = None,
         period_s: float = 0.0,
         **settings: Any,
     ) -> None:
         self.accepted: list[Arrival] = []
-        self.agent, self.transport, self.metrics = Counting(), transport or Published(), Rows()
+        self.agent, self.transport, self.metrics = (
+            CountingAgent(),
+            transport or RecordingTransport(),
+            MemoryMetrics(),
+        )
         clock = count(step=period_s)
         self.replay = Replay(make_spec(FakeTask()), 5000, discount=0.9)
         self.saved: list[tuple[int, dict[str, State], dict[str, Any]]] = []
@@ -122,8 +126,8 @@ class Desk:
 
         self.learner.run(steps, stuck, idle_s=0.0)
 
-    def go_on_from(self, other: Desk) -> None:
-        """Resume from the last checkpoint of another desk."""
+    def resume_from(self, other: LearnerBench) -> None:
+        """Resume from the last checkpoint of another bench."""
         _, arrays, info = other.saved[-1]
         self.learner.resume(arrays, info, sum(count for _, _, count in info["taken"]))
 

@@ -135,7 +135,7 @@ def recover(loop: Loop) -> None:
         loop.setpoint = None  # a new motion profile begins
 
 
-def hold_out(commands: int, seed: int) -> Loop:
+def run_attack(commands: int, seed: int) -> Loop:
     """Attack a loop with commands; fail at the first setpoint beyond a limit."""
     random = Random(seed)
     loop = armed(keep_out=(SHELF,))

@@ -17,7 +17,7 @@ STEPS = 60
 _NEAR_M, _ABOVE_M = 0.0003, 0.003
 
 
-def aside(truth: Truth, by_m: float, angle_rad: float) -> Array:
+def offset_in_base(truth: Truth, by_m: float, angle_rad: float) -> Array:
     """Convert a vector in the hole's frame to the base frame.  # (2,)."""
     angle_rad += _yaw(truth, "hole")
     return np.array((by_m * math.cos(angle_rad), by_m * math.sin(angle_rad)), np.float32)
@@ -28,7 +28,7 @@ def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterato
     for _ in range(STEPS):
         truth, motion = arm.truth(), task.config.motion
         x, y, z = task.hole_from_tip(truth)
-        to = np.array((x, y)) + aside(truth, by_m, angle_rad)
+        to = np.array((x, y)) + offset_in_base(truth, by_m, angle_rad)
         down = z + _ABOVE_M
         if z > -_ABOVE_M or math.hypot(*to) < _NEAR_M:
             down = -motion.translation_m
@@ -40,7 +40,7 @@ def push(arm: SimArm, task: Insertion, by_m: float, angle_rad: float) -> Iterato
         yield arm.truth()
 
 
-def hold_out(
+def check_walls_keep_out(
     arm: SimArm, task: Insertion, outside_m: float, gives_m: float, slips_m: float
 ) -> None:
     """Fail unless the walls keep out a tip that is pushed down outside of them.
@@ -58,18 +58,20 @@ def hold_out(
         for truth in push(arm, task, task.config.clearance_m + outside_m, angle):
             force = task.observation(arm.observe()).state["force"]
             pressed_n = max(pressed_n, float(np.linalg.norm(force)))
-            assert into_walls_m(task, truth) < gives_m
+            assert wall_penetration_m(task, truth) < gives_m
             assert outside_m < slips_m or not task.is_success(truth)
         assert pressed_n > 10.0, "the push must press on the wall"
 
 
-def mistaken(arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: int) -> bool:
+def misled_expert_inserts(
+    arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: int
+) -> bool:
     """Return whether an expert that believes the hole to be displaced still inserts the peg."""
 
     def believed() -> Truth:
         truth = dict(arm.truth())
         truth["hole_pose"] = truth["hole_pose"].copy()
-        truth["hole_pose"][:2] += aside(truth, by_m, angle_rad)
+        truth["hole_pose"][:2] += offset_in_base(truth, by_m, angle_rad)
         return truth
 
     arm.reset(seed)
@@ -82,7 +84,7 @@ def mistaken(arm: SimArm, task: Insertion, by_m: float, angle_rad: float, seed: 
     return False
 
 
-def into_walls_m(task: Insertion, truth: Truth) -> float:
+def wall_penetration_m(task: Insertion, truth: Truth) -> float:
     """Return how far the tip's corners below the rim are beyond the sides of the hole."""
     room_m = np.array(task.fit.peg_m[:2]) + task.config.clearance_m
     inside = [each for each in _corners(task, truth) if each[2] < task.fit.rim_m - 0.0005]

@@ -6,7 +6,7 @@ import pytest
 from serl.sim.arm import SimArm
 from serl.tasks.connector_insertion import ConnectorInsertion
 
-from ..support.pushing import hold_out, mistaken
+from ..support.pushing import check_walls_keep_out, misled_expert_inserts
 
 
 def make() -> tuple[SimArm, ConnectorInsertion]:
@@ -52,14 +52,17 @@ def test_push_below_latch_force_is_no_success() -> None:
 @pytest.mark.parametrize("outside_m", [0.0007, 0.003])
 def test_force_does_not_push_connector_through_wall(outside_m: float) -> None:
     """Press down beside the socket; the connector may slip in only where slopes lead in."""
-    hold_out(*make(), outside_m, gives_m=0.00035, slips_m=0.002)
+    check_walls_keep_out(*make(), outside_m, gives_m=0.00035, slips_m=0.002)
 
 
 def test_expert_with_wrong_socket_pose_enters_only_over_slopes() -> None:
     """Allow 3 of 20 entries at the ends, which have no slopes, as for a peg."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
-    ends = [mistaken(arm, task, outside_m, math.pi * seed, seed) for seed in range(20)]
+    ends = [misled_expert_inserts(arm, task, outside_m, math.pi * seed, seed) for seed in range(20)]
     assert sum(ends) <= 3
-    sides = [mistaken(arm, task, outside_m, math.pi * (seed + 0.5), seed) for seed in range(4)]
+    sides = [
+        misled_expert_inserts(arm, task, outside_m, math.pi * (seed + 0.5), seed)
+        for seed in range(4)
+    ]
     assert all(sides), "slopes of 2 mm lead in"

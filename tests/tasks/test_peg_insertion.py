@@ -11,7 +11,7 @@ from serl.tasks.parts.insertion import Insertion
 from serl.tasks.peg_insertion import PegInsertion, PegInsertionConfig
 from serl.types import Outcome
 
-from ..support.pushing import hold_out, mistaken
+from ..support.pushing import check_walls_keep_out, misled_expert_inserts
 
 
 def make(config: PegInsertionConfig | None = None) -> tuple[SimArm, PegInsertion]:
@@ -66,14 +66,17 @@ def test_force_does_not_push_peg_through_wall(outside_m: float) -> None:
 
     This near to the hole the peg may slip in, but it must not enter a wall.
     """
-    hold_out(*make(), outside_m, gives_m=0.0003, slips_m=0.001)
+    check_walls_keep_out(*make(), outside_m, gives_m=0.0003, slips_m=0.001)
 
 
 def test_expert_with_wrong_hole_pose_rarely_inserts_peg() -> None:
     """Shift the expert's hole by little more than the clearance; allow 3 insertions of 20."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
-    entered = [mistaken(arm, task, outside_m, 0.5 * math.pi * seed, seed) for seed in range(20)]
+    entered = [
+        misled_expert_inserts(arm, task, outside_m, 0.5 * math.pi * seed, seed)
+        for seed in range(20)
+    ]
     assert sum(entered) <= 3
 
 

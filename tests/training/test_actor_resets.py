@@ -12,14 +12,14 @@ from serl.training.evaluation import Purpose
 from serl.training.resets import EpisodeStarts
 from serl.types import Action, ActionSource, End, Observation, Step
 
-from ..support.acting import Acting, ActorBench
+from ..support.acting import ActorBench, DelegatingPolicy
 
 
 def test_scripted_reset_is_recorded_as_an_episode() -> None:
     stage = ActorBench(place=False)
     stage.robot.reset(0)
     toward = stage.task.expert(stage.robot.truth, 0)
-    stage.policy = stage.actor.policy = Acting(toward)  # succeeds, so that a reset is due
+    stage.policy = stage.actor.policy = DelegatingPolicy(toward)  # succeeds, so that a reset is due
     stage.run(2)
     ends = [record for record in stage.records if isinstance(record, End)]
     assert [end.success for end in ends] == [True, True, True]
@@ -212,7 +212,7 @@ def test_simulation_places_only_the_allowed_number_of_episodes() -> None:
         stage.robot.reset(episode)
 
     stage.starts.placing = place
-    stage.policy = stage.actor.policy = Acting(stage.task.expert(stage.robot.truth, 0))
+    stage.policy = stage.actor.policy = DelegatingPolicy(stage.task.expert(stage.robot.truth, 0))
     stage.run(3)
     assert placed == [0]
     assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5

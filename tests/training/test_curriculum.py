@@ -18,7 +18,7 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.curriculum import Curriculum, CurriculumConfig
 from serl.types import ActionSource, End, Record, Step
 
-from ..support.acting import Acting, FakeSite, FakeStarts
+from ..support.acting import DelegatingPolicy, FakeSite, FakeStarts
 
 
 class Setting:
@@ -118,7 +118,7 @@ def drive(
         EpisodeKey("run", "actor", 1, 0),
         robot,
         task,
-        Acting(policy(task, robot)),
+        DelegatingPolicy(policy(task, robot)),
         VirtualClock(robot.advance, task.config.rate_hz),
         [RecordCallback(records.append)],
         site,

@@ -12,7 +12,7 @@ from serl.training.learned_policy import LearnedPolicy
 from serl.training.link import WeightsFile, encode_snapshot
 from serl.types import Action, Observation
 
-from ..support.acting import ActorBench, Constant, snapshot
+from ..support.acting import ActorBench, ConstantAgent, snapshot
 
 
 def test_policy_loads_new_weights_between_two_steps() -> None:
@@ -37,7 +37,7 @@ def test_policy_loads_new_weights_between_two_steps() -> None:
 def test_policy_explores_in_configured_share_of_episodes(
     share: float, exploring: list[bool]
 ) -> None:
-    class Exploring(Constant):
+    class Exploring(ConstantAgent):
         def act(self, observation: Observation, explore: bool) -> Action:
             explored[-1].add(explore)
             return super().act(observation, explore)
@@ -87,7 +87,7 @@ def test_weights_file_is_read_only_after_replacement(tmp_path: Path) -> None:
 def test_damaged_weights_file_leaves_previous_weights_active(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     source = WeightsFile(path, "0123456789abcdef")
-    policy = LearnedPolicy(Constant(), source)
+    policy = LearnedPolicy(ConstantAgent(), source)
     good = encode_snapshot(snapshot(1, 0.5), "0123456789abcdef")
     replace(path, good)
     assert policy.refresh()
@@ -115,5 +115,5 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def test_fake_agent_implements_agent_protocol() -> None:
-    agent: Agent = Constant()
+    agent: Agent = ConstantAgent()
     assert agent.actor_weights().keys() == {"action"}

@@ -12,34 +12,34 @@ from serl.training.learner_stats import restore_progress
 from serl.transport import MAX_LEAD, MAX_VERSION
 from serl.types import ActionSource, Step
 
-from ..support.desk import Desk, count_steps, episodes, states
+from ..support.desk import LearnerBench, count_steps, episodes, states
 
 
 def test_checkpoint_holds_state_that_log_does_not() -> None:
-    desk = Desk(checkpoint_every=25)
-    desk.transport.send(list(episodes(4)))
-    desk.run(60)
-    assert [step for step, _, _ in desk.saved] == [25, 50, 60]
-    _, arrays, info = desk.saved[1]
+    bench = LearnerBench(checkpoint_every=25)
+    bench.transport.send(list(episodes(4)))
+    bench.run(60)
+    assert [step for step, _, _ in bench.saved] == [25, 50, 60]
+    _, arrays, info = bench.saved[1]
     assert arrays.keys() == {"agent", "actor", "replay"}
     assert info["trained"] == {"a": 50}
     assert info["taken"] == [["a", 1, 51]]  # including one end record
     assert info["version"] == 6  # at 0, 10, 20, ...
-    desk.learner.checkpoint()
-    assert len(desk.saved) == 3  # no update since the last checkpoint
+    bench.learner.checkpoint()
+    assert len(bench.saved) == 3  # no update since the last checkpoint
 
 
 def test_resumed_learner_continues_exactly() -> None:
     log = list(episodes(4))
-    whole, first = Desk(starts_at=30), Desk(starts_at=30, checkpoint_every=40)
-    for desk in (whole, first):
-        desk.transport.send(log)
+    whole, first = LearnerBench(starts_at=30), LearnerBench(starts_at=30, checkpoint_every=40)
+    for bench in (whole, first):
+        bench.transport.send(log)
     whole.run(10**6)
     first.run(50)
     first.saved.pop()  # killed before the last checkpoint
 
-    second = Desk(log, starts_at=30)
-    second.go_on_from(first)
+    second = LearnerBench(log, starts_at=30)
+    second.resume_from(first)
     assert second.learner.progress.steps == second.agent.updates == 40
     assert not second.accepted
     second.run(10**6)
@@ -54,23 +54,23 @@ def test_resumed_learner_continues_exactly() -> None:
 
 def test_resumed_learner_trains_on_steps_taken_but_not_trained() -> None:
     log = list(episodes(4))
-    first = Desk(starts_at=30, checkpoint_every=10)
+    first = LearnerBench(starts_at=30, checkpoint_every=10)
     first.transport.send(log)
     first.run(10)  # of the 30 steps taken
     assert first.learner.progress.received == 30
-    second = Desk(log, starts_at=30)
-    second.go_on_from(first)
+    second = LearnerBench(log, starts_at=30)
+    second.resume_from(first)
     second.run(10**6)
     assert second.agent.updates == count_steps(log)
 
 
 def test_log_without_checkpoint_is_trained_on_from_start() -> None:
-    desk = Desk(log := list(episodes(2)))
-    desk.transport.send(rest := list(episodes(1, first=2)))
-    desk.run(10**6)
-    assert desk.learner.progress.taken == {("a", 1): len(log + rest)}
-    assert desk.agent.updates == count_steps(log + rest)
-    assert desk.accepted == rest
+    bench = LearnerBench(log := list(episodes(2)))
+    bench.transport.send(rest := list(episodes(1, first=2)))
+    bench.run(10**6)
+    assert bench.learner.progress.taken == {("a", 1): len(log + rest)}
+    assert bench.agent.updates == count_steps(log + rest)
+    assert bench.accepted == rest
 
 
 @pytest.mark.parametrize(("version", "highest"), [(70, 2000), (MAX_VERSION, 100)])
@@ -83,43 +83,43 @@ def test_weight_versions_exceed_those_of_predecessor_without_checkpoint(
         for r in episodes(1)
         if isinstance(r, Step)
     ]
-    desk = Desk(newer)
-    desk.run(10**6)
+    bench = LearnerBench(newer)
+    bench.run(10**6)
     lowest = version if version < MAX_VERSION else 0
-    assert lowest < desk.transport.snapshots[-1].version < highest
+    assert lowest < bench.transport.snapshots[-1].version < highest
 
 
 def test_learner_resumes_from_checkpoint_with_impossible_version() -> None:
-    first, second = Desk(checkpoint_every=10), Desk(log := list(episodes(2)))
+    first, second = LearnerBench(checkpoint_every=10), LearnerBench(log := list(episodes(2)))
     first.transport.send(log)
     first.run(10)
     first.saved[-1][2]["version"] = 10**15
     for _ in range(2):  # and from the checkpoint that follows it
-        second.go_on_from(first)
+        second.resume_from(first)
         second.run(20)
         versions = [snapshot.version for snapshot in second.transport.snapshots]
         assert versions == sorted(versions)
         assert MAX_LEAD < versions[-1] < MAX_VERSION - MAX_LEAD
-        first, second = second, Desk(log)
+        first, second = second, LearnerBench(log)
 
 
 def test_checkpoint_with_other_demonstrations_is_refused() -> None:
-    first, second = Desk(), Desk()
+    first, second = LearnerBench(), LearnerBench()
     for record in episodes(1, source=ActionSource.SCRIPT):
         first.replay.add(record, prior=True)
     first.transport.send(list(episodes(1, first=1)))
     first.run(10)
     with pytest.raises(CorruptData, match=r"made with \d+ transitions .* found 0"):
-        second.go_on_from(first)
+        second.resume_from(first)
 
 
 def test_episode_resumed_midway_is_counted_in_full() -> None:
     records = list(episodes(1))
-    first = Desk()
+    first = LearnerBench()
     first.transport.send(records[:10])
     first.run(10**6)
-    second = Desk(records[:10])
-    second.go_on_from(first)
+    second = LearnerBench(records[:10])
+    second.resume_from(first)
     second.transport.send(records[10:])
     second.run(10**6)
     (row,) = (row for _, row in second.metrics.of(EpisodeRow))
@@ -128,29 +128,29 @@ def test_episode_resumed_midway_is_counted_in_full() -> None:
 
 
 def test_learner_restores_checkpoint_after_three_updates_that_are_not_finite() -> None:
-    desk = Desk(checkpoint_every=10)
-    desk.transport.send(list(episodes(4)))
-    desk.run(15)
-    desk.saved.clear()
-    desk.agent.skipped = 2
-    desk.run(16)
-    assert desk.agent.updates == 16
-    desk.agent.skipped = 3
-    desk.learner.step()
-    assert desk.agent.updates == 16  # the checkpoint at the end of the last run
-    (event,) = (row.text for _, row in desk.metrics.of(EventRow))
+    bench = LearnerBench(checkpoint_every=10)
+    bench.transport.send(list(episodes(4)))
+    bench.run(15)
+    bench.saved.clear()
+    bench.agent.skipped = 2
+    bench.run(16)
+    assert bench.agent.updates == 16
+    bench.agent.skipped = 3
+    bench.learner.step()
+    assert bench.agent.updates == 16  # the checkpoint at the end of the last run
+    (event,) = (row.text for _, row in bench.metrics.of(EventRow))
     assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
-    desk.agent.skipped = 0
-    desk.run(25)
-    assert desk.agent.updates == 16 + 25 - 17
+    bench.agent.skipped = 0
+    bench.run(25)
+    assert bench.agent.updates == 16 + 25 - 17
 
 
 def test_learner_fails_when_restored_parameters_also_diverge() -> None:
-    desk = Desk(checkpoint_every=10)
-    desk.agent.skipped = 3
-    desk.transport.send(list(episodes(1)))
+    bench = LearnerBench(checkpoint_every=10)
+    bench.agent.skipped = 3
+    bench.transport.send(list(episodes(1)))
     with pytest.raises(SerlError, match="also from the parameters of step 0"):
-        desk.run(15)
+        bench.run(15)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from serl.testing import InProcess
 from serl.training.learned_policy import BackPressure, LearnedPolicy
 from serl.types import ActionSource, Step
 
-from ..support.acting import ActorBench, Constant, snapshot
+from ..support.acting import ActorBench, ConstantAgent, snapshot
 
 
 def paced(lead: int, patience_s: float, sent_before: int = 0) -> tuple[BackPressure, InProcess]:
     weights = InProcess()
-    policy = LearnedPolicy(Constant(), weights)
+    policy = LearnedPolicy(ConstantAgent(), weights)
     return BackPressure(lead, patience_s, policy, "actor", lambda: False, sent_before), weights
 
 
