@@ -372,9 +372,9 @@ def print_ticks(ticks: int = 20_000) -> None:
         begin_s = time.process_time()
         loop.measure()
         if number % 2 == 0:
-            loop.guard.heartbeat(f"a policy {number}", loop.heard())
+            loop.guard.heartbeat(f"a policy {number}", loop.message_info())
         if number % 10 == 0:
-            loop.guard.command(numbers(Pose((0.45, side, 0.2), DOWN)), loop.heard())
+            loop.guard.command(numbers(Pose((0.45, side, 0.2), DOWN)), loop.message_info())
         middle_s = time.process_time()
         setpoint = loop.guard.tick(loop.now_s)
         end_s = time.process_time()

@@ -46,7 +46,7 @@ def bad_measurement(folder: Path) -> None:
                 values = numbers(loop.fake.pose) if kind == "pose" else [0.0] * size
                 values[place] = bad
                 loop.measured.remove(kind)
-                getattr(loop.guard, kind)(values, loop.heard(NEWER_S))
+                getattr(loop.guard, kind)(values, loop.message_info(NEWER_S))
                 assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
                 assert loop.guard.cause == f"{kind} is not finite"
                 assert loop.ticks_to_rest() <= AT_REST
@@ -65,13 +65,13 @@ def bad_command(folder: Path) -> None:
     for bad in (math.nan, math.inf, -math.inf):
         loop = driving()
         for count in range(3):
-            loop.guard.command([bad, *numbers(START)[1:]], loop.heard())
+            loop.guard.command([bad, *numbers(START)[1:]], loop.message_info())
             assert loop.guard.state != "policy"
             assert (loop.guard.state == "protective stop") == (count == 2)
             loop.tick(40)
         loop = driving()
         for _ in range(3):
-            loop.guard.gripper([bad], loop.heard())
+            loop.guard.gripper([bad], loop.message_info())
         assert loop.guard.state == "protective stop"
         assert loop.guard.opening is None
 
@@ -135,7 +135,7 @@ def a_million_hostile_commands(folder: Path) -> None:
 def quaternions(folder: Path) -> None:
     for norm in (0.0, 0.98, 1.02, 2.0, math.nan):
         loop = driving()
-        loop.guard.command([*START.position, norm, 0.0, 0.0, 0.0], loop.heard())
+        loop.guard.command([*START.position, norm, 0.0, 0.0, 0.0], loop.message_info())
         assert loop.guard.state == "hold"
     loop = driving()
     for count in range(100):
@@ -153,14 +153,14 @@ def quaternions(folder: Path) -> None:
     level=Level.UNIT,
 )
 def other_frames(folder: Path) -> None:
-    heard = MessageInfo(0.0, 0.0, 0.0, "world")
-    line = refusal(partial(check_command, numbers(START), heard, config()), MessageRefusal)
+    message_info = MessageInfo(0.0, 0.0, 0.0, "world")
+    line = refusal(partial(check_command, numbers(START), message_info, config()), MessageRefusal)
     assert "'world'" in line
     assert "'base'" in line
     for name in ("command", "pose"):
         loop = driving()
         loop.measured.discard(name)
-        getattr(loop.guard, name)(numbers(loop.fake.pose), loop.heard(NEWER_S, "tool0"))
+        getattr(loop.guard, name)(numbers(loop.fake.pose), loop.message_info(NEWER_S, "tool0"))
         assert loop.ticks_until(GuardState.HOLD) <= AT_ONCE
     loop = driving()
     loop.joints.pop()
@@ -290,11 +290,13 @@ def old_measurement(folder: Path) -> None:
             values = numbers(loop.fake.pose) if kind == "pose" else loop.joints
             values = loop.force if kind == "wrench" else values
             loop.measured.remove(kind)
-            stamp_s, ticks = loop.heard().stamp_s, 0
+            stamp_s, ticks = loop.message_info().stamp_s, 0
             while loop.guard.state == "policy" and ticks <= 11:
-                heard = loop.heard(-(age_s or 0.0))
-                heard = heard._replace(stamp_s=stamp_s) if age_s is None else heard
-                getattr(loop.guard, kind)(values, heard)
+                message_info = loop.message_info(-(age_s or 0.0))
+                message_info = (
+                    message_info._replace(stamp_s=stamp_s) if age_s is None else message_info
+                )
+                getattr(loop.guard, kind)(values, message_info)
                 loop.tick()
                 ticks += 1
             assert loop.guard.state == "hold", (kind, age_s)
@@ -325,7 +327,7 @@ def clock_jumps(folder: Path) -> None:
         assert loop.ticks_until(GuardState.HOLD) <= 12
     for ahead_s in (0.06, 3600.0):
         loop = driving()
-        loop.guard.command(numbers(START), loop.heard(ahead_s))
+        loop.guard.command(numbers(START), loop.message_info(ahead_s))
         assert loop.guard.state == "hold"
         assert loop.guard.counts["command: future"] == 1
         loop.ticks_until(GuardState.POLICY, limit=25)
@@ -344,14 +346,14 @@ def late_commands(folder: Path) -> None:
         loop = driving()
         loop.target = None
         for _ in range(10):
-            loop.guard.command(numbers(START), loop.heard(-delay_s))
+            loop.guard.command(numbers(START), loop.message_info(-delay_s))
             loop.tick(5)
         assert (loop.guard.state == "policy") == (delay_s < 0.15), delay_s
     for apart in (10, 14, 16, 20):
         loop = driving()
         loop.target, held = None, False
         for _ in range(5):
-            loop.guard.command(numbers(START), loop.heard())
+            loop.guard.command(numbers(START), loop.message_info())
             for _ in range(apart):
                 loop.tick()
                 held |= loop.guard.state == "hold"

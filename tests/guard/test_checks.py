@@ -189,9 +189,9 @@ def test_guard_returns_arm_from_inside_keep_out_box() -> None:
 def test_clock_jump_invalidates_only_messages_in_flight() -> None:
     loop = driving()
     for jump_s in (3600.0, -3600.0):
-        info = loop.heard()
+        info = loop.message_info()
         loop.jump_s += jump_s
-        late = info._replace(wall_s=loop.heard().wall_s)
+        late = info._replace(wall_s=loop.message_info().wall_s)
         loop.guard.command(numbers(START), late)  # a command stamped before the jump
         loop.tick()
         assert loop.guard.state == "hold"

@@ -163,7 +163,7 @@ def test_guard_holds_when_actor_requests_hold() -> None:
 
 def test_guard_holds_when_two_actors_send_heartbeats() -> None:
     loop = driving()
-    loop.guard.heartbeat("b policy 1", loop.heard())
+    loop.guard.heartbeat("b policy 1", loop.message_info())
     assert loop.ticks_until(GuardState.HOLD) <= 1
     assert loop.guard.cause == "two actors send heartbeats"
     assert loop.guard.counts["heartbeat: lease"] == 1
@@ -185,7 +185,7 @@ def test_guard_ignores_repeated_heartbeat() -> None:
     beats = loop.beats
     loop.mode = None
     for _ in range(20):
-        loop.guard.heartbeat(f"a policy {beats}", loop.heard())
+        loop.guard.heartbeat(f"a policy {beats}", loop.message_info())
         loop.tick()
     assert loop.guard.state is GuardState.HOLD
     assert loop.guard.counts["heartbeat: count"] == 20
@@ -197,7 +197,7 @@ def test_guard_ignores_repeated_heartbeat() -> None:
 )
 def test_guard_counts_malformed_heartbeats(text: str) -> None:
     loop = armed()
-    loop.guard.heartbeat(text, loop.heard())
+    loop.guard.heartbeat(text, loop.message_info())
     assert loop.guard.counts["heartbeat: heartbeat"] == 1
 
 
@@ -256,7 +256,7 @@ def test_guard_without_wrench_sensor_arms_and_ignores_wrench() -> None:
     loop.measured.remove("wrench")
     loop.tick(20)
     loop.guard.arm(loop.now_s)
-    loop.guard.wrench([1000.0] * 6, loop.heard())
+    loop.guard.wrench([1000.0] * 6, loop.message_info())
     loop.tick(5)
     assert loop.guard.state is GuardState.HOLD
 
@@ -293,7 +293,7 @@ def test_guard_refuses_gripper_commands_too_soon_or_out_of_range() -> None:
         (1.0, 1, 1.0),
     ]:
         loop.tick(ticks)
-        loop.guard.gripper([value], loop.heard())
+        loop.guard.gripper([value], loop.message_info())
         assert loop.guard.opening == expected
     assert loop.guard.counts["gripper: too soon"] == 1
     assert loop.guard.counts["gripper: range"] == 1
@@ -303,30 +303,30 @@ def test_guard_refuses_gripper_commands_too_soon_or_out_of_range() -> None:
 def test_guard_ignores_late_gripper_command() -> None:
     """An actor that stalls between its target and its gripper command sends the latter late."""
     loop = driving()
-    loop.guard.gripper([1.0], loop.heard())
+    loop.guard.gripper([1.0], loop.message_info())
     loop.tick(100)
-    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.16))
-    loop.guard.gripper([0.0], loop.heard(ahead_s=1.0))
+    loop.guard.gripper([0.0], loop.message_info(ahead_s=-0.16))
+    loop.guard.gripper([0.0], loop.message_info(ahead_s=1.0))
     assert loop.guard.opening == 1.0
     assert loop.guard.counts["gripper: old"] == 1
     assert loop.guard.counts["gripper: future"] == 1
-    loop.guard.gripper([0.0], loop.heard(ahead_s=-0.1))
+    loop.guard.gripper([0.0], loop.message_info(ahead_s=-0.1))
     assert loop.guard.opening == 0.0
 
 
 def test_stopped_guard_ignores_gripper_commands() -> None:
     loop = driving()
-    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.gripper([0.0], loop.message_info())
     loop.guard.estop("test")
     loop.tick(100)
-    loop.guard.gripper([1.0], loop.heard())
+    loop.guard.gripper([1.0], loop.message_info())
     assert loop.guard.opening == 0.0
 
 
 def test_rearmed_guard_commands_gripper_only_after_new_command() -> None:
     """The gripper may have been opened by hand before the guard is armed again."""
     loop = driving()
-    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.gripper([0.0], loop.message_info())
     loop.guard.estop("test")
     loop.tick(100)
     loop.guard.ack(loop.now_s)
@@ -339,7 +339,7 @@ def test_rearmed_guard_commands_gripper_only_after_new_command() -> None:
 
 def test_guard_without_gripper_refuses_gripper_commands() -> None:
     loop = driving(motion={"gripper": False})
-    loop.guard.gripper([0.0], loop.heard())
+    loop.guard.gripper([0.0], loop.message_info())
     assert loop.guard.opening is None
     assert loop.guard.counts["gripper: none"] == 1
 
@@ -375,7 +375,7 @@ def test_guard_publishes_setpoints_of_simulated_arm() -> None:
         if number % 50 == 0:
             side = 0.1 if number % 100 else -0.1
             loop.target = target = Pose((0.45 + 0.3 * side, side, 0.2 + 0.5 * side), DOWN)
-            loop.guard.command(numbers(target), loop.heard())
+            loop.guard.command(numbers(target), loop.message_info())
         goal = within_lead(target, measured, limits)
         setpoint = advance_setpoint(setpoint, goal, limits, TICK_S)
         assert loop.tick() == setpoint
@@ -412,7 +412,7 @@ def test_guard_refuses_to_arm_with_tool_turned_away() -> None:
 def test_guard_refuses_to_arm_with_measurements_in_wrong_units() -> None:
     loop = Loop()
     loop.measured.discard("pose")
-    loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.heard())
+    loop.guard.pose([450.0, 0.0, 200.0, *DOWN], loop.message_info())
     with pytest.raises(BadInput, match="pose is 492 m away: expected metres"):
         loop.guard.arm(loop.now_s)
     loop = Loop()

@@ -313,7 +313,7 @@ def test_guard_stops_at_third_nonfinite_command_within_one_second(
 ) -> None:
     loop = driving()
     for _ in range(count):
-        loop.guard.command([math.nan, *numbers(START)[1:]], loop.heard())
+        loop.guard.command([math.nan, *numbers(START)[1:]], loop.message_info())
         loop.tick()
         assert loop.guard.state != "policy"
         loop.tick(round(gap_s / TICK_S) - 1)

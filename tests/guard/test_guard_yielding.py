@@ -287,7 +287,7 @@ def test_guard_refuses_pose_jumps_faster_than_arm_and_hand_at_any_rate(
         place = shifted(START, speed_m_s * step * period_s, 0.0)
         late_s = 0.01 * (step % 2)  # jitter of the stamp
         noise = 0.001 * (-1) ** step
-        loop.guard.pose([*shifted(place, noise).position, *DOWN], loop.heard(-late_s - 1e-6))
+        loop.guard.pose([*shifted(place, noise).position, *DOWN], loop.message_info(-late_s - 1e-6))
         assert jumps or not loop.guard.counts["pose: jump"]
     assert bool(loop.guard.counts["pose: jump"]) == jumps
 

@@ -40,7 +40,7 @@ def records(actor: str, epoch: int, count: int, first: int = 0) -> list[Record]:
     return [record(actor, epoch, sequence) for sequence in range(first, first + count)]
 
 
-def order(spans: Sequence[Span]) -> list[tuple[str, int, int]]:
+def record_keys(spans: Sequence[Span]) -> list[tuple[str, int, int]]:
     """Return the actor, epoch and sequence number of each record of the spans."""
     return [
         (span.actor, span.epoch, sequence)
@@ -145,9 +145,9 @@ def test_records_lost_from_log_are_removed_from_index_with_notice(tmp_path: Path
         assert opened.notices == ("the log of a/1 lost its last 5 records, which were accepted",)
         assert opened.taken == 7 + 6
         assert index.cursors == {("a", 1): 7, ("b", 2): 12}
-        kept = [key for key in order(index.spans()) if key[0] == "a"]
+        kept = [key for key in record_keys(index.spans()) if key[0] == "a"]
         assert kept == [("a", 1, sequence) for sequence in range(7)]
-        first = order(index.spans())[: opened.taken]
+        first = record_keys(index.spans())[: opened.taken]
         assert Counter(key[0] for key in first) == {"a": 7, "b": 6}
         index.accept(records("b", 2, 2, 12))
 
@@ -159,7 +159,7 @@ def test_consistent_index_is_unchanged(tmp_path: Path) -> None:
     opened = open_index(path, {("a", 1): 8, ("b", 2): 6}, {("b", 2): 3, ("a", 1): 1})
     with opened.index as index:
         assert (opened.taken, opened.notices) == (4, ())
-        assert order(index.spans())[0] == ("b", 2, 0)
+        assert record_keys(index.spans())[0] == ("b", 2, 0)
         assert index.cursors == {("a", 1): 3, ("b", 2): 6}
     assert [child.name for child in tmp_path.iterdir()] == ["index.sqlite"]
 

@@ -31,7 +31,9 @@ from serl.system.video import write_video
 SEEDS = range(100, 105)
 
 
-def finish(folder: Path, seed: int, *, solved: int = 45, first: int = 10, **settings: Any) -> Path:
+def make_run(
+    folder: Path, seed: int, *, solved: int = 45, first: int = 10, **settings: Any
+) -> Path:
     """Make a finished run of 40 episodes of 10 steps, solved from episode `first` on."""
     config = resolve({"task": "reach", "seed": seed, "steps": 400}, settings)
     run = RunFolder.create_at(folder / f"{config.task}-{seed}", config, datetime.now())
@@ -46,14 +48,14 @@ def finish(folder: Path, seed: int, *, solved: int = 45, first: int = 10, **sett
     return run.path
 
 
-def make(root: Path, name: str, seeds: Sequence[int] = SEEDS, **options: Any) -> Path:
+def make_runs(root: Path, name: str, seeds: Sequence[int] = SEEDS, **options: Any) -> Path:
     for seed in seeds:
-        finish(root / name, seed, **options)
+        make_run(root / name, seed, **options)
     return root / name
 
 
 def test_configuration_values_match_metrics_rows(tmp_path: Path) -> None:
-    found = read_configuration(finish(tmp_path, 3))
+    found = read_configuration(make_run(tmp_path, 3))
     (run,) = found.tasks["reach"]
     assert (run.seed, run.budget, run.successes, run.trials, run.cycle_s) == (3, 400, 45, 50, 3.0)
     assert run.human_s == pytest.approx(5 * 4 * 0.2)
@@ -138,9 +140,9 @@ def test_verdict_follows_interval(name: MetricName, words: str) -> None:
 
 
 def test_configurations_may_differ_in_one_setting_or_named_factors(tmp_path: Path) -> None:
-    base = read_configuration(make(tmp_path, "base", [0, 1]))
-    one = read_configuration(make(tmp_path, "one", [0, 1], agent={"utd": 8}))
-    two = read_configuration(make(tmp_path, "two", [0, 1], agent={"utd": 8, "batch_size": 64}))
+    base = read_configuration(make_runs(tmp_path, "base", [0, 1]))
+    one = read_configuration(make_runs(tmp_path, "one", [0, 1], agent={"utd": 8}))
+    two = read_configuration(make_runs(tmp_path, "two", [0, 1], agent={"utd": 8, "batch_size": 64}))
     found = differences([base, one])
     assert found == {"agent.utd": ([str(base.outcomes[0].settings["agent.utd"])], ["8"])}
     check_factor(found, [], claim=True)
@@ -159,14 +161,16 @@ def test_configurations_may_differ_in_one_setting_or_named_factors(tmp_path: Pat
 
 
 def test_setting_that_differs_between_seeds_counts_as_difference(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", [0])
-    finish(base, 1, demos=3)
-    found = differences([read_configuration(base), read_configuration(make(tmp_path, "b", [0]))])
+    base = make_runs(tmp_path, "base", [0])
+    make_run(base, 1, demos=3)
+    found = differences(
+        [read_configuration(base), read_configuration(make_runs(tmp_path, "b", [0]))]
+    )
     assert found == {"demos": (["20", "3"], ["20"])}
 
 
 def test_different_code_version_counts_as_difference(tmp_path: Path) -> None:
-    before, after = make(tmp_path, "before", [0]), make(tmp_path, "after", [0])
+    before, after = make_runs(tmp_path, "before", [0]), make_runs(tmp_path, "after", [0])
     for folder, commit in ((before, "aaaaaaa"), (after, "bbbbbbb")):
         file = folder / "reach-0" / "config.yaml"
         text = re.sub(r"\n  commit: .*", "", file.read_text())
@@ -178,10 +182,10 @@ def test_different_code_version_counts_as_difference(tmp_path: Path) -> None:
 def test_each_task_is_compared_with_itself_only(tmp_path: Path) -> None:
     for name, weight in (("a", 0.1), ("b", 0.2)):
         for task, demos in (("reach", 5), ("drawer", 9)):
-            finish(tmp_path / name, 0, task=task, demos=demos, agent={"bc_weight": weight})
+            make_run(tmp_path / name, 0, task=task, demos=demos, agent={"bc_weight": weight})
     found = [read_configuration(tmp_path / name) for name in "ab"]
     assert list(differences(found)) == ["agent.bc_weight"]
-    finish(tmp_path / "b", 0, task="pick_cube")
+    make_run(tmp_path / "b", 0, task="pick_cube")
     with pytest.raises(BadInput, match="b has runs of pick_cube, a has none"):
         differences([found[0], read_configuration(tmp_path / "b")])
 
@@ -210,8 +214,8 @@ def test_incomparable_runs_are_refused(tmp_path: Path) -> None:
     RunFolder.create_at(tmp_path / "started" / "one", config, datetime.now())
     with pytest.raises(BadInput, match="one: not finished, it has no final trials"):
         read_configuration(tmp_path / "started")
-    finish(tmp_path / "twice" / "x", 1)
-    finish(tmp_path / "twice" / "y", 1)
+    make_run(tmp_path / "twice" / "x", 1)
+    make_run(tmp_path / "twice" / "y", 1)
     with pytest.raises(BadInput, match="reach with seed 1 again, first in"):
         read_configuration(tmp_path / "twice")
 
@@ -226,14 +230,14 @@ def test_incomparable_runs_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_hostile_metrics_rows_count_as_no_final_trials(tmp_path: Path, line: str) -> None:
-    path = finish(tmp_path, 1) / "metrics.jsonl"
+    path = make_run(tmp_path, 1) / "metrics.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(BadInput, match="not finished"):
         read_configuration(tmp_path)
 
 
 def test_hostile_config_is_refused(tmp_path: Path) -> None:
-    path = finish(tmp_path, 1) / "config.yaml"
+    path = make_run(tmp_path, 1) / "config.yaml"
     text = path.read_text()
     for bad in (
         "",
@@ -247,7 +251,7 @@ def test_hostile_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_run_with_malformed_episode_row_is_read(tmp_path: Path) -> None:
-    path = finish(tmp_path, 1) / "metrics.jsonl"
+    path = make_run(tmp_path, 1) / "metrics.jsonl"
     odd = '{"kind": "episode", "time_s": 1, "steps": 9, "length": "x", "human_steps": [], "a": 1}\n'
     path.write_text(odd + path.read_text())
     (run,) = read_configuration(tmp_path).outcomes
@@ -257,7 +261,10 @@ def test_run_with_malformed_episode_row_is_read(tmp_path: Path) -> None:
 def test_compare_command_prints_verdict_and_writes_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base, other = make(tmp_path, "base", solved=30), make(tmp_path, "fast", agent={"utd": 8})
+    base, other = (
+        make_runs(tmp_path, "base", solved=30),
+        make_runs(tmp_path, "fast", agent={"utd": 8}),
+    )
     (base / "reach-100" / "videos").mkdir()
     write_video(base / "reach-100" / "videos" / "final.mp4", [np.zeros((48, 64, 3), np.uint8)], 10)
     page = tmp_path / "out" / "page.html"
@@ -282,7 +289,7 @@ def test_compare_command_prints_verdict_and_writes_page(
 def test_equal_configuration_names_are_numbered_and_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [make(tmp_path / str(n), "<b>[red]x", [n]) for n in range(2)]
+    folders = [make_runs(tmp_path / str(n), "<b>[red]x", [n]) for n in range(2)]
     page = tmp_path / "page.html"
     assert main(["compare", *map(str, folders), "--out", str(page)]) == 0
     assert capsys.readouterr().out.count("<b>[red]x (2)") > 4

@@ -47,7 +47,7 @@ def copy_in_killed_process(folder: RunFolder, records: Sequence[Record]) -> None
     os.waitpid(child, 0)
 
 
-def copied(folder: RunFolder) -> list[Record]:
+def read_copy(folder: RunFolder) -> list[Record]:
     return list(read_records(folder.episodes(ACTOR), SPEC))
 
 
@@ -55,12 +55,12 @@ def test_replica_equals_log(folder: RunFolder) -> None:
     made = make_replica(folder)
     for record in RECORDS:
         made.append([record])
-        assert encoded(copied(folder)) == encoded(RECORDS[: len(copied(folder))])
-        assert copied(folder)[-1].key == record.key
+        assert encoded(read_copy(folder)) == encoded(RECORDS[: len(read_copy(folder))])
+        assert read_copy(folder)[-1].key == record.key
     made.append([])
     made.append(LATER)
     made.close()
-    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    assert encoded(read_copy(folder)) == encoded([*RECORDS, *LATER])
     entries = read_entries(folder.episodes(ACTOR))
     assert [e[0].ended and not e[0].recovered for e in entries.values()] == [True] * 5
 
@@ -74,17 +74,17 @@ def test_log_of_local_actor_is_not_copied(folder: RunFolder) -> None:
     assert not folder.episodes(ACTOR).exists()
     made.register(ACTOR, "elsewhere")
     made.append(RECORDS)
-    assert encoded(copied(folder)) == encoded(RECORDS)
+    assert encoded(read_copy(folder)) == encoded(RECORDS)
 
 
 @pytest.mark.parametrize("held", range(len(RECORDS)))
 def test_killed_replica_continues_within_episode(folder: RunFolder, held: int) -> None:
     copy_in_killed_process(folder, RECORDS[:held])
-    assert len(copied(folder)) == held
+    assert len(read_copy(folder)) == held
     made = make_replica(folder)
     made.append(RECORDS[max(0, held - 2) :])  # includes records that were not acknowledged
     made.close()
-    assert encoded(copied(folder)) == encoded(RECORDS)
+    assert encoded(read_copy(folder)) == encoded(RECORDS)
     assert not list(folder.episodes(ACTOR).glob(f"*{PART}"))
 
 
@@ -98,7 +98,7 @@ def test_replica_continues_after_crash_before_seal(folder: RunFolder) -> None:
     made = make_replica(folder)
     made.append(RECORDS[4:])
     made.close()
-    assert encoded(copied(folder)) == encoded(RECORDS)
+    assert encoded(read_copy(folder)) == encoded(RECORDS)
     assert not list(episodes.glob(f"*{PART}"))
 
 
@@ -108,8 +108,8 @@ def test_torn_record_is_written_again(folder: RunFolder) -> None:
     data = part.read_bytes()
     for size in range(0, len(data), 293):
         part.write_bytes(data[:size])
-        copy_in_killed_process(folder, RECORDS[len(copied(folder)) : 3])
-        assert encoded(copied(folder)) == encoded(RECORDS[:3])
+        copy_in_killed_process(folder, RECORDS[len(read_copy(folder)) : 3])
+        assert encoded(read_copy(folder)) == encoded(RECORDS[:3])
 
 
 @pytest.mark.parametrize("die", [False, True])
@@ -122,7 +122,7 @@ def test_episode_left_open_by_actor_stays_truncated(folder: RunFolder, die: bool
         made.append(RECORDS[:6])
     made.append(LATER)
     made.close()
-    assert encoded(copied(folder)) == encoded([*RECORDS[:6], *LATER])
+    assert encoded(read_copy(folder)) == encoded([*RECORDS[:6], *LATER])
     entries = read_entries(folder.episodes(ACTOR))
     assert [entry[-1].recovered for entry in entries.values()] == [False, True, False, False]
 
@@ -141,7 +141,7 @@ def test_records_of_earlier_actor_start_are_copied_late(
         for path in folder.episodes(ACTOR).glob("*[0-9].mcap") if compressed else ():
             compact(path, CONFIG)
     made.close()
-    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    assert encoded(read_copy(folder)) == encoded([*RECORDS, *LATER])
     entries = read_entries(folder.episodes(ACTOR))
     assert all(entry[-1].ended and not entry[-1].recovered for entry in entries.values())
 
@@ -155,7 +155,7 @@ def test_images_of_replica_are_compressed(folder: RunFolder) -> None:
     with closing(EpisodeFile(first)) as file:
         file.next_message()
         assert file.metadata["images"] == "png"
-    assert encoded(copied(folder)) == encoded([*RECORDS, *LATER])
+    assert encoded(read_copy(folder)) == encoded([*RECORDS, *LATER])
 
 
 def test_out_of_order_record_is_refused(folder: RunFolder) -> None:

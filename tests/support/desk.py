@@ -65,7 +65,7 @@ class MemoryMetrics:
     def write(self, steps: int, row: Row) -> None:
         self.rows.append((steps, row))
 
-    def of(self, kind: type[Row]) -> list[tuple[int, Any]]:
+    def rows_of(self, kind: type[Row]) -> list[tuple[int, Any]]:
         return [(steps, row) for steps, row in self.rows if isinstance(row, kind)]
 
 

@@ -75,7 +75,7 @@ class Loop:
         self.ticks = self.beats = 0
         self.setpoint: Setpoint | None = None
 
-    def heard(self, ahead_s: float = 0.0, frame: str = "base") -> MessageInfo:
+    def message_info(self, ahead_s: float = 0.0, frame: str = "base") -> MessageInfo:
         wall_s = EPOCH_S + self.now_s + self.jump_s
         return MessageInfo(self.now_s, wall_s + ahead_s, wall_s, frame)
 
@@ -87,7 +87,7 @@ class Loop:
             if self.mode is not None and self.ticks % 2 == 0:
                 self.beat()
             if self.target is not None and self.ticks % 10 == 0:
-                self.guard.command(numbers(self.target), self.heard())
+                self.guard.command(numbers(self.target), self.message_info())
             before, self.setpoint = self.setpoint, self.guard.tick(self.now_s)
             if self.setpoint is not None:
                 check(before, self.setpoint, self.config, self.fake.pose)
@@ -98,11 +98,11 @@ class Loop:
 
     def measure(self) -> None:
         if "pose" in self.measured:
-            self.guard.pose(numbers(self.fake.pose), self.heard())
+            self.guard.pose(numbers(self.fake.pose), self.message_info())
         if "joints" in self.measured:
-            self.guard.joints(self.joints, self.heard())
+            self.guard.joints(self.joints, self.message_info())
         if "wrench" in self.measured:
-            self.guard.wrench(self.force, self.heard())
+            self.guard.wrench(self.force, self.message_info())
 
     def _note_lead(self, goal: Pose) -> None:
         place, quaternion = self.fake.pose
@@ -115,7 +115,7 @@ class Loop:
         self.beats += 1
         silent_s = 0.0 if self.device_s is None else self.now_s - self.device_s
         words = f"{self.lease} {self.mode} {self.beats} {1e3 * silent_s:.0f}"
-        self.guard.heartbeat(words, self.heard())
+        self.guard.heartbeat(words, self.message_info())
 
     def ticks_until(self, *states: GuardState, limit: int = 200) -> int:
         """Tick until one of the states is reached; return the number of ticks, at most `limit`."""

@@ -92,13 +92,13 @@ HOSTILE: list[Callable[[Random], Numbers]] = [
 def attack(loop: Loop, random: Random) -> None:
     """Send one hostile command, in most cases one that the guard may accept."""
     kind = random.choice(HOSTILE if random.random() < 0.2 else [inside, edge, outside, turned])
-    heard = loop.heard()
+    message_info = loop.message_info()
     if random.random() < 0.05:
         ahead_s = random.choice([0.06, 3600.0, -0.2, -3600.0, 1e9])
-        heard = heard._replace(stamp_s=heard.stamp_s + ahead_s)
+        message_info = message_info._replace(stamp_s=message_info.stamp_s + ahead_s)
     if random.random() < 0.02:
-        heard = heard._replace(frame=random.choice(["world", "", "tool"]))
-    loop.guard.command(kind(random), heard)
+        message_info = message_info._replace(frame=random.choice(["world", "", "tool"]))
+    loop.guard.command(kind(random), message_info)
 
 
 def disturb(loop: Loop, random: Random) -> None:
@@ -113,11 +113,11 @@ def disturb(loop: Loop, random: Random) -> None:
         case 0:
             loop.measured.remove(random.choice(sorted(loop.measured)))
         case 1:
-            loop.guard.heartbeat("stranger policy 1", loop.heard())
+            loop.guard.heartbeat("stranger policy 1", loop.message_info())
         case 2:
             loop.guard.estop("hostile")
         case 3:
-            loop.guard.gripper([random.choice([0.0, 1.0, math.nan])], loop.heard())
+            loop.guard.gripper([random.choice([0.0, 1.0, math.nan])], loop.message_info())
 
 
 def recover(loop: Loop) -> None:
@@ -148,7 +148,7 @@ def run_attack(commands: int, seed: int) -> Loop:
         if not often and number % 30 == 0:
             for _ in range(AT_ONCE * 30):
                 kind = random.choice([edge, outside])
-                loop.guard.command(kind(random), loop.heard())
+                loop.guard.command(kind(random), loop.message_info())
         if random.random() < 0.003:
             disturb(loop, random)
         loop.tick()

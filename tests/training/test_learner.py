@@ -57,7 +57,7 @@ def test_learner_counts_human_steps_but_not_script_steps() -> None:
     bench.run(10**6)
     assert bench.learner.progress.received == bench.agent.updates == count_steps(human)
     assert all(batch.prior.all() for batch in bench.agent.batches)
-    assert [row.actor for _, row in bench.metrics.of(EpisodeRow)] == ["h"]
+    assert [row.actor for _, row in bench.metrics.rows_of(EpisodeRow)] == ["h"]
 
 
 def test_learner_waits_for_minimum_steps_then_catches_up() -> None:
@@ -138,7 +138,7 @@ def test_weights_that_are_not_finite_are_neither_published_nor_saved() -> None:
     bench.transport.send(list(episodes(4)))
     bench.run(35)
     assert bench.transport.snapshots == []
-    texts = {row.text for _, row in bench.metrics.of(EventRow)}
+    texts = {row.text for _, row in bench.metrics.rows_of(EventRow)}
     assert texts == {"weights not published: w is not finite", "no checkpoint: w is not finite"}
     assert not bench.saved
 
@@ -173,7 +173,7 @@ def test_each_episode_gives_one_metrics_row() -> None:
         records[index] = chosen_by(step, ActionSource.HUMAN)
     bench.transport.send(records)
     bench.run(10**6)
-    assisted, alone = (row for _, row in bench.metrics.of(EpisodeRow))
+    assisted, alone = (row for _, row in bench.metrics.rows_of(EpisodeRow))
     end = next(record for record in records if isinstance(record, End))
     assert (assisted.actor, assisted.episode, assisted.length) == ("a", 0, end.key.index)
     assert (assisted.human_steps, assisted.interventions, assisted.assisted) == (3, 2, True)
@@ -186,7 +186,7 @@ def test_update_metrics_are_written_at_interval() -> None:
     bench = LearnerBench(metrics_every=20)
     bench.transport.send(sent := list(episodes(4)))
     bench.run(50)
-    steps, rows = zip(*bench.metrics.of(UpdateRow), strict=True)
+    steps, rows = zip(*bench.metrics.rows_of(UpdateRow), strict=True)
     assert steps == (20, 40)
     assert [row.q for row in rows] == [20.0, 40.0]
     assert rows[0].critic_loss == 0.5
@@ -209,8 +209,8 @@ def test_prefetched_batches_equal_direct_batches(starts_at: int) -> None:
         ahead.run(10**6)
     assert states(ahead.agent.batches) == states(plain.agent.batches)
     assert ahead.learner.progress.taken == plain.learner.progress.taken
-    assert [row.length for _, row in ahead.metrics.of(EpisodeRow)] == [
-        row.length for _, row in plain.metrics.of(EpisodeRow)
+    assert [row.length for _, row in ahead.metrics.rows_of(EpisodeRow)] == [
+        row.length for _, row in plain.metrics.rows_of(EpisodeRow)
     ]
 
 

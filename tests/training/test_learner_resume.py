@@ -48,8 +48,8 @@ def test_resumed_learner_continues_exactly() -> None:
     assert second.learner.progress.taken == {("a", 1): len(log)}
     assert second.replay.online == count_steps(log)
     assert second.transport.snapshots[0].version > first.transport.snapshots[-1].version
-    lengths = [row.length for _, row in whole.metrics.of(EpisodeRow)]
-    assert [row.length for _, row in second.metrics.of(EpisodeRow)] == lengths[1:]
+    lengths = [row.length for _, row in whole.metrics.rows_of(EpisodeRow)]
+    assert [row.length for _, row in second.metrics.rows_of(EpisodeRow)] == lengths[1:]
 
 
 def test_resumed_learner_trains_on_steps_taken_but_not_trained() -> None:
@@ -122,7 +122,7 @@ def test_episode_resumed_midway_is_counted_in_full() -> None:
     second.resume_from(first)
     second.transport.send(records[10:])
     second.run(10**6)
-    (row,) = (row for _, row in second.metrics.of(EpisodeRow))
+    (row,) = (row for _, row in second.metrics.rows_of(EpisodeRow))
     assert row.length == count_steps(records)
     assert row.weight_age <= 5  # skipped versions do not count
 
@@ -138,7 +138,7 @@ def test_learner_restores_checkpoint_after_three_updates_that_are_not_finite() -
     bench.agent.skipped = 3
     bench.learner.step()
     assert bench.agent.updates == 16  # the checkpoint at the end of the last run
-    (event,) = (row.text for _, row in bench.metrics.of(EventRow))
+    (event,) = (row.text for _, row in bench.metrics.rows_of(EventRow))
     assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
     bench.agent.skipped = 0
     bench.run(25)

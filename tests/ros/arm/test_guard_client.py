@@ -37,7 +37,7 @@ def test_a_guard_that_holds_for_another_reason_waits_for_nobody() -> None:
     rests = driving("teleop")
     rests.mode = "policy"
     two = driving()
-    two.guard.heartbeat("b policy 1", two.heard())
+    two.guard.heartbeat("b policy 1", two.message_info())
     blind, joint = driving(), driving()
     blind.measured.remove("joints")
     joint.joints = [2.72, *[0.0] * 6]
