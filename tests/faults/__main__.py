@@ -1,4 +1,4 @@
-"""Brings the tables in `docs/faults.md` up to date: python -m tests.faults."""
+"""Command that updates the tables in `docs/faults.md`: python -m tests.faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An actor without a robot: logs random records and notes down each one that the log took.
+"""Actor process without a robot: logs random records and notes each one the log accepted.
 
 python -m tests.faults.actor_process RUN_FOLDER NAME RATE_HZ
 """

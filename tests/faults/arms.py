@@ -1,6 +1,6 @@
-"""Faults of grippers and cameras behind topics: foreign processes, over real DDS.
+"""Faults of grippers and cameras behind topics: driver processes over real DDS.
 
-The time by which this machine wakes up sleeping threads too late is added, as in `motion`.
+The measured wake-up delay of this machine is added to time limits, as in `motion`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def driven(folder: Path) -> Iterator[ProfileBench]:
 
 
 def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
-    """Read ten times a second; return when an error with `part` came, and its message."""
+    """Read ten times a second; return the time and message of an error that contains `part`."""
     deadline_s, why = time.monotonic() + 60.0, ""
     while time.monotonic() < deadline_s:
         try:
@@ -89,7 +89,7 @@ def idle_gripper(folder: Path) -> None:
 
 
 class WatchedCamera:
-    """A camera's driver in another process, and the actor's end of it, as `RosArm` has one."""
+    """Camera driver in another process and the actor's subscriber, as in `RosArm`."""
 
     def __init__(self, bench: GuardBench, node: RosNode) -> None:
         self._bench, self._remote = bench, Remote(node)
@@ -98,7 +98,7 @@ class WatchedCamera:
         self._monitor = CameraMonitor({CAMERA: VIEW.spec})
 
     def observe(self) -> None:
-        """Read the newest picture; raise `SerlError` when it cannot be trusted."""
+        """Read the newest image; raise `SerlError` when it cannot be trusted."""
         images, taken_s = self._camera.images()
         stamps = {"robot": time.monotonic(), CAMERA: taken_s}
         self._monitor.check(Observation({}, images, stamps))
@@ -111,10 +111,10 @@ class WatchedCamera:
         return False
 
     def refuses(self, fault: str, part: str) -> None:
-        """Check that a fault of the driver leaves no reading in time, and passes with it.
+        """Check that a driver fault blocks readings within the limit and that they return after it.
 
-        The time counts from the driver's first picture with the fault, by its own record, to the
-        last reading that was still given. The driver's pauses between pictures, and three times the
+        The time counts from the driver's first faulty image, by its own record, to the
+        last accepted reading. The driver's pauses between images, and three times the
         delay with which this process wakes up, do not count.
         """
         eventually(self.is_well)
@@ -138,14 +138,14 @@ class WatchedCamera:
         self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": ""})
 
     def _pictures_s(self, fault: str) -> list[float]:
-        """Return when the driver sent pictures with a fault, or would have sent them."""
+        """Return the times at which the driver sent images with a fault, or should have."""
         lines = (self._bench.folder / f"{CAMERA}.txt").read_text().splitlines()
         return [float(line.split(" ")[0]) for line in lines if line.endswith(f" {fault}")]
 
 
 @contextmanager
 def _camera(folder: Path) -> Iterator[WatchedCamera]:
-    """Start a camera that works, at 30 Hz."""
+    """Start a working camera at 30 Hz."""
     with bench_in(folder) as bench, RosNode("eyes", folder, local=True) as node:
         bench.start_camera(CAMERA)
         yield WatchedCamera(bench, node)

@@ -1,4 +1,4 @@
-"""Faults of size: little that claims to be much."""
+"""Faults of size: small inputs that declare a huge size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Bomb = tuple[str, Callable[[], object]]
 )
 def bombs(folder: Path) -> None:
     for name, use in (*_messages(), *_images(), *_files(folder)):
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of memory
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak memory counter
         before_mb = _memory_mb("VmRSS")
         line = refusal(use, BadInput)
         assert 0 < len(line) < 1000, (name, line)
@@ -56,7 +56,7 @@ def bombs(folder: Path) -> None:
 
 
 def _memory_mb(what: str) -> float:
-    """This process's memory now (VmRSS) or at its peak (VmHWM)."""
+    """Return this process's current (VmRSS) or peak (VmHWM) memory, MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{what}:"))
     return int(line.split()[1]) / 1e3
@@ -119,7 +119,9 @@ def _files(folder: Path) -> Iterator[Bomb]:
     log = write_log(folder / "log", 1, 2)[0]
     data = bytearray(log.read_bytes())
     for length in (10 << 30, MANY, (1 << 64) - 1):
-        data[9:17] = struct.pack("<Q", length)  # of the first block, behind magic and opcode
+        data[9:17] = struct.pack(
+            "<Q", length
+        )  # length field of the first block, after magic and opcode
         path = folder / f"{length}" / log.name
         path.parent.mkdir()
         path.write_bytes(data)

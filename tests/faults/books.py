@@ -1,4 +1,4 @@
-"""What actors and learner note down beside the run, one line a record, to check the run against."""
+"""Books of actors and learner: one line per record, kept beside the run for verification."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from serl.types import Key
 
 
 def accepted_book(run: Path) -> Path:
-    """Keys of what the learner accepted, in order."""
+    """Return the file with the keys of records accepted by the learner, in order."""
     return run / "accepted.txt"
 
 
 def appended_book(run: Path, actor: str) -> Path:
-    """Keys of what the actor's log took, in order."""
+    """Return the file with the keys of records accepted by the actor's log, in order."""
     return run / f"appended-{actor}.txt"
 
 
 def enough_file(run: Path) -> Path:
-    """Tells actors, by its existence, to end."""
+    """Return the file whose existence tells actors to end."""
     return run / "enough"
 
 
 def lines_of(keys: Iterable[Key]) -> str:
-    """Keys as lines of a book, all of one length where the actors' names are."""
+    """Format keys as lines of a book; lines have equal length if the actors' names do."""
     return "".join(f"{key.actor} {key.epoch:020} {key.episode:06} {key.index:06}\n" for key in keys)
 
 
 def read_book(book: Path) -> list[str]:
-    """The whole lines of a book that may not exist yet."""
+    """Return the complete lines of a book; an empty list if it does not exist yet."""
     return book.read_text().split("\n")[:-1] if book.exists() else []
 
 
 def lost_or_doubled(appended: list[str], accepted: list[str]) -> str:
-    """What is wrong between the books of one actor; empty when each record was accepted once.
+    """Describe lost or duplicated records of one actor; empty when each was accepted once.
 
-    An actor that is killed between an append and its note has appended more than its book says.
+    An actor killed between an append and its note has appended one record more than its book shows.
     """
     if lost := sorted(set(appended) - set(accepted)):
         return f"{len(lost)} lost, from {lost[0]} on"
@@ -49,7 +49,7 @@ def lost_or_doubled(appended: list[str], accepted: list[str]) -> str:
 
 
 def count_lines(book: Path) -> int:
-    """How many whole lines a book has."""
+    """Count the complete lines of a book."""
     if not book.exists():
         return 0
     with book.open("rb") as file:
@@ -58,8 +58,8 @@ def count_lines(book: Path) -> int:
 
 
 def count_accepted(index: Path) -> int:
-    """How many records the learner has accepted."""
+    """Count the records accepted by the learner."""
     try:
         return sum(span.length for span in read_index(index)[0])
-    except CorruptData:  # it is just being made
+    except CorruptData:  # the index is being created
         return 0

@@ -1,7 +1,7 @@
-"""A network in one process that is as bad as it is told: the product's ends, without DDS between.
+"""Simulated unreliable network in one process: the product's endpoints without DDS.
 
-`Node` has what the ends of the stream use of `serl.ros.node.RosNode`. Messages of one topic reach
-each of its subscribers; latched ones also those that come later.
+`Node` implements the part of `serl.ros.node.RosNode` that the stream uses. Messages of a topic
+reach each of its subscribers; latched messages also reach later subscribers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Callback = Callable[[Any], None]
 
 @dataclass
 class Cable:
-    """What connects nodes.
+    """Simulated network between nodes.
 
     Attributes:
-        rng: decides whom it hits.
-        drop: share of the messages that are lost.
-        duplicate: share that arrives twice.
-        delay_s: longest delay; each message has its own, so that they overtake each other.
-        hits: names of the topics that suffer so.
+        rng: random generator that selects the affected messages.
+        drop: share of messages that are lost.
+        duplicate: share of messages that arrive twice.
+        delay_s: maximum delay; each message draws its own, so messages can overtake each other.
+        hits: names of the affected topics.
     """
 
     rng: Random
@@ -45,12 +45,12 @@ class Cable:
     _latched: dict[str, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
 
     def node(self) -> Node:
-        """A process that takes part."""
+        """Return a new node, which stands for a process."""
         self._nodes.append(node := Node(self))
         return node
 
     def unplug(self, node: Node) -> None:
-        """The process died."""
+        """Remove a node, as when its process dies."""
         self._nodes.remove(node)
 
     def send(self, topic: Topic, message: Any) -> None:
@@ -64,12 +64,12 @@ class Cable:
                 self._post(topic, callback, message)
 
     def catch_up(self, topic: Topic, callback: Callback) -> None:
-        """What a new subscriber gets."""
+        """Deliver the latched messages of a topic to a new subscriber."""
         for message in self._latched[topic.name]:
             self._fly(callback, message, 0.0)
 
     def deliver(self) -> None:
-        """Let arrive what is due, and timers run."""
+        """Deliver due messages and run timers."""
         now_s = time.monotonic()
         for node in self._nodes:
             node.tick(now_s)
@@ -93,7 +93,7 @@ class Cable:
 
 
 class Node:
-    """Stands in for a `RosNode`; made by `Cable.node`."""
+    """Stand-in for a `RosNode`, created by `Cable.node`."""
 
     def __init__(self, cable: Cable) -> None:
         self.callbacks: dict[str, list[Callback]] = defaultdict(list)
@@ -102,7 +102,7 @@ class Node:
         self._due_s: list[float] = []
 
     def publisher(self, topic: Topic) -> Any:
-        """A publisher on a topic."""
+        """Return a publisher on a topic."""
         return _Publisher(self._cable, topic)
 
     def subscribe(self, topic: Topic, callback: Callback, *, raw: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Faults of cameras and of what judges their images."""
+"""Faults of cameras and of image classifiers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ VIEWS = {
 TASK = PickCubeConfig(observe="pixels", views=VIEWS, time_limit_s=3.0)
 STRUCK_AT = 10
 Injection = Callable[[Observation, Observation], Observation]
-"""What becomes of a reading; the second one is that from just before the fault."""
+"""Map a reading to the faulty one; the second argument is the last reading before the fault."""
 
 
 class Broken(SimArm):
-    """A simulated arm with noisy cameras, which break at a reading."""
+    """Simulated arm with noisy cameras that fail at a given reading."""
 
     inject: Injection = staticmethod(lambda reading, last: reading)
     readings = 0
@@ -71,7 +71,7 @@ class Broken(SimArm):
 
 
 def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, CameraMonitor]:
-    """An episode in which cameras break; its log is whole."""
+    """Run an episode in which cameras fail; check that its log is complete."""
     task = PickCube(TASK)
     robot = Broken(task.scene, task.config)
     robot.reset(1)
@@ -94,7 +94,7 @@ def _played(folder: Path, inject: Injection) -> tuple[Result, Episode, Broken, C
 
 
 def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) -> None:
-    """The robot is stopped within so many readings, the episode cut, all before it is kept."""
+    """Check that the robot stops within `readings`, the episode is truncated and its steps kept."""
     result, episode, robot, _ = _played(folder, inject)
     assert part in result.text, result
     assert robot.stop_reason == result.text
@@ -106,12 +106,12 @@ def _holds_after(folder: Path, inject: Injection, part: str, readings: int = 1) 
 
 
 def _an_actor_goes_on(folder: Path, inject: Injection, part: str) -> None:
-    """An actor of an arm that nothing places, and whose cameras break.
+    """Check that an actor continues after a camera fault without placing the arm.
 
-    They are mended by whoever is asked, as at a real arm, and by themselves, as in a simulation.
+    The cameras recover after an operator's confirmation (real arm) and alone (simulation).
     """
     _goes_on_when_allowed(folder / "asked", inject, part)
-    if "frozen" not in part:  # what is still looks so in a simulation
+    if "frozen" not in part:  # in a simulation, a static scene gives equal images
         _goes_on_by_itself(folder / "alone", inject, part)
 
 
@@ -119,7 +119,7 @@ def _goes_on_when_allowed(folder: Path, inject: Injection, part: str) -> None:
     robot, hold, answered = _broken_arm(inject), StopLatch(folder.with_suffix(".hold")), list[str]()
 
     def person() -> bool:
-        """Asked as long as the arm is held."""
+        """Answer as the operator does while the arm is held."""
         assert robot.stop_reason == hold.reason
         answered.append(hold.reason)
         robot.inject = Broken.inject
@@ -145,7 +145,7 @@ def _goes_on_by_itself(folder: Path, inject: Injection, part: str) -> None:
 
 
 def _broken_arm(inject: Injection) -> Broken:
-    """Placed, and about to break; its task looks through its cameras."""
+    """Return a placed arm whose cameras are about to fail; its task observes pixels."""
     task = PickCube(TASK.model_copy(update={"time_limit_s": 2.0}))
     robot = Broken(task.scene, task.config)
     robot.reset(1)
@@ -159,7 +159,7 @@ def _acted(
     person: Callable[[str], object] | None,
     standby: Callable[[], bool],
 ) -> list[End]:
-    """How two episodes ended; their log is whole, and every action of the second had an effect."""
+    """Run two episodes; return their ends. Check the log and that actions take effect again."""
     views = {name: view.model_dump() for name, view in VIEWS.items()}
     settings = {
         "task": "pick_cube",
@@ -310,7 +310,7 @@ def lasting_mistakes(folder: Path) -> None:
 
 
 def _false_successes(said: Sequence[Probabilities]) -> int:
-    """How many a reward of the default configuration gives, to readings of which this is said."""
+    """Count the successes that a default reward reports for these classifier outputs."""
     config, answers = RewardConfig(kind="classifier", model=Path("m")), iter(said)
     reward, told = StageReward(lambda reading: next(answers), 1, config, 0.5), 0
     nothing = Observation({})
@@ -323,7 +323,7 @@ def _false_successes(said: Sequence[Probabilities]) -> int:
 
 
 def _fooled(share: float, steps: int) -> Iterator[Probabilities]:
-    """Says nothing or success; of all so many are successes, and so many on end in the mean."""
+    """Yield classifier outputs with a share of false successes in runs of a mean length."""
     rng, success = np.random.default_rng(steps), False
     begins, ends = share / (1.0 - share) / steps, 1.0 / steps
     while True:

@@ -1,4 +1,4 @@
-"""All faults: importing this fills the registry. Needs ROS 2."""
+"""Catalogue of all faults: importing this module fills the registry. Needs ROS 2."""
 
 from __future__ import annotations
 

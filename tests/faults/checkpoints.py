@@ -26,12 +26,12 @@ MANY_DAMAGES = 1000
 
 
 def arrays(step: int) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
-    """All values say which step they were saved at."""
+    """Return arrays whose values identify the step they were saved at."""
     return {group: {"value": np.full(300, step, np.float32)} for group in ("agent", "replay")}
 
 
 def holds(path: Path, step: int) -> bool:
-    """The checkpoint at `path` is the one of this step, whole."""
+    """Return whether the checkpoint at `path` is complete and belongs to this step."""
     found = load(path)
     return found.step == step and all(
         (array == step).all() for group in found.arrays.values() for array in group.values()
@@ -52,7 +52,7 @@ def killed_while_saving(folder: Path) -> None:
 
 
 def _kill_at_every(call: str, folder: Path) -> int:
-    """Kill saves at their first such call, the second, ... until one gets through."""
+    """Kill saves at the first call, then the second, and so on until one succeeds."""
     for number in range(1, 100):
         target = folder / str(number)
         save(target, 1, arrays(1), {})
@@ -60,7 +60,7 @@ def _kill_at_every(call: str, folder: Path) -> int:
         found, warning = load_latest(target)
         assert holds(found.path, found.step)
         assert not warning
-        save(target, 3, arrays(3), {})  # nothing that the crash left is in the way
+        save(target, 3, arrays(3), {})  # files left by the crash do not block the next save
         assert holds(load_latest(target)[0].path, 3)
         assert list(target.glob(".*")) == []
         if code != KILLED:
@@ -114,7 +114,7 @@ def _damage(folder: Path, times: int) -> None:
 
 
 def _damage_pointer(pointer: Path, damage: Callable[[Path, Random], None], rng: Random) -> None:
-    """The newest checkpoint is found without it, too."""
+    """Damage the pointer file; the newest checkpoint must still be found."""
     before = pointer.read_bytes()
     damage(pointer, rng)
     found, warning = load_latest(pointer.parent)

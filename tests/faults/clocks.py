@@ -1,4 +1,4 @@
-"""Faults of a host's wall clock, under processes that move an arm: it is set, and they go on."""
+"""Faults of a host's wall clock: it is set while processes move an arm, and they continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("clock_step.c")
 
 
 class HostClock:
-    """The wall clock of all processes that are started with its variables."""
+    """Adjustable wall clock of all processes started with its environment variables."""
 
     def __init__(self, folder: Path) -> None:
         library, self._step = folder / "clock_step.so", folder / "clock_step"
@@ -28,14 +28,14 @@ class HostClock:
         self.variables = {"LD_PRELOAD": str(library), "CLOCK_STEP": str(self._step)}
 
     def set_s(self, ahead_s: int) -> None:
-        """Set it, at once, to so many seconds ahead of the true one."""
+        """Set the clock at once to `ahead_s` seconds ahead of the true time."""
         with self._step.open("r+b" if self._step.exists() else "wb") as file:
             file.write(struct.pack("q", ahead_s))
 
 
 @contextmanager
 def moving_by(folder: Path) -> Iterator[tuple[GuardBench, HostClock]]:
-    """A guard, an arm and an actor that leads it around, on a host whose clock can be set."""
+    """Start a guard, an arm and an actor that moves it, on a host with an adjustable clock."""
     clock = HostClock(folder)
     with bench_in(folder) as bench:
         bench.environment |= clock.variables
@@ -44,7 +44,7 @@ def moving_by(folder: Path) -> Iterator[tuple[GuardBench, HostClock]]:
 
 
 def _goes_on(bench: GuardBench) -> None:
-    """The arm moves, and soon nothing more is refused for a second."""
+    """Check that the arm moves and that soon no message is refused for a second."""
 
     def refused() -> dict[str, float]:
         return {name: count for name, count in bench.counts.items() if ": " in name}
@@ -70,7 +70,7 @@ def host_clock_set(folder: Path) -> None:
     with moving_by(folder) as (bench, clock):
         for ahead_s in (3600, 0):
             clock.set_s(ahead_s)
-            _goes_on(bench)  # which nobody helped after a stop
+            _goes_on(bench)  # without an operator's help after a stop
         with bench.second_publisher():
             bench.until("protective stop: others publish")
         eventually(lambda: bench.call("ack")[0])

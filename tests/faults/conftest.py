@@ -1,6 +1,6 @@
-"""The stage of the faults, which is closed before a test of another folder begins.
+"""Session stage of the faults, closed before a test of another folder begins.
 
-`tests/ros` ends all processes that are left after each of its files: an open scene's, too.
+`tests/ros` ends all remaining processes after each of its files, including those of an open scene.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STAGE = pytest.StashKey[Stage]()
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stage]:
-    """The stage of this worker; each scene gets a folder."""
+    """Return the stage of this worker; each scene gets a folder."""
     stage = request.session.stash[_STAGE] = Stage(tmp_path_factory.mktemp("scenes"))
     yield stage
     stage.close()

@@ -1,4 +1,4 @@
-"""Faults of an actor's pace: actions that come late, and what the log says of it."""
+"""Faults of an actor's timing: late actions and the delays recorded in the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RATE_HZ = 10.0
 
 
 class SlowRobot(FakeRobot):
-    """Actions are so long on their way to it, one after the other."""
+    """Fake robot whose `act` takes the given delays, one per call."""
 
     def __init__(self, delays_s: list[float]) -> None:
         self._delays_s = delays_s
@@ -35,7 +35,7 @@ class SlowRobot(FakeRobot):
 
 
 def _steps(policy_s: list[float], act_s: list[float]) -> tuple[list[Step], Delays]:
-    """An episode whose policy and whose actions take so long, and what was counted of it."""
+    """Run an episode with these policy and action delays; return its steps and delay counts."""
     robot, delays, records = SlowRobot(list(act_s)), Delays(1.0 / _RATE_HZ), list[Record]()
     robot.place(0.2, 0.0)
     left_s = list(policy_s)

@@ -1,4 +1,4 @@
-"""Faults of ending: a process of a real training is told to stop at an inconvenient moment."""
+"""Faults of shutdown: a process of a real training is stopped at an inconvenient moment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def told_to_stop(folder: Path) -> None:
         assert not list(run.episodes(ACTOR).glob(f"*{PART}"))
         last = read_episode(episode_paths(run.episodes(ACTOR))[-1], spec)
         assert last.end is not None
-        # An episode that ends by itself in the step in which the signal comes stays what it is.
+        # An episode that ends by itself in the step of the signal keeps its own end reason.
         assert last.end.text in ("interrupted", "time limit", "success"), last.end
         assert last.steps[-1].truncated or last.end.success
         assert load_latest(run.checkpoints)[1] == ""

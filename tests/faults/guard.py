@@ -1,4 +1,4 @@
-"""Faults that the guard answers alone: its real logic, a fake arm, a clock that is passed on."""
+"""Faults handled by the guard alone: its real logic with a fake arm and an explicit clock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ AT_ONCE = 1
 """Ticks of 10 ms."""
 
 AT_REST = 10
-"""Ticks that a stop takes at most."""
+"""Maximum number of ticks of a stop."""
 
 
 NEWER_S = 0.001
-"""A stamp that is not that of the last measurement, which would be no news."""
+"""Stamp that differs from the last measurement's; an equal stamp would not count as new."""
 
 
 @REGISTRY.fault(
@@ -91,7 +91,7 @@ def outside_the_box(folder: Path) -> None:
                 place = list(START.position)
                 place[axis] = far
                 loop = driving(mode, Pose((place[0], place[1], place[2]), DOWN))
-                loop.tick(500)  # each setpoint is checked in there
+                loop.tick(500)  # `tick` checks each setpoint
                 assert abs(loop.fake.pose.position[axis] - face) < 1e-3
                 assert is_inside(loop.fake.pose, loop.config)
 
@@ -323,7 +323,7 @@ def clock_jumps(folder: Path) -> None:
         loop.tick(100)
         assert loop.guard.state == "policy"
         assert not loop.guard.counts
-        loop.mode = None  # and silence is noticed as always
+        loop.mode = None  # silence is still detected
         assert loop.ticks_until(GuardState.HOLD) <= 12
     for ahead_s in (0.06, 3600.0):
         loop = driving()

@@ -1,4 +1,4 @@
-"""A person at the console of an actor: hands off until heard, then pushing, fifty beats a second.
+"""Operator process of an actor: no input until connected, then pushing at 50 messages per second.
 
 python hand_process.py RUN ACTOR
 """
@@ -26,7 +26,7 @@ def main() -> None:
         count = 0
         while not (node.stopping or is_orphaned()):
             hand.send(REST if count < OFF_BEATS else PUSH)
-            # Hands that are on in the first beat that is heard are not believed.
+            # Operator input that is active in the first received message is ignored.
             count += hand.has_subscriber
             time.sleep(BEAT_S)
 

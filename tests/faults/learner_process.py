@@ -1,4 +1,4 @@
-"""The learner of a run, with a stand-in for the networks, which notes down what it received.
+"""Learner process with a stand-in for the networks; notes down the records it received.
 
 Everything else is `serl.ros.nodes.learner`: index, copies of logs, metrics, checkpoints, resume.
 
@@ -28,7 +28,7 @@ from .summing import summing
 
 
 class NotingTransport(LearnerTransport):
-    """Notes down the keys of what it hands over, which its learner is going to accept."""
+    """Transport that notes the keys of records passed to the learner before it accepts them."""
 
     book = Path()
 
@@ -37,14 +37,14 @@ class NotingTransport(LearnerTransport):
     ) -> None:
         first = not read_book(self.book)
         self._file = os.open(self.book, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if first:  # a run's first learner takes what was logged before it came from the log
+        if first:  # a run's first learner reads records logged before its start from the log
             for (actor, epoch), length in cursors.items():
                 places = (divmod(number, STEPS + 1) for number in range(length))
                 self._note(Key(run, actor, epoch, *place) for place in places)
         super().__init__(node, spec, run, cursors, *arguments)
 
     def receive(self) -> Sequence[Arrival]:
-        """As the class; noted down before it can be accepted."""
+        """Receive records and note their keys before they can be accepted."""
         arrived = super().receive()
         self._note(arrival.key for arrival in arrived)
         return arrived
@@ -55,7 +55,7 @@ class NotingTransport(LearnerTransport):
 
 def main(run: Path) -> int:
     NotingTransport.book = book = accepted_book(run)
-    # A predecessor that died between receiving and accepting noted down more than it accepted.
+    # A predecessor killed between receiving and accepting noted more than it accepted.
     accepted = count_accepted(RunFolder.open(run).index)
     book.write_text("".join(f"{line}\n" for line in read_book(book)[:accepted]))
     with summing(), patch.object(learner_node, "LearnerTransport", NotingTransport):

@@ -41,7 +41,7 @@ def open_log(folder: Path, config: LogConfig = EVERY_STEP, epoch: int = 1) -> Ep
 def append_until_refused(
     log: EpisodeLog, episodes: int = 10**6, steps: int = 20
 ) -> tuple[int, str]:
-    """Append whole episodes; returns how many records the log took, and why not the next one."""
+    """Append episodes until the log refuses; return the accepted count and the refusal."""
     taken = 0
     for number in range(episodes):
         for record in episode(number, steps):
@@ -52,7 +52,7 @@ def append_until_refused(
 
 
 def recovered(folder: Path) -> int:
-    """The records that a successor finds, after it checked that none is missing in between."""
+    """Recover the log; check that it has no gap and return the number of records."""
     recover(folder)
     found = [key for path in episode_paths(folder) for key in keys(path)]
     expected = (Key(RUN, ACTOR, 1, number // 21, number % 21) for number in range(len(found)))
@@ -102,13 +102,13 @@ def _fill(folder: Path, sizes_kb: Sequence[int]) -> None:
         try:
             log = open_log(disk / ACTOR)
         except SerlError:
-            continue  # too small even for that
+            continue  # the disk is too small even for the log's start
         taken, why = append_until_refused(log)
         closing_failed = refusal(log.close)
         assert why in closing_failed or "No space" in closing_failed or not closing_failed
         assert "No space left" in why, why
         larger = Path(shutil.copytree(disk / ACTOR, folder / f"{size_kb}-mended"))
-        # the disk may have had room for all of the refused one but its index
+        # the refused record may have fitted on the disk except for its index
         assert recovered(larger) in (taken, taken + 1), size_kb
 
 
@@ -187,7 +187,7 @@ def failing_disk(folder: Path) -> None:
                     taken, why = append_until_refused(log, 2)
                     if why:
                         assert why == refusal(partial(log.append, offered[taken]))
-                its = target.stat().st_ino  # a folder has no data that a second try could miss
+                its = target.stat().st_ino  # a folder has no data that a second sync could miss
                 failed = [inode for name, inode, sound in calls if not sound]
                 assert len(failed) <= 1
                 again = calls[[sound for *_, sound in calls].index(False) + 1 :] if failed else []
@@ -201,23 +201,23 @@ def failing_disk(folder: Path) -> None:
 
 @contextmanager
 def _damaged_log(folder: Path) -> Iterator[EpisodeLog]:
-    """A log that may be unable to close."""
+    """Yield a log and tolerate a failure to close it."""
     log = open_log(folder)
     yield log
     assert "Input/output error" in (refusal(log.close) or "Input/output error")
 
 
 def _short_writev(descriptor: int, pieces: Sequence[bytes]) -> int:
-    """Take a third of what is given, as a disk that is nearly full may."""
+    """Write a third of the data, as a nearly full disk may."""
     data = b"".join(bytes(piece) for piece in pieces)
     return os.write(descriptor, data[: max(1, len(data) // 3)])
 
 
 @contextmanager
 def _failing(call: str, number: int) -> Iterator[list[tuple[str, int, bool]]]:
-    """Fail the N-th such call; yields all calls: which, on which inode, with which success."""
+    """Fail the N-th call; yield the list of all calls as (name, inode, success)."""
     calls: list[tuple[str, int, bool]] = []
-    counting = Lock()  # the log's own thread makes such calls, too
+    counting = Lock()  # the log's own thread makes these calls too
 
     def wrapped(name: str) -> Callable[..., object]:
         real = getattr(os, name)
@@ -325,7 +325,7 @@ if __name__ == "__main__":
     if what == "append":
         taken, why = append_until_refused(open_log(where), 100)
         sys.stdout.write(f"{taken} {why}\n")
-        os._exit(1)  # the log cannot be closed either
+        os._exit(1)  # the log cannot be closed
     acts = {"full": _fill_few, "all-full": _fill_all, "read-only": _refuse}
     acts["full-index"] = _fill_with_an_index
     acts[what](where)

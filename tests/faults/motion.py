@@ -1,8 +1,8 @@
-"""Faults of the processes on the way from an actor to an arm: real ones, over real DDS.
+"""Faults of the processes between an actor and an arm: real processes over real DDS.
 
-They share one bench; each begins with an arm that a policy leads around. The time by which this
-machine wakes up sleeping threads too late is added to what is required: on a busy machine no
-process can be in time.
+The faults share one bench and each starts with an arm moved by a policy. The wake-up delay of this
+machine is added to the required times, because on a busy machine no
+process can be on time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..ros.support.guard_bench import GuardBench
 from .registry import REGISTRY, Level, Scene
 
 TRIES = 5
-"""A busy machine delays; a defect shows at every try."""
+"""Number of attempts: a busy machine may delay one, a defect fails all."""
 
 HELD = "noticed within 200 ms, commanded velocity zero within 300 ms"
 
@@ -47,7 +47,7 @@ def bench_in(folder: Path) -> Iterator[GuardBench]:
 
 @contextmanager
 def _moving(folder: Path) -> Iterator[GuardBench]:
-    """Start a guard, an arm, and an actor that leads it around."""
+    """Start a guard, an arm and an actor that moves it."""
     with bench_in(folder) as bench:
         bench.start_all()
         yield bench
@@ -86,7 +86,7 @@ def actor_stopped_in_motion(bench: GuardBench) -> None:
     bench.signal("actor", signal.SIGCONT)
     eventually(lambda: bench.is_driven("policy"), found=lambda: bench.state)
     bench.signal("actor", signal.SIGKILL)
-    bench.start_actor("teleop")  # on a busy machine the guard gives up before it is there
+    bench.start_actor("teleop")  # on a busy machine the guard may time out before the actor starts
     eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
     bench.assert_stops(lambda: bench.signal("actor", signal.SIGKILL), "state hold: heartbeat lost")
     seen = len(bench.states)
@@ -115,7 +115,7 @@ def guard_struck_in_motion(bench: GuardBench) -> None:
         woken_s = time.monotonic()
         if bench.wake_guard():
             break
-    # One that wakes beside late measurements may stop; a person then ends that.
+    # A guard that resumes with outdated measurements may stop; the operator then recovers it.
     eventually(lambda: bench.is_driven("policy") and bench.is_moving(), found=lambda: bench.state)
     assert bench.longest_step_m(woken_s) < 0.01
     bench.assert_stops(lambda: bench.signal("guard", signal.SIGKILL), "holds")
@@ -139,9 +139,13 @@ def second_commander(bench: GuardBench) -> None:
     bench.until_driven()
     with bench.second_publisher():
         others = f"others publish {bench.prefix}/target_pose: {namespace(bench.folder)}/stranger"
-        bench.until("protective stop: others publish")  # at once, and soon by name
+        bench.until(
+            "protective stop: others publish"
+        )  # the stop comes at once, the publisher's name soon after
         bench.until(f"protective stop: {others}")
-        eventually(lambda: bench.call("ack")[0])  # refused while a busy machine is late
+        eventually(
+            lambda: bench.call("ack")[0]
+        )  # refused while messages are late on a busy machine
         assert bench.call("arm")[1] == f"not now: {others}"
     bench.until_driven()
 
@@ -200,15 +204,15 @@ def forged_measurements(bench: GuardBench) -> None:
 
 
 def _led_m(bench: GuardBench) -> float:
-    """How far a forger leads the setpoints of a stopped arm in 5 s; it is named meanwhile."""
-    time.sleep(1.5)  # the stop settles
+    """Return how far forged measurements move the setpoint of a stopped arm in 5 s."""
+    time.sleep(1.5)  # wait for the stop to settle
     with _forging(bench):
         begun_s = time.monotonic()
-        told = f"several nodes publish {bench.prefix}/current_pose: "
-        eventually(lambda: told in bench.not_now and "/forger" in bench.not_now)
+        message = f"several nodes publish {bench.prefix}/current_pose: "
+        eventually(lambda: message in bench.not_now and "/forger" in bench.not_now)
         also = [f"{bench.prefix}/{topic}: " for topic in ("wrench", "joint_states")]
         eventually(lambda: all(name in bench.not_now for name in also), found=lambda: bench.not_now)
-        assert told in bench.call("ack")[1]
+        assert message in bench.call("ack")[1]
         time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
     first, *others = (
         [float(word) for word in line.words[1:]]
@@ -272,7 +276,9 @@ def hand_struck_in_motion(folder: Path) -> None:
         bench.signal("device", signal.SIGCONT)
 
         def goes_on() -> bool:
-            if bench.processes["device"].poll() is not None:  # DDS took it for dead: it is deaf
+            if (
+                bench.processes["device"].poll() is not None
+            ):  # DDS timed it out, so it receives nothing
                 bench.start_device()
             return bench.is_driven("teleop")
 
@@ -303,7 +309,7 @@ def silent_arm(bench: GuardBench) -> None:
 
 
 def _goes_on(bench: GuardBench) -> bool:
-    """Whether the arm moves; it was held for so long, maybe, that a person has to say so."""
+    """Return whether the arm moves again, with an operator's confirmation if the hold was long."""
     if bench.state.startswith("protective stop: the arm fell silent"):
         bench.call("ack")
     elif bench.state.startswith("disarmed"):

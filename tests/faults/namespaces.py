@@ -1,4 +1,4 @@
-"""Small worlds of their own for a process: disks that fill, networks that break. No root needed."""
+"""Linux namespaces for a process with its own small disks and networks, without root."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .strace import QUIET, ROOT
 
 
 def inside(module: str, *arguments: object, limit_s: float = 300.0) -> str:
-    """Run a module of ours in new user, mount and network namespaces; returns what it printed.
+    """Run a module of `tests.faults` in new user, mount and network namespaces; return its output.
 
-    It may mount what it likes; nothing of that is seen outside.
+    Its mounts are invisible outside.
 
     Raises:
-        AssertionError: it failed; with what it printed.
+        AssertionError: The module failed; the message holds its output.
     """
     done = subprocess.run(
         ["unshare", "-rmn", sys.executable, "-m", f"tests.faults.{module}", *map(str, arguments)],
@@ -32,13 +32,13 @@ def inside(module: str, *arguments: object, limit_s: float = 300.0) -> str:
 
 
 def mount(folder: Path, *options: str) -> None:
-    """Mount a file system of memory on a new folder; only `inside`."""
+    """Mount a tmpfs on a new folder; call only within `inside`."""
     folder.mkdir(exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder))
 
 
 def make_read_only(folder: Path) -> None:
-    """Make what is in the folder unchangeable, even for root; only `inside`."""
+    """Make a folder read-only, even for root; call only within `inside`."""
     _run("mount", "--bind", str(folder), str(folder))
     _run("mount", "-o", "remount,bind,ro", str(folder))
 

@@ -1,4 +1,4 @@
-"""Faults of the network between an actor's host and the learner's, and of who else is in it."""
+"""Faults of the network between the actor's and the learner's host, and of other users in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, run
 
 ROOT, NOBODY = 0, 65534
 PATIENCE_S = {ROOT: 60.0, NOBODY: 6.0}
-"""Time in which a user who may connect has to be met, and one who may not must not be."""
+"""Time limit in which an allowed user must connect and another user must not."""
 
 
 @contextmanager
 def apart(folder: Path, rate_hz: float = 200.0) -> Iterator[tuple[System, Hosts]]:
-    """A system whose actor and learner are on different hosts, and records on their way."""
+    """Start a system with actor and learner on different hosts and records in transit."""
     with two_hosts() as hosts, running(folder, rate_hz=rate_hz, hosts=hosts) as system:
         system.until(moves(system.accepted, FEW))
         yield system, hosts
@@ -63,7 +63,7 @@ def link_down_for_long(folder: Path) -> None:
 def _pull_cable(folder: Path, duration_s: float) -> None:
     with apart(folder) as (system, hosts):
         hosts.pull_cable()
-        system.rest(0.5)  # for what was in flight
+        system.rest(0.5)  # for records in flight
         accepted, appended = system.accepted(), system.total()
         system.rest(duration_s)
         assert system.accepted() == accepted
@@ -146,14 +146,14 @@ def slow_link(folder: Path) -> None:
 
 
 def _rate_hz(system: System, duration_s: float) -> float:
-    """How many records the actors make meanwhile."""
+    """Return the actors' record rate over a duration, Hz."""
     before, begin_s = system.total(), time.monotonic()
     system.rest(duration_s)
     return (system.total() - before) / (time.monotonic() - begin_s)
 
 
 def _tc(hosts: Hosts, words: str) -> None:
-    """Change how fast the actor's host may send."""
+    """Limit the sending rate of the actor's host with `tc`."""
     subprocess.run([*hosts.inside(1), "tc", "qdisc", *words.split()], check=True)
 
 
@@ -174,8 +174,8 @@ def other_user(system: System) -> None:
 
 
 def _met(system: System, user: int) -> int:
-    """How many readers of the run's topics a user's process finds; it talks to all of them."""
-    with TemporaryDirectory() as top:  # the folders of tests are closed to other users
+    """Return how many readers of the run's topics a process of another user finds."""
+    with TemporaryDirectory() as top:  # other users cannot read the tests' folders
         Path(top).chmod(0o755)
         (place := Path(top) / system.run.path.name).mkdir()
         os.chown(place, user, user)
@@ -190,9 +190,9 @@ def _met(system: System, user: int) -> int:
 
 
 def _talk(folder: Path, patience_s: float) -> int:
-    """Look for readers for a while and send them garbage; returns how many were found.
+    """Search for readers and send them garbage; return how many were found.
 
-    A plain ROS 2 node: ours would refuse to join where another user holds the domain's port.
+    Uses a plain ROS 2 node; serl's would refuse to join when another user holds the domain's port.
     """
     os.environ["ROS_LOG_DIR"] = str(folder)
     rclpy.init()
@@ -211,7 +211,7 @@ def _talk(folder: Path, patience_s: float) -> int:
 
 if __name__ == "__main__":
     with RosNode("rehearsal", Path(sys.argv[1]).parent / "rehearsal"):
-        pass  # now all is loaded that another user might not be able to read
+        pass  # all modules that the other user cannot read are loaded now
     os.setgroups([])
     user = int(sys.argv[2])
     os.setgid(user)

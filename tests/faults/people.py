@@ -1,4 +1,4 @@
-"""Faults of people and their devices: who vanishes, who is stuck, who comes second, who errs."""
+"""Faults of operators and devices: lost, stuck or second devices and wrong labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOLDS_S = 1.5
 
 
 class Driven:
-    """An actor of a robot in this process that people reach over DDS; its policy always moves."""
+    """Actor in this process with an always moving policy, reachable by operators over DDS."""
 
     def __init__(self, folder: Path, node: RosNode) -> None:
         config = TeleopConfig(operator=OperatorConfig(lost_s=HOLDS_S))
@@ -259,7 +259,7 @@ def mislabelled(folder: Path) -> None:
     desk.begin()
     assert desk.events() == ()
     desk.add_event(Event.SUCCESS, "the operator")
-    desk.add_event(Event.SUCCESS, "the operator")  # twice in a step
+    desk.add_event(Event.SUCCESS, "the operator")  # the second time in this step
     assert desk.events() == (Event.SUCCESS,)
 
 

@@ -1,4 +1,4 @@
-"""Faults of power: what a disk may hold after it went."""
+"""Power cuts: states that a disk may be in afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def power_cut(folder: Path) -> None:
     assert _lost_in_power_cut(folder / "first", EVERY_STEP, rng, 0.0)[0] == 0
     assert _lost_in_power_cut(folder / "step", EVERY_STEP, rng, 1.0)[0] == 0
     interval = LogConfig(interval_s=0.2, min_free_bytes=0)
-    for number in range(3):  # the disk of a busy machine is late; a defect shows at every try
+    for number in range(3):  # a busy disk may delay one attempt; a defect fails all
         lost, oldest_s = _lost_in_power_cut(folder / f"interval{number}", interval, rng, 1.5)
         assert lost > 0
         if oldest_s < 1.0:
@@ -81,7 +81,7 @@ def _cut_everywhere(folder: Path, rng: Random, every: int) -> None:
 def _lost_in_power_cut(
     folder: Path, config: LogConfig, rng: Random, after_s: float
 ) -> tuple[int, float]:
-    """Records that a power cut in the middle of an episode costs, and the age of the oldest."""
+    """Return the number of records lost by a power cut within an episode and the oldest's age."""
     appended: list[tuple[Key, float]] = []
     with _noting_syncs() as synced, open_log(folder, config) as log:
         begin_s = time.monotonic()
@@ -100,21 +100,21 @@ def _lost_in_power_cut(
 
 
 class Synced:
-    """What is on the disk for sure: bytes of files, and names in folders, all by inode."""
+    """Data guaranteed to be on the disk: bytes of files and names in folders, by inode."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
         self._names: dict[int, set[str]] = {}
 
     def note(self, descriptor: int, status: os.stat_result) -> None:
-        """A file or folder was synced as it was before the call."""
+        """Record that a file or folder was synced in its state before the call."""
         if S_ISDIR(status.st_mode):
             self._names[status.st_ino] = set(os.listdir(descriptor))
         else:
             self._bytes[status.st_ino] = status.st_size
 
     def survivor(self, folder: Path, rng: Random) -> Path:
-        """A copy of a folder as a power cut may leave it."""
+        """Return a copy of a folder in a state that a power cut may leave."""
         (copy := folder.with_name(f"{folder.name}-cut")).mkdir()
         if folder.name in self._names.get(folder.parent.stat().st_ino, ()):
             for name in sorted(self._names.get(folder.stat().st_ino, ())):

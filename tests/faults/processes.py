@@ -1,4 +1,4 @@
-"""Faults of whole processes: they die, hang, starve, or come twice."""
+"""Faults of whole processes: they die, hang, starve or are started twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BACK_S = 60.0
 REFUSED_S = 5.0  # 2 s on a machine that does nothing else
 NOTICED_S = SILENCE_S + PERIOD_S
 SLACK_S = 2.0
-"""For a machine that is busy with other tests, too."""
+"""Limit that also holds on a machine that is busy with other tests."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def kill_actor(system: System, rng: Random) -> str:
 
 @REGISTRY.strike
 def lose_link(system: System, rng: Random) -> str:
-    """No word between actor and learner for 3 to 60 s, mostly short."""
+    """Interrupt an actor's link to the learner for 3 to 60 s, mostly short."""
     system.until(lambda: len(system.lost) < len(system.actors))
     actor = rng.choice([actor for actor in system.actors if actor not in system.lost])
     duration_s = 3.0 * 20.0 ** rng.random()
@@ -163,7 +163,7 @@ def actor_dies(system: System) -> None:
         system.until(moves(system.accepted, rng.randint(FEW, 3 * FEW)))
         kill_actor(system, rng)
     began = [moves(partial(system.appended, actor), 1) for actor in system.actors]
-    system.until(lambda: all(has() for has in began))  # each has recovered its log
+    system.until(lambda: all(has() for has in began))  # each actor has recovered its log
     episodes = [read_episode(path, system.spec) for path in _sealed(system) - before]
     cut = [found for found in episodes if found.end is None]
     assert 0 < len(cut) <= 3
@@ -222,7 +222,7 @@ def same_name(system: System) -> None:
     _refused(system, "serl.ros.nodes.link", "--run", str(run), "--actor", "actor0")
     elsewhere = run.parents[1] / "elsewhere" / run.name
     elsewhere.mkdir(parents=True)
-    shutil.copy(run / RUN_KEY, elsewhere)  # as in a copy of the whole run
+    shutil.copy(run / RUN_KEY, elsewhere)  # as a copy of the whole run contains it
     announce(link_folder(elsewhere, "actor0"), run.name, "actor0", 1, system.spec)
     with (
         Lateness() as machine,
@@ -239,10 +239,10 @@ def _link(node: RosNode, run: Path) -> Link:
 
 
 def _refused(system: System, module: str, *arguments: str) -> None:
-    """Check that the process ends by itself, with one line of explanation, and does not wait.
+    """Check that the process ends by itself without waiting, with a one-line error.
 
-    The time in which it computes, most of it to import modules, does not count, nor twice as much
-    in which other processes have the cores.
+    Its own CPU time, mostly imports, does not count, nor twice that time
+    while other processes hold the cores.
     """
     begin_s, before = time.monotonic(), os.times()
     words, environ = [sys.executable, "-m", module, *arguments], dict(system.supervisor.environment)
@@ -287,8 +287,8 @@ def _leak(folder: Path, kills: int) -> None:
             assert any(path.exists() for path in segments), "nothing leaked: the test is blind"
     for path in left:
         for file in path.parent.glob(f"*{path.name}*"):
-            with suppress(FileNotFoundError):  # another run has just removed it
-                os.utime(file, (0, 0))  # young ones could be of a process that is just starting
+            with suppress(FileNotFoundError):  # another run may have just removed it
+                os.utime(file, (0, 0))  # young files could belong to a starting process
 
     def is_clean() -> bool:
         clean_shared_memory()
@@ -298,10 +298,10 @@ def _leak(folder: Path, kills: int) -> None:
 
 
 def _segments(system: System, name: str) -> set[Path]:
-    """Files in shared memory that belong to this process."""
+    """Return the shared-memory files of this process."""
     try:
         maps = Path(f"/proc/{system.supervisor.pids()[name]}/maps").read_text()
-    except OSError:  # it is being started again
+    except OSError:  # the process is restarting
         return set()
     return set(map(Path, re.findall(r"/dev/shm/fastrtps_[0-9a-f]{16}\b", maps)))
 

@@ -1,4 +1,4 @@
-"""Records to lose: what an actor logs, without a robot."""
+"""Random records as an actor logs them, without a robot."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LARGE = SPEC.model_copy(
     }
 )
 ANY_DISK = LogConfig(min_free_bytes=0)
-"""For logs on a disk that somebody else may have filled."""
+"""Log settings that ignore free space, for disks filled by other processes."""
 
 STEPS = 49
-"""Of an episode, which has an end besides."""
+"""Number of steps of an episode, not counting its end record."""
 
 _TEMPLATES = 16
 
@@ -35,7 +35,7 @@ _TEMPLATES = 16
 def episode(
     number: int, steps: int, epoch: int = 1, spec: Spec = SPEC, run: str = RUN, actor: str = ACTOR
 ) -> Iterator[Record]:
-    """The records of a whole episode; equal arguments give equal records."""
+    """Return the records of a complete episode; equal arguments give equal records."""
     templates = _templates(spec.model_dump_json())
     for index in range(steps):
         step = templates[(number + index) % _TEMPLATES]
@@ -49,7 +49,7 @@ def episode(
 
 @cache
 def _templates(spec_json: str) -> tuple[Step, ...]:
-    """A few random steps; to draw each one anew would cost more than to log it."""
+    """Return a few random steps for reuse; drawing each anew would cost more than logging it."""
     rng, spec = np.random.default_rng(0), Spec.model_validate_json(spec_json)
     return tuple(random_step(Key(RUN, ACTOR, 1, 0, 0), spec, rng) for _ in range(_TEMPLATES))
 
@@ -57,7 +57,7 @@ def _templates(spec_json: str) -> tuple[Step, ...]:
 def write_log(
     folder: Path, episodes: int, steps: int, epoch: int = 1, spec: Spec = SPEC
 ) -> list[Path]:
-    """Log whole episodes; returns their sealed files."""
+    """Log complete episodes; return their sealed files."""
     with EpisodeLog(folder, spec, RUN, ACTOR, epoch, ANY_DISK) as log:
         for number in range(episodes):
             for record in episode(number, steps, epoch, spec):
@@ -66,7 +66,7 @@ def write_log(
 
 
 def keys(path: Path) -> list[Key]:
-    """The keys of the records in one file."""
+    """Return the keys of the records in one file."""
     found = read_episode(path, SPEC)
     records: list[Record] = [*found.steps, *([found.end] if found.end else [])]
     return [record.key for record in records]

@@ -1,4 +1,4 @@
-"""What the product says when it refuses something."""
+"""Error messages with which the product refuses input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from serl.errors import SerlError
 
 
 def refusal(act: Callable[[], object], kind: type[SerlError] = SerlError) -> str:
-    """The one line that it refuses with; empty when it does not. Other errors get through."""
+    """Return the one-line error of a call; empty without an error. Other errors propagate."""
     try:
         act()
     except kind as error:

@@ -1,4 +1,4 @@
-"""What a fault is: an injector with what must hold. `catalogue.py` collects all of them.
+"""Registry of faults: injectors with the required behaviour, collected by `catalogue.py`.
 
 One registry drives the tests (`test_faults.py`), the chaos of `make soak`
 (`tests/soak/test_chaos.py`) and the tables in `docs/faults.md` (`python -m tests.faults`).
@@ -21,22 +21,22 @@ from typing import Any
 from serl.errors import SerlError
 
 Trial = Callable[[Any], None]
-"""Injects a fault, and fails unless the required behaviour follows.
+"""Inject a fault and fail unless the required behaviour follows.
 
-Its argument is the object of the fault's scene, or an empty folder.
+The argument is the object of the fault's scene, or an empty folder.
 """
 
 Strike = Callable[[Any, Random], str]
-"""Injects a fault into a living `tests.faults.system.System`; says in words what it did."""
+"""Inject a fault into a running `tests.faults.system.System`; return a description."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Processes in which several faults are injected one after the other.
+    """Processes shared by several faults that are injected in sequence.
 
     Attributes:
-        start: starts them in an empty folder.
-        check: fails unless a fault left them as all faults must; called after each.
+        start: starts the processes in an empty folder.
+        check: called after each fault; fails if the processes are not in the required state.
     """
 
     start: Callable[[Path], AbstractContextManager[Any]]
@@ -44,12 +44,12 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """Unique: the name of the function that starts it."""
+        """Unique name of the scene: the name of its start function."""
         return self.start.__name__
 
 
 class Level(StrEnum):
-    """How much of the product a trial runs."""
+    """Part of the product that a trial runs."""
 
     UNIT = "U"
     COMPONENT = "C"
@@ -58,7 +58,7 @@ class Level(StrEnum):
 
 
 class Recipe(StrEnum):
-    """A means of injection that not every machine has."""
+    """Means of injection that may be missing on a machine."""
 
     STRACE = "strace"
     NAMESPACES = "namespaces"
@@ -68,23 +68,23 @@ class Recipe(StrEnum):
 
     @property
     def missing(self) -> str:
-        """Why this machine cannot do it; empty when it can."""
+        """Reason why this machine lacks the means; empty if it is available."""
         return _missing(self)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One entry of the catalogue.
+    """Entry of the fault catalogue.
 
     Attributes:
         number: in the catalogue of faults; an entry may have several trials.
-        title: what happens.
-        injected: how.
-        required: what must hold, with its numbers.
-        level: how much runs.
-        trial: injects it, and fails unless what is required holds.
-        needs: means of injection; without one of them the trial is skipped, loudly.
-        scene: the processes that the fault shares with others; None for a fault on its own.
+        title: short description of the fault.
+        injected: how the fault is injected.
+        required: required behaviour with its limits.
+        level: part of the product that the trial runs.
+        trial: injects the fault and fails unless the required behaviour follows.
+        needs: means of injection; if one is missing, the trial is skipped with a message.
+        scene: processes shared with other faults; None for a fault with its own processes.
     """
 
     number: int
@@ -98,17 +98,17 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """Unique: number and trial."""
+        """Unique name of the fault: number and trial."""
         return f"{self.number:02d}-{self.trial.__name__}"
 
     @property
     def missing(self) -> str:
-        """Why it cannot be injected on this machine; empty when it can."""
+        """Reason why the fault cannot be injected on this machine; empty if it can."""
         return "; ".join(reason for need in self.needs if (reason := need.missing))
 
 
 class Registry:
-    """All faults, by number, and the strikes of them that a living system can be dealt."""
+    """Registry of all faults by number, and of strikes for a running system."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -128,7 +128,7 @@ class Registry:
         needs: tuple[Recipe, ...] = (),
         scene: Scene | None = None,
     ) -> Callable[[Trial], Trial]:
-        """Enter the decorated trial."""
+        """Register the decorated trial."""
 
         def enter(trial: Trial) -> Trial:
             self._faults.append(
@@ -139,7 +139,7 @@ class Registry:
         return enter
 
     def strike(self, strike: Strike) -> Strike:
-        """Enter the decorated function into chaos, under its name."""
+        """Register the decorated function as a strike of the chaos test, under its name."""
         self.strikes[strike.__name__] = strike
         return strike
 
@@ -148,7 +148,7 @@ REGISTRY = Registry()
 
 
 class Stage:
-    """Runs the trials of faults; a scene stays open until a fault of another one, or a failure.
+    """Runner of fault trials; keeps a scene open until another scene's fault or a failure.
 
     Args:
         root: folder in which each scene gets a folder.
@@ -180,10 +180,10 @@ class Stage:
                 raise
 
     def close(self) -> None:
-        """Close the open scene, which checks what must hold at its end.
+        """Close the open scene, which runs its final checks.
 
-        A node of the scene that stood still for 1 s on a busy machine is deaf (`serl.ros.ports`):
-        that is no failure of the faults before.
+        A node suspended for 1 s on a busy machine receives nothing more (`serl.ros.ports`);
+        that is not a failure of the earlier faults.
         """
         self._scene = None
         try:

@@ -1,4 +1,4 @@
-"""Scenes that an arm cannot restore by itself."""
+"""Faults of resets: scenes that an arm cannot restore by itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ATTEMPT_S = 6.0
 
 
 class _Acting(LearnedPolicy):
-    """A policy that acts as another one does."""
+    """Learned policy that acts as another policy does."""
 
     def __init__(self, policy: Policy) -> None:
         agent: Any = Agent
@@ -87,7 +87,7 @@ def blocked_reset(folder: Path) -> None:
 
 
 def _stuck() -> tuple[Any, Actor, list[Record], FakeSite]:
-    """An arm, an actor that has it restore its scene, and what is recorded."""
+    """Return an arm, an actor with scripted resets, its records and its site."""
     task = make_task(resolve({"task": "pick_cube", "task_config": {"auto_reset": True}}))
     robot: Any = plugins.make_simulation(task)
     robot.reset(0)
@@ -106,7 +106,7 @@ def _actor(
     reset: SceneReset | None = None,
     policy: Policy | None = None,
 ) -> tuple[Actor, list[Record]]:
-    """An actor, by default one that does nothing, and what is recorded."""
+    """Return an actor, by default with a zero policy, and its list of records."""
     records: list[Record] = []
     actor = Actor(
         EpisodeKey("run", "actor0", 1, 0),
@@ -123,7 +123,7 @@ def _actor(
 
 
 def _slip_when(robot: Any, lifted: Callable[[], bool]) -> list[float]:
-    """Let the fingers lose their hold once this holds, until they open; when that happened."""
+    """Drop the held part once `lifted` holds, until the gripper opens; return the times."""
     advance, slipped = robot.advance, list[float]()
 
     def advance_slipping(dt_s: float) -> None:
@@ -200,7 +200,7 @@ def slip_on_the_way_home(folder: Path) -> None:
 
 
 class _StopPresser:
-    """A person who presses the stop at a step of a reset, and never drives."""
+    """Operator input that stops the robot at a step of a reset and never drives."""
 
     def __init__(self, at: int) -> None:
         self._left = at

@@ -1,4 +1,4 @@
-"""Faults of what a person types."""
+"""Faults of settings typed by a user."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def bad_configuration(folder: Path) -> None:
     for path, value in _leaves(_settings()):
         for bad in _bad(value):
             if path == ("demos",) and bad in ("many", []):
-                continue  # a recording, which is looked for later, or none
+                continue  # a path of a recording, which is checked later, or None
             if path == ("teleop", "device") and isinstance(bad, dict):
-                continue  # settings of a plug-in, which checks them when a device is opened
+                continue  # plug-in settings, which are checked when a device is opened
             tried += 1
             message = refusal(partial(_make, _nested(path, bad)), BadInput)
             assert message, f"accepted {'.'.join(path)} = {bad!r}"
@@ -61,7 +61,7 @@ def bad_configuration(folder: Path) -> None:
 
 
 def _settings() -> dict[str, Any]:
-    """All settings of a training, those of its task included, with their defaults."""
+    """Return all settings of a training run with defaults, including those of its task."""
     config = TrainConfig(task=TASK)
     task = make_task(config).config.model_dump(mode="json")
     return {**config.model_dump(mode="json"), "task_config": task}
@@ -76,7 +76,7 @@ def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _bad(value: object) -> list[object]:
-    """Values that cannot stand in the place of `value`, whatever the setting means."""
+    """Return values that are invalid in place of `value` for any setting."""
     numbers = [math.nan, math.inf, -math.inf]
     others: list[object] = [{"a": 1}, [[{}]]]
     match value:

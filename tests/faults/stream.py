@@ -1,4 +1,4 @@
-"""Faults of the acknowledged stream, between its real ends."""
+"""Faults of the acknowledged stream between its real endpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Stream:
-    """A sender and a learner that can die, with the log, the index and the cable between them."""
+    """Sender and learner that can be killed, with log, index and simulated network between them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Stream:
         )
 
     def kill_learner(self) -> None:
-        """It dies; what it did not commit is gone, nothing more is acknowledged."""
+        """Kill the learner: uncommitted records are lost and nothing more is acknowledged."""
         self.cable.unplug(self._node)
         self.index.close()
 
@@ -92,19 +92,19 @@ class Stream:
         self.sender.start(hello, partial(Tail, self._folder / "log", 1))
 
     def turn(self) -> None:
-        """Everything has its turn once."""
+        """Run the network and both endpoints once."""
         self.sender.pump()
         self.cable.deliver()
 
     def accept(self) -> int:
-        """The learner receives and commits; what it returned before is acknowledged by that."""
+        """Receive and commit in the learner, which acknowledges the records returned before."""
         records = self.transport.receive()
         self.index.accept(records)
         self.accepted += [record.key for record in records]
         return len(records)
 
     def until(self, condition: Callable[[], object], accept: bool = True) -> None:
-        """Turn, and accept, until the condition holds."""
+        """Call `turn`, and `accept` if set, until the condition holds."""
         deadline_s = time.monotonic() + LIMIT_S
         while not condition():
             self.turn()
@@ -142,9 +142,9 @@ def exactly_once_of_many(folder: Path) -> None:
 
 def _exactly_once(folder: Path, kills: int) -> None:
     rng = Random(10)
-    # At most six records between two kills: two for each turn after the first.
+    # At most six records between two kills: two per turn after the first.
     stream = Stream(folder, Cable(rng), episodes=kills // 8, steps=49, spec=LARGE)
-    # Acknowledgements are always due, as they are on a slow machine.
+    # Acknowledgements are always due, as on a slow machine.
     with patch.object(receiver_module, "_ACK_PERIOD_S", 0.0):
         _kill_learner(stream, rng, kills)
         assert 0 < len(stream.accepted) < len(stream.expected), "the kills came too late"
@@ -159,9 +159,9 @@ def _kill_learner(stream: Stream, rng: Random, kills: int) -> None:
             stream.accept()
         stream.turn()
         if rng.random() < 0.5:
-            stream.transport.receive()  # and dies before the commit
+            stream.transport.receive()  # killed before the commit
         else:
-            stream.accept()  # and dies before the acknowledgement
+            stream.accept()  # killed before the acknowledgement
         stream.kill_learner()
         stream.start_learner()
 
@@ -245,7 +245,7 @@ def wrong_spec(folder: Path) -> None:
 
 
 def _other_specs() -> Iterator[tuple[str, Spec]]:
-    """A name for each difference from `SPEC`."""
+    """Yield specs that differ from `SPEC`, each with a name of the difference."""
     first, second = SPEC.observation.state
     array, action = SPEC.observation.state[first], SPEC.action
     states = {
@@ -351,7 +351,7 @@ _NAMES = ("../../x", "a/b", "/x", ".", "", "a\nb", "a" * 300, "actor7")
 
 
 def _mutated(topic: Topic, heard: list[Any], rng: Random) -> Any:
-    """A message that nobody sent: random, or a real one with some bytes changed."""
+    """Return a forged message: random bytes, or a real message with changed bytes."""
     data = rng.randbytes(rng.randrange(200))
     if topic is ACKS:
         return UInt64MultiArray(data=[rng.randrange(1 << 40) for _ in range(rng.randrange(8))])

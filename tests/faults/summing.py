@@ -1,4 +1,4 @@
-"""An agent that is quick to load, and whose parameters tell every batch that it was given."""
+"""Fast-loading fake agent whose parameters are a checksum of all its batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from serl.types import Action, Array, Batch, Observation
 
 
 class Summing:
-    """Its state is a checksum over all batches, in their order: any difference shows for good."""
+    """Fake agent whose state is an order-dependent checksum over all batches."""
 
     def __init__(self, spec: Spec) -> None:
         self._action = np.zeros(spec.action.shape, np.float32)
@@ -54,7 +54,7 @@ class Summing:
 
 @contextmanager
 def summing() -> Iterator[None]:
-    """Learners that are assembled within get such an agent."""
+    """Replace the agent of learners assembled within the context by `Summing`."""
 
     def make(config: TrainConfig, spec: Spec, seed: int) -> Agent:
         return Summing(spec)
@@ -64,7 +64,7 @@ def summing() -> Iterator[None]:
 
 
 def check_resumes(run: RunFolder) -> None:
-    """The newest checkpoint is the one of a learner that took the same records undisturbed."""
+    """Check that the newest checkpoint equals that of an undisturbed learner with equal records."""
     if not has_saved(run.checkpoints):
         return
     (found, warning) = load_latest(run.checkpoints)

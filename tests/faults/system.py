@@ -1,4 +1,4 @@
-"""A run of real processes: actors that log as fast as they are told, real links, a learner.
+"""Run of real processes: actors that log at a given rate, real links and a learner.
 
 The learner is the real one but for its networks (`summing.py`); actors log random records instead
 of driving a robot. So a kill costs seconds, not ten. Both keep books of their own (`books.py`),
@@ -50,10 +50,10 @@ from .summing import check_resumes
 
 LIMIT_S = 60.0
 FEW = 20
-"""Records after which something is taken to be on its way."""
+"""Number of records after which progress is assumed."""
 
 ALLOWED_GROWTH_MB = 50.0
-"""Of a process that has to keep what it cannot send on the disk."""
+"""Time limit of a process that has to keep unsent data on the disk."""
 
 LEARNER = "learner"
 SETTINGS = {
@@ -69,14 +69,14 @@ _FOREVER = 1_000_000  # restarts
 
 
 class System:
-    """Made by `running`.
+    """Running system of processes, created by `running`.
 
     Attributes:
-        run: its folder; of several hosts, the learner's.
-        far: the actors' folder: the same one, unless they are on another host.
+        run: run folder, on the learner's host if there are several.
+        far: run folder of the actors; differs from `run` only if they are on another host.
         actors: names of the actors.
-        kills: of processes, so far.
-        losses: of links, so far.
+        kills: number of process kills so far.
+        losses: number of link losses so far.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class System:
         self.actors = [f"actor{number}" for number in range(actors)]
         self.kills = self.losses = 0
         self._hosts = hosts
-        self._lost: dict[str, float] = {}  # actors without a network, and until when
+        self._lost: dict[str, float] = {}  # actors without a network and the end of each loss
         for run in (self.run, self.far):
             (run.path / "spec.json").write_text(self.spec.model_dump_json())
         environ = environment(domain, self.run.path)
@@ -117,11 +117,11 @@ class System:
 
     @property
     def names(self) -> list[str]:
-        """Names of all processes."""
+        """Return the names of all processes."""
         return [spec.name for spec in self.supervisor.specs]
 
     def process(self, name: str) -> psutil.Process:
-        """The process as it is now."""
+        """Return the current process of this name."""
         return psutil.Process(self.supervisor.pids()[name])
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -130,7 +130,7 @@ class System:
             os.kill(self.supervisor.pids()[name], number)
 
     def kill(self, *names: str) -> None:
-        """SIGKILL, and wait for the end; `until` starts them again."""
+        """Send SIGKILL and wait for the processes to end; `until` restarts them."""
         for name in names:
             self.signal(name, signal.SIGKILL)
             self.kills += 1
@@ -139,15 +139,15 @@ class System:
                 time.sleep(0.001)
 
     def hang(self, name: str, duration_s: float) -> None:
-        """SIGSTOP for a while; the others go on."""
+        """Suspend a process with SIGSTOP for a duration; the others continue."""
         self.signal(name, signal.SIGSTOP)
         self.rest(duration_s)
         self.signal(name, signal.SIGCONT)
 
     def lose(self, actor: str, duration_s: float) -> None:
-        """No word between this actor and the learner for a while; everything else goes on.
+        """Interrupt the link between an actor and the learner for a duration.
 
-        Of several hosts the cable is pulled, for all actors; on one host the link is stopped.
+        With several hosts all actors lose the network; on one host the link process is stopped.
         """
         self.losses += 1
         self._lost[actor] = time.monotonic() + duration_s
@@ -158,16 +158,16 @@ class System:
 
     @property
     def lost(self) -> list[str]:
-        """Names of the actors that `lose` keeps from being heard."""
+        """Return the names of the actors that `lose` disconnects."""
         return list(self._lost) if self._hosts is None else self.actors if self._lost else []
 
     @property
     def stopped(self) -> list[str]:
-        """Names of the actors whose links are stopped."""
+        """Return the names of the actors whose links are stopped."""
         return list(self._lost) if self._hosts is None else []
 
     def rest(self, duration_s: float, restart: bool = True) -> None:
-        """Let time pass; what died is started again, unless told otherwise."""
+        """Let time pass; restart processes that ended if `restart` is set."""
         deadline_s = time.monotonic() + duration_s
         while time.monotonic() < deadline_s:
             if restart:
@@ -186,7 +186,7 @@ class System:
     def until(
         self, condition: Callable[[], object], limit_s: float = LIMIT_S, restart: bool = True
     ) -> float:
-        """Rest until the condition holds; returns after how many seconds it did."""
+        """Rest until the condition holds; return the seconds it took."""
         begin_s = time.monotonic()
         while not condition():
             waited_s = time.monotonic() - begin_s
@@ -195,24 +195,24 @@ class System:
         return time.monotonic() - begin_s
 
     def appended(self, actor: str) -> int:
-        """Records that the actor knows to have logged."""
+        """Return the number of records the actor has noted as logged."""
         return count_lines(appended_book(self.far.path, actor))
 
     def accepted(self) -> int:
-        """Records that the learner knows to have accepted."""
+        """Return the number of records the learner has noted as accepted."""
         return count_lines(accepted_book(self.run.path))
 
     def total(self) -> int:
-        """Records that all actors know to have logged."""
+        """Return the number of records all actors have noted as logged."""
         return sum(map(self.appended, self.actors))
 
     def tell(self) -> str:
-        """Where everything stands, for people."""
+        """Return a readable summary of the progress."""
         states = ", ".join(f"{name} {state}" for name, state in self.supervisor.states().items())
         return f"{self.total()} appended, {self.accepted()} accepted; {states}"
 
     def finish(self, limit_s: float = LIMIT_S) -> None:
-        """End all losses, tell the actors to end, let the learner have all that they logged."""
+        """End all losses, end the actors and wait until the learner has all logged records."""
         self._end_losses(float("inf"))
         enough_file(self.far.path).touch()
         self.until(lambda: all(map(self.supervisor.finished, self.actors)), limit_s)
@@ -220,17 +220,17 @@ class System:
         self.until(lambda: self.accepted() >= expected, limit_s)
 
     def logged(self, actor: str) -> list[Key]:
-        """The keys in an actor's log."""
+        """Return the keys in an actor's log."""
         paths = episode_paths(self.far.episodes(actor))
         return [record.key for record in read_records(paths, self.spec)]
 
     def received(self, actor: str) -> list[str]:
-        """What the learner accepted of this actor, as lines of its book."""
+        """Return the records of this actor that the learner accepted, as lines of its book."""
         lines = read_book(accepted_book(self.run.path))
         return [line for line in lines if line.split(" ")[0] == actor]
 
     def check_books(self) -> None:
-        """Fail unless what is logged by now is accepted once; all processes go on meanwhile."""
+        """Check, while processes run, that all records logged so far are accepted exactly once."""
         for actor in self.actors:
             appended = read_book(appended_book(self.far.path, actor))
             self.until(partial(self._has_reached, actor, appended[-1:]))
@@ -240,7 +240,7 @@ class System:
         return self.received(actor)[-1:] >= line
 
     def check(self) -> int:
-        """Stop everything; fail unless nothing was lost or doubled; returns the logged steps."""
+        """Stop all processes; check for lost or duplicated records; return the logged steps."""
         self.supervisor.stop()
         records = steps = 0
         for actor in self.actors:
@@ -250,7 +250,7 @@ class System:
             appended = read_book(appended_book(self.far.path, actor))
             assert len(set(logged)) == len(logged), "duplicated in the log"
             assert not set(appended) - set(logged), "lost in the log"
-            # A kill may fall between an append and the actor's note of it.
+            # A kill may come between an append and the actor's note.
             assert len(logged) - len(appended) <= self.kills, "never appended"
             received = self.received(actor)
             assert received == logged, _first_difference(received, logged)
@@ -265,19 +265,19 @@ class System:
 
 
 def _on(pid: int, spec: ProcessSpec) -> ProcessSpec:
-    """The same process on the host that this one is on."""
+    """Return the process specification moved to the host of process `pid`."""
     arguments = (str(pid), spec.module, *spec.arguments)
     return replace(spec, module="tests.faults.within", arguments=arguments)
 
 
 def moves(count: Callable[[], int], by: int) -> Callable[[], bool]:
-    """Whether a count has grown by so much since now."""
+    """Return a condition that holds once a count has grown by `by`."""
     before = count()
     return lambda: count() >= before + by
 
 
 def link_of(actor: str) -> str:
-    """The name of an actor's link process."""
+    """Return the name of an actor's link process."""
     return f"link-{actor}"
 
 
@@ -294,9 +294,9 @@ def running(
     """Start a system in a ROS domain of its own; end it when the block is left.
 
     Args:
-        folder: empty.
-        actors: how many.
-        rate_hz: records per second of each actor; 0 for as fast as it can.
+        folder: empty folder.
+        actors: number of actors.
+        rate_hz: records per second of each actor; 0 for the maximum rate.
         hosts: the learner is on the first, the actors on the second; None for one host.
     """
     with free_domain() as domain, patch.dict(os.environ, {"ROS_DOMAIN_ID": str(domain.id)}):

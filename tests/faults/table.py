@@ -1,4 +1,4 @@
-"""The tables in `docs/faults.md`, made from the registry."""
+"""Generation of the tables in `docs/faults.md` from the registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECTIONS = {
     54: "Attacks and emergency stops",
     60: "Endings and resets",
 }
-"""Headings of the page, by the first number of the faults below them."""
+"""Headings of the page, keyed by the first fault number below each."""
 
 _HEAD = """\
 | # | fault | injected | required | test |
@@ -32,7 +32,7 @@ _HEAD = """\
 
 
 def page() -> str:
-    """The page as it should be: its text, then the tables."""
+    """Return the expected page: its text followed by the tables."""
     text, _, _ = PAGE.read_text().partition(_BEGIN)
     tables = groupby(_rows(), lambda row: max(n for n in _SECTIONS if n <= row[0]))
     parts = (
@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def _rows() -> Iterator[tuple[int, str]]:
-    """Yield number and row of each fault; a longer trial of the same behaviour has no own row."""
+    """Yield number and row of each fault; longer trials of the same behaviour have no row."""
     faults = list(REGISTRY)
     longer = {_behaviour(fault): fault for fault in faults if fault.level is Level.SOAK}
     shorter = {_behaviour(fault) for fault in faults if fault.level is not Level.SOAK}

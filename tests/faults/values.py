@@ -1,4 +1,4 @@
-"""Faults of numbers: what is not finite, where training would be ruined by it."""
+"""Faults of numbers: values that are not finite and would ruin training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BAD_REWARDS = (math.nan, math.inf, -math.inf, 1e300)
 
 
 class Patient(SAC):
-    """An agent that falls ill at given updates: by its batch, or by its own parameters."""
+    """SAC agent with values that are not finite at given updates, in batch or parameters."""
 
     bad_batches: Collection[int] = ()
     bad_parameter_at = 0
@@ -57,7 +57,7 @@ class Patient(SAC):
 
 
 class Watched(InProcess):
-    """A transport, metrics and checkpoints in one; keeps all that was given to it."""
+    """Transport, metrics and checkpoint stand-in that keeps everything it receives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def poisoned_training(folder: Path) -> None:
 def _patient(
     bad_batches: Collection[int] = (), bad_parameter_at: int = 0
 ) -> tuple[Watched, Callable[[int], str]]:
-    """What is watched, and a training of so many steps, which says why it failed."""
+    """Return the recorder and a function that trains and returns the reason of failure."""
     agent, watched = Patient.create(SPEC, SMALL, 0), Watched()
     assert isinstance(agent, Patient)
     agent.bad_batches, agent.bad_parameter_at = bad_batches, bad_parameter_at
@@ -128,7 +128,7 @@ def _patient(
 
 
 def _played(steps: int) -> Iterator[Record]:
-    """So many steps of random actions, or a few more."""
+    """Yield episodes of random actions with at least `steps` steps."""
     seed = 0
     while steps > 0:
         records = episode(FakeRobot(), FakeTask(), RandomPolicy(SPEC.action, seed), seed)
@@ -138,7 +138,7 @@ def _played(steps: int) -> Iterator[Record]:
 
 
 class Rewarding(FakeTask):
-    """Gives a bad reward at its third step."""
+    """Fake task that gives an invalid reward at its third step."""
 
     bad = 0.0
 

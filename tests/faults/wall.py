@@ -1,4 +1,4 @@
-"""Contact as MuJoCo has it: the guard leads a simulated arm into a wall."""
+"""Contact in MuJoCo: the guard moves a simulated arm into a wall."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .registry import REGISTRY, Level
 WALL = '<body name="wall" pos="0.45 0.15 0.2"><geom type="box" size="0.15 0.05 0.2"/></body>'
 BEHIND = Pose((0.45, 0.19, 0.2), DOWN)
 MOST_N = 21.0
-"""The lead of 10 mm on a spring of 2,000 N/m, and a little."""
+"""Force of a 10 mm lead on a spring of 2,000 N/m, plus a margin."""
 
 
 class WalledArm:
-    """A simulated arm whose tool is 10 cm before a wall; for a `Loop`, which it tells all."""
+    """Simulated arm with its tool 10 cm from a wall; reports measurements to a `Loop`."""
 
     def __init__(self, loop: Loop) -> None:
         scene = Scene(bodies=WALL, place=_before_the_wall)
@@ -30,11 +30,11 @@ class WalledArm:
         self.pose = self.tick(0.0)
 
     def follow(self, setpoint: Pose, now_s: float) -> None:
-        """Let 10 ms pass with the controller at a setpoint."""
+        """Advance 10 ms with the controller at a setpoint."""
         self._arm.follow(setpoint)
 
     def tick(self, now_s: float) -> Pose:
-        """Measure."""
+        """Measure and report to the loop."""
         told = self._arm.measure()
         self.pose = pose_from(told["tcp_pose"])
         self._loop.force = [float(value) for value in told["wrench"]]
@@ -78,7 +78,7 @@ def _driven_to_the_wall(limits: Limits) -> Loop:
 
 
 def _pushed(loop: Loop) -> float:
-    """The force of one more period (N); from 15 N on the setpoint is slow, or about to be."""
+    """Return the force after one more period, N; check that the setpoint slows from 15 N on."""
     loop.tick()
     assert loop.setpoint is not None
     force = math.hypot(*loop.force[:3])

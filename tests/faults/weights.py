@@ -1,4 +1,4 @@
-"""Faults of weights on their way from the learner to an actor's policy."""
+"""Faults of weights in transit from the learner to an actor's policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS = ("write", "rename")
 
 
 class Way:
-    """A learner's publisher, a link's receiver, the file, and an actor's policy."""
+    """Path of weights: learner's publisher, link's receiver, weights file and actor's policy."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "weights.safetensors"
@@ -41,20 +41,20 @@ class Way:
         self._observation = random_observation(SPEC.observation, np.random.default_rng(0))
 
     def send(self, data: bytes) -> None:
-        """Publish, receive, and let the actor look."""
+        """Publish and receive a message, then refresh the actor's policy."""
         self._publisher.publish(to_cdr(data))
         self._cable.deliver()
         self.receiver.poll()
         self.policy.refresh()
 
     def state(self) -> tuple[int, bytes, bytes]:
-        """Version and action of the policy, and the file."""
+        """Return the policy's version and action, and the file's content."""
         action = self.policy(self._observation).tobytes()
         return self.policy.version, action, self.path.read_bytes()
 
 
 def snapshot(version: int, **changes: object) -> Snapshot:
-    """Weights of an agent; each version has its own."""
+    """Return a snapshot of agent weights that differ by version."""
     agent = SAC.create(SPEC, SMALL.model_copy(update=changes), seed=version)
     return Snapshot(version, {}, agent.actor_weights())
 
@@ -142,6 +142,6 @@ def _foreign() -> Iterator[bytes]:
     yield encode_snapshot(broken, SPEC.digest)
     yield encode_snapshot(snapshot(9), SPEC.digest)
     yield encode_snapshot(snapshot(10), SPEC.digest)
-    # Of a net that fits the spec only the actor can say that it is another one.
+    # Only the actor can detect another network that fits the spec.
     yield encode_snapshot(snapshot(21, hidden=(16, 8)), SPEC.digest)
     yield encode_snapshot(snapshot(22, layer_norm=False), SPEC.digest)

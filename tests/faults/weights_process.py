@@ -1,4 +1,4 @@
-"""A link's end of the weights that gets one message, without anything around it.
+"""Process with only the link's weights receiver, which handles one message.
 
 python -m tests.faults.weights_process FILE MESSAGE
 """

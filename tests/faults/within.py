@@ -1,4 +1,4 @@
-"""Becomes a process on another of the hosts of `tests.ros.support.namespaces`.
+"""Run a module as a process on another host of `tests.ros.support.namespaces`.
 
 python -m tests.faults.within PID MODULE ARGUMENTS...
 """
