@@ -261,7 +261,7 @@ PIXELS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("asked", "shift"), [(None, 2), (3, 3)])
+@pytest.mark.parametrize(("crop_px", "shift"), [(None, 2), (3, 3)])
 def test_vice_shifts_success_images_like_all_others(
     crop_px: int | None, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
