@@ -1,12 +1,11 @@
-"""What an environment step costs an actor over ROS 2, against the same actor alone in a process.
+"""Benchmark of an actor's step over ROS 2, compared with the same actor alone in a process.
 
     python tests/bench/bench_actor.py [--short] [--task TASK]
 
-Over ROS 2 the actor writes its log, reads weights from its file and can be paused; alone, it throws
-its records away. The two take turns, episode by episode, with the same weights and starts, in a
-process whose ROS 2 node is open, while a learner with more to train on than it ever gets done and
-a link run beside both. Resets are not counted. Beside the time that passed stands the control
-thread's own, which neighbours on the machine change less.
+Over ROS 2 the actor writes its log, reads weights from a file and can be paused; alone, it drops
+its records. Both alternate by episode with the same weights and starts in one process with an open
+ROS 2 node, while a learner under full load and a link process run. Resets are not counted. The
+table shows wall time and the control thread's CPU time, which other processes affect less.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def main() -> None:
 
 
 def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
-    """Take turns, then print medians, tails and the differences."""
+    """Alternate both actors, then print medians, tails and differences."""
     config, local = run.config, InProcess()
     spec, epoch = make_spec(make_task(config)), time.time_ns()
     file = WeightsFile(run.link(NAME) / "weights.safetensors", spec.digest)
@@ -109,7 +108,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
             snapshot = newest(policy, supervisor)
             local.publish(snapshot)
             alone.run_episode()
-            if turn == 0:  # everything is warm from here on
+            if turn == 0:  # caches are warm from here on
                 alone.laps_s.clear()
                 linked.laps_s.clear()
         if linked.steps <= snapshot.trained.get(NAME, 0):
@@ -118,7 +117,7 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
 
 
 def newest(policy: LearnedPolicy, supervisor: Supervisor) -> Snapshot:
-    """The weights in use; waits for the first."""
+    """Return the weights in use; wait for the first."""
     deadline_s = time.monotonic() + LIMIT_S
     while not policy.refresh() and policy.snapshot is None:
         supervisor.check()
@@ -130,12 +129,12 @@ def newest(policy: LearnedPolicy, supervisor: Supervisor) -> Snapshot:
 
 
 class Timed(Observer):
-    """An actor whose steps are timed, from one control period to the next."""
+    """Actor whose steps are timed from one control period to the next."""
 
     def __init__(self, actor: Actor, robot: SimulatedRobot) -> None:
         self.actor = actor
         self.steps = 0
-        self.laps_s: list[tuple[float, float]] = []  # passed, of the thread
+        self.laps_s: list[tuple[float, float]] = []  # wall time, thread CPU time
         self._since_s: tuple[float, float] | None = None
         rate_hz = actor.task.config.rate_hz
         actor.observers = [*actor.observers, self]
@@ -146,7 +145,7 @@ class Timed(Observer):
         next(self.actor.episodes())
 
     def quantiles_ms(self) -> list[float]:
-        """Quantiles of the time that a step took, then of the thread's own time in it."""
+        """Return quantiles of the wall time of a step, then of its thread CPU time, ms."""
         return [float(1e3 * v) for v in np.quantile(self.laps_s, QUANTILES, axis=0).T.ravel()]
 
     def _lap(self) -> None:
@@ -160,7 +159,7 @@ class Timed(Observer):
         self.steps += 1
 
     def on_end(self, end: End) -> None:
-        """End the time of an episode: a reset follows."""
+        """Stop timing at the end of an episode; a reset follows."""
         self._since_s = None
 
 
@@ -169,7 +168,7 @@ def _now() -> tuple[float, float]:
 
 
 def report(alone: Timed, linked: Timed) -> None:
-    """The table."""
+    """Print the table."""
     base, over = alone.quantiles_ms(), linked.quantiles_ms()
     print("| control step, ms | median | p90 | p99 | of the thread: median | p90 | p99 | steps |")
     print("|---|---|---|---|---|---|---|---|")

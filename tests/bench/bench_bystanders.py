@@ -1,15 +1,15 @@
-"""Whether a learner or a link that dies or hangs disturbs the motion of an arm.
+"""Benchmark of the arm's motion while the learner or link dies or hangs.
 
     python tests/bench/bench_bystanders.py [--seconds 30] [--rounds 4]
 
 One training, `serl train reach --robot sim` in real time: simulated arm, guard, actor, link and
-learner in processes of their own. In turns all are well, and the learner is killed, comes up again,
-or hangs, and then the link; how far apart the actor issued its actions meanwhile is what its log
-says. Late is a control period that began over a tenth of a period after it should.
+learner in separate processes. Phases alternate: all processes run, then the learner is killed,
+restarts or hangs, then the link. The log gives the intervals between the actor's actions. A control
+period is late if it begins over a tenth of a period after it should.
 
-Exit code 1 when a larger share is late than while all are well, by more than three standard errors
-of the difference of two shares: what chance exceeds once in 700 times. Of 1,200 periods each, of
-which 1 % is late while all are well, that is one of 2.6 %; of which none is, ten periods.
+Exit code 1 if the share of late periods exceeds that of undisturbed operation by more than three
+standard errors of the difference, which chance exceeds once in 700 times. With 1,200 periods each
+and 1 % late undisturbed, the limit is 2.6 %; with none late undisturbed, it is ten periods.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ERRORS = 3.0
 
 
 class Turn(NamedTuple):
-    """What went on from when to when, by the monotonic clock."""
+    """Phase of the benchmark with begin and end on the monotonic clock."""
 
     name: str
     begin_s: float
@@ -59,7 +59,7 @@ class Turn(NamedTuple):
 
 
 def main() -> int:
-    """Print the table; 1 when one of them disturbs the motion."""
+    """Print the table; return 1 if a phase disturbs the motion."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=4)
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def until_it_learns(run: RunFolder, supervisor: Supervisor) -> None:
-    """Wait for the first row of its metrics."""
+    """Wait for the first row of the learner's metrics."""
     deadline_s = time.monotonic() + _START_LIMIT_S
     while not (run.metrics.exists() and run.metrics.stat().st_size):
         assert time.monotonic() < deadline_s, "nothing is learned"
@@ -88,7 +88,7 @@ def until_it_learns(run: RunFolder, supervisor: Supervisor) -> None:
 
 
 def strike(supervisor: Supervisor, seconds: float) -> Iterator[Turn]:
-    """Each process in each way, and before each all are well."""
+    """Disturb each process in each way, with an undisturbed phase before each."""
     for process in STRUCK:
         for number in STRIKES:
             yield pass_time(WELL, seconds)
@@ -103,14 +103,14 @@ def strike(supervisor: Supervisor, seconds: float) -> Iterator[Turn]:
 
 
 def pass_time(name: str, seconds: float) -> Turn:
-    """A turn, of which the begin counts as well."""
+    """Let a phase pass and return it; its start is included."""
     begin_s = time.monotonic()
     time.sleep(seconds)
     return Turn(name, begin_s, time.monotonic())
 
 
 def periods_s(run: RunFolder, turns: list[Turn]) -> dict[str, list[float]]:
-    """How far apart actions of one episode were, by what went on."""
+    """Return the intervals between actions of an episode, by phase, s."""
     begins = [turn.begin_s for turn in turns]
     found: dict[str, list[float]] = {turn.name: [] for turn in turns}
     records = read_records(run.episodes(ACTOR), make_spec(make_task(run.config)))
@@ -124,7 +124,7 @@ def periods_s(run: RunFolder, turns: list[Turn]) -> dict[str, list[float]]:
 
 
 def report(periods: dict[str, list[float]], period_s: float) -> int:
-    """A row for what went on; 1 when more are late than while all are well."""
+    """Print a row per phase; return 1 if more periods are late than undisturbed."""
     print("| what | control periods | ms: median | p99 | max | late | share | of that when well |")
     print("|---|---|---|---|---|---|---|---|")
     well = [each > 1.1 * period_s for each in periods[WELL]]
@@ -145,7 +145,7 @@ def report(periods: dict[str, list[float]], period_s: float) -> int:
 
 
 def error_of_rise(one: list[bool], other: list[bool]) -> float:
-    """Standard error of the difference of their shares, as if there were none."""
+    """Return the standard error of the difference of two shares under equal true shares."""
     share = (sum(one) + sum(other)) / (len(one) + len(other))
     return math.sqrt(share * (1.0 - share) * (1.0 / len(one) + 1.0 / len(other)))
 

@@ -1,4 +1,4 @@
-"""How long a run takes from Python: its data at first, from the cache, and its policy's actions.
+"""Benchmark of a run's Python interface: first load, cached load and policy actions.
 
     python tests/bench/bench_columns.py [--transitions N] [--length STEPS] [--folder PATH]
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def time_policy(calls: int = 1000) -> None:
-    """Print the time of an action of a policy, for a state."""
+    """Print the time of a policy action for a state observation."""
     config = resolve({"task": "pick_cube"})
     task = make_task(config)
     spec = make_spec(task)

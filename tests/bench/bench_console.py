@@ -1,4 +1,4 @@
-"""What the console costs: a simulated scene that a person drives, in two views, sent to one page.
+"""Benchmark of the console: a simulated, operator-driven scene in two views, sent to one page.
 
     python tests/bench/bench_console.py
 
@@ -31,7 +31,7 @@ SECONDS, RATE_HZ = 20.0, 10.0
 
 
 def moving_scene() -> DrawnScene:
-    """The scene of an arm that a person pushes back and forth, 10 steps a second."""
+    """Return the scene of an arm that moves back and forth at 10 steps per second."""
     task = PickCube()
     arm = SimArm(task.scene, task.config)
     arm.reset(0)
@@ -46,46 +46,46 @@ def moving_scene() -> DrawnScene:
 
 
 class Cameras:
-    """A backend with nothing but pictures."""
+    """Console backend that provides only images."""
 
     def __init__(self) -> None:
         self.made = Pictures(moving_scene(), lambda: True)
         self.pictures_asked = False
 
     def drive(self, operator_input: Wish) -> None:
-        """Nobody drives."""
+        """Ignore operator input."""
 
     async def execute(self, command: str) -> str:
-        """Nobody speaks."""
+        """Ignore events."""
         return command
 
     async def obey(self, order: Order) -> str:
-        """Nothing is asked."""
+        """Ignore requests."""
         return str(order)
 
     def state(self) -> dict[str, object]:
-        """As an actor's."""
+        """Return a state like an actor's."""
         return {"driver": "policy", "episode": 3, "step": 7, "fresh": True}
 
     def progress(self) -> dict[str, object]:
-        """Little."""
+        """Return minimal progress."""
         return {"advice": "watch"}
 
     def pictures(self) -> list[Picture]:
-        """The newest."""
+        """Return the newest images."""
         self.pictures_asked = True
         return self.made.newest()
 
     def film(self, episode: str) -> None:
-        """None."""
+        """Return None."""
 
     def report(self) -> Path | None:
-        """None."""
+        """Return None."""
         return None
 
 
 async def measure() -> None:
-    """Serve one page, a process of its own, and print what it costs."""
+    """Serve one page in a separate process and print the cost."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -106,7 +106,7 @@ async def measure() -> None:
 
 
 async def watch(port: int, token: str) -> None:
-    """Be a page: beat at 30 Hz, and count pictures."""
+    """Act as a page: send heartbeats at 30 Hz and count images."""
     async with aiohttp.ClientSession() as client:
         own = f"http://127.0.0.1:{port}"
         socket_ = await client.ws_connect(f"{own}/socket", headers={"Origin": own})
@@ -127,7 +127,7 @@ async def watch(port: int, token: str) -> None:
 
 
 def main() -> None:
-    """The whole measurement, or one of its processes."""
+    """Run the whole measurement or one of its processes."""
     if sys.argv[1:2] == ["page"]:
         asyncio.run(watch(int(sys.argv[2]), sys.argv[3]))
         return

@@ -1,9 +1,9 @@
-"""Images of a replay in a file, beside the same kind in memory: exact, and how fast; one run.
+"""Benchmark of replay images in a file, compared with images in memory, and check of equality.
 
     python tests/bench/bench_disk.py [--gb 6] [--folder DIR]
 
-The file has no name and is gone with the process. Its pages are then thrown out of memory, as on a
-machine that is too small for them: `cold` is what the disk gives, `warm` what the machine kept.
+The file has no name and vanishes with the process. Its pages are evicted from memory, as on a
+machine with too little memory: `cold` is read from the disk, `warm` from the page cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAMERAS = {
     name: ArraySpec(shape=(PX, PX, 3), dtype="uint8", unit="RGB") for name in ("front", "wrist")
 }
 FREE_GB = 4.0
-"""Left to others on the disk."""
+"""Space left free on the disk."""
 
 _PAGE_OUT = 21  # MADV_PAGEOUT of Linux 5.4, which Python has no name for
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def frame(slot: int) -> dict[str, Image]:
-    """What a slot holds: noise, and its number."""
+    """Return the images of a slot: noise and the slot's number."""
     images = {}
     for camera, name in enumerate(CAMERAS):
         image = np.roll(_NOISE, slot % 97, axis=0)
@@ -92,7 +92,7 @@ def compare(memory: FrameStore, disk: FrameStore, slots: int) -> None:
 
 
 def check(disk: FrameStore, slots: int, count: int = 2000) -> None:
-    """Compare frames at random, in memory or not, byte by byte."""
+    """Compare random frames byte by byte, whether in memory or on disk."""
     rng = np.random.default_rng(1)
     page_out(disk)
     for slot in rng.integers(slots, size=count).tolist():
@@ -103,21 +103,21 @@ def check(disk: FrameStore, slots: int, count: int = 2000) -> None:
 
 
 def timed(store: FrameStore, slots: Slots) -> float:
-    """Seconds for one batch."""
+    """Return the seconds for one batch."""
     start_s = time.perf_counter()
     store.take(slots, np.random.default_rng(0))
     return time.perf_counter() - start_s
 
 
 def page_out(store: FrameStore) -> None:
-    """Throw what lies in files out of memory."""
+    """Evict the file's pages from memory."""
     for frames in store._images.values():
         mapped: Any = frames.base
         mapped.base.madvise(_PAGE_OUT)
 
 
 def anonymous_mb() -> float:
-    """Of this process."""
+    """Return the anonymous memory of this process, MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1e3
 

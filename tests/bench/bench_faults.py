@@ -1,4 +1,4 @@
-"""What a control step costs while the learner is alive, hung, dead or slow, over ROS 2.
+"""Benchmark of the control step while the learner is alive, hung, dead or slow, over ROS 2.
 
     python tests/bench/bench_faults.py [--short] [--rate-hz RATE]
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def hold_up(pid: int) -> None:
-    """Let a process run a tenth of the time; says when it begins."""
+    """Let a process run a tenth of the time; print a line at the start."""
     print(flush=True)
     while True:
         os.kill(pid, signal.SIGSTOP)
@@ -89,18 +89,18 @@ def hold_up(pid: int) -> None:
 
 @dataclass
 class Laps(WallClock):
-    """Real time for a simulated arm; notes how long each step took."""
+    """Wall clock for a simulated arm that records the duration of each step."""
 
     robot: SimulatedRobot
     rate_hz: float
-    times_s: list[tuple[float, float]] = field(default_factory=list)  # passed, of the thread
+    times_s: list[tuple[float, float]] = field(default_factory=list)  # wall time, thread CPU time
 
     def __post_init__(self) -> None:
         super().__init__(self.rate_hz)
         self._begin_s = _now()
 
     def start(self) -> None:
-        """The first period begins now."""
+        """Begin the first period."""
         super().start()
         self._begin_s = _now()
 
@@ -113,7 +113,7 @@ class Laps(WallClock):
 
 
 def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
-    """Take turns, then print."""
+    """Alternate the learner's conditions by episode, then print the table."""
     config = run.config
     spec, epoch = make_spec(make_task(config)), time.time_ns()
     with (
@@ -139,20 +139,20 @@ def measure(run: RunFolder, supervisor: Supervisor, rounds: int) -> None:
                 with state(supervisor):
                     actor.clock = clocks[name]
                     next(actor.episodes())
-                if turn == 0:  # everything is warm from here on
+                if turn == 0:  # caches are warm from here on
                     clocks[name].times_s.clear()
                     clocks[name].overruns = 0
         report(clocks)
 
 
 def is_connected(run: RunFolder) -> bool:
-    """The learner answers the link."""
+    """Return whether the link is connected to the learner."""
     status = read_link_status(run.link(NAME))
     return status is not None and status.connected
 
 
 def wait_for(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
-    """Restart what died, until the condition holds."""
+    """Restart ended processes until the condition holds."""
     deadline_s = time.monotonic() + LIMIT_S
     while not condition():
         supervisor.check()
@@ -190,7 +190,7 @@ def slow(supervisor: Supervisor) -> Iterator[None]:
     command = [sys.executable, __file__, "--hold-up", str(pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holding:
         assert holding.stdout is not None
-        holding.stdout.readline()  # the start of a process costs more than all that it does
+        holding.stdout.readline()  # wait for the start, which costs more than the rest
         yield
         holding.kill()
     os.kill(pid, signal.SIGCONT)
@@ -200,7 +200,7 @@ STATES = {"alive": alive, "hung": hung, "dead": dead, "slow": slow}
 
 
 def report(clocks: dict[str, Laps]) -> None:
-    """The table; ratios are to the learner that is alive."""
+    """Print the table with ratios to the undisturbed learner."""
     print("| learner | step, ms: median | p99 | of the thread: median | p99 | overruns | steps |")
     print("|---|---|---|---|---|---|---|")
     base = quantiles_ms(clocks["alive"])
@@ -211,7 +211,7 @@ def report(clocks: dict[str, Laps]) -> None:
 
 
 def quantiles_ms(clock: Laps) -> list[float]:
-    """Quantiles of the time that a step took, then of the thread's own time in it."""
+    """Return quantiles of the wall time of a step, then of its thread CPU time, ms."""
     return [float(1e3 * v) for v in np.quantile(clock.times_s, QUANTILES, axis=0).T.ravel()]
 
 

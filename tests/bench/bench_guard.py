@@ -1,19 +1,18 @@
-"""How long the guard takes to notice that something died, and until the arm stands.
+"""Benchmark of the guard: time to detect a failed process and until the arm stands still.
 
     python tests/bench/bench_guard.py [--trials 200] [--burners 4]
 
-A guard, a fake arm and an actor are processes of their own, the arm on its way around a circle at
-10 cm/s, beside processes that burn the CPU. In turns the actor, the guard or the measurements end,
-or somebody stops the arm; then the arm's own process ends, the publisher of its state; then, with a
-person's device that leads it around, that device's process. Times are from the fault, a signal or a
-service call, to what the arm's process has heard, or a witness beside it, and to a commanded
-velocity of zero. Then a person drives by the keys of the console's page in Chromium, and the
-browser or the console's process stops. Then what a tick costs, in this process.
+A guard, a fake arm and an actor run in separate processes under CPU load; the arm moves on a circle
+at 10 cm/s. In turn the actor, the guard or the measurements end, or an emergency stop is called;
+then the arm's process ends; then the process of an operator's device that drives the arm. Times are
+from the fault (a signal or service call) until the arm's process or an observer receives the stop,
+and until the commanded velocity is zero. Then a scripted operator drives with the keys of the
+console's page in Chromium, and the browser or the console's process stops. Last, a tick's cost.
 
-They talk over 127.0.0.1, as all do beside a real arm (`--shared-memory`: as in simulation).
+Processes communicate over 127.0.0.1, as with a real arm (`--shared-memory`: as in simulation).
 
-Exit code 1 when one trial in a hundred is noticed after 150 ms, or any after 200 ms, or a commanded
-velocity is zero after 300 ms only, of an emergency stop after 150 ms.
+Exit code 1 if the 99 % quantile of detection exceeds 150 ms, any detection 200 ms, or the time to
+zero commanded velocity 300 ms (150 ms for an emergency stop).
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.300, 0.150
 
 
 class Fault(NamedTuple):
-    """Something that must stop the arm: how it is dealt, the sign of it, how it is mended."""
+    """Fault that must stop the arm: injection, sign of detection and recovery."""
 
     deal: Callable[[GuardBench], float]
     sign: str
@@ -112,7 +111,7 @@ def main() -> None:
 
 
 def start(bench: GuardBench, mode: str, recorded_elsewhere: bool) -> None:
-    """The processes, and one that writes down for an arm that is killed."""
+    """Start the processes, and an observer that records for an arm that is killed."""
     if recorded_elsewhere:
         bench.start_recorder()
     bench.start_all(mode, teleoperated=mode == "teleop", recorded_elsewhere=recorded_elsewhere)
@@ -121,14 +120,14 @@ def start(bench: GuardBench, mode: str, recorded_elsewhere: bool) -> None:
 def measure(
     bench: GuardBench, faults: Mapping[str, Fault], mode: str, trials: int
 ) -> dict[str, list[Stop]]:
-    """Deal the faults in turns, so many of each."""
+    """Inject the faults in turns, `trials` times each."""
     stops: dict[str, list[Stop]] = {name: [] for name in faults}
     for trial in range(trials * len(faults)):
         name = list(faults)[trial % len(faults)]
         fault = faults[name]
         eventually(lambda: bench.is_driven(mode), found=lambda: bench.state)
         eventually(bench.is_moving)
-        time.sleep(0.001 * (trial * 37 % 100))  # at any time of the period
+        time.sleep(0.001 * (trial * 37 % 100))  # at varying phases of the period
         stops[name].append(bench.wait_for_stop(fault.deal(bench), fault.sign))
         fault.mend(bench)
     eventually(lambda: bench.is_driven(mode), found=lambda: bench.state)
@@ -136,14 +135,14 @@ def measure(
 
 
 def silence(bench: GuardBench) -> float:
-    """The arm measures nothing any more."""
+    """Stop the arm's measurements."""
     begin_s = time.monotonic()
     bench.set_arm_faults(silent=True)
     return begin_s
 
 
 def press(bench: GuardBench) -> float:
-    """Somebody calls for an emergency stop."""
+    """Call the emergency stop."""
     bench.client("estop")
     begin_s = time.monotonic()
     assert bench.call("estop")[0]
@@ -151,7 +150,7 @@ def press(bench: GuardBench) -> float:
 
 
 def recover(bench: GuardBench) -> None:
-    """What an operator does after a stop."""
+    """Recover as an operator does after a stop."""
     eventually(lambda: bench.call("ack")[0])
     if bench.state.startswith("estop"):
         bench.call("reset")
@@ -159,7 +158,7 @@ def recover(bench: GuardBench) -> None:
 
 
 def restart_guard(bench: GuardBench) -> None:
-    """The dead guard's successor, and its operator."""
+    """Restart the dead guard and recover as an operator does."""
     bench.states.clear()
     bench.start_guard()
     bench.until("protective stop")
@@ -215,10 +214,10 @@ OF_A_HAND = {
 
 
 class PageDriver:
-    """A person who drives left and right by the keys of the console's page, in headless Chromium.
+    """Scripted operator who drives left and right with the keys of the console's page in Chromium.
 
     Args:
-        bench: its processes; its console runs.
+        bench: processes of the benchmark, with a running console.
         folder: folder for Chromium's profile.
     """
 
@@ -244,7 +243,7 @@ class PageDriver:
         return begin_s
 
     def resume(self) -> None:
-        """Let the browser go on, and the keys be released before they are pressed again."""
+        """Resume the browser and release the keys before they are pressed again."""
         self._released.set()
         self.signal(signal.SIGCONT)
 
@@ -273,7 +272,7 @@ class PageDriver:
 
 
 def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
-    """Deal the faults of a page and its console while a person drives by the page's keys."""
+    """Inject faults of a page and its console while the page's keys drive the arm."""
     run = RunFolder.create(folder, resolve({"task": "reach"}), datetime.now())
     meet_others(run.path)
     with GuardBench(run.path) as bench:
@@ -307,11 +306,11 @@ def measure_page(only: str, trials: int, folder: Path) -> dict[str, list[Stop]]:
 
 
 def void(value: object) -> None:
-    """Nothing of it."""
+    """Discard a value."""
 
 
 def console_dies(bench: GuardBench) -> float:
-    """Kill a reader of the guard's state; the longest gap between setpoints in the 2 s after."""
+    """Kill a reader of the guard's state; return the longest setpoint gap in the 2 s after, s."""
     name = f"{bench.prefix}/guard/state"
     console = subprocess.Popen(
         [sys.executable, "-c", WATCH, str(bench.folder), name], env=bench.environment
@@ -327,7 +326,7 @@ def console_dies(bench: GuardBench) -> float:
 
 @contextmanager
 def burning(count: int) -> Iterator[None]:
-    """Processes that burn the CPU."""
+    """Run processes that load the CPU."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -338,7 +337,7 @@ def burning(count: int) -> Iterator[None]:
 
 
 def report(stops: dict[str, list[Stop]]) -> list[str]:
-    """A row for each fault; what took longer than it may."""
+    """Print a row per fault; return the limits that were exceeded."""
     slow = []
     print(
         "\n| fault | trials | noticed, ms: median | p99 | max | stands | p99 | max | travel, mm |"
@@ -358,12 +357,12 @@ def report(stops: dict[str, list[Stop]]) -> list[str]:
 
 
 def quantiles(values: list[float]) -> list[float]:
-    """Median, 99 % and maximum."""
+    """Return median, 99 % quantile and maximum."""
     return [float(value) for value in np.quantile(values, (0.5, 0.99, 1.0))]
 
 
 def print_ticks(ticks: int = 20_000) -> None:
-    """What a period costs, of the CPU: the tick alone, and with all messages of it."""
+    """Print the CPU time of a period: the tick alone and with all its messages."""
     loop = armed()
     alone_s = with_messages_s = 0.0
     for number in range(ticks):

@@ -1,10 +1,9 @@
-"""What an operator's habits cost: final success alone, and the seconds with hands on.
+"""Benchmark of operator habits: final unassisted success and seconds of operator input.
 
     python tests/bench/bench_habits.py [--seeds 0 1 2] [--habits early late] [--steps N] [--docs]
 
-Each cell is a `serl train` of its own, one after the other, with a `ScriptedHuman` of these habits.
-Results are appended to OUT/results.jsonl, and what stands there is not run again. `--docs` puts the
-table of what is there into docs/operating.md.
+Each cell is one `serl train`, run in sequence, with a `ScriptedHuman` of these habits. Results are
+appended to OUT/results.jsonl and not run again. `--docs` writes their table into docs/operating.md.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _result(out: Path, task: str, habit: str, seed: int, settings: Sequence[str]
 
 
 def summary(run: RunFolder) -> Result:
-    """The numbers of a run."""
+    """Return the results of a run."""
     rows = read_metrics(run.metrics)
     episodes = [row for row in rows if row["kind"] == "episode"]
     final = next((r for r in rows if r["kind"] == "evaluation" and r["purpose"] == "final"), {})
@@ -99,7 +98,7 @@ def summary(run: RunFolder) -> Result:
 
 
 def reached(episodes: Sequence[Result], discount: float) -> float:
-    """Discounted return from all states of these episodes, on average: what values should be."""
+    """Return the mean discounted return from all states of these episodes, to compare with Q."""
     steps = returns = 0.0
     for row in episodes:
         steps += row["length"]
@@ -109,7 +108,7 @@ def reached(episodes: Sequence[Result], discount: float) -> float:
 
 
 def table(task: str, results: Sequence[tuple[str, Sequence[Result]]]) -> list[str]:
-    """A line for each habit, over all seeds."""
+    """Return a table line per habit over all seeds."""
     seeds = [result["seed"] for result in results[0][1]]
     lines = [
         f"| habit ({task}, seeds {', '.join(map(str, seeds))}) | unassisted, at the end | by seed "

@@ -1,11 +1,11 @@
-"""From a key in a real browser to the executed human action in simulation.
+"""Benchmark of latency from a key press in a browser to the executed action in simulation.
 
     python tests/bench/bench_latency.py [--presses 30]
 
-A headless Chromium opens the page of a `serl record` whose task nobody ends. The page notes when a
-key goes down (`performance.timeOrigin` + `event.timeStamp`, the clock of this machine); the log
-says when the first action of a human was issued that moves that way. Up to a control period of it
-is the wait for the next step.
+A headless Chromium opens the page of a `serl record` with an endless task. The page records each
+key press (`performance.timeOrigin` + `event.timeStamp`, the clock of this machine); the log gives
+the time of the first human action in that direction. Up to one control period of the latency is
+the wait for the next step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ window.addEventListener('keydown', (event) => {
 
 
 async def press(door: ConsoleAddress, folder: Path, presses: int) -> list[tuple[str, float]]:
-    """Drive left and right in turns; when each key went down, in wall seconds."""
+    """Drive left and right in turns; return keys and wall times of the presses, s."""
     async with browser(folder) as page:
         await page.open(door.url)
         await page.unlock(door.token)
@@ -65,13 +65,13 @@ async def press(door: ConsoleAddress, folder: Path, presses: int) -> list[tuple[
 
 
 async def _begin(page: Page) -> None:
-    """The episode runs, and hands stay on: space holds the robot still."""
+    """Start the episode and take over; the space key holds the robot still."""
     await page.key("Space")
     await page.says("You drive")
 
 
 def latencies_s(downs: Sequence[tuple[str, float]], steps: Sequence[Step]) -> list[float]:
-    """Of each press that turned the motion round."""
+    """Return the latency of each press that reversed the motion, s."""
     found = []
     for code, down_s in downs:
         sign = -1 if code == "KeyD" else 1  # y is to the left
@@ -88,7 +88,7 @@ def latencies_s(downs: Sequence[tuple[str, float]], steps: Sequence[Step]) -> li
 
 
 def main() -> None:
-    """Start, press, stop, read the log."""
+    """Record, press keys and read the latencies from the log."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--presses", type=int, default=30)
     options, settings = parser.parse_known_args()

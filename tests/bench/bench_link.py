@@ -1,4 +1,4 @@
-"""Weights over ROS 2, through real link processes, to four actors; and what an idle link costs.
+"""Benchmark of weights sent over ROS 2 links to four actors, and of an idle link's CPU time.
 
 python tests/bench/bench_link.py [--short]
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure_weights(run: Path, versions: int) -> None:
-    """Time from publish until the last of four actors has loaded them; CPU of an idle link."""
+    """Measure the time until the last of four actors has new weights, and an idle link's CPU."""
     names = [f"actor{number}" for number in range(4)]
     for name in names:
         announce(run / "link" / name, run.name, name, 1, SPEC)
@@ -67,7 +67,7 @@ def measure_weights(run: Path, versions: int) -> None:
 
 
 def load(files: list[WeightsFile], transport: LearnerTransport, snapshot: Snapshot) -> float:
-    """Seconds until the weights were read, checked, from every file; all by this one thread."""
+    """Return the seconds until this thread has read and checked the weights of every file."""
     start_s, waiting = time.perf_counter(), list(files)
     transport.publish(snapshot)
     while waiting:
@@ -80,7 +80,7 @@ def load(files: list[WeightsFile], transport: LearnerTransport, snapshot: Snapsh
 
 @contextmanager
 def links(run: Path, names: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A link process for each actor."""
+    """Start a link process per actor."""
     environ = environment(int(os.environ["ROS_DOMAIN_ID"]), run)
     command = [sys.executable, "-m", "serl.ros.nodes.link", "--run", str(run), "--actor"]
     processes = [subprocess.Popen([*command, name], env=environ) for name in names]

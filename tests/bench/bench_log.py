@@ -1,10 +1,10 @@
-"""What a step's record costs the control loop: the log, beside a plain write of the same bytes.
+"""Benchmark of logging a step in the control loop, compared with a plain write of equal bytes.
 
     python tests/bench/bench_log.py [--steps N] [--folder PATH]
 
-Steps with two cameras of 128 px, and with the state alone: one right after the other, as in the
-measurement that the target comes from, and each 20 ms after the other, from cold caches. What the
-loop waits is wall time; processor time is what a busy machine distorts less.
+Steps have two 128 px cameras or only state. They are logged back to back, as in the measurement of
+the target, and 20 ms apart with cold caches. The loop waits for the wall time; a busy machine
+distorts CPU time less.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measure(name: str, append: Append, count: int, pause_s: float) -> None:
-    """Append and print what it took."""
+    """Append records and print the time taken."""
     wall_s, processor_s = [], []
     for index in range(count):
         time.sleep(pause_s)
@@ -84,7 +84,7 @@ def measure(name: str, append: Append, count: int, pause_s: float) -> None:
 
 @contextmanager
 def plain_file(steps: Sequence[Step], folder: Path | None) -> Iterator[Append]:
-    """The same bytes, encoded beforehand, appended by one write."""
+    """Yield a function that appends pre-encoded steps with one write each."""
     encoded = [encode_record(step) for step in steps[:DISTINCT]]
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         yield lambda index: file.write(encoded[index % DISTINCT])
@@ -94,7 +94,7 @@ def plain_file(steps: Sequence[Step], folder: Path | None) -> Iterator[Append]:
 def log(
     steps: Sequence[Step], spec: Spec, config: LogConfig, folder: Path | None
 ) -> Iterator[Append]:
-    """All that the actor does to keep a step."""
+    """Yield a function that logs a step as the actor does."""
     with (
         tempfile.TemporaryDirectory(dir=folder) as scratch,
         EpisodeLog(Path(scratch), spec, "run", "actor", 0, config) as opened,
@@ -103,7 +103,7 @@ def log(
 
 
 def make_steps(spec: Spec, count: int) -> list[Step]:
-    """Consecutive steps; their observations repeat after `DISTINCT`."""
+    """Return consecutive steps whose observations repeat after `DISTINCT`."""
     rng = np.random.default_rng(0)
     key = Key("run", "actor", 0, 0, 0)
     distinct = [random_step(key, spec, rng) for _ in range(DISTINCT)]

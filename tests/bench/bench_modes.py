@@ -1,11 +1,11 @@
-"""Whether a policy does as well over ROS 2 as it did in the process that trained it.
+"""Benchmark of a policy over ROS 2, compared with the process that trained it.
 
     python tests/bench/bench_modes.py RUN [--checkpoint 2000] [--trials 100]
 
 Trials of one checkpoint from the same starts: with the simulation in this process; behind its
 node, in lock-step; and behind its node in real time, with the guard in the path (`serl run --robot
-sim`). In lock-step every trial has to be as long as in this process, and end the same. A checkpoint
-that sometimes fails tells more than one that never does.
+sim`). In lock-step every trial must have the same length and result as in this process. A
+checkpoint that sometimes fails is more informative than one that never does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.ros.conftest import Run
 _ARM = "actor0"
 
 Ends = list[tuple[bool, int]]
-"""Of each trial: success, and steps."""
+"""Success and steps of each trial."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def tell(name: str, ends: Ends) -> Ends:
-    """A row of the table."""
+    """Print a row of the table and return its values."""
     successes = sum(success for success, _ in ends)
     low, high = wilson(successes, len(ends))
     steps = sum(steps for _, steps in ends) / len(ends)
@@ -81,13 +81,13 @@ def tell(name: str, ends: Ends) -> Ends:
 
 
 def tried(examiner: Examiner, weights: State, trials: int) -> Ends:
-    """The starts of a training's final trials."""
+    """Run trials from the starts of a training's final trials."""
     found = examiner.evaluate(weights, Purpose.FINAL, trials)
     return [(trial.success, trial.steps) for trial in found.trials]
 
 
 def in_lock_step(folder: Path, config: TrainConfig, weights: State, trials: int) -> Ends:
-    """The simulation is a process of its own; its time passes when it is told to."""
+    """Run trials with the simulation in a separate process, in lock-step."""
     run, task = RunFolder.create(folder, config, datetime.now()), make_task(config)
     processes, profile = Run(run.path), plugins.load("robot", "sim")
     words = ("-m", "serl.ros.nodes.sim", "--run", str(run.path), "--robot", _ARM, "--lockstep")
@@ -103,7 +103,7 @@ def in_lock_step(folder: Path, config: TrainConfig, weights: State, trials: int)
 
 
 def in_real_time(folder: Path, run: Path, checkpoint: int, trials: int) -> Ends:
-    """As a user executes a policy."""
+    """Run trials in real time, as a user executes a policy."""
     words = [sys.executable, "-m", "serl.cli.main", "run", str(run), "--robot", "sim"]
     words += [f"--checkpoint={checkpoint}", f"--episodes={trials}", f"--out={folder / 'real'}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Whether a page that somebody watches costs the control loop anything.
+"""Benchmark of the control loop with and without a console page open in a browser.
 
     python tests/bench/bench_periods.py [--steps 400] [--rounds 2]
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
-    """Late control periods of a training, and all of them."""
+    """Train; return the numbers of late and of all control periods."""
     words = ["train", "reach", "--robot=sim", f"--steps={steps}", "--demos=2", "--trials=1"]
     words += ["--selection_trials=1", "--selection_checkpoints=1", f"--runs={folder}"]
     words += ["--console"] if watched else []
@@ -68,7 +68,7 @@ async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
         watching.cancel()
         await asyncio.wait([watching])
         if not watching.cancelled():
-            watching.result()  # why nobody watched to the end
+            watching.result()  # raise the browser's error, if any
     if (match := _LATE.search(output.decode())) is None:
         raise SystemExit(output.decode())
     late, periods = (int(number.replace(",", "")) for number in match.groups())
@@ -76,7 +76,7 @@ async def train(folder: Path, steps: int, watched: bool) -> tuple[int, int]:
 
 
 async def _watch(folder: Path) -> None:
-    """Look at the page, until cancelled."""
+    """Keep the page open until cancelled."""
     deadline_s = time.monotonic() + _START_LIMIT_S
     while not (doors := [d for run in folder.glob("*/*") if (d := read_address(run))]):
         assert time.monotonic() < deadline_s, "no console"

@@ -1,10 +1,10 @@
-"""Demonstrations through the console, by a browser user who sees what is logged, as one would.
+"""Benchmark of demonstrations through the console by a scripted browser user.
 
     python tests/bench/bench_person.py [--demos 20] [--seeds 0 1] [--out runs/person]
 
-A headless Chromium opens the page of `serl record pick_cube --console` and drives by a gamepad that
-a script holds: the page, its beats, DDS, arbitration and the log are real. Then `serl train` learns
-from the recording, once for each seed, as it would from the expert's, and the trials are counted.
+A headless Chromium opens the page of `serl record pick_cube --console` and drives with a scripted
+gamepad; page, heartbeats, DDS, arbitration and log are real. Then `serl train` learns from the
+recording, once per seed, as from an expert's, and the final trials are counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ window.hold = (axes, opens, closes, hands) => {
 
 
 class Eyes:
-    """The newest observation of the episode that runs."""
+    """Reader of the newest observation of the running episode."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Eyes:
         self._seen: Observation | None = None
 
     def look(self) -> Observation | None:
-        """None while no episode runs."""
+        """Return the newest observation, or None while no episode runs."""
         with suppress(SerlError, OSError):
             paths = [path for path in episode_paths(self._folder) if path.name.endswith(PART)]
             if not paths:
@@ -83,14 +83,14 @@ class Eyes:
 
 
 class Picker:
-    """Goes over the cube, turns, descends, closes, lifts; like the expert, but by what is seen."""
+    """Pick-cube policy that acts on logged observations instead of the simulator's truth."""
 
     def __init__(self, config: TaskConfig, gain: float) -> None:
         self._motion, self._gain = config.motion, gain
         self._closing = 0
 
     def __call__(self, seen: Observation) -> tuple[list[float], float]:
-        """Motion along x, y, z and yaw from -1 to 1, and the gripper's wish."""
+        """Return motion along x, y, z and yaw, each in [-1, 1], and the gripper command."""
         state = {name: np.asarray(value, np.float64) for name, value in seen.state.items()}
         shift, turn = state["cube_from_tcp"].copy(), float(state["cube_yaw"][0])
         off = math.hypot(shift[0], shift[1]) + 0.05 * abs(turn)
@@ -115,7 +115,7 @@ async def record(
     folder: Path,
     gain: float,
 ) -> None:
-    """Be the person until the recording is over."""
+    """Act as the operator until the recording is over."""
     config, eyes = make_task(run.config).config, Eyes(run.episodes(ACTOR))
     picker, driving = Picker(config, gain), False
     async with browser(folder) as page:
@@ -126,7 +126,7 @@ async def record(
         await page.take()
         while process.poll() is None:
             seen = eyes.look()
-            if seen is None and driving:  # it ended: let go, so that the next one may begin
+            if seen is None and driving:  # episode ended: release, so that the next can begin
                 picker, driving = Picker(config, gain), False
                 await hold(page, [0.0] * 4, 0.0, False)
                 await asyncio.sleep(REST_S)
@@ -140,7 +140,7 @@ async def record(
 
 
 async def hold(page: Page, motion: list[float], gripper: float, hands: bool) -> None:
-    """Set the gamepad as a hand would; sticks have a dead zone."""
+    """Set the gamepad's axes and buttons; sticks have a dead zone."""
     x, y, z, yaw = (
         math.copysign(DEAD_ZONE + (1 - DEAD_ZONE) * abs(m), m) if m else 0.0 for m in motion
     )
@@ -149,7 +149,7 @@ async def hold(page: Page, motion: list[float], gripper: float, hands: bool) -> 
 
 
 def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunFolder:
-    """`serl record`, and the person at its page."""
+    """Run `serl record` with the scripted operator at its page."""
     words = ["record", "pick_cube", "--console", "--demos", str(demos), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "serl.cli.main", *words, *settings])
     begin_s = time.monotonic()
@@ -170,7 +170,7 @@ def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunF
 
 
 def main() -> None:
-    """Record what is missing, then train."""
+    """Record missing demonstrations, then train."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--demos", type=int, default=20)
     parser.add_argument("--gain", type=float, default=0.35, help="less where the machine is late")

@@ -1,4 +1,4 @@
-"""What images cost: drawing them, sampling them, and updates that see them; ratios of one run.
+"""Benchmark of images: rendering, sampling and updates; ratios within one run.
 
     python tests/bench/bench_pixels.py [--rounds N] [--compile]
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def drawing(px: int, steps: int = 60) -> None:
-    """Steps of the environment per second, without images and with those of two cameras."""
+    """Print environment steps per second without images and with two cameras."""
     views = {
         name: View(camera=camera, width=px, height=px)
         for name, camera in (("front", "field"), ("wrist", "wrist"))
@@ -89,7 +89,7 @@ def _step(arm: SimArm, task: PickCube) -> None:
 
 
 def sampling() -> None:
-    """Bytes per second of sampling both frames of transitions, beside numpy's fancy indexing."""
+    """Print bytes per second of sampling transition images, compared with numpy indexing."""
     spec = _spec(PX)
     print(f"\n| replay of 2 x {PX} px, {FRAMES} frames, batches of {BATCH} | GB/s | of numpy |")
     print("|---|---|---|")
@@ -118,7 +118,7 @@ def sampling() -> None:
 
 
 def one_camera(frames: Image) -> None:
-    """What a shift costs of images that come to lie where the last ones did, in the cache."""
+    """Print the cost of a random shift whose output stays in the CPU cache."""
     rng = np.random.default_rng(1)
 
     def row_by_row() -> object:
@@ -142,9 +142,9 @@ def one_camera(frames: Image) -> None:
 
 
 def small_updates(rounds: int) -> None:
-    """What an update takes of a small encoder that is trained, and of one whose features stay.
+    """Print the time of an update with a trained small encoder and with cached features.
 
-    The last rows are updates as tasks have them for such features: of four batches of 256.
+    The last rows are updates of four batches of 256, as tasks use with cached features.
     """
     print("\n| small encoder, 2 critics, two cameras | ms | transitions/s |\n|---|---|---|")
     for px, kept, size, utd in (
@@ -168,7 +168,7 @@ def small_updates(rounds: int) -> None:
 
 
 def prefetching(rounds: int) -> None:
-    """Updates with the batch drawn before each, and beside the one before."""
+    """Print updates with batches sampled before each update and prefetched during the last one."""
     spec = _spec(PX)
     replay = Replay(spec, FRAMES + 100, 0.97, crop_px=4)
     _fill(replay, np.random.default_rng(0).integers(0, 256, (FRAMES, PX, PX, 3), np.uint8))
@@ -190,7 +190,7 @@ def prefetching(rounds: int) -> None:
 
 
 def trunk_updates(rounds: int, compiled: bool) -> None:
-    """A critic update behind SERL's trunk: the naive structure, ours, and without the trunk."""
+    """Print a critic update behind SERL's trunk: naive structure, serl's, and without a trunk."""
     torch.set_num_threads(2)
     spec = _spec(PX)
     batch = random_batch(spec, BATCH, np.random.default_rng(0))
@@ -247,10 +247,10 @@ def trunk_updates(rounds: int, compiled: bool) -> None:
 
 
 class Plain(Trunk):
-    """The trunk layer by layer, all images at once."""
+    """Trunk evaluated layer by layer for all images at once."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """As `Trunk`."""
+        """Return features as `Trunk` does."""
         with torch.no_grad():
             x = torch.addcmul(self.shift, images.permute(0, 3, 1, 2).float(), self.scale)
             x = functional.relu(self.stem_norm(self.stem(x)), inplace=True)
@@ -265,7 +265,7 @@ class Plain(Trunk):
 
 
 class Naive(nn.Module):
-    """SERL's structure: each of policy, target and critic encodes what it needs for itself."""
+    """SERL's structure, in which policy, target and critic each run the encoder."""
 
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
@@ -280,12 +280,12 @@ class Naive(nn.Module):
         self.adam = torch.optim.Adam(trained, 3e-4, foreach=False)
 
     def encode(self, state: Tensor, images: dict[str, Tensor]) -> Tensor:
-        """All cameras and the state, one behind the other."""
+        """Return the concatenated features of all cameras and the state."""
         seen = [self.heads[name](self.trunk(images[name])) for name in CAMERAS]
         return torch.cat([*seen, self.state(state)], -1)
 
     def update(self, agent: SAC, batch: Any) -> float:
-        """One critic update."""
+        """Take one critic update."""
         state, next_state = torch.from_numpy(batch.state), torch.from_numpy(batch.next_state)
         images, next_images = (
             {name: torch.from_numpy(frames) for name, frames in pictures.items()}
@@ -384,7 +384,7 @@ def _write_trunk(path: Path) -> None:
 
 
 def _medians(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Seconds of its thread that a call of each takes, called in turns."""
+    """Return the median thread CPU time per call of each function, called in turns, s."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
@@ -395,7 +395,7 @@ def _medians(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict
 
 
 def _best(function: Callable[[], object], rounds: int) -> float:
-    """Least seconds of a call, after one that does not count."""
+    """Return the minimum time of a call after a warm-up call, s."""
     function()
     times = []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Has the car become faster than its demonstration by itself? Of a finished run of racing_car.
+"""Benchmark of a finished racing_car run: lap time against the demonstration's.
 
     serl train racing_car && python tests/bench/bench_practice.py runs/racing_car/2*
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def judge(run: RunFolder) -> bool:
-    """Tell what a run has shown; whether it is enough."""
+    """Print the results of a run; return whether they reach the target."""
     data = read_run(run.path)
     if not data.finals or not data.demonstrated_s > 0:
         raise BadInput(f"{run.path}: expected a demonstration and final trials")
@@ -69,7 +69,7 @@ def judge(run: RunFolder) -> bool:
 
 
 def expert_lap_s(config: TrainConfig) -> float:
-    """Mean lap of pure pursuit without a limit on its pace."""
+    """Return the mean lap time of the expert at full pace, s."""
     settings = config.model_copy(update={"task_config": {**config.task_config, "pace": 1.0}})
     task = make_task(settings)
     with plugins.make_simulation(task) as robot:
@@ -78,10 +78,10 @@ def expert_lap_s(config: TrainConfig) -> float:
 
 
 def driven_minutes(run: RunFolder) -> dict[int, float]:
-    """Until the end of each episode, resets among them; of a run with one actor, never restarted.
+    """Return the driven minutes until each episode's end, resets included.
 
     Raises:
-        BadInput: it has several, or one that was.
+        BadInput: The run has several actors or a restarted one.
     """
     rate_hz = make_task(run.config).config.rate_hz
     paths = [path for actor in run.actors() for path in episode_paths(run.episodes(actor))]
@@ -93,7 +93,7 @@ def driven_minutes(run: RunFolder) -> dict[int, float]:
 
 
 def first_faster(data: RunData, lap_s: float) -> MetricsRow | None:
-    """The row of the lap after which the last `WINDOW` ones took no longer, in the mean."""
+    """Return the row of the first lap whose last `WINDOW` laps are on average no slower."""
     laps = [row for row in data.episodes if row["success"]]
     quick = running_mean(series(laps, "duration_s"))[WINDOW - 1 :] <= lap_s
     return laps[WINDOW - 1 + int(quick.argmax())] if quick.any() else None

@@ -1,11 +1,11 @@
-"""Seconds from a kill -9 until the learner of a long run trains again.
+"""Benchmark of resuming: seconds from a kill -9 until the learner of a long run trains again.
 
     python tests/bench/bench_resume.py [--steps N] [--task NAME]
 
 The run has as many steps as a learner would have trained on: its log, its index and a checkpoint
-1000 steps before the end. Then real processes go on with it, and are killed: the learner alone,
-which is started again by the command that watches it, and all of them, that command included.
-On a busy machine the learner's processor time tells more than the seconds that a person waits.
+1000 steps before the end. Real processes resume it and are killed: first the learner alone, which
+its supervising command restarts, then all of them, including that command. On a busy machine the
+learner's CPU time is more reliable than the wall time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def make_run(root: Path, config: TrainConfig, steps: int) -> RunFolder:
-    """A run as a learner leaves it after so many steps; its policy has learned nothing."""
+    """Create a run as a learner leaves it after `steps` steps, with an untrained policy."""
     run = RunFolder.create(root, config, datetime.now())
     demonstrate(run, Display(Console(quiet=True)))
     spec, epoch = make_spec(make_task(config)), time.time_ns()
@@ -93,7 +93,7 @@ def make_run(root: Path, config: TrainConfig, steps: int) -> RunFolder:
 
 
 def episodes(spec: Spec, run: str, epoch: int, steps: int) -> Iterator[Sequence[Record]]:
-    """Whole episodes; to draw each step anew would cost more than to log it."""
+    """Yield complete episodes of reused steps; drawing each anew would cost more than logging."""
     rng = np.random.default_rng(0)
     templates = [random_step(Key(run, ACTOR, epoch, 0, 0), spec, rng) for _ in range(TEMPLATES)]
     for number in range(steps // EPISODE):
@@ -107,7 +107,7 @@ def episodes(spec: Spec, run: str, epoch: int, steps: int) -> Iterator[Sequence[
 
 
 def measure(run: RunFolder) -> None:
-    """Start, kill the learner, kill everything; the seconds of each until training goes on."""
+    """Start, kill the learner, kill all; print the seconds of each until training continues."""
     size_mb = sum(path.stat().st_size for path in episode_paths(run.episodes(ACTOR))) / 1e6
     print(f"{trained(run) + UNSAVED:,} steps, {size_mb:.0f} MB of log")
     command = start(run)
@@ -128,13 +128,13 @@ def measure(run: RunFolder) -> None:
 
 
 def start(run: RunFolder) -> psutil.Popen:
-    """`serl train --resume`."""
+    """Start `serl train --resume`."""
     words = [sys.executable, "-m", "serl.cli.main", "train", "--resume", str(run.path)]
-    return psutil.Popen(words, stdout=subprocess.DEVNULL)  # what goes wrong is told on stderr
+    return psutil.Popen(words, stdout=subprocess.DEVNULL)  # errors go to stderr
 
 
 def until_training(what: str, run: RunFolder, command: psutil.Popen, resumes: int) -> None:
-    """Wait for updates of a learner that resumed after so many others; print what it took."""
+    """Wait for updates of a learner after `resumes` resumes; print the time taken."""
     since_s = time.monotonic()
 
     def training() -> bool:
@@ -151,13 +151,13 @@ def until_training(what: str, run: RunFolder, command: psutil.Popen, resumes: in
 
 
 def learner_of(command: psutil.Popen) -> psutil.Process:
-    """The process that learns."""
+    """Return the learner's process."""
     (learner,) = (p for p in command.children() if "serl.ros.nodes.learner" in p.cmdline())
     return learner
 
 
 def wait(condition: Callable[[], bool], command: psutil.Popen) -> None:
-    """Return once the condition holds; fail when the command ends before."""
+    """Wait until the condition holds; fail if the command ends first."""
     deadline_s = time.monotonic() + LIMIT_S
     while not condition():
         if command.poll() is not None or time.monotonic() > deadline_s:
@@ -166,7 +166,7 @@ def wait(condition: Callable[[], bool], command: psutil.Popen) -> None:
 
 
 def trained(run: RunFolder) -> int:
-    """Steps of the newest checkpoint."""
+    """Return the steps of the newest checkpoint."""
     return int(checkpoint_paths(run.checkpoints)[-1].name)
 
 

@@ -1,11 +1,11 @@
-"""A reward model of a task: how long its training takes, and how often it sees success wrongly.
+"""Benchmark of a task's reward model: training time and rate of false successes.
 
     python tests/bench/bench_reward.py pick_cube [--data FOLDER] [--run RUN] [--episodes N]
 
-Episodes are driven by chance, and with --run by two checkpoints of that run, the first and one from
-the middle, that explore. Where a run's policy sees no images, they are drawn for the model alone.
-The ground truth only counts: the model is trained, and ends the episodes, where the tool is as the
-task's tuned settings say that it must be; anywhere with --unchecked.
+Episodes are driven by random actions, and with --run by two exploring checkpoints of that run, the
+first and a middle one. If the run's policy sees no images, they are rendered for the model alone.
+The ground truth is only counted. The model is trained, and ends episodes, within the tool box of
+the task's tuned settings; anywhere with --unchecked.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed, wilson
 
-SEED = 7  # of the episodes; collections have others
+SEED = 7  # seed of the episodes; collections use others
 _PIXELS = {"observe": "pixels"}
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Train and evaluate the model, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
     parser.add_argument("--data", type=Path, help="a collection, instead of a fresh one")
@@ -64,13 +64,13 @@ def main() -> None:
 
 
 def tuned_place(task: str) -> dict[str, Vector]:
-    """Where the tool is at a success, as `serl reward train` and a training have it of the task."""
+    """Return the task's tuned tool box, as used by `serl reward train` and by training."""
     tuned = make_task(resolve({"task": task})).training_defaults().get("reward", {})
     return {key: tuned[key] for key in ("tool_low_m", "tool_high_m") if key in tuned}
 
 
 def collected(name: str, folder: Path) -> Path:
-    """A collection of 200 successes and 1000 other images."""
+    """Return a collection with 200 successes and 1000 other images."""
     task, start_s = make_task(resolve({"task": name, "observe": "pixels"})), time.perf_counter()
     with plugins.make_simulation(task) as robot:
         counts = collect(robot, task, folder, LabelCounts(200, 1000), seed=0)
@@ -79,7 +79,7 @@ def collected(name: str, folder: Path) -> Path:
 
 
 def train(data: Path, model: Path, config: ClassifierConfig) -> None:
-    """Train a model on a collection, and say how well it does on what was held out."""
+    """Train a model on a collection and print its held-out accuracy."""
     samples, views = read_samples([data])
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     trained = train_classifier(samples, Card(views=views), config)
@@ -96,7 +96,7 @@ def train(data: Path, model: Path, config: ClassifierConfig) -> None:
 def count(
     name: str, model: Path, path: Path | None, episodes: int, place: Mapping[str, Vector]
 ) -> None:
-    """Print how often success is told, and how often wrongly, by policy."""
+    """Print predicted and false successes by policy."""
     config = RunFolder.open(path).config if path else resolve({"task": name})
     reward = RewardConfig.model_validate({"kind": "classifier", "model": model, **place})
     print("| policy | episodes | told | wrongly | 95 % of episodes | least progress |")
@@ -118,7 +118,7 @@ def _checkpoints(path: Path | None) -> dict[str, Path]:
 def _told(
     config: TrainConfig, reward: RewardConfig, checkpoint: Path | None, episodes: int
 ) -> tuple[int, list[float]]:
-    """How often success was told, and the progress where it was none."""
+    """Return the number of predicted successes and the progress at the false ones."""
     task, drawn = (make_task(config.model_copy(update=seen)) for seen in ({}, _PIXELS))
     judged = RewardedTask(task, make_reward(reward, drawn))
     told, wrong = 0, []

@@ -1,11 +1,10 @@
-"""What the simulation costs: experts, control steps, physics and pictures, by task.
+"""Benchmark of the simulation: experts, control steps, physics and images, by task.
 
     python tests/bench/bench_simulation.py [--short]
 
 Actions are uniform, starts seeded; resets and drawing actions are not timed. The yardstick is
-`mj_step` of the same model from the same starts, with nothing around it: what the machine allows.
-The kinds of episode take turns, and times are the thread's own, so that ratios hold on a busy
-machine too; speeds do not.
+plain `mj_step` of the same model from the same starts. Kinds of episode alternate and times are
+thread CPU times, so ratios also hold on a busy machine; speeds do not.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from tests.bench.task_bench import expert_episode, play, thread_s
 
 TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion")
 SIZES_PX = (84, 256)
-# What is to hold (state, 10 Hz, one core): set on a machine that made so many physics steps a
-# second of the prototype's model. Ours takes little more than half of its time.
+# Targets (state, 10 Hz, one core), set on a machine with this physics rate for the prototype's
+# model. The current model takes little more than half of its time.
 BAR_STEPS_S, BAR_PHYSICS_STEPS_S = 1500, 105_000
 
 
@@ -57,7 +56,7 @@ def _scene(name: str) -> tuple[SimulatedTask, SimArm]:
 
 
 def experts(scenes: Scenes, episodes: int) -> None:
-    """Success and length of the scripted experts' episodes."""
+    """Print success and length of the scripted experts' episodes."""
     print("| expert | success | 95 % interval | mean steps |")
     print("|---|---|---|---|")
     for name, (task, arm) in scenes.items():
@@ -72,7 +71,7 @@ def experts(scenes: Scenes, episodes: int) -> None:
 
 
 def speed(scenes: Scenes, rounds: int) -> None:
-    """Environment steps per second, beside those of the physics alone and those to hold."""
+    """Print environment steps per second, compared with plain physics and the targets."""
     print(
         "\n| env steps/s, one core | bare mj_step | robot | robot and task | of bare | of the bar |"
     )
@@ -132,7 +131,7 @@ def _watched_episode(
 
 
 class _Stopwatch:
-    """A function and the seconds spent in it."""
+    """Wrapper of a function that sums the seconds spent in it."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
@@ -145,7 +144,7 @@ class _Stopwatch:
 
 
 def pictures(scenes: Scenes, frames: int) -> None:
-    """Frames per second of the renderer, and what of a frame is casting one ray per pixel."""
+    """Print the renderer's frames per second and the share spent casting one ray per pixel."""
     print("\n| renderer, one core | frames/s | of it mj_multiRay |\n|---|---|---|")
     for name, (_, arm) in scenes.items():
         arm.reset(0)
@@ -159,7 +158,7 @@ def pictures(scenes: Scenes, frames: int) -> None:
 
 
 def _rays(arm: SimArm, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Directions of one ray per pixel of the front camera.  # (3 * size * size,)."""
+    """Return one ray direction per pixel of the front camera, shape (3 * size * size,)."""
     camera = arm.model.camera("front").id
     scale = 2.0 * np.tan(0.5 * np.radians(arm.model.cam_fovy[camera])) / size
     y, x = (np.mgrid[0:size, 0:size] + 0.5 - 0.5 * size) * scale

@@ -1,10 +1,10 @@
-"""The stream from actors' logs to a learner over ROS 2, beside a plain ZeroMQ PUSH/PULL.
+"""Benchmark of the stream from actors' logs to a learner over ROS 2, compared with ZeroMQ.
 
     python tests/bench/bench_stream.py [--short] [--kills N] [--tags]
 
 Transitions of 98 kB (two cameras of 128 px) go from logs on the disk through real link processes to
 the learner's end, which decodes each, commits it to the index and acknowledges it. ZeroMQ carries
-the same bytes from as many processes, from memory, unchecked, to nobody who would keep them.
+the same bytes (PUSH/PULL) from as many processes, from memory, unchecked and not stored.
 Then: what the tags under the run's key cost the stream; what a step costs the control thread, with
 and without a learner; and how many records are lost, doubled or out of order when the learner's end
 and the link are killed in turns.
@@ -56,8 +56,8 @@ SPEC = Spec(
     rate_hz=10,
 )
 EPOCH = 1
-STEPS = 99  # of an episode; its end is a record, too
-RATE_HZ = 100.0  # of steps whose cost is measured
+STEPS = 99  # steps of an episode; its end is one more record
+RATE_HZ = 100.0  # rate of the steps whose cost is measured
 LOG = LogConfig(min_free_bytes=0, images="raw")
 LIMIT_S = 60.0
 
@@ -79,11 +79,11 @@ SEALS: dict[str, dict[str, Callable[..., object]]] = {
     "checksums": {"sign": add_checksum, "verify": check_checksum},
     "nothing": {"sign": lambda key, message: message, "verify": lambda key, signed: signed},
 }
-"""What protects a message: AES-256-GMAC tags (the product), CRC-32, or nothing."""
+"""Protection of a message: AES-256-GMAC tags (the product), CRC-32, or none."""
 
 
 def main() -> None:
-    """Print the tables, or be one of the processes."""
+    """Print the tables or run as one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help="fewer records")
     parser.add_argument("--kills", type=int, default=50)
@@ -139,13 +139,13 @@ def measure_tags(folder: Path, records: int, repeats: int) -> None:
 
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """CPU time of processes, in user mode and in the kernel."""
+    """Return the CPU time of processes in user mode and kernel, s."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 @contextmanager
 def sealed(seal: str) -> Iterator[None]:
-    """Protect the messages of this process in this way."""
+    """Set the protection of this process's messages within the context."""
     before = {name: vars(tags)[name] for name in ("sign", "verify")}
     vars(tags).update(SEALS[seal])
     try:
@@ -155,7 +155,7 @@ def sealed(seal: str) -> Iterator[None]:
 
 
 def measure_rates(folder: Path, records: int, repeats: int) -> None:
-    """Records per second from one actor and from four, the two transports in turns."""
+    """Print records per second from one and four actors, alternating the two transports."""
     size = len(encode_record(next(records_of("actor0", folder.name))))
     print(f"| {size / 1e3:.1f} kB transitions, 1/s | actors | median | best | runs |")
     print("|---|---|---|---|---|")
@@ -173,7 +173,7 @@ def measure_rates(folder: Path, records: int, repeats: int) -> None:
 
 
 def streamed(run: Path, actors: int, records: int, seal: str = "tags") -> tuple[float, float]:
-    """Records per second, committed and in order, once all links are up; and CPU us of each."""
+    """Return committed, ordered records per second once all links are up, and CPU us per record."""
     names = [f"actor{number}" for number in range(actors)]
     for name in names:
         with EpisodeLog(run / "episodes" / name, SPEC, run.name, name, EPOCH, LOG) as log:
@@ -203,7 +203,7 @@ def streamed(run: Path, actors: int, records: int, seal: str = "tags") -> tuple[
 
 
 def accept(node: RosNode, transport: LearnerTransport, index: Index) -> int:
-    """Receive, commit; the next call acknowledges."""
+    """Receive and commit records; the next call acknowledges them."""
     records = transport.receive()
     index.accept(records)
     if not records:
@@ -212,7 +212,7 @@ def accept(node: RosNode, transport: LearnerTransport, index: Index) -> int:
 
 
 def pushed(run: Path, actors: int, records: int) -> float:
-    """Records per second through ZeroMQ."""
+    """Return the records per second through ZeroMQ."""
     with zmq.Context() as context, closing(context.socket(zmq.PULL)) as socket:
         run.mkdir(parents=True)
         address = f"ipc://{run / 'zmq'}"
@@ -231,7 +231,7 @@ def pushed(run: Path, actors: int, records: int) -> float:
 
 
 def push(address: str, records: int) -> None:
-    """A process that sends a word and then so many records."""
+    """Send a greeting and then `records` records, as a separate process."""
     data = encode_record(next(records_of("actor0", "run")))
     with zmq.Context() as context, closing(context.socket(zmq.PUSH)) as socket:
         socket.connect(address)
@@ -241,7 +241,7 @@ def push(address: str, records: int) -> None:
 
 
 def measure_cost(folder: Path, steps: int) -> None:
-    """What the control thread pays for a step: its log, and a look for new weights."""
+    """Print the control thread's cost per step: logging and checking for new weights."""
     print(f"| a step's cost at {RATE_HZ:g} Hz, ms | p50 | p99 | max | CPU p50 |")
     print("|---|---|---|---|---|")
     for name, dies in (("learner alive", False), ("learner dead", True)):
@@ -261,7 +261,7 @@ def measure_cost(folder: Path, steps: int) -> None:
 
 
 def appended(run: Path, steps: int) -> Iterator[tuple[float, float]]:
-    """Log steps at a rate; yields what each took: time that passed, and of the thread."""
+    """Log steps at a fixed rate; yield wall and thread CPU time of each, s."""
     file = WeightsFile(run / "link" / "actor0" / "weights.safetensors", SPEC.digest)
     with EpisodeLog(run / "episodes" / "actor0", SPEC, run.name, "actor0", EPOCH, LOG) as log:
         announce(run / "link" / "actor0", run.name, "actor0", EPOCH, SPEC)
@@ -277,7 +277,7 @@ def appended(run: Path, steps: int) -> Iterator[tuple[float, float]]:
 
 
 def measure_kills(folder: Path, kills: int) -> None:
-    """Kill the learner's end and the link in turns while an actor logs; count what arrived."""
+    """Kill the learner's end and the link in turns while an actor logs; count arrived records."""
     rng, run = random.Random(0), folder / "kills"
     alive = {"learner": start_learner(run), "link": start_link(run, "actor0")}
     start = {"learner": lambda: start_learner(run), "link": lambda: start_link(run, "actor0")}
@@ -313,12 +313,12 @@ def measure_kills(folder: Path, kills: int) -> None:
 
 
 def learn(run: Path) -> None:
-    """A process that notes down the keys of what it accepts, and goes on behind them."""
+    """Note the keys of accepted records and resume after them, as a separate process."""
     run.mkdir(parents=True, exist_ok=True)
     book = run / "accepted.txt"
     with RosNode("learner", run) as node, Index(run / "index.sqlite") as index:
         lines = book.read_text().splitlines(keepends=True) if book.exists() else []
-        book.write_text("".join(lines[: sum(index.cursors.values())]))  # what was committed
+        book.write_text("".join(lines[: sum(index.cursors.values())]))  # committed records only
         transport = LearnerTransport(node, SPEC, run.name, index.cursors, index.claim)
         with book.open("a") as file:
             while not (node.stopping or is_orphaned()):
@@ -336,14 +336,14 @@ def line(record: Arrival) -> str:
 
 
 def count(run: Path) -> int:
-    """How many records the learner's end noted down."""
+    """Count the records noted by the learner's end."""
     book = run / "accepted.txt"
     return book.stat().st_size // len("actor0 1 000000 0000\n") if book.exists() else 0
 
 
 @contextmanager
 def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The learner's end as a process of its own."""
+    """Run the learner's end as a separate process."""
     process = start_learner(run)
     try:
         yield process
@@ -356,7 +356,7 @@ def learner(run: Path) -> Iterator[subprocess.Popen[bytes]]:
 def links(
     run: Path, names: Sequence[str], seal: str = "tags"
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A link process for each actor."""
+    """Start a link process per actor."""
     processes = [start_link(run, name, seal) for name in names]
     try:
         yield processes
@@ -384,7 +384,7 @@ def _start(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def records_of(actor: str, run: str) -> Iterator[Record]:
-    """Episodes without end; a few observations take turns."""
+    """Yield endless episodes that reuse a few observations."""
     rng = np.random.default_rng(0)
     some = [random_step(Key(run, actor, EPOCH, 0, 0), SPEC, rng) for _ in range(16)]
     episode = 0

@@ -1,4 +1,4 @@
-"""The page docs/tasks.md: what experts achieve, how fast tasks run, and what trainings have shown.
+"""Generator of docs/tasks.md: expert success, simulation speed and training results.
 
     python tests/bench/bench_tasks.py [TASK ...] [--docs docs] [--trials 100]
     python tests/bench/bench_tasks.py --random-steps 100000 --docs docs

@@ -1,11 +1,11 @@
-"""Trains as a user would and tells what came out; with `--ablations` also what each part is worth.
+"""Benchmark of full training runs; `--ablations` also measures the value of each component.
 
     python tests/bench/bench_training.py [--seeds 0 1 2 3 4] [--ablations] [--steps N ...]
 
-Each run is a `serl train` of its own, one after the other; settings of `serl train` may follow and
-hold for every run. Results, failures too, are appended to OUT/results.jsonl, and what stands there
-is not run again, so that an interrupted bench goes on where it stopped. Seconds to 90 % count from
-the start of the learner, total ones from that of the command.
+Each run is one `serl train`, in sequence; settings of `serl train` may follow and apply to every
+run. Results, including failures, are appended to OUT/results.jsonl and not run again, so an
+interrupted benchmark continues. Seconds to 90 % count from the start of the learner, total seconds
+from the start of the command.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHORT = ["--task_config.time_limit_s=2", "--steps=60", "--demos=2", "--trials=2"
 
 
 def main() -> None:
-    """Run what is missing, then print the tables."""
+    """Run missing trainings, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--task", default="pick_cube")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def summary(run: RunFolder) -> Result:
-    """The numbers of a run; None where it did not get so far."""
+    """Return the results of a run; None for values it did not reach."""
     rows = read_metrics(run.metrics)
     episodes = [row for row in rows if row["kind"] == "episode"]
     final = next((r for r in rows if r["kind"] == "evaluation" and r["purpose"] == "final"), {})
@@ -80,7 +80,7 @@ def summary(run: RunFolder) -> Result:
 
 
 def print_runs(results: Sequence[Result]) -> None:
-    """One row per seed, then all trials together, with the interval by seed and then trial."""
+    """Print a row per seed, then all trials with the interval by seed and by trial."""
     print(
         "\n| seed | final trials | steps to 90 % | s to 90 % | steps | total s | cycle s |", end=""
     )
@@ -98,7 +98,7 @@ def print_runs(results: Sequence[Result]) -> None:
 
 
 def print_ablations(results: dict[str, list[Result]]) -> None:
-    """One row per variant: all trials, the difference to all parts, and the effort."""
+    """Print a row per variant: trials, difference to the full algorithm, and effort."""
     print(f"\n| variant, seeds {[r['seed'] for r in results[BASE]]} | all | each |", end="")
     print(" worth, points | median steps to 90 % | median total s |\n|" + "---|" * 6)
     shares = {v: np.divide(*_counts(runs)) for v, runs in results.items()}
@@ -114,7 +114,7 @@ def print_ablations(results: dict[str, list[Result]]) -> None:
 
 
 def _counts(results: Sequence[Result]) -> tuple[int, int]:
-    """Successes and trials of all runs; a run without final trials failed in all of them."""
+    """Return successes and trials of all runs; a run without final trials counts as failed."""
     successes = sum(result.get("successes") or 0 for result in results)
     return successes, sum(result.get("trials", 50) for result in results)
 

@@ -1,4 +1,4 @@
-"""Speed of the learner's update against Stable-Baselines3; ratios of one interleaved run.
+"""Benchmark of the learner's update against Stable-Baselines3; ratios of one interleaved run.
 
     python tests/bench/bench_update.py [--eager] [--rounds N]
     python tests/bench/bench_update.py --before COMMIT [--rounds N]
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def against_others(rounds: int, compiled: bool) -> None:
-    """10 critics, 30 observations, 7 actions: ours, naive, Stable-Baselines3."""
+    """Compare serl, a naive version and Stable-Baselines3: 10 critics, 30 states, 7 actions."""
     spec, critics = make_spec(30, 7), 10
     updates = {
         "serl": serl_update(spec, critics=critics, matmul="float32"),
@@ -123,7 +123,7 @@ def before_and_after(commit: str, rounds: int) -> None:
 
 
 def ask(process: subprocess.Popen[str], critics: int) -> float:
-    """Let a process of `serve` take one update; return its seconds of CPU."""
+    """Request one update from a `serve` process; return its CPU seconds."""
     assert process.stdin is not None
     assert process.stdout is not None
     print(critics, file=process.stdin, flush=True)
@@ -131,7 +131,7 @@ def ask(process: subprocess.Popen[str], critics: int) -> float:
 
 
 def serve() -> None:
-    """Take an update for each line of standard input, and print its seconds of CPU."""
+    """Take an update per line of standard input and print its CPU seconds."""
     keep_freed_memory()
     updates = {
         critics: serl_update(make_spec(30, 7), critics=critics, matmul="float32")
@@ -153,7 +153,7 @@ def keep_freed_memory() -> None:
 
 
 def alone(rounds: int) -> None:
-    """Ours by size: update, acting and sampling."""
+    """Print serl's times of update, acting and sampling by network size."""
     sizes = [(15, 5), (30, 7)]
     updates = {
         f"{critics:2} critics, {states} observations, {actions} actions": serl_update(
@@ -181,7 +181,7 @@ def alone(rounds: int) -> None:
 def interleaved(
     updates: dict[str, Callable[[], object]], rounds: int
 ) -> dict[str, dict[int, float]]:
-    """Least seconds by name and threads; every round measures everything once."""
+    """Return the minimum seconds by name and threads; each round measures all cases once."""
     times: dict[str, dict[int, list[float]]] = {name: {n: [] for n in THREADS} for name in updates}
     for update in updates.values():
         update()
@@ -197,7 +197,7 @@ def interleaved(
 
 
 def timed(function: Callable[[], object], repeats: int) -> float:
-    """Median seconds of one call."""
+    """Return the median seconds of one call."""
     times = []
     for _ in range(repeats):
         start_s = time.perf_counter()
@@ -220,7 +220,7 @@ def observe(rng: np.random.Generator, spec: Spec) -> Observation:
 
 
 def fill(spec: Spec) -> Replay:
-    """A replay of random episodes, every fourth one a human's."""
+    """Return a replay of random episodes, every fourth one by a human."""
     replay, rng = Replay(spec, 2 * TRANSITIONS, 0.97), np.random.default_rng(0)
     for episode in range(TRANSITIONS // EPISODE):
         source = ActionSource.POLICY if episode % 4 else ActionSource.HUMAN
@@ -240,7 +240,7 @@ def fill(spec: Spec) -> Replay:
 
 
 def serl_update(spec: Spec, **config: Any) -> Callable[[], object]:
-    """Our update; the precision of products is one for the process, so it is set each time."""
+    """Return serl's update; it sets the process-wide matmul precision on each call."""
     settings = SACConfig(**{"device": "cpu", "batch_size": BATCH, "utd": UTD, **config})
     agent, replay = SAC.create(spec, settings, 0), fill(spec)
     agent.fit_normaliser(replay.prior_states())
@@ -265,7 +265,7 @@ def perceptron(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Naive:
-    """SAC as most code bases write it: a list of critics, an Adam over their tensors."""
+    """SAC as commonly written: a list of critics and one Adam over their tensors."""
 
     def __init__(self, states: int, actions: int, critics: int) -> None:
         self.actor = perceptron(states, 2 * actions)
@@ -341,7 +341,7 @@ def naive_update(spec: Spec, critics: int, actor_every: int) -> Callable[[], obj
 
 
 class _Spaces(gymnasium.Env[Any, Any]):
-    """All that Stable-Baselines3 asks of an environment here."""
+    """Minimal environment that Stable-Baselines3 accepts."""
 
     def __init__(self, spec: Spec) -> None:
         size = spec.observation.state_size
@@ -350,7 +350,7 @@ class _Spaces(gymnasium.Env[Any, Any]):
 
 
 def sb3_update(spec: Spec, critics: int) -> Callable[[], object]:
-    """`train` of the real library: four gradient steps of critics and actor."""
+    """Return Stable-Baselines3's `train` with four gradient steps of critics and actor."""
     try:
         from stable_baselines3 import SAC as SB3
         from stable_baselines3.common.logger import Logger

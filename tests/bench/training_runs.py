@@ -1,4 +1,4 @@
-"""Trainings of benches: each command is run once, and its result is recorded beside the runs."""
+"""Training runs of benchmarks: each command runs once and its result is stored with the runs."""
 
 from __future__ import annotations
 
