@@ -40,7 +40,7 @@ def make_arm(randomize: Level = "none", **changes: Any) -> SimArm:
 
 
 def push(arm: SimArm, action: tuple[float, ...], periods: int) -> list[np.ndarray[Any, Any]]:
-    """Twists of the tool, 10 ms apart, while it is pushed anew every 100 ms."""
+    """Repeat an action every 100 ms; return the tool's twists at 10 ms intervals."""
     twists = []
     for _ in range(periods):
         arm.act(np.array(action, np.float32))
@@ -57,7 +57,7 @@ class TestSimArmByWrench(SimulatedRobotSuite):
 
 @pytest.mark.parametrize(("axis", "moved"), [(0, 0), (1, 2)])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_force_moves_the_tool_its_way(axis: int, moved: int, sign: float) -> None:
+def test_force_action_moves_tool_along_its_axis(axis: int, moved: int, sign: float) -> None:
     arm = make_arm()
     before = arm.reset(0).state["tcp_pose"]
     action = [0.0, 0.0, 0.0]
@@ -69,7 +69,7 @@ def test_a_force_moves_the_tool_its_way(axis: int, moved: int, sign: float) -> N
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_torque_turns_the_tool_about_the_bases_y(sign: float) -> None:
+def test_torque_action_turns_tool_about_base_y_axis(sign: float) -> None:
     arm = make_arm()
     before = tuple(arm.reset(0).state["tcp_pose"][3:].tolist())
     push(arm, (0.0, 0.0, sign), 2)
@@ -79,7 +79,7 @@ def test_a_torque_turns_the_tool_about_the_bases_y(sign: float) -> None:
     assert abs(yaw) < 0.01
 
 
-def test_the_watchdog_brakes_and_holds_after_100_ms() -> None:
+def test_watchdog_brakes_and_holds_after_100_ms() -> None:
     arm = make_arm()
     arm.reset(0)
     arm.act(np.array((1.0, 0.0, 0.0), np.float32))
@@ -94,7 +94,7 @@ def test_the_watchdog_brakes_and_holds_after_100_ms() -> None:
     assert arm.observe().state["tcp_pose"] == pytest.approx(held, abs=0.01)
 
 
-def test_the_force_ends_at_the_box_and_the_torque_at_the_largest_rotation() -> None:
+def test_force_stops_at_workspace_and_torque_at_maximum_rotation() -> None:
     arm = make_arm()
     arm.reset(0)
     for action, index, high in (((1.0, 0.0, 0.0), 0, 0.6), ((0.0, 1.0, 0.0), 2, 0.5)):
@@ -107,7 +107,7 @@ def test_the_force_ends_at_the_box_and_the_torque_at_the_largest_rotation() -> N
     assert -0.95 < turned < -0.6
 
 
-def test_what_is_too_fast_is_braked() -> None:
+def test_motion_above_speed_limit_is_braked() -> None:
     arm = make_arm(wrench=WrenchLimits(speed_m_s=0.2, angular_speed_rad_s=1.0))
     for action, index, limit in (((-1.0, 0.0, 0.0), 0, 0.2), ((0.0, 0.0, -1.0), 4, 1.0)):
         arm.reset(0)
@@ -115,7 +115,7 @@ def test_what_is_too_fast_is_braked() -> None:
         assert 0.6 * limit < max(speeds) < 1.3 * limit
 
 
-def test_a_push_comes_late_where_actions_do() -> None:
+def test_wrench_action_is_delayed_in_random_world() -> None:
     moved = {}
     for level in LEVELS:
         arm = make_arm(level)
@@ -126,7 +126,7 @@ def test_a_push_comes_late_where_actions_do() -> None:
     assert 0.0 < moved["full"] < 0.9 * moved["none"]
 
 
-def test_each_world_has_its_own_stiffness_whatever_drove_the_arm_before() -> None:
+def test_random_world_stiffness_is_redrawn_after_wrench_control() -> None:
     arm = make_arm("full")
     springs = [arm.model.actuator(f"spring{axis}").id for axis in range(6)]
     drawn = set()
@@ -138,12 +138,12 @@ def test_each_world_has_its_own_stiffness_whatever_drove_the_arm_before() -> Non
         assert roll == pitch == yaw
         assert gains.tolist() == [-x, -y, -z, 0.0, 0.0, 0.0]
         drawn.add((x, roll))
-        arm.act(np.array((1.0, -1.0, 1.0), np.float32))  # what leaves motors behind
+        arm.act(np.array((1.0, -1.0, 1.0), np.float32))  # leaves motor gains set by wrench control
         arm.advance(0.05)
     assert len(drawn) == 4
 
 
-def test_a_stop_ends_the_push_at_once() -> None:
+def test_stop_ends_wrench_action_at_once() -> None:
     arm = make_arm()
     arm.reset(0)
     push(arm, (0.0, 1.0, 0.0), 2)
@@ -162,12 +162,12 @@ def test_a_stop_ends_the_push_at_once() -> None:
         ({"wrench": {"timeout_s": 0.2}}, "timeout_s"),
     ],
 )
-def test_what_is_beyond_the_table_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_wrench_settings_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         motion(**changes)
 
 
-def test_a_tool_that_is_turned_aside_is_refused() -> None:
+def test_start_with_tilted_tool_is_refused() -> None:
     def aside(rng: np.random.Generator) -> Placement:
         return Placement(tcp=np.array((0.45, 0.0, 0.35, 0.9239, 0.3827, 0.0, 0.0)))
 
@@ -175,7 +175,7 @@ def test_a_tool_that_is_turned_aside_is_refused() -> None:
         SimArm(Scene(bodies="", place=aside), TaskConfig(motion=motion()))
 
 
-def test_what_an_action_means_tells_wrenches_from_targets() -> None:
+def test_action_meaning_differs_between_wrench_and_pose_mode() -> None:
     assert motion().meaning == "13 N, 3.5 Nm, base frame"
     assert motion().action_spec.shape == (3,)
     steered = motion().model_copy(update={"action_mode": "pose"})

@@ -37,7 +37,7 @@ def picking() -> SimArm:
 
 
 @pytest.mark.parametrize("part", shells())
-def test_shells_are_closed_and_their_faces_look_outwards(part: str) -> None:
+def test_shells_are_closed_with_outward_faces(part: str) -> None:
     for shell in shells()[part]:
         vertices, normals, faces = shell.surface
         places = [tuple(place) for place in (vertices * 1e5).round().astype(int).tolist()]
@@ -52,7 +52,7 @@ def test_shells_are_closed_and_their_faces_look_outwards(part: str) -> None:
         assert np.allclose(np.linalg.norm(normals, axis=1), 1.0, atol=1e-6)
 
 
-def test_normals_are_smooth_round_a_cylinder_and_sharp_at_its_ends() -> None:
+def test_cylinder_normals_are_smooth_around_and_sharp_at_ends() -> None:
     surface = lathe([(0.1, 0.0), (0.1, 0.3)], segments=32)
     upright = np.abs(surface.normals[:, 2]) > 0.5
     assert set(surface.vertices[upright, 2].round(6).tolist()) == {0.0, 0.3}
@@ -64,27 +64,29 @@ def test_normals_are_smooth_round_a_cylinder_and_sharp_at_its_ends() -> None:
 
 
 @pytest.mark.parametrize("name", plugins.names("task"))
-def test_a_scene_appears_where_it_is(name: str) -> None:
+def test_appearance_matches_body_and_camera_poses(name: str) -> None:
     robot = simulation(name)
     shown = robot.appearance()
     robot.act(np.ones(robot.action_spec.shape, np.float32))
     robot.advance(0.3)
     shown.update()
-    mujoco.mj_kinematics(robot.model, robot.data)  # positions are those of the last step otherwise
+    mujoco.mj_kinematics(
+        robot.model, robot.data
+    )  # otherwise positions are those of the previous step
     mujoco.mj_camlight(robot.model, robot.data)
     assert np.array_equal(shown.data.xpos, robot.data.xpos)
     cameras = [robot.model.camera(index).name for index in range(robot.model.ncam)]
     for name, place in zip(cameras, robot.data.cam_xpos, strict=True):
         assert np.array_equal(shown.data.camera(name).xpos, place)
     for link in (body for body in range(robot.model.nbody) if _is_link(robot.model, body)):
-        assert shown.model.body_geomnum[link] == len(shells()["link3"]), "no simple geom is left"
+        assert shown.model.body_geomnum[link] == len(shells()["link3"]), "no simple geom remains"
 
 
 def _is_link(model: mujoco.MjModel, body: int) -> bool:
     return bool(model.body(body).name.endswith("link3"))
 
 
-def test_the_pads_that_are_shown_touch_what_the_pads_touch() -> None:
+def test_displayed_finger_pads_match_collision_pads() -> None:
     arm = picking()
     pad = arm.model.geom("pad_left")
     low = pad.pos - pad.size
@@ -92,11 +94,11 @@ def test_the_pads_that_are_shown_touch_what_the_pads_touch() -> None:
     parts = [shell.surface.vertices for shell in shells()["finger"]]
     shown_low = np.min([part.min(axis=0) for part in parts], axis=0)
     shown_high = np.max([part.max(axis=0) for part in parts], axis=0)
-    assert abs(shown_low[1] - low[1]) < 1e-6, "the face that grasps"
-    assert abs(shown_high[2] - high[2]) < 1e-3, "the tip"
+    assert abs(shown_low[1] - low[1]) < 1e-6, "the grasping face matches"
+    assert abs(shown_high[2] - high[2]) < 1e-3, "the finger tip matches"
 
 
-def test_randomised_looks_are_shown() -> None:
+def test_appearance_shows_randomized_colors_and_sizes() -> None:
     robot = simulation("pick_cube", randomize="full")
     shown = robot.appearance()
     cube = robot.model.body("cube").geomadr[0]
@@ -113,20 +115,20 @@ def test_randomised_looks_are_shown() -> None:
         assert np.array_equal(shown.model.cam_pos[front], robot.model.cam_pos[own])
 
 
-def test_a_picture_of_an_insertion_has_an_inset_of_the_hole() -> None:
+def test_insertion_image_has_inset_of_the_hole() -> None:
     task = PegInsertion()
     arm = SimArm(task.scene, task.config)
     arm.reset(1)
     renderer = plugins.make_renderer(arm, shadows=False)
     large, near = renderer.frame("front", 480, 360), renderer.frame("detail", 180, 135)
     assert np.array_equal(large[:135, -180:], near)
-    assert (large[136, -100] == 255).all(), "its edge"
+    assert (large[136, -100] == 255).all(), "the inset has a border"
     blue = (near[..., 2].astype(int) > near[..., 0].astype(int) + 30).mean()
-    assert blue > 0.2, "the block"
+    assert blue > 0.2, "the inset shows the block"
     renderer.close()
 
 
-def test_without_opengl_rays_draw_the_same_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_renderer_draws_detailed_arm_without_opengl(monkeypatch: pytest.MonkeyPatch) -> None:
     arm = picking()
     with_gl = plugins.make_renderer(arm).frame("front", 96, 72).astype(int)
 
@@ -140,11 +142,11 @@ def test_without_opengl_rays_draw_the_same_arm(monkeypatch: pytest.MonkeyPatch) 
     table = (slice(50, 70), slice(10, 30))
     assert np.abs(with_gl[table] - with_rays[table]).max() < 40
     live = plugins.make_renderer(arm, shadows=False).frame("front", 96, 72).astype(int)
-    assert np.abs(live - with_rays).mean() > 3.0, "the simple arm, at a tenth of the time"
+    assert np.abs(live - with_rays).mean() > 3.0, "the live view draws the simple arm"
 
 
 class Bare:
-    """A simulation of another maker, without an appearance of its own."""
+    """Simulation without an `appearance` method, as third-party code may provide."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.model, self.data = model, mujoco.MjData(model)
@@ -161,7 +163,7 @@ def wedge(path: Path) -> Path:
 
 
 def from_urdf(folder: Path) -> mujoco.MjModel:
-    """Load a URDF whose only link looks like a mesh, and add the camera of the pictures."""
+    """Load a URDF with one mesh link and add the camera used for rendering."""
     path = folder / "wedge.urdf"
     path.write_text(
         '<robot name="wedge"><mujoco><compiler discardvisual="false"/></mujoco><link name="base">'
@@ -174,7 +176,7 @@ def from_urdf(folder: Path) -> mujoco.MjModel:
     return spec.compile()
 
 
-def test_the_model_of_another_simulation_is_drawn_as_it_is(tmp_path: Path) -> None:
+def test_foreign_model_is_drawn_unchanged(tmp_path: Path) -> None:
     for model in (picking().model, from_urdf(tmp_path)):
         other: Any = Bare(model)
         image = plugins.make_renderer(other, shadows=False).frame("front", 64, 48)
@@ -182,10 +184,10 @@ def test_the_model_of_another_simulation_is_drawn_as_it_is(tmp_path: Path) -> No
         assert np.array_equal(image, own)
     colours = image.reshape(-1, 3).astype(int)
     blue = colours[:, 2] > colours[:, :2].max(axis=1) + 100
-    assert 0.01 < blue.mean() < 0.3, "the mesh of the URDF"
+    assert 0.01 < blue.mean() < 0.3, "the image shows the URDF's mesh"
 
 
-def test_meshes_of_a_scene_are_drawn_beside_the_arm(tmp_path: Path) -> None:
+def test_scene_meshes_are_drawn_with_the_arm(tmp_path: Path) -> None:
     asset = f'<asset><mesh name="wedge" file="{wedge(tmp_path / "wedge.stl")}"/></asset>'
     scene = replace(PickCube().scene, extra=asset)
     scene = replace(scene, bodies=scene.bodies + '<geom name="wedge" type="mesh" mesh="wedge"/>')

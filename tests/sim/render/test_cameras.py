@@ -19,7 +19,7 @@ def make_arm(**settings: Any) -> SimArm:
     return SimArm(task.scene, task.config)
 
 
-def test_without_pixels_a_reading_has_no_images() -> None:
+def test_reading_has_no_images_with_state_observation() -> None:
     reading = make_arm().observe()
     assert reading.images == {}
     assert list(reading.stamps) == ["robot"]
@@ -35,7 +35,7 @@ def test_images_fit_their_spec_and_carry_stamps() -> None:
     assert len(set(reading.stamps.values())) == 1
 
 
-def test_private_views_are_in_readings_and_not_in_what_a_policy_sees() -> None:
+def test_private_views_are_in_readings_but_not_in_observations() -> None:
     task = PickCube(
         PickCubeConfig(observe="pixels", views=SMALL, private_views={"judge": SMALL["front"]})
     )
@@ -48,7 +48,7 @@ def test_private_views_are_in_readings_and_not_in_what_a_policy_sees() -> None:
     assert set(alone.images) == {"judge"}
 
 
-def test_views_of_one_camera_share_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_of_one_camera_share_one_rendered_image(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     frame = ray.RayRenderer.frame
 
@@ -63,7 +63,7 @@ def test_views_of_one_camera_share_its_picture(monkeypatch: pytest.MonkeyPatch) 
     drawn.clear()
     arm.reset(1)
     images = arm.observe().images
-    assert drawn == ["field"], "an instant is drawn once, however often it is read"
+    assert drawn == ["field"], "each time step is rendered once, however often it is read"
     assert not np.array_equal(images["whole"], images["corner"])
     arm.advance(0.1)
     arm.observe()
@@ -71,7 +71,7 @@ def test_views_of_one_camera_share_its_picture(monkeypatch: pytest.MonkeyPatch) 
     assert drawn == ["field", "field"]
 
 
-def test_what_moves_is_seen_to_move() -> None:
+def test_moving_camera_changes_its_image() -> None:
     arm = make_arm(observe="pixels", views={"wrist": View(camera="wrist", width=32, height=32)})
     before = arm.reset(0).images["wrist"]
     arm.act(np.array((1.0, 0.0, 0.0, 0.0, 0.0), np.float32))
@@ -81,30 +81,30 @@ def test_what_moves_is_seen_to_move() -> None:
     assert np.array_equal(before, arm.reset(0).images["wrist"])
 
 
-def test_without_a_renderer_the_keys_are_absent_and_pixels_are_refused() -> None:
+def test_pixels_are_refused_without_a_renderer() -> None:
     arm = make_arm(renderer="none", private_views={"judge": SMALL["front"]})
     assert arm.observation_spec.images == {}
     with pytest.raises(ValueError, match="observe pixels: expected a renderer"):
         make_arm(renderer="none", observe="pixels")
 
 
-def test_an_unknown_camera_is_refused_with_the_known_ones() -> None:
+def test_unknown_view_camera_is_refused_with_known_cameras() -> None:
     with pytest.raises(BadInput, match=r"view front: unknown camera 'roof'.*front, field, wrist"):
         make_arm(observe="pixels", views={"front": View(camera="roof")})
 
 
 @pytest.mark.parametrize("name", ["state", "robot", "Front", "a b", ""])
-def test_names_that_something_else_has_are_refused(name: str) -> None:
+def test_reserved_or_invalid_view_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"pattern|names of other things"):
         make_arm(observe="pixels", views={name: SMALL["front"]})
 
 
-def test_names_of_views_and_private_views_differ() -> None:
+def test_view_name_cannot_be_used_for_private_view() -> None:
     with pytest.raises(ValueError, match="front"):
         make_arm(observe="pixels", views=SMALL, private_views=SMALL)
 
 
-def test_rays_stand_in_where_opengl_cannot_be_used(
+def test_ray_renderer_replaces_unusable_opengl(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*arguments: Any) -> Any:

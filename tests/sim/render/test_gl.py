@@ -35,17 +35,17 @@ def renderer(arm: SimArm) -> Iterator[gl.GLRenderer]:
     made.close()
 
 
-def test_both_renderers_see_the_same_scene(arm: SimArm, renderer: gl.GLRenderer) -> None:
+def test_gl_and_ray_renderers_agree(arm: SimArm, renderer: gl.GLRenderer) -> None:
     rays = ray.RayRenderer(arm.model, arm.data, shadows=False)
     for camera in ("field", "wrist"):
         drawn, cast = (r.frame(camera, 48, 40).astype(int) for r in (renderer, rays))
         assert drawn.shape == cast.shape == (40, 48, 3)
         red = [(image[..., 0] > image[..., 2] + 60) for image in (drawn, cast)]
-        assert red[1].sum() > 3, "the cube"
+        assert red[1].sum() > 3, "the ray image shows the cube"
         assert (red[0] ^ red[1]).sum() <= 0.4 * red[1].sum() + 4
 
 
-def test_pictures_of_other_sizes_are_arrays_of_their_own(renderer: gl.GLRenderer) -> None:
+def test_gl_images_of_other_sizes_are_separate_arrays(renderer: gl.GLRenderer) -> None:
     first = renderer.frame("front", 16, 16)
     kept = first.copy()
     for width, height in ((16, 16), (800, 600), (64, 48)):
@@ -64,7 +64,7 @@ def test_pictures_of_other_sizes_are_arrays_of_their_own(renderer: gl.GLRenderer
         ("vulkan", ("one of egl, osmesa, glfw",)),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(
+def test_missing_opengl_is_explained_in_one_line(
     platform: str, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUJOCO_GL", platform)
@@ -74,16 +74,14 @@ def test_what_is_missing_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("platform", ["vulkan", "osmesa"])
-def test_a_platform_that_mujoco_cannot_be_loaded_with_is_one_line(
-    platform: str, tmp_path: Path
-) -> None:
+def test_unusable_mujoco_gl_platform_gives_one_line_error(platform: str, tmp_path: Path) -> None:
     if platform == "osmesa" and ctypes.util.find_library("OSMesa"):
         pytest.skip("OSMesa is there, and works")
     words = ["reward", "collect", "pick_cube", "--positives=1", "--negatives=1"]
     ended = subprocess.run(
         [sys.executable, "-m", "serl.cli.main", *words],
         cwd=tmp_path,
-        env={**os.environ, "MUJOCO_GL": platform, "PYOPENGL_PLATFORM": ""},  # as of a fresh shell
+        env={**os.environ, "MUJOCO_GL": platform, "PYOPENGL_PLATFORM": ""},  # as in a fresh shell
         capture_output=True,
         text=True,
     )

@@ -29,7 +29,7 @@ from serl.types import Image
 PUSH_BLOCK = str(Path(__file__).parents[3] / "docs/examples/push_block.py")
 TASKS = ("reach", "pick_cube", "peg_insertion", "connector_insertion", PUSH_BLOCK)
 
-# One geom of each kind that stands still, that is placed (mocap), and that moves.
+# One geom of each kind: static, placed (mocap) and moving.
 KINDS = {
     "box": 'type="box" size="0.06 0.03 0.05"',
     "ball": 'type="sphere" size="0.05"',
@@ -70,14 +70,14 @@ def make_scene() -> tuple[mujoco.MjModel, mujoco.MjData]:
 
 
 def paint(model: mujoco.MjModel, seed: int = 0) -> None:
-    """Give each geom a colour of its own, so that a picture tells which it shows."""
+    """Give each geom its own colour so that images identify geoms."""
     model.geom_rgba[:, :3] = np.random.default_rng(seed).uniform(0.1, 0.9, (model.ngeom, 3))
 
 
 def cast_everywhere(
     model: mujoco.MjModel, data: mujoco.MjData, camera: str, width: int, height: int
 ) -> Image:
-    """The picture by one ray through each pixel, at all geoms."""
+    """Render by casting one ray per pixel against all geoms (reference implementation)."""
     index = model.camera(camera).id
     scale = 2.0 * math.tan(0.5 * math.radians(model.cam_fovy[index])) / height
     y, x = np.mgrid[0:height, 0:width] + 0.5
@@ -99,7 +99,7 @@ def cast_everywhere(
 
 
 def shade(origin: Any, rays: Any, hits: Hits, geom_colors: Any, floor: int) -> Colors:
-    """Return the colours that rays meet, under directional light and without shadows."""
+    """Return the colours at the ray hits, under directional light and without shadows."""
     colors: Colors = geom_colors[hits.geoms]
     tiles = np.flatnonzero(hits.geoms == floor)
     x_m, y_m = (origin[:2] + rays[tiles, :2] * hits.distances[tiles, None]).T
@@ -113,7 +113,7 @@ def shade(origin: Any, rays: Any, hits: Hits, geom_colors: Any, floor: int) -> C
 def differing(
     renderer: ray.RayRenderer, model: Any, data: Any, camera: str, size: tuple[int, int] = (48, 40)
 ) -> int:
-    """Pixels of a picture that are not as rays through all of them say."""
+    """Count the pixels that differ from full ray casting."""
     drawn = renderer.frame(camera, *size)
     return int((drawn != cast_everywhere(model, data, camera, *size)).any(axis=2).sum())
 
@@ -132,7 +132,7 @@ def drawn() -> tuple[mujoco.MjModel, mujoco.MjData, ray.RayRenderer]:
 
 
 def play(name: str, seed: int, steps: int) -> Iterator[SimArm]:
-    """An expert's episode, painted."""
+    """Yield the arm at each step of an expert's episode with uniquely coloured geoms."""
     task = plugins.load("task", name)()
     arm: SimArm = plugins.make_simulation(task)  # type: ignore[assignment]
     paint(arm.model)
@@ -145,7 +145,7 @@ def play(name: str, seed: int, steps: int) -> Iterator[SimArm]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_tasks_pictures_are_as_if_rays_went_through_all_pixels(name: str) -> None:
+def test_layered_images_of_tasks_match_full_ray_casting(name: str) -> None:
     renderer = None
     bad = total = 0
     for arm in play(name, seed=3, steps=12):
@@ -158,14 +158,14 @@ def test_a_tasks_pictures_are_as_if_rays_went_through_all_pixels(name: str) -> N
 
 
 @pytest.mark.parametrize("size", [(8, 8), (80, 45), (33, 71)])
-def test_sizes_do_not_matter(size: tuple[int, int]) -> None:
+def test_layered_images_match_ray_casting_at_all_sizes(size: tuple[int, int]) -> None:
     for arm in play("pick_cube", seed=1, steps=2):
         renderer = ray.RayRenderer(arm.model, arm.data, shadows=False)
         for camera in ("front", "field", "wrist"):
             assert differing(renderer, arm.model, arm.data, camera, size) <= 1
 
 
-def test_all_kinds_of_geoms_are_seen_from_everywhere(drawn: Any) -> None:
+def test_all_geom_types_match_ray_casting_from_any_pose(drawn: Any) -> None:
     model, data, renderer = drawn
     rng = np.random.default_rng(0)
     bad = shown = 0
@@ -178,7 +178,7 @@ def test_all_kinds_of_geoms_are_seen_from_everywhere(drawn: Any) -> None:
     assert bad <= 3e-4 * 60 * 48 * 40
 
 
-def test_geoms_are_seen_from_inside(drawn: Any) -> None:
+def test_geoms_match_ray_casting_from_inside(drawn: Any) -> None:
     model, data, renderer = drawn
     rng = np.random.default_rng(1)
     bad = 0
@@ -190,7 +190,9 @@ def test_geoms_are_seen_from_inside(drawn: Any) -> None:
 
 
 @pytest.mark.parametrize("camera_px", [(48, 40), (20, 60)])
-def test_a_beam_passes_beside_the_camera(drawn: Any, camera_px: tuple[int, int]) -> None:
+def test_long_geom_beside_camera_matches_ray_casting(
+    drawn: Any, camera_px: tuple[int, int]
+) -> None:
     model, data, renderer = drawn
     beam = model.geom("box2").id
     model.geom_size[beam] = model.geom_aabb[beam, 3:] = (0.8, 0.02, 0.03)
@@ -205,7 +207,7 @@ def test_a_beam_passes_beside_the_camera(drawn: Any, camera_px: tuple[int, int])
     assert bad <= 3e-4 * 60 * camera_px[0] * camera_px[1]
 
 
-def test_what_is_placed_or_moves_is_drawn_where_it_is_now(drawn: Any) -> None:
+def test_placed_and_moving_bodies_are_drawn_at_current_pose(drawn: Any) -> None:
     model, data, renderer = drawn
     before = renderer.frame("fixed", 48, 40)
     data.mocap_pos[1] += (0.1, 0.1, 0.05)
@@ -219,7 +221,7 @@ def test_what_is_placed_or_moves_is_drawn_where_it_is_now(drawn: Any) -> None:
     assert differing(renderer, model, data, "fixed") <= 1
 
 
-def test_what_a_task_changes_in_the_model_is_drawn(drawn: Any) -> None:
+def test_model_changes_are_drawn(drawn: Any) -> None:
     model, data, renderer = drawn
     before = renderer.frame("fixed", 48, 40)
     still, moving = model.geom("box0").id, model.geom("box2").id
@@ -252,7 +254,7 @@ def test_what_a_task_changes_in_the_model_is_drawn(drawn: Any) -> None:
         before = after
 
 
-def test_pictures_are_arrays_of_their_own(drawn: Any) -> None:
+def test_layered_images_are_separate_arrays(drawn: Any) -> None:
     _, _, renderer = drawn
     first = renderer.frame("fixed", 48, 40)
     kept = first.copy()
@@ -260,7 +262,7 @@ def test_pictures_are_arrays_of_their_own(drawn: Any) -> None:
     assert np.array_equal(renderer.frame("fixed", 48, 40), kept)
 
 
-def test_rays_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layered_renderer_casts_few_rays(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
 
     def counted(model: Any, data: Any, origin: Any, rays: Any) -> Hits:
@@ -276,7 +278,7 @@ def test_rays_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(counts) < 0.2 * 15 * 2 * 84 * 84
 
 
-def test_what_stands_still_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_geoms_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     draw = layers.Layers._draw_still
 

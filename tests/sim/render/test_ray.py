@@ -22,14 +22,14 @@ def orange(image: Image) -> int:
 
 @pytest.mark.parametrize("camera", ["front", "wrist"])
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (80, 45)])
-def test_frames_have_the_size_that_was_asked_for(camera: str, width: int, height: int) -> None:
+def test_frames_have_the_requested_size(camera: str, width: int, height: int) -> None:
     image = plugins.make_renderer(make_arm(), name="ray").frame(camera, width, height)
     assert image.shape == (height, width, 3)
     assert image.dtype == np.uint8
-    assert image.std() > 10, "a picture of something"
+    assert image.std() > 10, "the image is not uniform"
 
 
-def test_the_cube_is_seen_where_it_is() -> None:
+def test_image_shows_cube_at_its_position() -> None:
     arm = make_arm()
     renderer = plugins.make_renderer(arm, name="ray")
     columns = []
@@ -60,6 +60,6 @@ def test_supersampling_softens_edges_only() -> None:
     assert abs(hard.mean() - soft.mean()) < 2.0
 
 
-def test_an_unknown_camera_is_refused() -> None:
+def test_ray_renderer_refuses_unknown_camera() -> None:
     with pytest.raises(BadInput, match=r"'back'.*front, field, wrist"):
         plugins.make_renderer(make_arm(), name="ray").frame("back", 8, 8)
