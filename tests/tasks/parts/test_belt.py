@@ -20,7 +20,7 @@ from serl.types import Array
 
 
 def world() -> tuple[mujoco.MjModel, mujoco.MjData]:
-    """A belt alone, its middle at the origin, where nothing pulls it."""
+    """Return a model with only a belt, centred at the origin without load."""
     chain, closed = belt_mjcf()
     model = mujoco.MjModel.from_xml_string(
         f'<mujoco><compiler angle="radian" autolimits="true"/>'
@@ -43,7 +43,7 @@ def state(model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Array]:
 
 
 def spans_m(begins: Vector64) -> Vector64:
-    """From each link's begin to the next one's; the last closes the belt."""
+    """Return the distances between successive link starts, m; the last closes the belt."""
     spans: Vector64 = np.linalg.norm(np.roll(begins, -1, axis=0) - begins, axis=1)
     return spans
 
@@ -55,7 +55,7 @@ def circle(radius_m: float, right_m: float = 0.0) -> Vector64:
     return points
 
 
-def test_it_begins_as_a_closed_oval_about_the_origin() -> None:
+def test_belt_starts_as_closed_oval_about_the_origin() -> None:
     begins = links(state(*world()))
     assert np.abs(begins.mean(axis=0)).max() < 1e-3
     assert spans_m(begins).sum() == pytest.approx(LENGTH_M, rel=0.03)
@@ -63,7 +63,7 @@ def test_it_begins_as_a_closed_oval_about_the_origin() -> None:
         assert end(begins, outward) == pytest.approx((0.0, outward * HELD_M, 0.0), abs=0.003)
 
 
-def test_left_to_itself_it_becomes_a_circle_and_stays_flat_and_closed() -> None:
+def test_free_belt_becomes_flat_closed_circle() -> None:
     model, data = world()
     mujoco.mj_step(model, data, 2000)
     begins = links(state(model, data))
@@ -74,8 +74,8 @@ def test_left_to_itself_it_becomes_a_circle_and_stays_flat_and_closed() -> None:
     assert not data.warning.number.any()
 
 
-def test_it_is_closed_under_forty_newtons() -> None:
-    """Twice what an arm pulls with."""
+def test_belt_stays_closed_under_40_newtons() -> None:
+    """Pull with twice the force of an arm and check that the belt stays closed."""
     model, data = world()
     for body, force_n in (("belt0", 40.0), (f"belt{LINKS // 2}", -40.0)):
         data.body(body).xfrc_applied[1] = force_n
@@ -97,13 +97,13 @@ def test_it_is_closed_under_forty_newtons() -> None:
         (np.concatenate([circle(0.1), circle(0.05)[::-1]]), 0),
     ],
 )
-def test_turns_are_counted_to_the_left(begins: Vector64, expected: int) -> None:
+def test_turns_count_counterclockwise_as_positive(begins: Vector64, expected: int) -> None:
     assert turns(begins, np.zeros(3)) == expected
 
 
-def test_it_is_wider_than_thick_and_touches_all_but_itself() -> None:
+def test_belt_has_set_width_and_no_self_contact() -> None:
     model, _ = world()
     assert (model.geom_size[:, 2] == HALF_WIDE_M).all()
     assert not (model.geom_contype & model.geom_conaffinity).any()
-    for kind in (1, 2, 4):  # of things, and of the two arms
+    for kind in (1, 2, 4):  # contact types of objects and of the two arms
         assert (model.geom_conaffinity & kind).all()
