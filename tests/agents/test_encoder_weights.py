@@ -90,9 +90,9 @@ def test_packaged_encoder_is_small_and_records_its_training(
     path = weights_file(name)
     data = path.read_bytes()
     assert len(data) < 5_000_000
-    said = metadata_of(data, "serl encoder 1")
-    assert said["sha256"] == digest_of_arrays(load_file(path))
-    card = json.loads(said["card"])
+    metadata = metadata_of(data, "serl encoder 1")
+    assert metadata["sha256"] == digest_of_arrays(load_file(path))
+    card = json.loads(metadata["card"])
     words = shlex.split(card["command"])
     assert words[:3] == ["serl", "encoder", "pretrain"]
     assert f"--seed={card['config']['seed']}" in words

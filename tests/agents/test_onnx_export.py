@@ -54,7 +54,7 @@ def test_onnx_runtime_computes_the_same_actions(tmp_path: Path, kind: str) -> No
     assert (policy.about["task"], policy.about["step"]) == (spec.task, 100)
 
 
-def test_the_runner_has_thirty_lines_and_needs_no_serl(tmp_path: Path) -> None:
+def test_onnx_runner_has_thirty_lines_and_needs_no_serl(tmp_path: Path) -> None:
     run, out = trained(tmp_path), tmp_path / "policy.onnx"
     assert main(["export", str(run.path), "--to", "onnx", "--out", str(out)]) == 0
     shutil.copy(RUNNER, tmp_path)
@@ -67,7 +67,7 @@ def test_the_runner_has_thirty_lines_and_needs_no_serl(tmp_path: Path) -> None:
     assert done.stdout.startswith(b"{'task': 'reach', 'step': 100"), done.stderr
 
 
-def test_a_batch_gives_an_action_for_each_row(tmp_path: Path) -> None:
+def test_onnx_policy_returns_one_action_per_batch_row(tmp_path: Path) -> None:
     loaded = load_agent(trained(tmp_path).path)
     out = tmp_path / "policy.onnx"
     out.write_bytes(export_policy(loaded.agent, loaded.spec, 1))
@@ -79,14 +79,14 @@ def test_a_batch_gives_an_action_for_each_row(tmp_path: Path) -> None:
     np.testing.assert_allclose(actions, modes, atol=1e-5)
 
 
-def test_other_algorithms_are_refused(tmp_path: Path) -> None:
+def test_export_refuses_other_algorithms(tmp_path: Path) -> None:
     run = trained(tmp_path, agent={"algorithm": str(OUTSIDE / "td3.py"), "width": 16})
     loaded = load_agent(run.path)
     with pytest.raises(BadInput, match="onnx: expected a policy of sac, hybrid or bc, got TD3"):
         export_policy(loaded.agent, loaded.spec, 1)
 
 
-def test_a_package_that_is_not_installed_is_named(
+def test_export_error_names_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)

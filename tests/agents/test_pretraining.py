@@ -74,14 +74,16 @@ def test_pretraining_learns_several_tasks_with_a_shared_camera() -> None:
     wrist = spots(200, "wrist")
     more = {f"{name} again": target for name, target in wrist.targets.items()}
     both = TaskImages({**spots(200).images, **wrist.images}, {**wrist.targets, **more})
-    told: list[int] = []
+    epochs_reported: list[int] = []
     config = QUICK.model_copy(update={"epochs": 2})
-    made = pretrain({"one": both, "other": wrist}, config, lambda epoch, loss: told.append(epoch))
+    made = pretrain(
+        {"one": both, "other": wrist}, config, lambda epoch, loss: epochs_reported.append(epoch)
+    )
     assert dict(made.sizes) == {"front": (16, 16), "wrist": (16, 16)}
     assert {name.split(".")[0] for name in made.arrays} == {"front", "wrist"}
     assert list(made.errors) == ["one", "other"]
     assert list(made.errors["one"]) == ["spot", "height", "spot again", "height again"]
-    assert told == [1, 2]
+    assert epochs_reported == [1, 2]
     larger = TaskImages({"wrist": np.zeros((200, 16, 20, 3), np.uint8)}, wrist.targets)
     with pytest.raises(BadInput, match="other: camera wrist: 16 x 20 pixels, of another task 16 x"):
         pretrain({"one": both, "other": larger}, config)

@@ -39,7 +39,7 @@ def test_two_seeded_runs_are_bit_identical_and_another_seed_differs() -> None:
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
-def test_a_saved_agent_continues_bit_identically(average: float) -> None:
+def test_saved_agent_continues_bit_identically(average: float) -> None:
     agent = make(bc_weight=1.0, bc_steps=6, actor_average=average)
     agent.fit_normaliser(make_batch().state)
     for i in range(3):
@@ -133,7 +133,7 @@ def test_damaged_generator_state_is_refused_without_partial_load() -> None:
 
 
 @pytest.mark.parametrize("field", ["state", "reward", "next_state", "action"])
-def test_a_step_on_a_batch_that_is_not_finite_changes_no_parameter(field: str) -> None:
+def test_batch_that_is_not_finite_changes_no_critic_parameter(field: str) -> None:
     agent = make()
     agent.update(make_batch())
     before = agent.state_dict()
