@@ -87,10 +87,10 @@ def test_operator_is_asked_again_while_scene_is_not_restored() -> None:
     stage.task.reset = reset  # type: ignore[method-assign]
     stage.site.person = asked.append
     assert stage.actor.episode() is not None
-    said = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
-    assert asked == said
+    requests = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
+    assert asked == requests
     ends = [record.text for record in stage.records if isinstance(record, End)]
-    assert ends == [*said, "time limit"]
+    assert ends == [*requests, "time limit"]
     assert [step.source for step in stage.steps[:4]] == [ActionSource.SCRIPT] * 3 + [
         ActionSource.POLICY
     ]
@@ -162,8 +162,10 @@ def test_failed_joint_homing_is_logged_once_and_episodes_continue(
     assert len(moves) == 3
     assert stops == ["the joint move took too long"] * 3, "the joint move is stopped each time"
     assert not stage.robot.stop_reason
-    (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("the joints did not get home (time limit, limit 2 s); episodes continue")
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert message.startswith(
+        "the joints did not get home (time limit, limit 2 s); episodes continue"
+    )
     moved = [record for record in stage.records if isinstance(record, End)][1::2]
     assert {(end.text, end.success) for end in moved} == {("time limit", False)}
     policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}

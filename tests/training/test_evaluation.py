@@ -72,7 +72,7 @@ def test_seeds_survive_json_and_stay_fixed_between_versions() -> None:
     assert seed == 711606424756520
 
 
-def test_a_longer_evaluation_begins_with_the_shorter_one() -> None:
+def test_longer_evaluation_starts_with_seeds_of_shorter_one() -> None:
     long = evaluation_seeds(Purpose.FINAL, 1, 50)
     assert long[:10] == evaluation_seeds(Purpose.FINAL, 1, 10)
     assert len(set(long)) == 50
@@ -124,7 +124,7 @@ def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message:
         (EndReason.SUCCESS, "", ""),
     ],
 )
-def test_a_fault_voids_a_trial_unless_the_policy_may_have_caused_it(
+def test_fault_voids_trial_unless_policy_may_have_caused_it(
     reason: EndReason, fault: str, cause: str
 ) -> None:
     assert void_cause(reason, fault) == cause
