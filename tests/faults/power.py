@@ -99,7 +99,7 @@ def _lost_in_power_cut(
     return len(appended) - len(found), cut_s - oldest_s
 
 
-class Synced:
+class SyncedData:
     """Data guaranteed to be on the disk: bytes of files and names in folders, by inode."""
 
     def __init__(self) -> None:
@@ -133,8 +133,8 @@ class Synced:
 
 
 @contextmanager
-def _noting_syncs() -> Iterator[Synced]:
-    synced = Synced()
+def _noting_syncs() -> Iterator[SyncedData]:
+    synced = SyncedData()
 
     def noting(real: Callable[[int], None]) -> Callable[[int], None]:
         def sync(descriptor: int) -> None:

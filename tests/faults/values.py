@@ -39,7 +39,7 @@ LEARNER = LearnerConfig(publish_every=1, checkpoint_every=20)
 BAD_REWARDS = (math.nan, math.inf, -math.inf, 1e300)
 
 
-class Patient(SAC):
+class FaultyAgent(SAC):
     """SAC agent with values that are not finite at given updates, in batch or parameters."""
 
     bad_batches: Collection[int] = ()
@@ -56,7 +56,7 @@ class Patient(SAC):
         return super().update(batch)
 
 
-class Watched(InProcess):
+class TransportRecorder(InProcess):
     """Transport, metrics and checkpoint stand-in that keeps everything it receives."""
 
     def __init__(self) -> None:
@@ -85,25 +85,25 @@ class Watched(InProcess):
     level=Level.COMPONENT,
 )
 def poisoned_training(folder: Path) -> None:
-    watched, learn = _patient(bad_batches={30, 31, 51, 52, 53})
+    watched, learn = _faulty_training(bad_batches={30, 31, 51, 52, 53})
     assert learn(100) == ""
     assert watched.events == [
         "the last 3 updates were not finite: going on with the parameters of step 40"
     ]
-    watched, learn = _patient(bad_parameter_at=50)
+    watched, learn = _faulty_training(bad_parameter_at=50)
     assert learn(100) == ""
     assert "not published" in watched.events[0]
     assert watched.events[-1].endswith("going on with the parameters of step 40")
-    watched, learn = _patient(bad_batches=range(50, 1000))
+    watched, learn = _faulty_training(bad_batches=range(50, 1000))
     assert "also from the parameters of step 40" in learn(100)
 
 
-def _patient(
+def _faulty_training(
     bad_batches: Collection[int] = (), bad_parameter_at: int = 0
-) -> tuple[Watched, Callable[[int], str]]:
+) -> tuple[TransportRecorder, Callable[[int], str]]:
     """Return the recorder and a function that trains and returns the reason of failure."""
-    agent, watched = Patient.create(SPEC, SMALL, 0), Watched()
-    assert isinstance(agent, Patient)
+    agent, watched = FaultyAgent.create(SPEC, SMALL, 0), TransportRecorder()
+    assert isinstance(agent, FaultyAgent)
     agent.bad_batches, agent.bad_parameter_at = bad_batches, bad_parameter_at
     learner = Learner(
         agent,
@@ -137,7 +137,7 @@ def _played(steps: int) -> Iterator[Record]:
         seed += 1
 
 
-class Rewarding(FakeTask):
+class InvalidRewardTask(FakeTask):
     """Fake task that gives an invalid reward at its third step."""
 
     bad = 0.0
@@ -156,7 +156,7 @@ class Rewarding(FakeTask):
 )
 def bad_reward(folder: Path) -> None:
     for number, bad in enumerate(BAD_REWARDS):
-        robot, task = FakeRobot(), Rewarding()
+        robot, task = FakeRobot(), InvalidRewardTask()
         robot.reset(1)
         task.bad = bad
         clock, key = VirtualClock(robot.advance, SPEC.rate_hz), EpisodeKey("run", "actor0", 1, 0)

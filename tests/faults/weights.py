@@ -28,7 +28,7 @@ SMALL = SACConfig(hidden=(16, 16), critics=2, batch_size=8, utd=1, device="cpu")
 CALLS = ("write", "rename")
 
 
-class Way:
+class WeightsRoute:
     """Path of weights: learner's publisher, link's receiver, weights file and actor's policy."""
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ def snapshot(version: int, **changes: object) -> Snapshot:
     level=Level.COMPONENT,
 )
 def cut_weights(folder: Path) -> None:
-    rng, way = Random(15), Way(folder)
+    rng, way = Random(15), WeightsRoute(folder)
     way.send(encode_snapshot(snapshot(1), SPEC.digest))
     before = way.state()
     data = encode_snapshot(snapshot(2), SPEC.digest)
@@ -105,7 +105,7 @@ def killed_while_replacing(folder: Path) -> None:
                 call, f"signal=KILL:when={number}", "weights_process", [path, message]
             ).returncode
             assert path.read_bytes() in (old, new)
-            way = Way(place)
+            way = WeightsRoute(place)
             way.send(new)
             assert way.policy.version == 2
             if code != KILLED:
@@ -124,7 +124,7 @@ def killed_while_replacing(folder: Path) -> None:
     level=Level.COMPONENT,
 )
 def foreign_weights(folder: Path) -> None:
-    way = Way(folder)
+    way = WeightsRoute(folder)
     way.send(encode_snapshot(snapshot(10), SPEC.digest))
     version, action, _ = way.state()
     for data in _foreign():
