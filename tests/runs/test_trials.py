@@ -43,12 +43,6 @@ def test_trials_use_seeds_of_their_purpose(examiner: Examiner) -> None:
     assert all(trial.duration_s == pytest.approx(trial.steps / 10) for trial in final.trials)
 
 
-def test_trials_do_not_explore(examiner: Examiner) -> None:
-    assert examiner.evaluate(weights(1), Purpose.FINAL, 2) == examiner.evaluate(
-        weights(1), Purpose.FINAL, 2
-    )
-
-
 @pytest.mark.parametrize("actions", ["mode", "sampled"])
 def test_trials_sample_actions_when_configured(
     actions: str, monkeypatch: pytest.MonkeyPatch

@@ -253,11 +253,11 @@ def test_joint_homing_is_smooth_and_ignores_actions() -> None:
         executed = arm.act(np.full(arm.action_spec.shape, 1.0, np.float32))
         if arm.is_home:
             break
+        assert not executed.any()
         arm.advance(0.1)
         speeds.append(float(np.abs(arm.observe().state["dq"]).max()))
     assert arm.is_home
     assert max(speeds) < 0.45
-    assert (executed == 0.0).all() or len(speeds) > 1
     assert arm.truth()["tcp_pose"][:3] == pytest.approx([0.3069, 0.0, 0.4869], abs=0.01)
 
 
