@@ -218,7 +218,7 @@ def persons_folder(
     task = make_rewarded_task(config)
     if config.robot is not None:
         guarded_arms(config, config.robot, config.namespace)
-    if options.device or config.robot is None:  # an arm may be driven by devices at topics
+    if options.device:  # the page and devices at topics drive two arms as well
         teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)
     if (folder / CONFIG).is_file():

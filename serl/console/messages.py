@@ -107,8 +107,9 @@ def _crop(values: list[Any]) -> Crop:
 
 
 def _motion(values: list[Any]) -> tuple[float, ...]:
-    if len(values) != len(AXES):
-        raise CorruptData(f"frame: motion: expected {len(AXES)} numbers, got {len(values)}")
+    one, two = len(AXES), 2 * len(AXES)
+    if len(values) not in {one, two}:
+        raise CorruptData(f"frame: motion: expected {one} or {two} numbers, got {len(values)}")
     for value in values:
         if type(value) not in {int, float} or not -1 <= value <= 1:
             raise CorruptData(f"frame: motion: expected numbers in [-1, 1], got {short(value)}")

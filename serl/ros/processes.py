@@ -222,7 +222,7 @@ def console_processes(
     for name, given in {actor: arm, **(others or {})}.items():
         real = given or arm_of(run)
         arguments += ("--actor", name)
-        if real is not None and not real.is_pair:
+        if real is not None:
             arguments += ("--profile", name, real.profile)
         for guarded_name, guarded in _guarded_by(run, name, given).items():
             arguments += ("--guard", guarded_name, guarded.namespace, str(guarded.latch))

@@ -65,7 +65,7 @@ class Wish(NamedTuple):
     """Operator input decoded from a device report.
 
     Attributes:
-        motion: commands in [-1, 1] along `AXES`.
+        motion: commands in [-1, 1] along `AXES`; of two arms, those of the left arm come first.
         hands: True while the operator takes over: the deadman is held, or the motion suffices.
         events: events of the buttons pressed.
     """
@@ -106,6 +106,13 @@ MAPPING = MappingConfig(
     deadman="hands",
     events={name: Event(name) for name in BUTTONS[1:]},
 )
+
+
+def split_wish(wish: Wish, arms: int) -> list[Wish]:
+    """Return the input for each arm; without motion if it was made for another number of arms."""
+    count = len(AXES)
+    motion = wish.motion if len(wish.motion) == arms * count else (0.0,) * (arms * count)
+    return [wish._replace(motion=motion[at : at + count]) for at in range(0, arms * count, count)]
 
 
 def to_joystick(wish: Wish) -> tuple[list[float], list[int]]:

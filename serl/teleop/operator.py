@@ -65,6 +65,7 @@ class Operator:
     or by `release`. A silence of `lost_s` cuts the episode.
 
     With two devices, either takes over both arms, and both arms hold when either device is silent.
+    A console's page counts as one device for each arm.
 
     Args:
         device: the device; or the devices of the left and the right arm.
@@ -72,6 +73,7 @@ class Operator:
         config: takeover and timeout settings.
         spec: spec of the actions; its unit names the axes.
         now_s: monotonic clock in seconds, the same as that of the device's stamps.
+        name: name shown for devices that are parts of one, such as a page; empty for names by arm.
 
     Attributes:
         hands: state of the operator's control.
@@ -89,6 +91,7 @@ class Operator:
         config: OperatorConfig,
         spec: ArraySpec,
         now_s: Callable[[], float] = time.monotonic,
+        name: str = "",
     ) -> None:
         names = spec.unit.split()
         self._devices = device if isinstance(device, tuple) else (device,)
@@ -96,9 +99,9 @@ class Operator:
         moved = [f"{arm}{axis}" for arm in arms for axis in AXES]
         if unknown := [name for name in names if name not in moved]:
             raise BadInput(_objection(unknown[0], len(arms)))
-        self._sides = [arm.replace("_", " ") for arm in arms]
+        self._sides = ["" if name else arm.replace("_", " ") for arm in arms]
         first = self._devices[0].name
-        self.name = first if len(arms) == 1 else f"the pair of {first}s"
+        self.name = name or (first if len(arms) == 1 else f"the pair of {first}s")
         self.hands = Hands.OFF
         self._mapping, self._config, self._now_s = mapping, config, now_s
         self._order = [moved.index(name) for name in names]

@@ -1,4 +1,4 @@
-"""`serl` commands end to end: output, files, refusals, help and shell completion."""
+"""Commands as a person types them, what remains after them, and what they complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..support.pickled import pickled_parameters
 from .conftest import Serl, make_run, refused, save_checkpoint
 
 
-def test_list_shows_plugins_and_hint_for_settings(serl: Serl) -> None:
+def test_list_shows_tasks_and_how_settings_are_listed(serl: Serl) -> None:
     code, out, _ = serl("list")
     assert code == cli.DONE
     for name in ("pick_cube", "reach", "franka", "sac"):
@@ -32,7 +32,7 @@ def test_list_shows_plugins_and_hint_for_settings(serl: Serl) -> None:
     assert "serl list settings agent" in out
 
 
-def test_doctor_checks_all_prerequisites_of_training(serl: Serl) -> None:
+def test_doctor_finds_what_training_needs(serl: Serl) -> None:
     code, out, _ = serl("doctor")
     lines = out.splitlines()
     assert (code == cli.DONE) == all(line.startswith("ok") for line in lines)
@@ -40,18 +40,16 @@ def test_doctor_checks_all_prerequisites_of_training(serl: Serl) -> None:
         assert any(subject in line for line in lines), subject
 
 
-def test_settings_may_precede_task() -> None:
+def test_a_setting_may_come_before_the_task() -> None:
     words = ["--agent.utd", "8", "--init-from", "-x", "reach", "--seed=3", "--runs", "x"]
     options = cli.parse(["train", *words])
     assert (options.task, str(options.runs)) == ("reach", "x")
     assert options.overrides == ["--agent.utd", "8", "--init-from", "-x", "--seed=3"]
     options = cli.parse(["record", "reach", "--seed", "3", "--log.fsync", "step"])
-    assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), (
-        "record has its own --seed"
-    )
+    assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), "its own --seed"
 
 
-def test_help_shows_type_bounds_choices_and_default_of_settings(
+def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
@@ -66,7 +64,7 @@ def test_help_shows_type_bounds_choices_and_default_of_settings(
     assert shown["log.images"].startswith("{raw,png,jpeg} encoding of images")
     assert shown["reward.tolerance_rad"].startswith("number > 0 <= 3.14159, rad largest angle")
     assert shown["agent.utd"].endswith("(default: 4)")
-    assert "human.every" in shown, "a setting of this intervention plug-in is missing"
+    assert "human.every" in shown, "a setting of this person"
     described = {setting.name for setting in describe(TrainConfig())}
     assert {name for name in described if not name.startswith("human.")} <= shown.keys()
 
@@ -80,7 +78,7 @@ def test_help_shows_type_bounds_choices_and_default_of_settings(
         ("serl train --log.fsync ", ["interval", "step"]),
     ],
 )
-def test_shell_completes_commands_settings_and_choices(
+def test_a_shell_completes_commands_settings_and_choices(
     typed: str, completed: list[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "completions"
@@ -99,7 +97,7 @@ def test_shell_completes_commands_settings_and_choices(
         (["record", "reach"], "whole episodes until now are kept"),
     ],
 )
-def test_interrupted_command_reports_saved_results(
+def test_an_interrupted_command_names_what_remains(
     words: list[str], kept: str, serl: Serl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(options: object) -> int:
@@ -122,13 +120,13 @@ def test_help_imports_no_framework() -> None:
         assert subprocess.run(command, capture_output=True, text=True).stderr == loaded
 
 
-def test_command_line_overrides_config_file(serl: Serl, tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("task: reach\nsteps: 5\nseed: 1\nintervention: me\n")
     line = refused(serl, "train", "--seed", 2, "--config", "my.yaml")
     assert "unknown person 'me': expected one of evaluator, none, novice, scripted" in line
 
 
-def test_actor_command_needs_started_learner_and_valid_domain_file(
+def test_a_run_without_a_learner_cannot_be_joined(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_command, "_GRACE_S", 0.0)
@@ -140,7 +138,7 @@ def test_actor_command_needs_started_learner_and_valid_domain_file(
     assert "ros_domain: damaged; expected the number" in refused(serl, "actor", run.path)
 
 
-def test_second_learner_of_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.path / "ros_domain").write_text("7")
     with run.lock_learner():
@@ -149,7 +147,7 @@ def test_second_learner_of_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     assert (run.path / "ros_domain").read_text() == "7"
 
 
-def test_invalid_ros_domain_is_refused(
+def test_a_bad_ros_domain_is_refused(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "102")
@@ -157,7 +155,7 @@ def test_invalid_ros_domain_is_refused(
     assert "ROS_DOMAIN_ID is '102'" in refused(serl, "learner", run.path)
 
 
-def test_record_writes_demonstrations_and_never_overwrites(serl: Serl, tmp_path: Path) -> None:
+def test_recording_gives_demonstrations_and_overwrites_none(serl: Serl, tmp_path: Path) -> None:
     out = tmp_path / "demos"
     code, text, _ = serl("record", "reach", "--demos", 2, "--seed", 3, "--out", out)
     assert code == cli.DONE
@@ -168,7 +166,7 @@ def test_record_writes_demonstrations_and_never_overwrites(serl: Serl, tmp_path:
     assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
 
 
-def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path: Path) -> None:
+def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) -> None:
     serl("record", "reach", "--demos", 3, "--out", "demos")
     code, table, _ = serl("replay", "demos", "--last", 2)
     assert code == cli.DONE
@@ -177,9 +175,9 @@ def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path:
     assert code == cli.DONE
     steps = summary.split("success after ")[1].split()[0]
     assert "reach · demos · episode 1" in summary
-    code, message, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
+    code, told, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
     assert code == cli.DONE
-    assert message == "video: films/1.mp4 (simulated again for its pictures)\n"
+    assert told == "video: films/1.mp4 (simulated again for its pictures)\n"
     assert len(list(read_video(tmp_path / "films" / "1.mp4"))) == int(steps) + 10
     for words, part in (
         (["--episode", 7], "no episode 7: there are demos 0 to 2"),
@@ -195,7 +193,7 @@ def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path:
     assert f"{path.name}: byte " in line
 
 
-def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: Path) -> None:
+def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path, task_config={"time_limit_s": 0.5})
     assert "no checkpoint" in refused(serl, "eval", run.path)
     save_checkpoint(run)
@@ -206,7 +204,7 @@ def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: P
     (film,) = run.videos.glob("eval-00000100.*")
     film.unlink()
     run.videos.rmdir()
-    run.videos.write_text("blocks the folder")
+    run.videos.write_text("in the way of a folder")
     code, text, errors = serl("eval", run.path, "--trials", 3)
     assert code == cli.DONE
     assert "of 3 trials succeeded" in text
@@ -217,7 +215,7 @@ def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: P
     )
 
 
-def test_encoder_import_is_idempotent_and_never_overwrites(
+def test_the_encoder_is_imported_once(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -236,7 +234,7 @@ def test_encoder_import_is_idempotent_and_never_overwrites(
     )
 
 
-def test_eval_refuses_damaged_checkpoint(serl: Serl, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     weights = save_checkpoint(run) / "actor.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
@@ -246,7 +244,7 @@ def test_eval_refuses_damaged_checkpoint(serl: Serl, tmp_path: Path) -> None:
     assert not run.videos.exists()
 
 
-def test_relative_paths_in_settings_become_absolute(
+def test_settings_keep_paths_that_work_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TrainConfig().demo_paths == ()
@@ -265,14 +263,14 @@ def test_relative_paths_in_settings_become_absolute(
         (("--ros.publish_state", "true"), True),
     ],
 )
-def test_console_enables_state_topics_of_simulated_arm(
+def test_the_console_turns_the_topics_of_the_simulated_arm_on(
     words: tuple[str, ...], expected: bool
 ) -> None:
     options = cli.parse(["train", "reach", *words])
     assert train_command.settings(options).ros.publish_state is expected
 
 
-def test_record_and_run_with_console_publish_simulated_arm_state() -> None:
+def test_recordings_and_deployments_with_a_page_publish_the_simulated_arm() -> None:
     words = ["record", "reach", "--console"]
     assert record_command.publication(cli.parse(words)).publish_state
     words += ["--ros.publish_state", "false"]

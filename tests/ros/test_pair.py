@@ -1,4 +1,4 @@
-"""Two arms on topics, each in its own namespace, as one robot, over real DDS."""
+"""Two arms behind topics, each in a namespace of its own, as one robot, over real DDS."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from serl.bimanual import Pair
 from serl.errors import SerlError, Silent
 from serl.guard.latch import GuardedArm
 from serl.robot import Robot
+from serl.ros.arm.camera import picture_topic
 from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import of_robot
+from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
 from serl.ros.people.console_actor import ConsoleActor
 from serl.ros.services import Remote, serve
@@ -46,14 +48,14 @@ MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60
 PATIENCE_S = 10.0
 
 
-class TwoArms:
-    """Two fake FR3 arms in separate processes, and the actor's interface to both."""
+class Two:
+    """Two fakes of an FR3 in processes of their own, and the actor's end of both."""
 
     def __init__(self, folder: Path) -> None:
         self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
         self.drivers: dict[str, subprocess.Popen[str]] = {}
 
-    def __enter__(self) -> TwoArms:
+    def __enter__(self) -> Two:
         self.node.__enter__()
         for side in ("left", "right"):
             place = self.node.absolute(side)
@@ -72,7 +74,7 @@ class TwoArms:
         return RosArm(self.node, side, profile, config, lease="both", guarded=guarded)
 
     def guarded(self) -> RosPair:
-        """Return a pair whose guards the test emulates; the right base faces the left one."""
+        """A pair whose guards the test plays; the right arm looks at the left one."""
         mounts = (UNMOVED_BASE, Mount((1.1, 0.0, 0.0), 2))
         arms = [
             MountedRosArm(self._arm(side, guarded=True), mount)
@@ -81,18 +83,18 @@ class TwoArms:
         return RosPair(arms[0], arms[1], (), {})
 
     def pair(self) -> Pair:
-        """Return a recovered pair that accepts actions."""
+        """Well, and ready to be driven."""
         pair = Pair(*self.arms)
         self.recover(pair)
         return pair
 
     def be_patient(self, patch: pytest.MonkeyPatch) -> None:
-        """Accept late messages of a busy machine."""
+        """Believe late messages of a busy machine."""
         for feed in (feed for arm in self.arms for feed in arm.feeds):
             patch.setattr(feed, "_oldest_s", PATIENCE_S)
 
     def recover(self, pair: Pair) -> None:
-        """Recover both arms once both publish."""
+        """Recover both arms, once both are heard."""
 
         def is_recovered() -> bool:
             self.wait()
@@ -109,14 +111,14 @@ class TwoArms:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoArms]:
-    with TwoArms(tmp_path_factory.mktemp("two")) as made:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    with Two(tmp_path_factory.mktemp("two")) as made:
         yield made
 
 
 class TestPairOfRosArms(RobotSuite):
     @pytest.fixture(autouse=True)
-    def _ready(self, two: TwoArms, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _ready(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
         self.two = two
         two.be_patient(monkeypatch)
 
@@ -128,8 +130,8 @@ class TestPairOfRosArms(RobotSuite):
         self.two.wait()
 
 
-def test_hanging_driver_of_one_arm_stops_both_until_recovery(
-    two: TwoArms, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_hangs_stops_both_arms_until_both_are_well(
+    two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = two.pair()
     assert pair.action_spec.unit.split() == [
@@ -137,14 +139,14 @@ def test_hanging_driver_of_one_arm_stops_both_until_recovery(
     ]
     two.drivers["right"].send_signal(signal.SIGSTOP)
 
-    def reports_right_arm() -> bool:
+    def silent() -> bool:
         try:
             pair.observe()
         except SerlError as error:
             return "right/" in str(error)
         return False
 
-    eventually(reports_right_arm)
+    eventually(silent)
     assert all(arm.stop_reason for arm in two.arms)
     assert not pair.act(np.ones(6, np.float32)).any()
     two.drivers["right"].send_signal(signal.SIGCONT)
@@ -155,14 +157,14 @@ def test_hanging_driver_of_one_arm_stops_both_until_recovery(
     assert all(arm.stop_reason is None for arm in two.arms)
 
 
-def _append_beat(beats: list[str], message: Header) -> None:
+def _keep(beats: list[str], message: Header) -> None:
     beats.append(message.frame_id)
 
 
 class Guards:
-    """Two emulated guards that repeat their reports and record received heartbeats."""
+    """The reports of two guards, repeated; and the heartbeats that each receives."""
 
-    def __init__(self, two: TwoArms) -> None:
+    def __init__(self, two: Two) -> None:
         self.states = {"left": "policy", "right": "policy"}
         self.beats: dict[str, list[str]] = {"left": [], "right": []}
         reports = {side: two.node.publisher(of_robot(GUARD_STATE, side)) for side in self.states}
@@ -174,22 +176,20 @@ class Guards:
         two.node.every(0.05, report)
         for side, beats in self.beats.items():
             topic = of_robot(HEARTBEAT, side)
-            two.node.subscribe(topic, partial(_append_beat, beats))
+            two.node.subscribe(topic, partial(_keep, beats))
 
     def last(self, side: str) -> str:
         return self.beats[side][-1] if self.beats[side] else ""
 
 
-def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms) -> None:
+def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -> None:
     guards, pair = Guards(two), two.guarded()
 
-    def beats_have_mode(mode: str) -> bool:
+    def both(mode: str) -> bool:
         pair.beat()
         return all(f" {mode} " in guards.last(side) for side in guards.beats)
 
-    eventually(
-        lambda: all(guard.allows_motion for guard in pair.guards) and beats_have_mode("policy")
-    )
+    eventually(lambda: all(guard.allows_motion for guard in pair.guards) and both("policy"))
     reading = pair.observe_when_fresh(60.0)
     right = two.arms[1].observe_when_fresh(60.0).state["tcp_pose"]
     assert reading.state["right_tcp_pose"][:2] == pytest.approx(
@@ -200,7 +200,7 @@ def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms)
     pair.begin_from(reading)
     guards.states["left"] = "hold: two actors send heartbeats"
     eventually(lambda: not pair.guards[0].allows_motion)
-    assert not pair.act(np.full(6, 0.5, np.float32)).any(), "the right arm must not move either"
+    assert not pair.act(np.full(6, 0.5, np.float32)).any(), "nor does the right arm move"
     guards.states["left"] = "estop: a person"
     eventually(lambda: not pair.guards[0].has_arm)
     assert pair.stop_reason is None
@@ -212,8 +212,8 @@ def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms)
         pair.observe()
 
 
-def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
-    two: TwoArms, tmp_path: Path
+def test_a_page_stops_the_actor_and_both_guards_and_names_the_arm_that_waits(
+    two: Two, tmp_path: Path
 ) -> None:
     called, refusals = [], {"left": "", "right": ""}
 
@@ -226,11 +226,25 @@ def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
     serve(two.node, "both/estop", partial(estop, "both"))
     for side in refusals:
         serve(two.node, f"{side}/guard/estop", partial(estop, side))
-    config = resolve({"task": "handover", "demos": 0})
+    config = resolve({"task": "handover", "demos": 0, "observe": "pixels"})
     run = RunFolder.create(tmp_path, config, datetime.now())
     arms = {f"both/{side}": GuardedArm(side, tmp_path / side) for side in refusals}
-    page = ConsoleActor(two.node, Remote(two.node, lambda: None), run, "both", arms)
+    file = str(Path(__file__).parents[2] / "docs/examples/pair.yaml")
+    page = ConsoleActor(two.node, Remote(two.node, lambda: None), run, "both", arms, file)
     try:
+        assert page.state()["arms"] == 2
+        cameras = {"left": "field", "right": "right_wrist"}
+        shots = {
+            camera: two.node.publisher(picture_topic(side, camera))
+            for side, camera in cameras.items()
+        }
+
+        def shows() -> set[str]:
+            for camera, publisher in shots.items():
+                publisher.publish(image_message(np.full((48, 64, 3), 90, np.uint8), camera, 0))
+            return {picture.name for picture in page.pictures()}
+
+        eventually(lambda: shows() == set(shots))
         answer = asyncio.run(page.execute("estop"))
         assert answer == "left guard: stopped; right guard: stopped; actor: stopped"
         assert sorted(called) == ["both", "left", "right"]

@@ -6,6 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from serl.console.access import ConsoleAddress, read_address
@@ -162,3 +163,36 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     (train,) = commands("train")
     with Command(tmp_path, *train, **SHORT) as training:
         training.succeed()
+
+
+async def drive_both_arms(folder: Path, door: ConsoleAddress) -> None:
+    async with browser(folder / "page") as page:
+        await enter(page, door)
+        await page.key("KeyW")
+        await page.says("You drive the left arm")
+        await asyncio.sleep(1.0)
+        await page.hit("KeyE")
+        await page.says("You drive the right arm")
+        await page.key("KeyW", "keyUp")
+        await page.key("KeyW")
+        await asyncio.sleep(1.5)
+        await page.hit("Enter")
+
+
+def test_a_person_records_with_both_arms_of_a_pair_one_at_a_time(tmp_path: Path) -> None:
+    words = ("record", "handover", "--demos", "1", "--console", "--out", "demos")
+    command = Command(tmp_path, *words, **SETTINGS)
+    with command:
+        command.until(lambda: read_address(tmp_path / "demos"))
+        door = read_address(tmp_path / "demos")
+        assert door is not None, command.output
+        asyncio.run(drive_both_arms(tmp_path, door))
+        command.succeed()
+    spec = make_spec(make_task(RunFolder.open(tmp_path / "demos").config))
+    (path,) = episode_paths(tmp_path / "demos")
+    steps = read_episode(path, spec).steps
+    driven = np.array([step.action for step in steps if step.source is ActionSource.HUMAN])
+    left, right = (part.any(axis=1) for part in np.hsplit(driven, 2))
+    assert left.any()
+    assert right.any()
+    assert not (left & right).any(), "one at a time"

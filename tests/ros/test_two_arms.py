@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
-from serl.ros.people.teleop import RemoteHand, device_topics
+from serl.ros.people.teleop import RemoteHand, console_topics, device_topics
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
+from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.teleop.mapping import Wish
@@ -92,7 +94,10 @@ def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, sta
         assert math.hypot(*(state["right_from_meeting"][:2] - [0.7 - 0.615, 0.0])) < 0.035
 
 
-def test_two_hands_demonstrate_on_two_arms(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize("topics", [device_topics, console_topics], ids=["devices", "page"])
+def test_two_hands_demonstrate_on_two_arms(
+    tmp_path: Path, start: Start, topics: Callable[[str, int], tuple[Topic, ...]]
+) -> None:
     for name in ("pair.yaml", "pair_arm.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path / name)
     sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
@@ -101,8 +106,8 @@ def test_two_hands_demonstrate_on_two_arms(tmp_path: Path, start: Start) -> None
     patient = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
     command = start("record", "handover", *words, *patient, "--log.min_free_bytes", "1000000")
     with RosNode("hands", tmp_path, local=True) as node:
-        topics = (each._replace(name=f"/demos/{each.name}") for each in device_topics(ACTOR, 2))
-        hands, ticks = [RemoteHand(node, topic) for topic in topics], count()
+        absolute = (each._replace(name=f"/demos/{each.name}") for each in topics(ACTOR, 2))
+        hands, ticks = [RemoteHand(node, topic) for topic in absolute], count()
 
         def move() -> None:
             tick = next(ticks) % 150

@@ -128,7 +128,7 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     pair = console_processes(run, "left", 8765, two)[0].arguments
     named = [pair[at + 1] for at, word in enumerate(pair) if word == "--guard"]
     assert named == ["left/left", "left/right"]
-    assert "--profile" not in pair
+    assert pair[pair.index("--profile") + 1 :][:2] == ("left", two.profile)
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS, "console": console})
     other = ("--actor", "right", "--guard", "right", "right")
     latch = str(run.path / "guard" / "right.latch")

@@ -1,4 +1,4 @@
-"""Fake pad with heartbeats, benches of one or two operators, and a script."""
+"""A person at a pad that beats as long as it lives, two of them, and a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_MOTION = MAPPING.model_copy(update={"deadman": None, "threshold": 0.1})
 
 
 class Pad:
-    """Device that sends heartbeats while `alive`; the test sets its axes and buttons."""
+    """A device that beats as long as it lives; the test sets what it reports."""
 
     name = "pad"
 
@@ -67,7 +67,7 @@ class Pad:
 
 
 class Bench:
-    """Operator at a pad that is read ten times per second."""
+    """A person at a pad, ten looks a second."""
 
     def __init__(self, mapping: MappingConfig = MAPPING, config: OperatorConfig = HABITS) -> None:
         self.pad = Pad()
@@ -82,13 +82,13 @@ class Bench:
 
 
 def moved(action: Action | None) -> list[float]:
-    """Return the rounded action of an active operator."""
+    """Of somebody who drives."""
     assert action is not None
     return [round(value, 3) for value in action.tolist()]
 
 
 class Script:
-    """Teleop that always returns the same action."""
+    """Always wants the same."""
 
     def begin(self) -> None:
         pass
@@ -101,7 +101,7 @@ class Script:
 
 
 class Two:
-    """Two operators and a script behind one mux."""
+    """Two people and a script."""
 
     def __init__(self) -> None:
         self.first, self.second = Bench(), Bench()

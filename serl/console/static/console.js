@@ -1,6 +1,6 @@
 // The page: shows what the console sends, sends what the operator wants. It asks for nothing else.
 
-import { gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
+import { changeArm, gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 import { connectCrops, showCrops } from "/crop.js";
 import { closeFilm, connectFilms, showEpisodes } from "/films.js";
 import { signal, soundIsOn, switchSound } from "/signals.js";
@@ -25,6 +25,7 @@ let aboutHold = false;  // the answer that is shown, which a later state contrad
 let stopping = false;  // this page said so, and nobody answered yet
 let runs = false;  // an episode
 let session = "";  // what a person records here; empty in a training
+let arm = "left";  // of two, the one that this page drives; the other one stands meanwhile
 
 // ---- the door ----
 
@@ -115,6 +116,7 @@ function sayStop() {
 
 // What has no button here is not to be said here.
 function sayByKey(what) {
+  if (what === "left" || what === "right") return choose(what);
   const button = document.querySelector(`[data-say=${what}]`);
   if (!button || !button.closest("[hidden]")) say(what);
 }
@@ -160,7 +162,7 @@ function showState(now) {
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
-  else if (now.driver === "human" && now.owner === "the console" && now.lease === "you") show("human", "You drive", where);
+  else if (drives(now)) show("human", now.arms === 2 ? `You drive the ${arm} arm` : "You drive", where);
   else if (now.driver === "human" && now.owner === "a simulated human") show("human", "A simulated human corrects", where);
   else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "Hands are off", where);
   else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or label the episode.");
@@ -170,6 +172,7 @@ function showState(now) {
   else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
   showFeel(now);
   const mine = now.lease === "you";
+  showArms(now, mine);
   showActors(now, mine);
   runs = now.fresh && Boolean(now.driver) && now.step >= 0;
   if (runs && !$("film").hidden && now.owner) closeFilm();
@@ -185,6 +188,25 @@ function showState(now) {
   $("controls").hidden = now.over && !now.fresh;
   if (!mine && !$("go").hidden) $("answer").textContent = TAKE_FIRST;
   else if ($("answer").textContent === TAKE_FIRST) $("answer").textContent = "";
+}
+
+function drives(now) {
+  return now.driver === "human" && now.owner === "the console" && now.lease === "you";
+}
+
+function showArms(now, mine) {
+  $("arms").hidden = $("arms-says").hidden = now.arms !== 2;
+  for (const button of document.querySelectorAll("#arms button")) {
+    button.disabled = !mine;
+    button.setAttribute("aria-pressed", button.dataset.arm === arm);
+  }
+}
+
+function choose(name) {
+  if (state.arms !== 2 || state.lease !== "you" || name === arm) return;
+  arm = name;
+  changeArm(document.body.dataset.mood === "human" && drives(state));
+  showState(state);
 }
 
 // Actors beside each other: the one that is driven is shown large, the others small.
@@ -474,7 +496,9 @@ function beat() {
     return;
   }
   wasOn = now.hands;
-  send({ type: "drive", ...now });
+  const rest = now.motion.map(() => 0);
+  const motion = state.arms !== 2 ? now.motion : arm === "left" ? [...now.motion, ...rest] : [...rest, ...now.motion];
+  send({ type: "drive", motion, hands: now.hands });
   const [x, y] = [now.motion[1], now.motion[0]];
   const size = now.hands ? Math.max(...now.motion.map(Math.abs), 0.04) : 0;
   $("wish").style.setProperty("--from", `${50 - 50 * size}%`);
@@ -542,6 +566,10 @@ for (const button of document.querySelectorAll("#pad button")) {
   for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
     button.addEventListener(end, () => onPad(button, false));
   }
+}
+for (const button of document.querySelectorAll("#arms button")) {
+  button.addEventListener("pointerdown", () => choose(button.dataset.arm));
+  button.addEventListener("click", () => { button.blur(); choose(button.dataset.arm); });
 }
 $("lease").addEventListener("click", () => { $("lease").blur(); lease(); });
 $("go").addEventListener("click", () => { $("go").blur(); go(); });

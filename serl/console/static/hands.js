@@ -7,13 +7,16 @@ const KEYS = {
   KeyV: [6, 1], KeyC: [6, -1],
 };
 const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause", KeyZ: "undo",
-  Equal: "reward", Minus: "penalty" };
+  Equal: "reward", Minus: "penalty", KeyQ: "left", KeyE: "right" };
 const MARKS = { Digit1: "positive", Digit0: "negative" };  // again and again while held
 const DEAD_ZONE = 0.1;
+const KEEP_MS = 1000;  // of control, from one arm to the other
 const held = new Set();
 const pushed = new Map();
 let padSaid = new Set();
 let padInHand = "";  // which one had hands on
+let otherArm = false;  // was chosen, and what moved the one before is still held
+let keptUntil = 0;
 
 export function onKey(event, say) {
   const down = event.type === "keydown";
@@ -40,8 +43,15 @@ export function onPad(button, down) {
   button.classList.toggle("held", down);
 }
 
+// What is held for one arm moves the other one only after it was let go. Who drives keeps the control.
+export function changeArm(drives) {
+  otherArm = true;
+  if (drives) keptUntil = performance.now() + KEEP_MS;
+}
+
 export function letGo() {
   padInHand = "";
+  keptUntil = 0;
   held.clear();
   for (const button of [...pushed.keys()]) onPad(button, false);
 }
@@ -68,6 +78,9 @@ export function wish(say) {
     hands = on || hands;
     sayOf(pad, say);
   }
+  otherArm = otherArm && motion.some((value) => Math.abs(value) > DEAD_ZONE);
+  if (otherArm) motion.fill(0);
+  hands = hands || performance.now() < keptUntil;
   return { motion: motion.map((value) => Math.max(-1, Math.min(1, value))), hands };
 }
 
@@ -96,7 +109,7 @@ function fromGamepad(pad, motion) {
 
 function sayOf(pad, say) {
   const now = new Set();
-  const words = { 0: "success", 1: "failure", 2: "discard", 8: "reset", 16: "estop" };
+  const words = { 0: "success", 1: "failure", 2: "discard", 8: "reset", 14: "left", 15: "right", 16: "estop" };
   for (const [index, what] of Object.entries(words)) {
     if (pad.buttons[index] && pad.buttons[index].pressed) {
       now.add(what);

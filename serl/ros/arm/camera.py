@@ -129,6 +129,10 @@ class WatchedCameras:
 
     def __init__(self, node: RosNode, robot: str, cameras: Mapping[str, CellCamera | None]) -> None:
         self._messages: dict[str, Any] = {}
+        self.watch(node, robot, cameras)
+
+    def watch(self, node: RosNode, robot: str, cameras: Mapping[str, CellCamera | None]) -> None:
+        """Add the cameras of another arm, such as the right one of a pair."""
         for name, entry in cameras.items():
             topic = picture_topic(
                 robot, entry.topic if entry else name, NEWEST, bool(entry and entry.compressed)

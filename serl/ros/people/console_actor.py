@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from std_srvs.srv import Trigger
 
+from serl.arm_pair import read_pair
 from serl.arm_profile import load_robot
+from serl.bimanual import RIGHT
 from serl.camera import Crop
 from serl.console.backend import Picture
 from serl.console.messages import COMMANDS
@@ -21,7 +23,7 @@ from serl.ros.arm.camera import WatchedCameras
 from serl.ros.node import RosNode
 from serl.ros.people.attendant import SupervisedArm
 from serl.ros.people.control import control_topic
-from serl.ros.people.teleop import RemoteHand, console_topic
+from serl.ros.people.teleop import RemoteHand, console_topics
 from serl.ros.services import Remote
 from serl.ros.telemetry import scene_topic
 from serl.runs.folder import RunFolder
@@ -29,7 +31,8 @@ from serl.runs.real_arm import crops_of, within_workspace, write_crop
 from serl.runs.task_setup import make_task
 from serl.system.json_fields import printable
 from serl.system.signed_order import key_path
-from serl.teleop.mapping import Wish
+from serl.teleop.mapping import Wish, split_wish
+from serl.teleop.operator import arm_count
 from serl.teleop.stop import STOP_FILE
 
 _FRESH_S = 1.0
@@ -47,7 +50,7 @@ class ConsoleActor:
         name: name of the actor.
         arms: the actor's arms behind guards by name, see `serl.ros.real_arm.arms_behind_guards`;
             none for a simulation in the actor's process.
-        profile: profile of the arm, by name or file, if it is a real one.
+        profile: profile of the arm, by name or file, if it is a real one; or the file of a pair.
 
     Attributes:
         name: name of the actor.
@@ -64,12 +67,14 @@ class ConsoleActor:
         arms: Mapping[str, GuardedArm],
         profile: str = "",
     ) -> None:
-        self.name, self.is_secondary, self._profile = name, False, profile
-        self.crops = crops_of(profile)
+        pair = read_pair(profile)
+        profiles = (profile,) if pair is None else (pair.left.profile, pair.right.profile)
+        self.name, self.is_secondary = name, False
+        self._profile = profile if pair is None else ""
+        self.crops = crops_of(self._profile)
         self._control: dict[str, str] = {}
         self._received_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
-        self._hand = RemoteHand(node, console_topic(name))
         node.subscribe(control_topic(name), self._take_control)
         self._clients = {
             command: node.handle.create_client(Trigger, f"{name}/{command}")
@@ -79,8 +84,11 @@ class ConsoleActor:
         self._remote = remote
         self._key = key_path(run.link(name) / STOP_FILE)
         self._task = make_task(run.config)
-        motion = self._task.config.motion
-        self._motion = within_workspace(motion, load_robot(profile)) if profile else motion
+        self._arms = arm_count(self._task.config.action_spec)
+        self._hands = [RemoteHand(node, topic) for topic in console_topics(name, self._arms)]
+        self._motion = self._task.config.motion
+        if self._profile:
+            self._motion = within_workspace(self._motion, load_robot(self._profile))
         self._supervised = [SupervisedArm(node, remote, run, *each) for each in arms.items()]
         self._guards: dict[str, Any] = {}
         for arm_name, arm in arms.items():
@@ -88,24 +96,37 @@ class ConsoleActor:
             side = arm_name.partition("/")[2]
             self._guards[f"{side} guard".strip()] = node.handle.create_client(Trigger, service)
         self._pictures = Pictures(
-            self._source(node, next(iter(arms.values()), None)),
+            self._source(node, [*arms.values()] if profile else [], profiles),
             lambda: self._control.get("attended") == "1",
             lambda: self.is_secondary,
         )
 
-    def _source(self, node: RosNode, arm: GuardedArm | None) -> PictureSource:
-        """Return the cameras of a real arm, or the simulated scene."""
-        if arm is None or not self._profile:
+    def _source(
+        self, node: RosNode, arms: Sequence[GuardedArm], profiles: Sequence[str]
+    ) -> PictureSource:
+        """Return the cameras of real arms, or the simulated scene.
+
+        Of two arms, a camera named `right_...` is the right one's.
+        """
+        if not arms:
             node.subscribe(scene_topic(self.name), self._take_scene)
             return DrawnScene(self._task, lambda: self._placement, lambda: self.is_secondary)
-        known = load_robot(self._profile).cameras
         used = dict.fromkeys(view.camera for view in self._task.config.all_views.values())
-        cameras = {name: known.get(name) for name in {**known, **used}}
-        return WatchedCameras(node, arm.namespace.rstrip("/"), cameras)
+        watched = WatchedCameras(node, "", {})
+        for number, (arm, profile) in enumerate(zip(arms, profiles, strict=False)):
+            known = load_robot(profile).cameras
+            cameras = {
+                name: known.get(name)
+                for name in {**known, **used}
+                if len(profiles) == 1 or name.startswith(RIGHT) == bool(number)
+            }
+            watched.watch(node, arm.namespace.rstrip("/"), cameras)
+        return watched
 
     def drive(self, operator_input: Wish) -> None:
-        """Send one message of operator input; messages are not repeated automatically."""
-        self._hand.send(operator_input)
+        """Send one message of operator input to each arm; none is repeated automatically."""
+        for hand, part in zip(self._hands, split_wish(operator_input, self._arms), strict=True):
+            hand.send(part)
 
     async def execute(self, command: str) -> str:
         """Call the actor's service of this name; a stop goes to the guards of its arms as well.
@@ -172,6 +193,7 @@ class ConsoleActor:
             "step": int(values.get("step", -1)),
             "fresh": self.is_fresh,
             "still": time.monotonic() - self._moved_s > _FRESH_S,
+            "arms": self._arms,
             **self._feel(),
             **self._question(),
         }

@@ -19,7 +19,7 @@ from serl.specs import ArraySpec
 from serl.system.json_fields import printable
 from serl.teleop import mapping
 from serl.teleop.config import JOY_AXES, JOY_BUTTONS, TWIST_AXES, TeleopConfig
-from serl.teleop.device import Buttons, Device, DeviceReport
+from serl.teleop.device import Buttons, DeviceReport
 from serl.teleop.leader_arm import LeaderArm
 from serl.teleop.leader_joints import LeaderJoints
 from serl.teleop.mapping import AXES, MappingConfig, Wish
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAMES, _MAX_NAME = 8, 64
 _COMMAND_S = 0.05
+_CONSOLE = "the console"
 
 
 class TopicDevice:
@@ -85,10 +86,20 @@ def console_topic(actor: str) -> Topic:
     return Topic(f"{actor}/console", Joy, latest_only())
 
 
+def console_topics(actor: str, arms: int) -> tuple[Topic, ...]:
+    """Return the topics of console input to an actor; for two arms the left, then the right."""
+    return _by_arm(console_topic(actor), arms)
+
+
 def device_topics(actor: str, arms: int = 1) -> tuple[Topic, ...]:
     """Return the topics of `serl teleop` to an actor; for two arms the left, then the right."""
-    names = ("device",) if arms == 1 else ("device/left", "device/right")
-    return tuple(Topic(f"{actor}/{name}", Joy, latest_only()) for name in names)
+    return _by_arm(Topic(f"{actor}/device", Joy, latest_only()), arms)
+
+
+def _by_arm(topic: Topic, arms: int) -> tuple[Topic, ...]:
+    if arms == 1:
+        return (topic,)
+    return tuple(topic._replace(name=f"{topic.name}/{side}") for side in ("left", "right"))
 
 
 def joy_topic(actor: str) -> Topic:
@@ -134,6 +145,20 @@ class ActionFrame(NamedTuple):
     of_tool: bool = False
 
 
+class _Input(NamedTuple):
+    """Input of one operator.
+
+    Attributes:
+        devices: the device; or the devices of the left and the right arm.
+        mapping: mapping of the reports.
+        name: name shown for the devices of both arms; empty for names by arm.
+    """
+
+    devices: tuple[TopicDevice | LeaderArm, ...]
+    mapping: MappingConfig
+    name: str = ""
+
+
 class TopicDevices(Observer):
     """All topics by which people drive an actor, as devices.
 
@@ -145,21 +170,25 @@ class TopicDevices(Observer):
 
     def __init__(self, node: RosNode, actor: str, config: TeleopConfig, frame: ActionFrame) -> None:
         self._config, self._node, self._actor, self._frame = config, node, actor, frame
-        self._pairs: list[tuple[tuple[TopicDevice, TopicDevice], MappingConfig]] = []
-        self._devices: list[tuple[TopicDevice, MappingConfig]] = []
-        topics = {"the console": console_topic(actor), "the device": device_topics(actor)[0]}
+        self._inputs: list[_Input] = []
+        self._pairs: list[_Input] = []
+        topics = {_CONSOLE: console_topic(actor), "the device": device_topics(actor)[0]}
         for name, topic in topics.items():
-            self._devices.append((self._remote(name, topic), mapping.MAPPING))
+            self._inputs.append(_Input((self._remote(name, topic),), mapping.MAPPING))
         joy = TopicDevice("the joystick", JOY_AXES, JOY_BUTTONS)
         node.subscribe(joy_topic(actor), _joy_into(joy))
         twist = TopicDevice("the twist topic", TWIST_AXES)
         node.subscribe(twist_topic(actor), _twist_into(twist, frame.name))
-        self._devices += [(joy, config.joy), (twist, config.twist)]
         joints = config.leader_joints
         limits = joints.limits if joints else None
         self._leader = LeaderArm(
             config.leader_m, config.leader_rad, limits=limits, in_tool_frame=frame.of_tool
         )
+        self._inputs += [
+            _Input((joy,), config.joy),
+            _Input((twist,), config.twist),
+            _Input((self._leader,), config.leader),
+        ]
         self._joints = LeaderJoints(joints, self._leader) if joints else None
         self._robot_joints_rad: list[float] = []
         if self._joints is None:
@@ -175,10 +204,8 @@ class TopicDevices(Observer):
         """Whether any device sends messages, with or without operator input."""
         operator = self._config.operator
         lost_s = operator.lost_s + 2.0 * operator.stale_s  # until the loss was reported
-        pairs = (device for pair, _ in self._pairs for device in pair)
-        devices: list[TopicDevice | LeaderArm]
-        devices = [*(each for each, _ in self._devices), *pairs, self._leader]
-        return any(device.silence_s <= lost_s for device in devices)
+        inputs = (*self._inputs, *self._pairs)
+        return any(device.silence_s <= lost_s for each in inputs for device in each.devices)
 
     def on_reading(self, reading: Observation) -> None:
         """Compare the leader arm with this pose of the robot, and let its motors follow."""
@@ -193,14 +220,12 @@ class TopicDevices(Observer):
 
         The list is empty where the actions have an axis that no device can move.
         """
-        devices: list[tuple[Device | tuple[Device, Device], MappingConfig]]
-        devices = [*self._devices, (self._leader, self._config.leader)]
-        if arm_count(spec) == 2:
-            devices = [*self._two_hands()]
+        inputs = self._two_hands() if arm_count(spec) == 2 else self._inputs
+        config = self._config.operator
         try:
             return [
-                Operator(device, mapping, self._config.operator, spec)
-                for device, mapping in devices
+                Operator(devices, mapping, config, spec, name=name)
+                for devices, mapping, name in inputs
             ]
         except BadInput as error:
             logger.warning("no device can drive: %s", error)
@@ -213,13 +238,22 @@ class TopicDevices(Observer):
             message.header.stamp = self._node.handle.get_clock().now().to_msg()
             self._command.publish(message)
 
-    def _two_hands(self) -> list[tuple[tuple[TopicDevice, TopicDevice], MappingConfig]]:
-        """Return the pair of `serl teleop` and that of the twist topics, each with its mapping."""
+    def _two_hands(self) -> list[_Input]:
+        """Return the inputs for two arms: the console, `serl teleop` and the twist topics."""
         if not self._pairs:
-            left, right = device_topics(self._actor, 2)
-            hands = self._remote("device", left), self._remote("device", right)
+            page, hands = (
+                tuple(self._remote(name, topic) for topic in topics)
+                for name, topics in (
+                    (_CONSOLE, console_topics(self._actor, 2)),
+                    ("device", device_topics(self._actor, 2)),
+                )
+            )
             twists = self._twist("left"), self._twist("right")
-            self._pairs = [(hands, mapping.MAPPING), (twists, self._config.twist)]
+            self._pairs = [
+                _Input(page, mapping.MAPPING, _CONSOLE),
+                _Input(hands, mapping.MAPPING),
+                _Input(twists, self._config.twist),
+            ]
         return self._pairs
 
     def _twist(self, side: str) -> TopicDevice:
