@@ -1,4 +1,4 @@
-"""Settings of all tests and of their processes: audited, and forked after their imports.
+"""Setup of all tests and their processes: audit hooks, and forks after the imports.
 
 See `audit/sitecustomize.py` and `support/preloaded.py`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import serl.sim  # noqa: F401 (says by which library to draw; before any test imports MuJoCo)
+import serl.sim  # noqa: F401 (selects the rendering backend before any test imports MuJoCo)
 
 from .support.preloaded import preloading
 
@@ -22,10 +22,10 @@ SHARED = ("module", "class")
 _AUDIT = Path(__file__).with_name("audit")
 
 runpy.run_path(str(_AUDIT / "sitecustomize.py"))
-# Some hundred processes would compile the package anew, and pytest its tests, where this is set.
+# With this set, hundreds of processes would recompile the package, and pytest its tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Two workers on two cores: threads of OpenMP that wait for each other only burn time.
+# Two workers share two cores: more OpenMP threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(_AUDIT), os.environ.get("PYTHONPATH")])
@@ -34,7 +34,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that share a fixture of their file or class to one worker, which makes it once."""
+    """Group tests that share a module or class fixture, so that one worker creates it once."""
     for item in items:
         made = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         shared = {
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare what was imported and collected from all further searches for garbage."""
+    """Exclude imported and collected objects from later garbage collections."""
     gc.collect()
     gc.freeze()
 

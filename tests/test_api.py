@@ -31,7 +31,7 @@ SMALL = {"device": "cpu", "threads": 1}
 
 
 def trained(folder: Path, **settings: Any) -> RunFolder:
-    """A run with a checkpoint of a policy with random weights and a normaliser."""
+    """Create a run with a checkpoint of random policy weights and a normaliser."""
     agent = {**SMALL, **settings.pop("agent", {"hidden": [8, 8]})}
     config = resolve({"task": "reach", "demos": 0, "agent": agent, **settings})
     run = RunFolder.create(folder, config, datetime.now())
@@ -55,7 +55,7 @@ def in_float32(config: TrainConfig) -> TrainConfig:
 
 
 def compare(policy: TrainedPolicy, run: RunFolder, frames: int = 1) -> None:
-    """The policy acts as the run's agent, on one observation at a time and on batches."""
+    """Check that the policy acts like the run's agent on single observations and batches."""
     spec, rng = policy.spec, np.random.default_rng(1)
     agent = make_acting_agent(in_float32(run.config), spec, 3)
     actor = serl.load_policy(run.path)._agent.actor_weights()
@@ -63,7 +63,7 @@ def compare(policy: TrainedPolicy, run: RunFolder, frames: int = 1) -> None:
     seen = [random_observation(spec.observation, rng) for _ in range(4)]
     stack = FrameStack(frames)
     expected = np.stack([agent.act(stack(each), explore=False) for each in seen])
-    assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "the observations matter"
+    assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "actions do not depend on observations"
     policy.reset()
     one_by_one = np.stack([policy(each) for each in seen])
     np.testing.assert_allclose(one_by_one, expected, atol=1e-6)
@@ -82,7 +82,7 @@ def compare(policy: TrainedPolicy, run: RunFolder, frames: int = 1) -> None:
         np.testing.assert_allclose(np.stack(twice)[:, 1], expected, atol=1e-6)
 
 
-def test_a_loaded_policy_acts_as_the_agent_of_the_run(tmp_path: Path) -> None:
+def test_loaded_policy_acts_like_agent_of_run(tmp_path: Path) -> None:
     run = trained(tmp_path)
     policy = serl.load_policy(run.path)
     assert (policy.step, policy.task.name) == (100, "reach")
@@ -92,14 +92,14 @@ def test_a_loaded_policy_acts_as_the_agent_of_the_run(tmp_path: Path) -> None:
     assert policy(flat[None].repeat(7, 0)).shape == (7, 3)
 
 
-def test_from_pixels_it_stacks_the_frames_of_an_episode(tmp_path: Path) -> None:
+def test_loaded_pixel_policy_stacks_frames_of_episode(tmp_path: Path) -> None:
     small = {"hidden": [8], "frames": 2, "encoder_channels": [4, 4], "latent": 8}
     run = trained(tmp_path, task="pick_cube", observe="pixels", agent=small)
     policy = serl.load_policy(run.path)
     compare(policy, run, frames=2)
 
 
-def test_a_gripper_has_its_critic_and_an_algorithm_from_outside_acts_too(tmp_path: Path) -> None:
+def test_hybrid_policy_and_external_algorithm_load_and_act(tmp_path: Path) -> None:
     hybrid = trained(tmp_path, task="pick_cube", agent={"hidden": [8], "algorithm": "hybrid"})
     compare(serl.load_policy(hybrid.path), hybrid)
     td3 = {"algorithm": str(OUTSIDE / "td3.py"), "width": 16}
@@ -108,7 +108,7 @@ def test_a_gripper_has_its_critic_and_an_algorithm_from_outside_acts_too(tmp_pat
     np.testing.assert_array_equal(policy(states), np.stack([policy(state) for state in states]))
 
 
-def test_a_policy_sees_a_reading_in_the_frames_of_the_task(tmp_path: Path) -> None:
+def test_policy_converts_robot_reading_to_task_observation(tmp_path: Path) -> None:
     policy = serl.load_policy(trained(tmp_path).path)
     env = serl.make_env(policy.task)
     flat, _ = env.reset(seed=0)
@@ -118,7 +118,7 @@ def test_a_policy_sees_a_reading_in_the_frames_of_the_task(tmp_path: Path) -> No
     env.close()
 
 
-def test_wrong_observations_are_refused(tmp_path: Path) -> None:
+def test_policy_refuses_invalid_observations(tmp_path: Path) -> None:
     policy = serl.load_policy(trained(tmp_path).path)
     size = policy.spec.observation.state_size
     for given, line in (
@@ -131,7 +131,7 @@ def test_wrong_observations_are_refused(tmp_path: Path) -> None:
             policy(given)
 
 
-def test_a_run_with_stages_names_them(tmp_path: Path) -> None:
+def test_run_with_stages_is_refused_with_stage_names(tmp_path: Path) -> None:
     stages = {"a": {"config": {"task": "reach"}, "then": "a"}}
     run = RunFolder.create(tmp_path, resolve({"task": "reach", "stages": stages}), datetime.now())
     for function in (serl.load_policy, serl.open_run):
@@ -141,7 +141,7 @@ def test_a_run_with_stages_names_them(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> tuple[Path, list[Any]]:
-    """A folder of three episodes, and their records; a person and a script act in some steps."""
+    """Write three episodes with human and script steps; return the folder and the records."""
     records: list[Any] = random_records(3, 1, 4)
     sources = dict(zip((1, 4), (ActionSource.HUMAN, ActionSource.SCRIPT), strict=True))
     records = [
@@ -154,7 +154,7 @@ def recorded(tmp_path: Path) -> tuple[Path, list[Any]]:
     return tmp_path / "actor0", records
 
 
-def test_steps_and_episodes_hold_the_logged_values(recorded: tuple[Path, list[Any]]) -> None:
+def test_step_and_episode_tables_equal_logged_values(recorded: tuple[Path, list[Any]]) -> None:
     folder, records = recorded
     steps = [record for record in records if isinstance(record, Step)]
     ends = [record for record in records if isinstance(record, End)]
@@ -178,7 +178,7 @@ def test_steps_and_episodes_hold_the_logged_values(recorded: tuple[Path, list[An
     assert run.read_episode(1).steps[0].observation.images.keys() == {"front", "wrist"}
 
 
-def test_transitions_end_at_the_final_observation(recorded: tuple[Path, list[Any]]) -> None:
+def test_transitions_end_at_final_observation(recorded: tuple[Path, list[Any]]) -> None:
     folder, _ = recorded
     run = serl.open_run(folder)
     made = run.transitions()
@@ -196,7 +196,7 @@ def test_transitions_end_at_the_final_observation(recorded: tuple[Path, list[Any
     assert made.episode.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
 
 
-def test_episodes_that_a_crash_cut_have_no_transitions(tmp_path: Path) -> None:
+def test_interrupted_episodes_have_no_transitions(tmp_path: Path) -> None:
     write_log(tmp_path, random_records(2))
     cut = random_records(3, ended=False, epoch=7)
     with open_log(tmp_path, 7) as log:
@@ -204,27 +204,27 @@ def test_episodes_that_a_crash_cut_have_no_transitions(tmp_path: Path) -> None:
             log.append(record)
     leave_open(tmp_path, random_records(2, epoch=9), epoch=9)
     run = serl.open_run(tmp_path)
-    assert run.episodes["steps"].tolist() == [3, 2], "and one that is open has no row yet"
+    assert run.episodes["steps"].tolist() == [3, 2], "an open episode must have no row yet"
     assert run.episodes["ended"].tolist() == [False, True]
     assert run.transitions().episode.tolist() == [1, 1]
     assert np.isnan(run.episodes["final.gripper"][0]).all()
 
 
-def test_numbers_are_mapped_from_the_cache_and_new_episodes_added(tmp_path: Path) -> None:
+def test_tables_are_mapped_from_cache_and_extended_by_new_episodes(tmp_path: Path) -> None:
     (first,) = write_log(tmp_path, random_records(3, epoch=1), epoch=1)
     before = serl.open_run(tmp_path).steps
     assert serl.open_run(tmp_path).steps["action"].flags.owndata is False
     hidden = first.rename(first.with_suffix(".hidden"))
     write_log(tmp_path, random_records(2, epoch=2), epoch=2)
-    hidden.rename(first).write_bytes(b"")  # is not read again: its numbers are in the cache
+    hidden.rename(first).write_bytes(b"")  # must not be read again: its numbers are in the cache
     both = serl.open_run(tmp_path)
     assert both.episodes["steps"].tolist() == [3, 2]
     np.testing.assert_array_equal(both.steps["action"][:3], before["action"])
-    assert len(list((tmp_path / ".columns").iterdir())) == 1, "the older cache is removed"
+    assert len(list((tmp_path / ".columns").iterdir())) == 1, "the older cache remains"
 
 
 @pytest.mark.parametrize("damage", ["cut", "none", "read-only"])
-def test_a_cache_that_cannot_be_used_costs_only_time(
+def test_unusable_cache_does_not_change_tables(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_log(tmp_path, random_records(3))
@@ -243,7 +243,7 @@ def _refused(*_: object, **__: object) -> str:
     raise OSError("read-only")
 
 
-def test_damaged_and_differing_episodes_are_refused(tmp_path: Path) -> None:
+def test_damaged_episodes_and_missing_folder_are_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(3))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -254,14 +254,14 @@ def test_damaged_and_differing_episodes_are_refused(tmp_path: Path) -> None:
         serl.open_run(tmp_path / "gone")
 
 
-def test_pandas_has_a_column_for_each_number(recorded: tuple[Path, list[Any]]) -> None:
+def test_pandas_frame_has_column_for_each_number(recorded: tuple[Path, list[Any]]) -> None:
     folder, records = recorded
     frame = serl.open_run(folder).steps.pandas()
     assert frame["action[2]"].tolist() == [r.action[2] for r in records if isinstance(r, Step)]
     assert frame.groupby("source").size().to_dict() == {"policy": 6, "human": 1, "script": 1}
 
 
-def test_a_run_has_the_episodes_of_its_actors_and_metrics(tmp_path: Path) -> None:
+def test_run_has_episodes_of_actors_and_metrics(tmp_path: Path) -> None:
     folder = trained(tmp_path)
     write_log(folder.episodes("actor0"), random_records(3))
     with MetricsWriter(folder.path) as metrics:
@@ -277,7 +277,7 @@ def test_a_run_has_the_episodes_of_its_actors_and_metrics(tmp_path: Path) -> Non
     assert len(run.metrics("evaluation")) == 0
 
 
-def test_training_takes_mappings_and_dotted_names(
+def test_train_accepts_mappings_and_dotted_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[RunFolder] = []
@@ -293,7 +293,7 @@ def test_training_takes_mappings_and_dotted_names(
         serl.train("reach", tmp_path, agent={"utdd": 2})
 
 
-def test_an_environment_is_made_of_a_name_and_its_settings() -> None:
+def test_make_env_builds_environment_from_task_name_and_settings() -> None:
     env = serl.make_env("reach", task_config={"time_limit_s": 0.2})
     env.reset(seed=0)
     ends = [env.step(np.zeros(3, np.float32))[3] for _ in range(2)]
@@ -302,7 +302,7 @@ def test_an_environment_is_made_of_a_name_and_its_settings() -> None:
         serl.make_env(env.task, task_config={"time_limit_s": 1.0})
 
 
-def test_a_package_that_is_not_installed_is_named(
+def test_missing_package_is_named_with_install_command(
     recorded: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -314,7 +314,7 @@ def test_a_package_that_is_not_installed_is_named(
         run.metrics()
 
 
-def test_the_names_are_loaded_when_they_are_used() -> None:
+def test_public_names_are_imported_lazily() -> None:
     program = (
         "import serl, sys; print('serl.api' in sys.modules, 'load_policy' in dir(serl)); "
         "serl.open_run; print('serl.api' in sys.modules, 'torch' in sys.modules)"

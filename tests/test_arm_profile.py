@@ -12,28 +12,28 @@ from serl.system.settings_file import checked
 SIM: ArmProfile = plugins.load("robot", "sim")
 
 
-def _grips(kind: str) -> dict[str, Any]:
+def _gripper_with_command_type(kind: str) -> dict[str, Any]:
     assert SIM.gripper is not None
     return SIM.gripper.model_dump() | {"command": {"name": "grip", "type": kind}}
 
 
 @pytest.mark.parametrize("name", plugins.names("robot"))
-def test_every_arm_of_ours_is_known_by_its_name(name: str) -> None:
+def test_every_robot_plugin_is_profile_with_its_name(name: str) -> None:
     profile = plugins.load("robot", name)
     assert isinstance(profile, ArmProfile)
     assert profile.name == name
 
 
-def test_opening_and_position_undo_each_other() -> None:
+def test_gripper_opening_and_position_are_inverse() -> None:
     assert SIM.gripper is not None
-    turned = SIM.gripper.model_copy(update={"closed": 0.8, "open": 0.0})  # as a Robotiq counts
+    turned = SIM.gripper.model_copy(update={"closed": 0.8, "open": 0.0})  # as for a Robotiq gripper
     for gripper in (SIM.gripper, turned):
         assert gripper.opening(gripper.closed) == 0.0
         assert gripper.opening(gripper.open) == 1.0
         assert gripper.opening(gripper.position(0.25)) == pytest.approx(0.25)
 
 
-def test_a_type_names_its_package() -> None:
+def test_channel_package_is_first_part_of_type() -> None:
     action = Channel(name="/robotiq/gripper_cmd", type="control_msgs/action/GripperCommand")
     assert action.package == "control_msgs"
 
@@ -51,7 +51,7 @@ def test_a_type_names_its_package() -> None:
         ({"topic": "pose"}, "unknown setting"),
         ({"target": {"name": "a", "type": JOINTS}}, "target.type"),
         ({"fault": {"name": "a", "type": JOINTS}}, "fault.type"),
-        ({"gripper": _grips("std_msgs/msg/Float64")}, "gripper.*command.type"),
+        ({"gripper": _gripper_with_command_type("std_msgs/msg/Float64")}, "gripper.*command.type"),
         ({"controller": {"node": "a", "stiffness_n_m": 2500.0}}, "stiffness_n_m"),
         (
             {"controller": {"node": "a", "parameters": {"k": 1.0}, "expected": {"k": 1.0}}},
@@ -71,31 +71,29 @@ def test_a_type_names_its_package() -> None:
         ),
     ],
 )
-def test_a_profile_that_cannot_be_is_refused_in_one_line(
-    change: dict[str, Any], where: str
-) -> None:
+def test_invalid_arm_profile_is_refused_in_one_line(change: dict[str, Any], where: str) -> None:
     with pytest.raises(BadInput, match=where) as caught:
         checked(ArmProfile, SIM.model_dump() | change)
     assert "\n" not in str(caught.value)
 
 
-def test_a_controller_may_have_the_gains_of_the_start_or_of_a_mode_but_of_one() -> None:
+def test_controller_matches_gains_of_start_or_of_one_mode() -> None:
     controller = ControllerProfile(
         node="a",
         parameters={"k": 500.0, "d": 30.0, "limit": True},
         expected={"units": "speed"},
         modes={"soft": Gains(parameters={"k": 100.0, "d": 10.0})},
     )
-    well = {"k": 500.0, "d": 30.0, "limit": True, "units": "speed"}
-    assert controller.mismatch(well) == ""
-    assert controller.mismatch(well | {"k": 100.0, "d": 10.0}) == ""
-    assert controller.mismatch(well | {"k": 100.0}) == "k is 100.0, expected 500.0"
-    assert controller.mismatch(well | {"limit": 1.0}) == "limit is 1.0, expected True"
-    assert controller.mismatch(well | {"units": ""}) == "units is , expected speed"
+    valid = {"k": 500.0, "d": 30.0, "limit": True, "units": "speed"}
+    assert controller.mismatch(valid) == ""
+    assert controller.mismatch(valid | {"k": 100.0, "d": 10.0}) == ""
+    assert controller.mismatch(valid | {"k": 100.0}) == "k is 100.0, expected 500.0"
+    assert controller.mismatch(valid | {"limit": 1.0}) == "limit is 1.0, expected True"
+    assert controller.mismatch(valid | {"units": ""}) == "units is , expected speed"
     assert "k is None" in controller.mismatch({})
 
 
-def test_gains_on_their_way_lie_between_others_and_nothing_else_differs() -> None:
+def test_controller_is_switching_while_gains_lie_between_modes() -> None:
     controller = ControllerProfile(
         node="a",
         parameters={"k": 500.0, "limit": True},

@@ -32,19 +32,19 @@ BAD = {
         ([SOUND, SKIPPED], ["torch was not audited: Dependency not found on PyPI"]),
     ],
 )
-def test_what_is_known_and_what_cannot_be_known_is_said(
+def test_audit_lists_vulnerable_and_unaudited_packages(
     packages: list[dict[str, Any]], lines: list[str]
 ) -> None:
     assert list(AUDIT["problems"]({"dependencies": packages})) == lines
 
 
 @pytest.mark.parametrize("report", [None, {}, {"dependencies": [SKIPPED, OURS]}])
-def test_a_machine_without_the_index_is_told_that_nothing_was_audited(report: Any) -> None:
+def test_audit_without_index_reports_that_nothing_was_audited(report: Any) -> None:
     (line,) = AUDIT["problems"](report)
     assert "NOTHING WAS AUDITED" in line
 
 
-def test_libraries_inside_wheels_are_listed(tmp_path: Path) -> None:
+def test_audit_lists_libraries_bundled_in_wheels(tmp_path: Path) -> None:
     for name in ("libssl-60250281.so.1.1.1k", "libcrypto-bdaed0ea.so.1.1.1k", "libz.so.1"):
         (tmp_path / "ros_rcl.libs").mkdir(exist_ok=True)
         (tmp_path / "ros_rcl.libs" / name).touch()

@@ -1,4 +1,4 @@
-"""Two robots as one: conformance on fakes and on simulated arms, and what one's trouble does."""
+"""Pair of robots as one robot: conformance, and the effect of a failure of one arm."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from serl.types import Action, ActionSource, Observation
 ONES = np.ones(4, np.float32)
 
 
-class Silenced(FakeRobot):
-    """A robot that can fail to answer.
+class FailingRobot(FakeRobot):
+    """Robot with switchable failures.
 
     Attributes:
-        mute: it gives no reading.
-        broken_hand: it takes no action.
-        ill: it cannot be recovered.
-        acted: actions that it got.
-        sources: in whose name it was said to be driven.
+        is_silent: `observe` raises.
+        refuses_actions: `act` raises.
+        cannot_recover: `recover` raises.
+        acted: executed actions.
+        sources: action sources passed to `drive_as`.
     """
 
-    mute = broken_hand = ill = False
+    is_silent = refuses_actions = cannot_recover = False
 
     def __init__(self) -> None:
         self.acted: list[list[float]] = []
@@ -39,12 +39,12 @@ class Silenced(FakeRobot):
         super().__init__()
 
     def observe(self) -> Observation:
-        if self.mute:
+        if self.is_silent:
             raise Silent("no message")
         return super().observe()
 
     def act(self, action: Action) -> Action:
-        if self.broken_hand:
+        if self.refuses_actions:
             raise Silent("no arm")
         self.acted.append(action.tolist())
         return super().act(action)
@@ -53,13 +53,13 @@ class Silenced(FakeRobot):
         self.sources.append(source)
 
     def recover(self) -> None:
-        if self.ill:
+        if self.cannot_recover:
             raise Silent("nobody knows where it is")
         super().recover()
 
 
 class TestPairOfSimulatedArms(RobotSuite):
-    """Two arms of different kinds: one has a gripper and a cube."""
+    """Robot suite for a pair of different arms: one has a gripper and a cube."""
 
     def make(self) -> Pair:
         tasks = Reach(), PickCube()
@@ -72,14 +72,14 @@ class TestPairOfSimulatedArms(RobotSuite):
 
 @pytest.fixture
 def pair() -> Pair:
-    return Pair(Silenced(), Silenced())
+    return Pair(FailingRobot(), FailingRobot())
 
 
-def fakes(pair: Pair) -> tuple[Silenced, Silenced]:
-    return cast(Silenced, pair.left), cast(Silenced, pair.right)
+def fakes(pair: Pair) -> tuple[FailingRobot, FailingRobot]:
+    return cast(FailingRobot, pair.left), cast(FailingRobot, pair.right)
 
 
-def test_specs_have_a_prefix_for_each_arm_left_first(pair: Pair) -> None:
+def test_pair_specs_prefix_names_with_left_and_right(pair: Pair) -> None:
     names = ["left_position", "left_velocity", "right_position", "right_velocity"]
     assert list(pair.observation_spec.state) == names
     assert list(pair.observe().state) == names
@@ -88,26 +88,26 @@ def test_specs_have_a_prefix_for_each_arm_left_first(pair: Pair) -> None:
     assert spec.action_names == ["left_x", "left_y", "right_x", "right_y"]
 
 
-def test_each_gets_its_own_part_of_an_action(pair: Pair) -> None:
+def test_pair_splits_action_between_arms(pair: Pair) -> None:
     left, right = fakes(pair)
     executed = pair.act(np.array([1.0, 0.5, -0.5, -1.0], np.float32))
     assert (left.acted, right.acted) == ([[1.0, 0.5]], [[-0.5, -1.0]])
     assert executed.tolist() == pytest.approx([1.0, 0.5, -0.5, -1.0])
 
 
-def test_who_drives_one_drives_both(pair: Pair) -> None:
+def test_pair_passes_action_source_to_both_arms(pair: Pair) -> None:
     assert isinstance(pair, GuardedRobot)
     pair.drive_as(ActionSource.HUMAN)
     assert [arm.sources for arm in fakes(pair)] == [[ActionSource.HUMAN], [ActionSource.HUMAN]]
 
 
-def test_a_bad_part_of_an_action_reaches_neither(pair: Pair) -> None:
+def test_invalid_part_of_action_reaches_neither_arm(pair: Pair) -> None:
     with pytest.raises(BadInput):
         pair.act(np.array([0.0, 0.0, 0.0, np.nan], np.float32))
     assert fakes(pair)[0].acted == []
 
 
-def test_a_stamp_is_that_of_the_older_reading(pair: Pair) -> None:
+def test_pair_stamp_is_that_of_older_reading(pair: Pair) -> None:
     fakes(pair)[0].advance(0.1)
     stamps = pair.observe().stamps
     assert stamps == {"left_robot": 0.1, "right_robot": 0.0, "robot": 0.0}
@@ -115,19 +115,19 @@ def test_a_stamp_is_that_of_the_older_reading(pair: Pair) -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("call", ["observe", "act"])
-def test_what_one_of_them_fails_at_stops_both(pair: Pair, side: int, call: str) -> None:
+def test_failure_of_one_arm_stops_both(pair: Pair, side: int, call: str) -> None:
     bad = fakes(pair)[side]
-    bad.mute, bad.broken_hand = call == "observe", call == "act"
+    bad.is_silent, bad.refuses_actions = call == "observe", call == "act"
     with pytest.raises(Silent):
         pair.observe() if call == "observe" else pair.act(ONES)
     assert pair.stop_reason
     assert all(each.stop_reason == pair.stop_reason for each in fakes(pair))
-    bad.mute = bad.broken_hand = False
+    bad.is_silent = bad.refuses_actions = False
     assert not pair.act(ONES).any()
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(pair: Pair, side: int) -> None:
+def test_stop_of_one_arm_stops_other_at_next_action(pair: Pair, side: int) -> None:
     fakes(pair)[side].stop("its own guard")
     assert not pair.act(ONES).any()
     assert [each.stop_reason for each in fakes(pair)] == ["its own guard"] * 2
@@ -136,20 +136,20 @@ def test_when_one_of_them_is_stopped_by_whomever_so_is_the_other(pair: Pair, sid
     assert pair.act(ONES).all()
 
 
-def test_both_recover_or_neither(pair: Pair) -> None:
+def test_pair_recovers_both_arms_or_neither(pair: Pair) -> None:
     left, right = fakes(pair)
     pair.stop("test")
-    right.ill = True
+    right.cannot_recover = True
     with pytest.raises(Silent):
         pair.recover()
     assert (left.stop_reason, right.stop_reason) == ("test", "test")
     assert not pair.act(ONES).any()
-    right.ill = False
+    right.cannot_recover = False
     pair.recover()
     assert (left.stop_reason, right.stop_reason, pair.stop_reason) == ("", "", None)
 
 
-def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: Pair) -> None:
+def test_failed_stop_of_left_arm_still_stops_right(pair: Pair) -> None:
     left, right = fakes(pair)
 
     def fail(reason: str) -> None:
@@ -161,7 +161,7 @@ def test_a_stop_of_the_left_that_fails_keeps_the_right_from_nothing(pair: Pair) 
     assert right.stop_reason == "test"
 
 
-def test_who_cannot_be_entered_leaves_the_other_closed() -> None:
+def test_failed_open_of_one_arm_closes_other() -> None:
     closed: list[str] = []
 
     class ConsoleAddress(FakeRobot):
@@ -177,7 +177,7 @@ def test_who_cannot_be_entered_leaves_the_other_closed() -> None:
     assert closed == ["left"]
 
 
-def test_one_robot_is_no_pair() -> None:
+def test_pair_of_same_robot_is_refused() -> None:
     robot = FakeRobot()
     with pytest.raises(BadInput, match="one twice"):
         Pair(robot, robot)

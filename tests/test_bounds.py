@@ -1,4 +1,4 @@
-"""Every number in a configuration has bounds; what is beyond them is one line that names it."""
+"""Bounds of every number in a configuration: a value out of bounds is refused by name."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MODELS: tuple[type[BaseModel], ...] = (
     TimeToGoConfig,
     *(type(plugins.load("task", name)().config) for name in plugins.names("task")),
 )
-# What may be as large as one likes: such a number of steps is "never", such a size "all of it".
-_ENDLESS = {
+# Numbers without an upper bound: a huge number of steps means never, a huge size no limit.
+_UNBOUNDED = {
     *("seed", "steps", "bc_steps", "bc_warm_start", "metrics_every", "image_bytes", "memory_bytes"),
     *("warm_up", "starts_at", "publish_every", "checkpoint_every", "home_every", "max_lead_steps"),
     *("patience_steps", "border_patience_steps", "border_ahead_steps", "reaction_steps"),
     *("hold_steps", "max_hold_steps", "bucket_steps", "max_takeovers", "min_free_bytes"),
 }
-# A place, or the value of a return or an entropy: any number is one.
-_ANYWHERE = {
+# Positions, returns and entropies: any number is valid.
+_ANY_NUMBER = {
     *(
         "target_entropy",
         "entropy_per_dimension",
@@ -45,7 +45,7 @@ _ANYWHERE = {
     *("box_low_m", "box_high_m", "checkpoints", "middle_m", "fixed_m"),
     *("field_low_m", "field_high_m", "home_m", "body_low_m", "body_high_m"),
 }
-_SIGNED = {*_ANYWHERE, "axes", "pushes", "gripper_open", "gripper_closed"}
+_SIGNED = {*_ANY_NUMBER, "axes", "pushes", "gripper_open", "gripper_closed"}
 _AT_LEAST_ONE = (
     *("agent.hidden", "agent.encoder_channels", "vice.channels", "agent.critics", "agent.subset"),
     *("agent.batch_size", "agent.utd", "agent.latent", "agent.state_latent", "agent.frames"),
@@ -58,7 +58,7 @@ _AT_LEAST_ONE = (
 
 
 def _numbers(annotation: Any, place: Place = (), count: int = 0) -> Iterator[tuple[Place, int]]:
-    """Each number of a model by its place; with how many stand there, in a tuple, or 0."""
+    """Yield the path of each number of a model, with the length of its tuple or 0."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
@@ -75,7 +75,7 @@ def _numbers(annotation: Any, place: Place = (), count: int = 0) -> Iterator[tup
 
 
 def _all_numbers(model: type[BaseModel]) -> Iterator[tuple[Place, int]]:
-    """The numbers of a model; of a run also those of serl's own plug-ins."""
+    """Yield the numbers of a model; for a run also those of serl's own plug-ins."""
     yield from _numbers(model)
     if model is TrainConfig:
         for choice in CHOICES.values():
@@ -83,7 +83,7 @@ def _all_numbers(model: type[BaseModel]) -> Iterator[tuple[Place, int]]:
 
 
 def _refuses(model: type[BaseModel], place: Place, count: int, value: float) -> bool:
-    """Whether the number is refused, in one line that names its place."""
+    """Return whether the number is refused in one line that names its field."""
     leaf: Any = [value] * count if count else value
     for part in reversed(place):
         leaf = {part: leaf}
@@ -95,8 +95,8 @@ def _refuses(model: type[BaseModel], place: Place, count: int, value: float) -> 
 
 
 @pytest.mark.parametrize("model", _MODELS)
-@pytest.mark.parametrize(("value", "fine"), [(-1, _SIGNED), (1e9, _ENDLESS | _ANYWHERE)])
-def test_numbers_that_make_no_sense_are_refused(
+@pytest.mark.parametrize(("value", "fine"), [(-1, _SIGNED), (1e9, _UNBOUNDED | _ANY_NUMBER)])
+def test_numbers_out_of_bounds_are_refused(
     model: type[BaseModel], value: float, fine: set[str]
 ) -> None:
     numbers = {*_all_numbers(model)}
@@ -108,14 +108,14 @@ def test_numbers_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("name", _AT_LEAST_ONE)
-def test_zero_of_what_there_has_to_be_some_is_refused(name: str) -> None:
+def test_zero_is_refused_where_at_least_one_is_required(name: str) -> None:
     place = tuple(name.split("."))
     count = dict(_all_numbers(TrainConfig))[place]
     assert _refuses(TrainConfig, place, count, 0)
 
 
 @pytest.mark.parametrize("value", ["[]", "[0]", "[-1]", "[256, 0]", "[1e9]", "256"])
-def test_widths_of_layers_are_counts_of_at_least_one(value: str) -> None:
+def test_invalid_hidden_layer_widths_are_refused(value: str) -> None:
     layer = parse_overrides(["--agent.hidden", value])
     with pytest.raises(BadInput, match=r"^agent\.hidden"):
         checked(TrainConfig, layer)
@@ -130,6 +130,8 @@ def test_widths_of_layers_are_counts_of_at_least_one(value: str) -> None:
         ("reach", {"time_limit_s": 0.01}, "time_limit_s: no step fits in 0.01 s"),
     ],
 )
-def test_ranges_and_episodes_hold_something(task: str, config: dict[str, Any], named: str) -> None:
+def test_empty_ranges_and_episodes_are_refused(
+    task: str, config: dict[str, Any], named: str
+) -> None:
     with pytest.raises(BadInput, match=named):
         checked(type(plugins.load("task", task)().config), config)

@@ -12,7 +12,7 @@ def picture(width: int, height: int) -> np.ndarray[tuple[int, ...], np.dtype[np.
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def test_a_view_of_the_whole_picture_is_a_copy_of_it() -> None:
+def test_view_without_crop_returns_copy_of_picture() -> None:
     view = View(camera="front", width=20, height=10)
     assert view.capture_size == (20, 10)
     seen = picture(20, 10)
@@ -22,14 +22,14 @@ def test_a_view_of_the_whole_picture_is_a_copy_of_it() -> None:
     assert seen.any()
 
 
-def test_a_crop_is_captured_no_larger_than_it_needs() -> None:
+def test_capture_size_is_smallest_that_covers_crop() -> None:
     view = View(camera="front", width=20, height=10, crop=(0.25, 0.5, 0.75, 1.0))
     assert view.capture_size == (40, 20)
     seen = picture(40, 20)
     assert np.array_equal(view.cut(seen), seen[10:20, 10:30])
 
 
-def test_a_larger_picture_is_scaled_down_by_area() -> None:
+def test_larger_picture_is_scaled_down_by_area() -> None:
     view = View(camera="front", width=8, height=8, crop=(0.0, 0.0, 0.5, 1.0), capture=(32, 16))
     seen = picture(32, 16)
     means = seen[:, :16].reshape(8, 2, 8, 2, 3).mean((1, 3))
@@ -39,7 +39,7 @@ def test_a_larger_picture_is_scaled_down_by_area() -> None:
 
 
 @pytest.mark.parametrize("size", [(31, 16), (32, 17), (16, 32)])
-def test_a_picture_of_another_size_is_refused(size: tuple[int, int]) -> None:
+def test_view_refuses_picture_of_wrong_size(size: tuple[int, int]) -> None:
     view = View(camera="wrist", width=8, height=8, capture=(32, 16))
     with pytest.raises(SpecMismatch, match=r"camera wrist: expected .*\[16, 32, 3\], got"):
         view.cut(picture(*size))
@@ -57,12 +57,12 @@ def test_a_picture_of_another_size_is_refused(size: tuple[int, int]) -> None:
         {"colour": "red"},
     ],
 )
-def test_a_view_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_view_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         View.model_validate({"camera": "front", **wrong})
 
 
-def test_specs_are_those_of_the_views() -> None:
+def test_image_specs_match_views() -> None:
     specs = image_specs({"a": View(camera="x", width=9, height=8), "b": View(camera="x")})
     assert [(name, spec.shape) for name, spec in specs.items()] == [
         ("a", (8, 9, 3)),

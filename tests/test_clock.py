@@ -7,8 +7,8 @@ import pytest
 from serl.clock import VirtualClock, WallClock
 
 
-class Time:
-    """Time that passes by sleeping alone."""
+class FakeTime:
+    """Fake time that passes only by sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -22,15 +22,15 @@ class Time:
         self.now_s += duration_s
 
 
-def wall_clock(time: Time, beats: list[float] | None = None) -> WallClock:
-    heard = beats if beats is not None else []
-    clock = WallClock(10.0, lambda: heard.append(time.now_s), 0.02, time.now, time.sleep)
+def wall_clock(time: FakeTime, beats: list[float] | None = None) -> WallClock:
+    heartbeats = beats if beats is not None else []
+    clock = WallClock(10.0, lambda: heartbeats.append(time.now_s), 0.02, time.now, time.sleep)
     clock.start()
     return clock
 
 
-def test_periods_are_absolute_whatever_the_work_takes() -> None:
-    time = Time()
+def test_wall_clock_periods_are_absolute_despite_work_time() -> None:
+    time = FakeTime()
     clock = wall_clock(time)
     for tick, work_s in enumerate([0.0, 0.03, 0.099, 0.05], start=1):
         time.now_s += work_s
@@ -39,8 +39,8 @@ def test_periods_are_absolute_whatever_the_work_takes() -> None:
     assert clock.overruns == 0
 
 
-def test_a_missed_deadline_is_counted_and_not_caught_up() -> None:
-    time = Time()
+def test_missed_deadline_is_counted_and_not_caught_up() -> None:
+    time = FakeTime()
     clock = wall_clock(time)
     time.now_s += 0.35
     clock.wait()
@@ -50,8 +50,8 @@ def test_a_missed_deadline_is_counted_and_not_caught_up() -> None:
     assert clock.overruns == 1
 
 
-def test_a_little_lateness_is_made_up_for() -> None:
-    time = Time()
+def test_small_delay_is_caught_up() -> None:
+    time = FakeTime()
     clock = wall_clock(time)
     time.now_s += 0.105
     clock.wait()
@@ -60,8 +60,8 @@ def test_a_little_lateness_is_made_up_for() -> None:
     assert time.now_s == pytest.approx(100.2)
 
 
-def test_it_beats_in_every_slice_of_the_wait() -> None:
-    time = Time()
+def test_wall_clock_sends_heartbeat_in_every_slice_of_wait() -> None:
+    time = FakeTime()
     beats: list[float] = []
     clock = wall_clock(time, beats)
     clock.wait()
@@ -71,8 +71,8 @@ def test_it_beats_in_every_slice_of_the_wait() -> None:
     assert beats[-1] == time.now_s
 
 
-def test_start_forgets_the_time_between_episodes() -> None:
-    time = Time()
+def test_start_ignores_time_between_episodes() -> None:
+    time = FakeTime()
     clock = wall_clock(time)
     time.now_s += 60.0
     clock.start()
@@ -81,7 +81,7 @@ def test_start_forgets_the_time_between_episodes() -> None:
     assert time.now_s == pytest.approx(160.1)
 
 
-def test_virtual_time_passes_by_advancing_the_simulation() -> None:
+def test_virtual_clock_advances_simulation() -> None:
     passed: list[float | str] = []
     clock = VirtualClock(passed.append, 20.0, lambda: passed.append("pace"))
     clock.start()
@@ -90,8 +90,8 @@ def test_virtual_time_passes_by_advancing_the_simulation() -> None:
     assert passed == ["pace", 0.05, "pace", 0.05]
 
 
-def test_a_machine_that_wakes_the_process_late_is_counted_too() -> None:
-    time = Time()
+def test_late_wake_up_is_counted_as_overrun() -> None:
+    time = FakeTime()
     clock = WallClock(10.0, slice_s=0.1, now=time.now, sleep=lambda s: time.sleep(s + 0.02))
     clock.start()
     clock.wait()
@@ -99,4 +99,4 @@ def test_a_machine_that_wakes_the_process_late_is_counted_too() -> None:
     time.sleep(0.07)
     clock.wait()
     assert clock.periods == 2
-    assert time.now_s == pytest.approx(100.22), "lateness does not add up"
+    assert time.now_s == pytest.approx(100.22), "delays add up"

@@ -1,6 +1,6 @@
-"""Tasks, algorithms, the scripted human and an arm without a gripper keep their contracts.
+"""Conformance suites for tasks, algorithms, scripted humans and an arm without a gripper.
 
-Devices and other robots do so in the tests of their folders.
+Devices and other robots run their suites in the tests of their folders.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TestSimArmWithReach(SimulatedRobotSuite):
 
 
 class TestTasks(SimulatedTaskSuite):
-    """The tasks of serl, each with its default settings."""
+    """Task suite for every task of serl with its default settings."""
 
     @pytest.fixture(autouse=True, params=plugins.names("task"))
     def _choose(self, request: pytest.FixtureRequest) -> None:

@@ -1,4 +1,4 @@
-"""The files for containers, editors and CI: their syntax, and the commands and paths in them."""
+"""Files for containers, editors and CI: syntax, commands and paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", ["docker/simulation.yaml", "docker/robot.yaml"])
-def test_compose_files_start_a_training(path: str) -> None:
+def test_compose_files_start_valid_training_command(path: str) -> None:
     services = read(path)["services"]
     trained = [each for each in services.values() if each.get("image") == "serl"]
     assert trained
@@ -35,24 +35,24 @@ def test_compose_files_start_a_training(path: str) -> None:
         assert service.get("shm_size") or service.get("ipc") == "host"
 
 
-def test_the_image_installs_extras_of_the_project() -> None:
+def test_image_installs_existing_extras_as_unprivileged_user() -> None:
     steps = [line.split()[0] for line in DOCKERFILE.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps[0] == "FROM"
     assert steps[-2:] == ["ENTRYPOINT", "CMD"]
-    assert "USER serl" in DOCKERFILE, "no container of serl runs as root"
+    assert "USER serl" in DOCKERFILE, "the container runs as root"
     found = re.search(r'"\.\[(.*)\]"', DOCKERFILE)
     assert found
     assert set(found[1].split(",")) <= EXTRAS.keys()
 
 
-def test_the_editor_uses_the_same_image() -> None:
+def test_devcontainer_uses_same_dockerfile() -> None:
     made = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     assert (ROOT / ".devcontainer" / made["build"]["dockerfile"]).samefile(
         ROOT / "docker/Dockerfile"
     )
 
 
-def test_the_workflow_runs_the_gates() -> None:
+def test_ci_workflow_runs_checks_image_build_and_training() -> None:
     workflow = read(".github/workflows/ci.yml")
     steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
     assert ".ci/run" in steps

@@ -1,4 +1,4 @@
-"""Databases that serl did not make: refused in one line, with no more work than is bounded."""
+"""Databases not made by serl: refused in one line after a bounded amount of work."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("harm", HOSTILE)
-def test_an_index_that_serl_did_not_make_is_refused_in_one_line(
+def test_index_with_foreign_schema_or_text_is_refused_and_rebuilt(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "index.sqlite"
@@ -91,18 +91,18 @@ def test_an_index_that_serl_did_not_make_is_refused_in_one_line(
         assert index.cursors == {("a", 1): 7}
 
 
-def test_reading_takes_no_more_work_than_a_sound_file_can(tmp_path: Path) -> None:
+def test_query_beyond_work_limit_is_aborted(tmp_path: Path) -> None:
     with closing(connect(tmp_path / "index.sqlite")) as database:
         began_s = time.process_time()
         with pytest.raises(DamagedDatabase, match="takes more work"):  # noqa: SIM117
             with limited_work(database, tmp_path / "index.sqlite"):
                 database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
         assert time.process_time() - began_s < 20
-        database.execute("SELECT 1")  # the bound has ended
+        database.execute("SELECT 1")  # the limit no longer applies
 
 
-def test_a_signal_ends_reading_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite does not return to Python in between; SIGTERM raises as Ctrl-C does in commands."""
+def test_signal_aborts_long_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check it with SIGTERM, which raises KeyboardInterrupt here, as Ctrl-C does in commands."""
     monkeypatch.setattr("serl.system.database._FIRST_CALLS", 10**9)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     sent = threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""The documentation: no broken link, and a reference that names every command and setting."""
+"""The documentation: links, the reference of commands and settings, and code of the pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tables() -> ModuleType:
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The check of pages, on an empty tree."""
+    """Load the check of pages with its root set to an empty tree."""
     module = loaded(".ci/pages.py")
     (tmp_path / "docs/reference").mkdir(parents=True)
     (tmp_path / "serl/log").mkdir(parents=True)
@@ -52,14 +52,14 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
     return module
 
 
-def test_the_pages_are_sound() -> None:
+def test_pages_check_passes() -> None:
     checked = subprocess.run(
         [sys.executable, ROOT / ".ci/pages.py"], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout
 
 
-def test_a_broken_link_is_named(pages: ModuleType, tmp_path: Path) -> None:
+def test_pages_check_reports_broken_links(pages: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "docs/a.md"
     page.write_text("# A b\n[x](a.md#a-b) [y](a.md#c) [z](gone.md) `[code](no.md)`\n")
     assert list(pages.broken(page)) == [
@@ -68,7 +68,7 @@ def test_a_broken_link_is_named(pages: ModuleType, tmp_path: Path) -> None:
     ]
 
 
-def test_a_page_outside_the_navigation_is_named(pages: ModuleType, tmp_path: Path) -> None:
+def test_pages_check_reports_page_outside_navigation(pages: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "docs/a.md").write_text("# A\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - B: b.md\n")
     assert list(pages.outside_navigation()) == [
@@ -77,7 +77,7 @@ def test_a_page_outside_the_navigation_is_named(pages: ModuleType, tmp_path: Pat
     ]
 
 
-def test_an_undocumented_public_name_is_named(pages: ModuleType, tmp_path: Path) -> None:
+def test_pages_check_reports_undocumented_public_names(pages: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "serl/log/__init__.py").write_text("def sealed(): ...\ndef _own(): ...\n")
     (tmp_path / "serl/robot.py").write_text("class Robot:\n    def act(self): ...\n")
     (tmp_path / "docs/reference/a.md").write_text("::: serl.log\n")
@@ -87,20 +87,20 @@ def test_an_undocumented_public_name_is_named(pages: ModuleType, tmp_path: Path)
     ]
 
 
-def test_the_reference_has_every_setting_of_a_run(tables: ModuleType) -> None:
+def test_reference_has_every_setting_of_run(tables: ModuleType) -> None:
     page = tables.run_settings()
     for setting in describe(TrainConfig()):
         assert f"<code>{setting.name}</code>" in page, setting.name
 
 
-def test_a_setting_has_its_type_bounds_unit_default_and_meaning(tables: ModuleType) -> None:
+def test_reference_shows_bounds_unit_default_and_meaning_of_settings(tables: ModuleType) -> None:
     (row,) = re.findall(r"^\| <code>speed_m_s</code> .*$", tables.limits(), re.MULTILINE)
     assert row == "| <code>speed_m_s</code> | 0.15 | 0.25 | m/s | top speed of the setpoint. |"
     (row,) = re.findall(r"^\| <code>device_s</code> .*$", tables.TABLES["guard"](), re.MULTILINE)
     assert "| number &gt; 0 ≤ 0.11, s | <code>0.11</code> | silence of the operator's" in row
 
 
-def test_the_reference_has_every_option_of_every_command(tables: ModuleType) -> None:
+def test_reference_has_every_command_with_its_options(tables: ModuleType) -> None:
     sections = dict(re.findall(r"^## serl (.+)\n((?:(?!## ).*\n?)*)", tables.commands(), re.M))
     assert set(sections) == set(cli.COMMANDS)
     assert "<code>--trials</code>" in sections["eval"]
@@ -108,13 +108,13 @@ def test_the_reference_has_every_option_of_every_command(tables: ModuleType) -> 
 
 
 @pytest.mark.parametrize("name", ["commands", "run_settings", "task_settings", "arm_profile"])
-def test_no_meaning_is_missing(tables: ModuleType, name: str) -> None:
+def test_reference_tables_have_no_empty_meaning(tables: ModuleType, name: str) -> None:
     empty = [line for line in tables.TABLES[name]().splitlines() if re.search(r"\|\s*\|$", line)]
     assert empty == []
 
 
 @pytest.mark.ros
-def test_the_reference_has_every_topic(tables: ModuleType) -> None:
+def test_reference_has_topics_with_type_qos_and_meaning(tables: ModuleType) -> None:
     pytest.importorskip("rclpy")
     found = {row.name: row for row in tables.topic_rows()}
     assert {"transitions", "policy/weights", "heartbeat", "ACTOR/joy", "/diagnostics"} <= set(found)
@@ -123,7 +123,7 @@ def test_the_reference_has_every_topic(tables: ModuleType) -> None:
     assert [name for name, row in found.items() if not row.meaning] == []
 
 
-def test_the_diagrams_are_what_their_script_draws(tmp_path: Path) -> None:
+def test_committed_diagrams_equal_output_of_script(tmp_path: Path) -> None:
     loaded("docs/images/diagrams.py").main(tmp_path)
     committed = sorted((ROOT / "docs/images/diagrams").glob("*.svg"))
     assert {path.name for path in committed} == {path.name for path in tmp_path.iterdir()}
@@ -131,12 +131,12 @@ def test_the_diagrams_are_what_their_script_draws(tmp_path: Path) -> None:
         assert path.read_text() == (tmp_path / path.name).read_text(), path.name
 
 
-def test_the_page_of_the_guard_has_the_limits_of_the_code(tables: ModuleType) -> None:
+def test_guard_page_has_limits_of_code(tables: ModuleType) -> None:
     assert tables.limits() in (ROOT / "docs/guard.md").read_text()
 
 
 def blocks(page: Path, language: str) -> list[tuple[str, str]]:
-    """The blocks of code of a page in a language, with their titles."""
+    """Return the code blocks of a page in a language, with their titles."""
     text = page.read_text(encoding="utf-8")
     fence = r'^```(\w*)(?: title="(.*?)")?\n(.*?)^```$'
     found = re.findall(fence, text, re.DOTALL | re.MULTILINE)
@@ -144,7 +144,7 @@ def blocks(page: Path, language: str) -> list[tuple[str, str]]:
 
 
 def commands() -> list[str]:
-    """The commands of serl on all pages, each in one line; `RUN=` and other shell stays out."""
+    """Return the `serl` commands of all pages, one line each, without other shell commands."""
     found = set[str]()
     for page in (ROOT / "docs").rglob("*.md"):
         code = "".join(code for kind in ("bash", "") for _, code in blocks(page, kind))
@@ -154,7 +154,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_pages_is_understood(line: str) -> None:
+def test_every_command_of_pages_is_valid(line: str) -> None:
     options = cli.parse(shlex.split(line)[1:])
     known = {*(each.name for each in describe(TrainConfig())), "task_config", "stages"}
     of_run = cli.COMMANDS[options.command].settings == "run"
@@ -165,7 +165,7 @@ def test_every_command_of_the_pages_is_understood(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files of docs/extend.md and docs/tune.md, by their titles."""
+    """Write the titled files of docs/extend.md and docs/tune.md to a folder."""
     folder = tmp_path_factory.mktemp("pages")
     for page in ("extend.md", "tune.md"):
         for language in ("python", "yaml"):
@@ -178,22 +178,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("kind", "file"), [("reward", "high.py"), ("agent", "eager.py"), ("device", "pedal.py")]
 )
-def test_the_plugins_of_the_pages_load(files: Path, kind: plugins.Kind, file: str) -> None:
+def test_plugins_of_pages_load(files: Path, kind: plugins.Kind, file: str) -> None:
     assert plugins.kinds_in(files / file) == [kind]
     assert plugins.load(kind, str(files / file)).__doc__
 
 
-def test_the_arm_of_the_pages_is_a_profile(files: Path) -> None:
+def test_arm_of_pages_is_valid_profile(files: Path) -> None:
     assert load_robot(str(files / "my_arm.py")).joints[0] == "axis_1"
 
 
 @pytest.mark.parametrize("file", ["views.yaml", "my.yaml"])
-def test_the_settings_of_the_pages_are_accepted(files: Path, file: str) -> None:
+def test_settings_files_of_pages_are_valid(files: Path, file: str) -> None:
     config = run_settings("pick_cube", read_yaml(files / file), {})
     assert config.task == "pick_cube"
 
 
-def test_the_suite_of_the_pages_passes(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_suite_of_pages_passes(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(files))
     names = runpy.run_path(str(files / "test_high.py"))
     assert failures(names["TestHigh"]()) == set()

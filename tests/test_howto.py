@@ -1,4 +1,4 @@
-"""The commands of the How-to pages run here in their order, on a small run.
+"""The commands of the How-to pages, run in order on a small run.
 
 The Python of howto/python.md runs in tests/test_howto_python.py.
 """
@@ -49,19 +49,19 @@ NOT_RUN = {
     "serl train pick_cube --robot right.yaml --reward.kind progress": "an arm",
     "serl train pick_cube --feedback.weight": "tests/ros/test_training.py",
 }
-"""Beginnings of commands that are not run here, and the reason or the test that shows the same."""
+"""Prefixes of commands that are not run here, with the reason or the test that covers them."""
 
 
 def lines(page: str) -> list[str]:
-    """The commands of a page that are run."""
+    """Return the commands of a page that are run."""
     text = (ROOT / "docs/howto" / page).read_text(encoding="utf-8")
     code = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     return [line for line in code.splitlines() if not line.startswith(tuple(NOT_RUN))]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of pick_cube, which has a checkpoint and a success of the expert."""
+def howto_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a folder with a run of pick_cube: a checkpoint and a success of the expert."""
     folder = tmp_path_factory.mktemp("howto")
     (folder / "docs").symlink_to(ROOT / "docs")
     run = trained(folder / "runs", task="pick_cube")
@@ -75,15 +75,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder, as the working directory."""
-    monkeypatch.chdir(made)
+def folder(howto_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the folder the working directory."""
+    monkeypatch.chdir(howto_folder)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    return made
+    return howto_folder
 
 
 def run(page: str) -> str:
-    """Run the commands of a page, those of serl in this process; return what bash prints."""
+    """Run the commands of a page, those of serl in this process; return the output of bash."""
     printed, variables = "", ""
     for line in lines(page):
         if line.startswith("RUN="):
@@ -98,7 +98,7 @@ def run(page: str) -> str:
     return printed
 
 
-def test_each_page_has_a_test_and_names_what_it_does_not_run() -> None:
+def test_every_howto_page_has_test_and_skipped_commands_have_reason() -> None:
     pages = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
     run = {name for name in pages if lines(name)}
     assert run == {"export.md", "gymnasium.md", "watch.md"}
@@ -110,7 +110,7 @@ def test_each_page_has_a_test_and_names_what_it_does_not_run() -> None:
         assert re.search(r"[Tt]he tests (run|check)", pages[name]), name
 
 
-def test_policies_and_data_are_exchanged(folder: Path) -> None:
+def test_export_page_exports_policy_and_data(folder: Path) -> None:
     assert "action for an observation of zeros:\n[" in run("export.md")
     assert json.loads((folder / "cubes/meta/info.json").read_text())["total_episodes"] == 1
     assert (folder / "minari/serl").is_dir()
@@ -118,7 +118,7 @@ def test_policies_and_data_are_exchanged(folder: Path) -> None:
     assert len(episode_paths(folder / "demos")) == 1
 
 
-def test_a_run_is_shown_in_other_tools(folder: Path) -> None:
+def test_watch_page_exports_run_for_other_viewers(folder: Path) -> None:
     pytest.importorskip("rerun", reason="NOT TESTED here: pip install 'serl[rerun]'")
     run("watch.md")
     assert (folder / "looked/episode-000000.rrd").is_file()
@@ -128,7 +128,7 @@ def test_a_run_is_shown_in_other_tools(folder: Path) -> None:
 
 
 @pytest.mark.ros
-def test_an_environment_of_gymnasium_is_listed_and_trained_on(
+def test_gymnasium_page_lists_and_trains_environment(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed, train = lines("gymnasium.md")

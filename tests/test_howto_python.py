@@ -1,4 +1,4 @@
-"""The code of docs/howto/python.md and of docs/tutorials/python.md runs, in its order."""
+"""The code of docs/howto/python.md and docs/tutorials/python.md, run in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = "runs/pick_cube/2026-11-24_09-00-00"
 
 
 def code_of(page: str) -> str:
-    """The Python of a page."""
+    """Return the Python code of a page."""
     text = (DOCS / page).read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     assert RUN in code
@@ -32,8 +32,8 @@ def code_of(page: str) -> str:
 
 
 @pytest.fixture
-def a_run(tmp_path: Path) -> RunFolder:
-    """A run of pick_cube with a checkpoint, an episode and its metrics."""
+def finished_run(tmp_path: Path) -> RunFolder:
+    """Create a run of pick_cube with a checkpoint, an episode and metrics."""
     made = trained(tmp_path, task="pick_cube", task_config={"time_limit_s": 1.0})
     task = make_task(made.config)
     spec = make_spec(task)
@@ -49,19 +49,19 @@ def a_run(tmp_path: Path) -> RunFolder:
     return made
 
 
-def test_the_code_of_the_page_runs(
-    a_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_code_of_howto_page_runs(
+    finished_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainings: list[RunFolder] = []
 
     def train_run(run: RunFolder, display: object) -> None:
-        trainings.append(run)  # how it trains: tests/ros/test_training.py
+        trainings.append(run)  # training itself is tested in tests/ros/test_training.py
 
     monkeypatch.setattr("serl.cli.training.train_run", train_run)
     monkeypatch.setattr("serl.ros.processes.require_ros", lambda: None)
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "page.py"
-    script.write_text(code_of("howto/python.md").replace(RUN, str(a_run.path)))
+    script.write_text(code_of("howto/python.md").replace(RUN, str(finished_run.path)))
     names = runpy.run_path(str(script))
     assert (trainings[0].config.steps, trainings[0].config.agent.utd) == (3000, 2)
     assert names["done"]
@@ -69,8 +69,10 @@ def test_the_code_of_the_page_runs(
     assert names["env"].task.config.time_limit_s == 5.0
 
 
-def test_the_ten_lines_of_the_tutorial_run(a_run: RunFolder, tmp_path: Path) -> None:
-    code = code_of("tutorials/python.md").replace(RUN, str(a_run.path))
+def test_code_of_python_tutorial_runs_and_has_at_most_ten_lines(
+    finished_run: RunFolder, tmp_path: Path
+) -> None:
+    code = code_of("tutorials/python.md").replace(RUN, str(finished_run.path))
     assert len([line for line in code.splitlines() if line and line[0] not in "iR"]) <= 10
     script = tmp_path / "page.py"
     script.write_text(code)

@@ -1,4 +1,4 @@
-"""docs/launch.md: its files are accepted, and its keys and arguments are those there are."""
+"""docs/launch.md: its files are valid, and it explains every key and argument."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ EXAMPLE = ROOT / "docs/examples/two_arms.yaml"
 
 
 def first_cells() -> list[str]:
-    """What the tables of the page explain."""
+    """Return the names that the tables of the page explain."""
     return re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 
 
-def test_the_example_is_a_whole_graph_of_two_arms() -> None:
+def test_two_arm_example_is_valid_graph() -> None:
     graph = checked(GraphConfig, read_yaml(EXAMPLE))
     config = run_settings(graph.task, graph.run_settings, {})
     assert (config.actors, config.robot, graph.actors) == (2, "sim", ("left", "right"))
     assert f"serl up {EXAMPLE.relative_to(ROOT)}\n" in PAGE
 
 
-def test_the_real_arms_of_the_page_are_accepted() -> None:
+def test_graph_of_real_arms_in_launch_page_is_valid() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     graph = checked(GraphConfig, yaml.safe_load(text))
     assert graph.run_settings["robot"] == "left.yaml"
@@ -38,12 +38,12 @@ def test_the_real_arms_of_the_page_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("model", [GraphConfig, RobotEntry])
-def test_every_key_of_the_file_is_explained(model: Any) -> None:
+def test_launch_page_explains_every_key_of_graph_file(model: Any) -> None:
     assert set(model.model_fields) <= set(first_cells())
     assert all(f"`{key}`" in PAGE for key in ConsoleEntry.model_fields)
 
 
-def test_every_launch_file_and_argument_is_explained() -> None:
+def test_launch_page_explains_every_launch_file_and_argument() -> None:
     pytest.importorskip("rclpy")
     from serl.cli import launch as launching
 

@@ -1,4 +1,4 @@
-"""What is installed is what is here: nothing is left out of the wheel or the sdist."""
+"""Packaging: the wheel, the sdist and other installations contain every source file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARED = {
     folder: [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     for folder, patterns in SETUPTOOLS["data-files"].items()
 }
-# How colcon reads a package: it evaluates what this prints. What it leaves out is left out here.
+# Script by which colcon reads a package: it evaluates the output. Same exclusions as colcon.
 COLCON_READS = """
 from distutils.core import run_setup
 found = run_setup("setup.py", script_args=("--dry-run",), stop_after="config")
@@ -51,7 +51,7 @@ FOLDERS = ("serl", *(f"serl/{name}" for name in LINKS))
 
 
 def source_files() -> set[str]:
-    """All files of the packages, relative to the root; `rglob` does not follow the links."""
+    """Return all files of the packages, relative to the root; `rglob` follows no links."""
     return {
         str(path.relative_to(ROOT))
         for folder in FOLDERS
@@ -61,7 +61,7 @@ def source_files() -> set[str]:
 
 
 def copy_of_sources(copy: Path) -> None:
-    """Make what a clone holds, links included, but tests and documents."""
+    """Copy the contents of a clone, links included, without tests and documents."""
     for folder in ("serl", *LINKS):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignored)
@@ -72,7 +72,7 @@ def copy_of_sources(copy: Path) -> None:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An sdist, and the wheel built from it, of a copy of the sources; without a network."""
+    """Build an sdist, and from it a wheel, of a copy of the sources without a network."""
     copy = tmp_path_factory.mktemp("source")
     copy_of_sources(copy)
     subprocess.run(
@@ -81,7 +81,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy / "dist"
 
 
-def test_every_package_is_listed() -> None:
+def test_pyproject_lists_every_package() -> None:
     found = {
         ".".join(init.parent.relative_to(ROOT).parts)
         for folder in FOLDERS
@@ -100,7 +100,7 @@ def test_every_folder_with_python_is_a_package() -> None:
     assert without_init == set()
 
 
-def test_the_wheel_holds_every_file(archives: Path) -> None:
+def test_wheel_contains_every_file(archives: Path) -> None:
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     shared = {
@@ -116,7 +116,7 @@ def test_the_wheel_holds_every_file(archives: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_sdist_holds_every_file(archives: Path) -> None:
+def test_sdist_contains_every_file(archives: Path) -> None:
     with tarfile.open(next(archives.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert (
@@ -124,21 +124,21 @@ def test_the_sdist_holds_every_file(archives: Path) -> None:
     )
 
 
-def test_entry_points_lead_to_functions() -> None:
+def test_entry_points_are_callable() -> None:
     for point in importlib.metadata.distribution("serl").entry_points:
         assert callable(point.load()), point
 
 
-def test_the_changelog_knows_the_version() -> None:
+def test_changelog_has_section_of_version() -> None:
     assert f"## [{serl.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_folders_at_the_top_are_packages_of_serl() -> None:
+def test_top_folders_are_linked_as_packages_of_serl() -> None:
     links = [path for path in (ROOT / "serl").iterdir() if path.is_symlink()]
     assert {path.name: path.resolve() for path in links} == {name: ROOT / name for name in LINKS}
 
 
-def test_a_script_beside_its_clone_imports_what_is_installed(tmp_path: Path) -> None:
+def test_script_next_to_clone_imports_editable_install(tmp_path: Path) -> None:
     clone = tmp_path / "work" / "serl"
     clone.mkdir(parents=True)
     copy_of_sources(clone)
@@ -176,7 +176,7 @@ def test_constraints_pin_every_dependency() -> None:
     assert names <= pinned
 
 
-def test_the_page_of_the_installation_names_every_extra() -> None:
+def test_install_page_names_every_extra() -> None:
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
     table = page.partition("\n| extra | for |\n")[2].partition("\n\n")[0]
     of_a_clone = {"dev", "bench", "docs", "audit"}
@@ -184,8 +184,8 @@ def test_the_page_of_the_installation_names_every_extra() -> None:
     assert named == PROJECT["project"]["optional-dependencies"].keys() - of_a_clone
 
 
-def test_the_lowest_versions_are_those_of_the_project() -> None:
-    """`make lowest` installs what `>=` allows: each pin is the bound, filled up with zeros."""
+def test_lowest_constraints_match_bounds_of_project() -> None:
+    """Check that each pin of `make lowest` is the `>=` bound, padded with zeros."""
     pins = (line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().split("\n"))
     lowest = {pin[0]: pin[1] for pin in pins if len(pin) == 2}
     extras = PROJECT["project"]["optional-dependencies"]
@@ -202,12 +202,12 @@ def requirement_name(text: str) -> str:
     return text.lower().replace("_", "-")
 
 
-def test_ros_knows_the_version() -> None:
+def test_ros_package_manifest_has_version() -> None:
     manifest = ElementTree.parse(ROOT / "package.xml").getroot()
     assert (manifest.findtext("name"), manifest.findtext("version")) == ("serl", serl.__version__)
 
 
-def test_colcon_can_read_the_package(tmp_path: Path) -> None:
+def test_colcon_reads_package_metadata(tmp_path: Path) -> None:
     copy_of_sources(tmp_path)
     command = [sys.executable, "-W", "ignore", "-c", "import setuptools\n" + COLCON_READS]
     read = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -223,7 +223,7 @@ def test_colcon_can_read_the_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # installs colcon from the package index
 @pytest.mark.parametrize("how", [[], ["--symlink-install"]])
-def test_colcon_builds_a_workspace_with_a_clone(tmp_path: Path, how: list[str]) -> None:
+def test_colcon_builds_workspace_with_clone(tmp_path: Path, how: list[str]) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv/bin/python"
     subprocess.run([python, "-m", "pip", "install", "-q", *COLCON], check=True)
@@ -246,7 +246,7 @@ def test_colcon_builds_a_workspace_with_a_clone(tmp_path: Path, how: list[str]) 
     assert (shared / "serl/launch/train.launch.py").exists()
 
 
-def test_failed_tests_of_a_group_are_tried_again(tmp_path: Path) -> None:
+def test_failed_tests_of_xdist_group_are_rerun(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
         '@pytest.mark.xdist_group("a/test_it.py::TestIt")\n'

@@ -10,7 +10,7 @@ from serl.robot import SimulatedRobot
 from serl.tasks.pick_cube import PickCube
 
 
-def test_known_names_are_those_of_plugins_only() -> None:
+def test_plugin_names_of_each_kind() -> None:
     assert plugins.names("task") == [
         "bin_relocation",
         "cable_routing",
@@ -34,7 +34,7 @@ def test_known_names_are_those_of_plugins_only() -> None:
     assert plugins.names("reward") == ["classifier", "progress", "vice"]
 
 
-def test_listing_imports_nothing_heavy() -> None:
+def test_listing_plugins_imports_no_framework() -> None:
     code = (
         "import sys; from serl import plugins; plugins.names('task'); plugins.names('sim');"
         "sys.exit(' '.join({'mujoco', 'torch', 'rclpy'} & set(sys.modules)))"
@@ -43,11 +43,11 @@ def test_listing_imports_nothing_heavy() -> None:
     assert result.stderr.strip() == ""
 
 
-def test_a_name_gives_the_class() -> None:
+def test_load_by_name_returns_class() -> None:
     assert plugins.load("task", "pick_cube") is PickCube
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_load_of_unknown_name_lists_known_names() -> None:
     with pytest.raises(
         BadInput,
         match=r"unknown task 'pick_cub'.*pick_cube, racing_car, reach, timing_belt, whip_block",
@@ -55,7 +55,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         plugins.load("task", "pick_cub")
 
 
-def test_a_file_gives_the_class(tmp_path: Path) -> None:
+def test_load_by_file_returns_class(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("class Mine:\n    name = 'mine'\n\n\ntask = Mine\n")
     mine = plugins.load("task", str(path))
@@ -72,18 +72,18 @@ def test_a_file_gives_the_class(tmp_path: Path) -> None:
         ("task = 1 / 0\n", BadInput, "bad.py: ZeroDivisionError: division"),
     ],
 )
-def test_a_bad_file_says_why(
+def test_load_of_invalid_file_reports_reason(
     tmp_path: Path, source: str | None, error: type[Exception], match: str
 ) -> None:
     path = tmp_path / "bad.py"
     if source is not None:
         path.write_text(source)
-    for _ in range(2):  # a failed load leaves nothing behind
+    for _ in range(2):  # a failed load must not be cached
         with pytest.raises(error, match=match):
             plugins.load("task", str(path))
 
 
-def test_a_simulation_fits_its_task() -> None:
+def test_make_simulation_returns_robot_with_actions_of_task() -> None:
     task = plugins.load("task", "reach")()
     robot = plugins.make_simulation(task)
     assert isinstance(robot, SimulatedRobot)

@@ -1,4 +1,4 @@
-"""Behaviour to the bit: recordings of every task, learned weights and guard setpoints, as hashes.
+"""Bit-exact behaviour as hashes: episodes of every task, learned weights, guard setpoints.
 
 A change of structure leaves every hash as it is. A change of behaviour updates `data/probe.json`
 with `SERL_PROBE=write python -m pytest tests/test_probe.py`, and its commit gives the reason.
@@ -56,8 +56,8 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Rows:
-    """Metrics that keep nothing."""
+class NullMetrics:
+    """Metrics writer that discards all rows."""
 
     def write(self, steps: int, row: object) -> None: ...
 
@@ -72,9 +72,9 @@ def digest(arrays: Iterable[object]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Return what decides how this machine rounds.
+    """Return the versions and results that identify how this machine rounds.
 
-    Kernels are chosen by the exact processor; so its name is worth less than results of each kind.
+    Kernels depend on the exact processor, so sample results identify it better than its name.
     """
     rng = np.random.default_rng(0)
     found: list[object] = [
@@ -110,11 +110,11 @@ def machine() -> dict[str, str]:
     return VERSIONS | {"processor": capability, "arithmetic": digest(found)[:16]}
 
 
-MACHINE = machine()  # before an agent sets the precision of products in this process
+MACHINE = machine()  # before an agent sets the matmul precision of this process
 
 
 def check(name: str, found: str) -> None:
-    """Compare a hash with that of this kind of machine, or write it down when asked to."""
+    """Compare a hash with the record of this kind of machine, or record it if requested."""
     records = json.loads(HASHES.read_text())
     known = next((record for record in records if record["machine"] == MACHINE), None)
     if os.environ.get("SERL_PROBE") == "write":
@@ -130,7 +130,7 @@ def check(name: str, found: str) -> None:
 
 
 def of_record(record: Record) -> Iterable[object]:
-    """All fields of a record but the times at which it was made."""
+    """Yield all fields of a record except its times."""
     key, seen = record.key, record.observation
     yield from (key.run, key.actor, key.epoch, key.episode, key.index)
     for values in (seen.state, seen.images):
@@ -149,7 +149,7 @@ def of_weights(state: State) -> Iterable[object]:
 
 
 def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record], list[Record]]:
-    """Two episodes of the task's expert; two, and at least `steps`, of a random policy."""
+    """Record two expert episodes, and two or more random ones of at least `steps` steps."""
     task = make_task(resolve(settings))
     robot = plugins.make_simulation(task)
     expert: list[Record] = []
@@ -167,27 +167,27 @@ def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record],
 
 
 @pytest.mark.parametrize("name", plugins.names("task"))
-def test_tasks_record_the_same(name: str) -> None:
+def test_recorded_episodes_of_task_match_hash(name: str) -> None:
     records = [record for records in recorded({"task": name}) for record in records]
     check(f"task {name}", digest(value for record in records for value in of_record(record)))
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_learners_learn_the_same(name: str) -> None:
+def test_learned_weights_match_hash(name: str) -> None:
     settings = LEARNERS[name]
     tuned = make_task(resolve(settings)).training_defaults()
     config = resolve(tuned, SMALL, settings)
     demonstrations, online = recorded(settings, steps=UPDATES + EPISODES)
     transport = InProcess()
     transport.send(online)
-    learner = make_learner(config, transport, Rows(), lambda *saved: None, demonstrations)
+    learner = make_learner(config, transport, NullMetrics(), lambda *saved: None, demonstrations)
     while learner.progress.steps < UPDATES:
         assert learner.step()
     check(f"learner {name}", digest(of_weights(learner.agent.state_dict())))
 
 
-def test_the_guard_commands_the_same() -> None:
-    """Targets in and out of the box, contacts, silence, a protective stop and the way out of it."""
+def test_guard_setpoints_match_hash() -> None:
+    """Cover targets in and out of the box, contacts, silence, and release of a protective stop."""
     loop = driving()
     rng = np.random.default_rng(0)
     setpoints: list[Setpoint | None] = []

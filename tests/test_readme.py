@@ -1,4 +1,4 @@
-"""The README is short, and its pictures and numbers are those of the documentation.
+"""The README: length, tables, pictures, and numbers that match the documentation.
 
 Its links are checked by `tests/test_docs.py`, its commands are run by `tests/test_tutorials.py`.
 """
@@ -13,21 +13,21 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def rows(heading: str) -> list[str]:
-    """The rows of the table of a section."""
+    """Return the rows of the table in a section."""
     section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| (?!\|)(.+) \|$", section, re.MULTILINE)
 
 
-def test_the_readme_is_read_in_three_minutes() -> None:
+def test_readme_has_450_to_650_words() -> None:
     assert 450 <= len(README.split()) <= 650
 
 
-def test_its_tables_are_short() -> None:
+def test_readme_tables_are_short() -> None:
     assert 0 < len(rows("What you get")) <= 10
     assert len(rows("Comparison")) == 8
 
 
-def test_its_pictures_are_small_and_the_film_can_be_made_again() -> None:
+def test_readme_pictures_are_small_and_their_script_compiles() -> None:
     pictures = re.findall(r"!\[.*\]\((.+)\)", README)
     assert pictures
     assert sum((ROOT / picture).stat().st_size for picture in pictures) <= 1_000_000
@@ -35,7 +35,7 @@ def test_its_pictures_are_small_and_the_film_can_be_made_again() -> None:
     compile((ROOT / made_by).read_text(encoding="utf-8"), made_by, "exec")
 
 
-def test_its_numbers_are_those_of_the_benchmarks() -> None:
+def test_readme_numbers_are_in_benchmarks_page() -> None:
     benchmarks = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     for number in ("249 of 250", "119", "222", "2:24"):
         assert number in README

@@ -25,13 +25,13 @@ TAUGHT = SIM.model_copy(
 
 
 @pytest.mark.parametrize("name", plugins.names("robot"))
-def test_every_profile_is_the_same_after_a_file(name: str, tmp_path: Path) -> None:
+def test_profile_survives_round_trip_through_file(name: str, tmp_path: Path) -> None:
     profile = plugins.load("robot", name).within("/right/arm")
     write_robot(tmp_path / "cells" / "a.yaml", profile)
     assert read_robot(tmp_path / "cells" / "a.yaml") == profile
 
 
-def test_what_was_taught_is_loaded_wherever_a_robot_is(tmp_path: Path) -> None:
+def test_taught_profile_is_loaded_from_file_path(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     write_robot(path, TAUGHT)
     assert load_robot(str(path)) == TAUGHT
@@ -47,7 +47,7 @@ def test_what_was_taught_is_loaded_wherever_a_robot_is(tmp_path: Path) -> None:
         ("colour: red", "unknown setting"),
     ],
 )
-def test_a_file_that_is_no_profile_is_one_line(text: str, line: str, tmp_path: Path) -> None:
+def test_invalid_robot_file_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     write_robot(path, TAUGHT)
     whole = path.read_text()
@@ -60,18 +60,20 @@ def test_a_file_that_is_no_profile_is_one_line(text: str, line: str, tmp_path: P
         load_robot(str(tmp_path / "no.yaml"))
 
 
-def test_names_are_put_into_the_namespace_of_a_driver() -> None:
+def test_relative_ros_names_are_put_into_namespace() -> None:
     moved = SIM.within("/right/")
     assert moved.pose.name == "/right/current_pose"
     assert moved.controller.node == "/right/arm"
     assert moved.gripper is not None
     assert moved.gripper.command.name == "/right/gripper/commands"
-    assert moved.within("/left") == moved, "what begins at the root stays there"
+    assert moved.within("/left") == moved, "an absolute name changed"
     assert SIM.within("/").pose.name == "/current_pose"
     assert all(channel.name.startswith("/") for channel in moved.channels)
 
 
-def test_a_latch_belongs_to_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latch_path_depends_on_file_and_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert latch_path("franka", SIM, "/") == tmp_path / "serl" / "franka.latch"
     assert latch_path("franka", SIM, "/cell/left/") == tmp_path / "serl" / "franka@cell.left.latch"
@@ -80,7 +82,7 @@ def test_a_latch_belongs_to_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert latch_path(str(tmp_path / "left.yaml"), whole, "/cell/x") == tmp_path / "left.latch"
 
 
-def test_a_file_has_one_latch_however_it_is_named(
+def test_latch_path_is_same_for_every_path_to_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

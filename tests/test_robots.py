@@ -1,4 +1,4 @@
-"""Profiles of arms: what their drivers' sources say beyond `ProfileSuite`, and their limits."""
+"""Arm profiles: comparison with the sources of their drivers beyond `ProfileSuite`, limits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def profile(name: str) -> ArmProfile:
     return found
 
 
-def test_every_arm_but_the_simulated_one_has_its_facts() -> None:
+def test_every_real_arm_has_upstream_driver_data() -> None:
     assert {*plugins.names("robot")} == {*FAMILIES, "sim"}
 
 
-def test_the_franka_is_what_crisp_py_calls_one() -> None:
+def test_franka_profile_matches_crisp_py() -> None:
     """crisp_py/robot/robot_config.py: FrankaConfig; config/grippers/gripper_franka.yaml."""
     franka, quarter = profile("franka"), math.pi / 4
     assert franka.joints == tuple(f"fr3_joint{n}" for n in range(1, 8))
@@ -39,7 +39,7 @@ def test_the_franka_is_what_crisp_py_calls_one() -> None:
     assert (franka.gripper.closed, franka.gripper.open) == (0.0, 1.0)
 
 
-def test_the_clips_of_the_franka_are_what_its_parameters_say() -> None:
+def test_franka_error_clip_matches_its_parameters() -> None:
     controller = profile("franka").controller
     assert controller.error_clip is not None
     for axis, (low, high) in controller.error_clip:
@@ -47,7 +47,7 @@ def test_the_clips_of_the_franka_are_what_its_parameters_say() -> None:
 
 
 @pytest.mark.parametrize("robot", ["franka", "ur5e"])
-def test_compliance_is_softer_than_the_start_and_precision_no_stiffer_than_allowed(
+def test_compliance_mode_is_softer_than_start_and_precision_within_limit(
     robot: str,
 ) -> None:
     modes = profile(robot).controller.modes
@@ -59,7 +59,7 @@ def test_compliance_is_softer_than_the_start_and_precision_no_stiffer_than_allow
     assert soft < start <= stiff <= 2000.0
 
 
-def test_an_arm_is_asked_for_no_speed_at_which_its_controller_scales_commands_down() -> None:
+def test_speed_limits_stay_within_command_scale_of_moveit_servo() -> None:
     """moveit_servo src/utils/command.cpp:181-199, with the scales that are compared."""
     controller = profile("ur5e_servo").controller
     assert controller.fastest_m_s == controller.expected["moveit_servo.scale.linear"]
@@ -69,7 +69,7 @@ def test_an_arm_is_asked_for_no_speed_at_which_its_controller_scales_commands_do
     assert limits_of(Limits(), profile("ur5e")) == Limits()
 
 
-def test_grippers_and_joints_of_the_others() -> None:
+def test_ur5e_and_xarm7_profiles_match_their_drivers() -> None:
     """crisp_py/config/grippers/gripper_robotiq_2f85.yaml; crisp_py's URConfig; xarm_api's
     XArmDriver: create_server<GripperCommand>("xarm_gripper/gripper_action").
     """
@@ -88,7 +88,7 @@ def test_grippers_and_joints_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(plugins.names("robot")))
-def test_no_task_makes_an_arm_push_with_a_long_lead_unless_its_controller_clips_it(
+def test_lead_is_at_most_10_mm_unless_controller_clips_error(
     name: str,
 ) -> None:
     arm = profile(name)
@@ -102,7 +102,7 @@ def test_no_task_makes_an_arm_push_with_a_long_lead_unless_its_controller_clips_
 
 
 @pytest.mark.parametrize("name", ["franka", "sim"])
-def test_the_force_that_the_clips_allow_stays_below_the_stop(name: str) -> None:
+def test_force_at_error_clip_stays_below_stop_force(name: str) -> None:
     controller = profile(name).controller
     assert controller.error_clip is not None
     assert controller.stiffness_n_m is not None

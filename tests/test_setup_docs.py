@@ -1,4 +1,4 @@
-"""The commands of docs/setup.md and of a first lab are understood; other tests run their code."""
+"""Commands of docs/setup.md and docs/status.md are valid; other tests run their code."""
 
 from __future__ import annotations
 
@@ -40,25 +40,27 @@ COMMANDS = [
 
 
 @pytest.fixture
-def taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The profile that `serl setup` writes, in the current folder."""
+def taught_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a profile as `serl setup` does, in the current folder."""
     monkeypatch.chdir(tmp_path)
     write_robot(tmp_path / "right.yaml", load("robot", "franka").model_copy(update=PLACE))
     return tmp_path / "right.yaml"
 
 
-def trained_by(options: argparse.Namespace, taught: Path, **others: Any) -> TrainConfig:
-    settings = {**parse_overrides(options.overrides), "robot": str(taught), **others}
+def config_of(options: argparse.Namespace, taught_profile: Path, **others: Any) -> TrainConfig:
+    settings = {**parse_overrides(options.overrides), "robot": str(taught_profile), **others}
     return run_settings(options.task, {}, settings)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_is_understood(words: list[str], taught: Path) -> None:
+def test_every_command_of_setup_pages_is_valid(words: list[str], taught_profile: Path) -> None:
     options = cli.parse(words)
     if options.command == "train":
-        assert trained_by(options, taught, demo_paths=(), demos=0).robot == str(taught)
+        assert config_of(options, taught_profile, demo_paths=(), demos=0).robot == str(
+            taught_profile
+        )
     elif options.command == "record":
-        assert persons_folder(options, {}).config.robot == str(taught)
+        assert persons_folder(options, {}).config.robot == str(taught_profile)
     else:
         assert getattr(options, "overrides", []) == []
     if options.command == "camera":
@@ -68,22 +70,24 @@ def test_every_command_is_understood(words: list[str], taught: Path) -> None:
         place_of(load("robot", "sim"), options.namespace)
 
 
-def test_a_first_lab_trains_on_what_it_recorded(taught: Path) -> None:
+def test_training_of_first_lab_fits_its_recorded_demonstrations(taught_profile: Path) -> None:
     by_name = {words[0]: cli.parse(words) for words in COMMANDS if "demos" in words}
     recorded = persons_folder(by_name["record"], {})
     assert recorded.path.name == parse_overrides(by_name["train"].overrides)["demo_paths"][0]
-    configs = recorded.config, trained_by(by_name["train"], taught, demo_paths=(), demos=0)
+    configs = recorded.config, config_of(by_name["train"], taught_profile, demo_paths=(), demos=0)
     before, now = (make_spec(make_rewarded_task(config)) for config in configs)
     assert (before.observation, before.action) == (now.observation, now.action)
 
 
-def test_the_workspace_of_the_page_is_one_that_a_guard_takes() -> None:
+def test_workspace_of_setup_page_is_accepted_by_guard() -> None:
     (text,) = re.findall(r"```yaml\n(workspace:.*?)```", PAGE, re.DOTALL)
-    taught = checked(ArmProfile, {**load("robot", "franka").model_dump(), **yaml.safe_load(text)})
-    assert workspace_guard(taught).motion.box_high_m == (0.65, 0.25, 0.35)
+    taught_profile = checked(
+        ArmProfile, {**load("robot", "franka").model_dump(), **yaml.safe_load(text)}
+    )
+    assert workspace_guard(taught_profile).motion.box_high_m == (0.65, 0.25, 0.35)
 
 
-def test_the_page_names_every_step() -> None:
+def test_setup_page_names_every_step() -> None:
     pytest.importorskip("rclpy")
     from serl.ros.setup.steps import STEPS
 
@@ -91,7 +95,7 @@ def test_the_page_names_every_step() -> None:
         assert f"| {step.name} |" in PAGE
 
 
-def test_there_are_commands() -> None:
+def test_setup_pages_contain_expected_commands() -> None:
     assert {words[0] for words in COMMANDS} == {
         *("setup", "guard", "camera", "train"),
         *("doctor", "record", "run", "verify"),

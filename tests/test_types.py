@@ -1,4 +1,4 @@
-"""Values: immutable, ordered by time within a stream, and counted by who acted."""
+"""Values of the package: immutability, order of keys, sources and end reasons."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def end(success: bool) -> End:
     )
 
 
-def test_keys_sort_in_the_order_of_a_stream() -> None:
+def test_keys_sort_in_stream_order() -> None:
     stream = [key(0), key(1), key(0, episode=1), key(7, episode=1), key(0, epoch=2)]
     assert sorted(reversed(stream)) == stream
     assert len({*stream, key(1)}) == len(stream)
 
 
-def test_an_episode_counts_who_acted() -> None:
+def test_episode_counts_steps_by_action_source() -> None:
     sources = (ActionSource.POLICY, ActionSource.HUMAN, ActionSource.HUMAN, ActionSource.SCRIPT)
     episode = Episode(tuple(step(index, source) for index, source in enumerate(sources)), None)
     assert [episode.count(source) for source in ActionSource] == [1, 2, 1]
@@ -59,19 +59,19 @@ def test_an_episode_counts_who_acted() -> None:
 @pytest.mark.parametrize(
     ("last", "success"), [(end(True), True), (end(False), False), (None, False)]
 )
-def test_only_an_end_makes_an_episode_a_success(last: End | None, success: bool) -> None:
+def test_episode_is_success_only_by_its_end(last: End | None, success: bool) -> None:
     assert Episode((step(0, ActionSource.POLICY),), last).success is success
 
 
 @pytest.mark.parametrize("value", [key(), step(0, ActionSource.POLICY), end(True), Observation({})])
-def test_values_are_frozen_and_hold_nothing_else(value: object) -> None:
+def test_values_are_frozen_and_slotted(value: object) -> None:
     field = dataclasses.fields(value)[0].name  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, field, None)
     assert not hasattr(value, "__dict__")
 
 
-def test_a_source_is_written_as_its_word() -> None:
+def test_action_source_is_written_as_word() -> None:
     assert [str(source) for source in ActionSource] == ["policy", "human", "script"]
     assert ActionSource("human") is ActionSource.HUMAN
 
@@ -86,7 +86,7 @@ def test_a_source_is_written_as_its_word() -> None:
         ("stuck", EndReason.FAULT),
     ],
 )
-def test_the_reason_of_an_end_is_read_from_its_recorded_text(text: str, reason: EndReason) -> None:
+def test_end_reason_is_parsed_from_recorded_text(text: str, reason: EndReason) -> None:
     found, fault = parse_reason(text)
     assert found is reason
     assert dataclasses.replace(end(success=False), reason=found, fault=fault).text == text

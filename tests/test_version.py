@@ -19,8 +19,8 @@ def _fresh() -> None:
     commit.cache_clear()
 
 
-def place(root: Path, monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
-    """The module as if it lay there, in a repository with one commit."""
+def place_module_in_repository(root: Path, monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
+    """Pretend that the module lies in `folders` of a repository with one commit."""
     path = root.joinpath(*folders, "version.py")
     path.parent.mkdir(parents=True)
     path.write_text("x = 1\n")
@@ -33,31 +33,31 @@ def place(root: Path, monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     monkeypatch.setattr(module, "__file__", str(path))
 
 
-def test_a_checkout_has_a_commit_and_says_when_it_was_changed(
+def test_commit_of_checkout_is_marked_dirty_after_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place(tmp_path, monkeypatch, "serl")
+    place_module_in_repository(tmp_path, monkeypatch, "serl")
     assert re.fullmatch(r"[0-9a-f]{7,}", clean := commit())
     commit.cache_clear()
     (tmp_path / "serl/version.py").write_text("x = 2\n")
     assert commit() == f"{clean}-dirty"
 
 
-def test_a_package_in_somebody_elses_repository_has_none(
+def test_package_installed_inside_other_repository_has_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place(tmp_path, monkeypatch, "env", "site-packages", "serl")
+    place_module_in_repository(tmp_path, monkeypatch, "env", "site-packages", "serl")
     assert commit() == ""
 
 
-def test_without_git_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place(tmp_path, monkeypatch, "serl")
+def test_commit_is_empty_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place_module_in_repository(tmp_path, monkeypatch, "serl")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit() == ""
 
 
-def test_a_run_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place(tmp_path / "code", monkeypatch, "serl")
+def test_run_stores_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place_module_in_repository(tmp_path / "code", monkeypatch, "serl")
     run = RunFolder.open(make_run(tmp_path).path)
     assert run.info.versions["commit"] == commit()
     assert run.config == resolve(run.config.model_dump())

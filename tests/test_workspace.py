@@ -34,7 +34,7 @@ POST = {"low_m": (0.5, 0.1, 0.0), "high_m": (0.55, 0.15, 0.4)}
         ({"keep_out": [POST] * 65}, "keep_out"),
     ],
 )
-def test_a_workspace_that_cannot_be_is_one_line(change: dict[str, Any], line: str) -> None:
+def test_invalid_workspace_is_refused_in_one_line(change: dict[str, Any], line: str) -> None:
     assert checked(Workspace, GOOD).keep_out == ()
     assert len(checked(Workspace, {**GOOD, "keep_out": [POST]}).keep_out) == 1
     with pytest.raises(BadInput, match=line) as caught:
@@ -45,7 +45,7 @@ def test_a_workspace_that_cannot_be_is_one_line(change: dict[str, Any], line: st
 @pytest.mark.parametrize(
     "change", [{"topic": "front"}, {"rate_hz": 0.0}, {"crop": (0.5, 0.0, 0.5, 1.0)}]
 )
-def test_a_camera_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_cell_camera_is_refused(change: dict[str, Any]) -> None:
     good = {"topic": "/cell/front", "rate_hz": 30.0}
     checked(CellCamera, good)
     with pytest.raises(BadInput):
