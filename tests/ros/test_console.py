@@ -1,4 +1,4 @@
-"""A person at the page of a training that runs: Chromium, real processes, real DDS, the log."""
+"""An operator at the page of a running training: Chromium, real processes, DDS and the log."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Training:
     """A training with a console, and its log."""
 
     def __init__(self, folder: Path, task: str = "reach", **settings: object) -> None:
-        of_another = {"task_config.reach_m"} if task != "reach" else set()
-        asked = {name: value for name, value in QUIET.items() if name not in of_another}
-        self.command = Command(folder, "train", task, "--console", **asked | settings)
+        inapplicable = {"task_config.reach_m"} if task != "reach" else set()
+        applicable = {name: value for name, value in QUIET.items() if name not in inapplicable}
+        self.command = Command(folder, "train", task, "--console", **applicable | settings)
         self.run = self.command.run_folder()
         self.command.until(lambda: read_address(self.run.path))
         door = read_address(self.run.path)
@@ -72,12 +72,12 @@ class Training:
 
     @property
     def endings(self) -> list[str]:
-        """Why episodes ended, but for their time limit."""
+        """Return the reasons of episode ends, without time limits."""
         ends = [record.text for record in self.log if isinstance(record, End)]
         return [reason for reason in ends if reason != "time limit"]
 
     def rests(self) -> bool:
-        """Nothing is logged for a while."""
+        """Return whether the log gets no record for 1.5 s."""
         before = len(self.log)
         time.sleep(1.5)
         return len(self.log) == before
@@ -85,7 +85,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    """One for all tests; the last one ends it."""
+    """Yield one training for all tests; the last test ends it."""
     started = Training(tmp_path_factory.mktemp("training"))
     with started.command:
         yield started
@@ -93,7 +93,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
 
 @asynccontextmanager
 async def opened(training: Training, folder: Path) -> AsyncIterator[Page]:
-    """The page, once the policy drives."""
+    """Yield the unlocked page once the policy drives."""
     async with browser(folder) as page:
         await page.open(training.door.url)
         token = training.door.token
@@ -104,7 +104,7 @@ async def opened(training: Training, folder: Path) -> AsyncIterator[Page]:
 
 
 async def drives(training: Training, steps: int) -> None:
-    """The person has made so many more steps."""
+    """Wait for this number of further human steps."""
 
     def count() -> int:
         found = (each for each in training.log if isinstance(each, Step))
@@ -115,25 +115,25 @@ async def drives(training: Training, steps: int) -> None:
 
 
 async def ended(training: Training, reasons: list[str]) -> None:
-    """The log has these endings, and no others."""
+    """Wait until the log has exactly these end reasons."""
     await asyncio.to_thread(eventually, lambda: training.endings == reasons, 2 * LIMIT_S)
 
 
 def human_segments(log: list[Record]) -> list[list[Step]]:
-    """Runs of steps that a human drove."""
+    """Return the consecutive segments of human steps."""
     steps = [record for record in log if isinstance(record, Step)]
     runs = [(source, list(run)) for source, run in groupby(steps, lambda step: step.source)]
     return [run for source, run in runs if source is ActionSource.HUMAN]
 
 
-def test_strangers_move_nothing(training: Training) -> None:
-    asyncio.run(_strangers(training))
+def test_clients_without_token_or_allowed_origin_move_nothing(training: Training) -> None:
+    asyncio.run(_send_as_unauthorized_clients(training))
     assert human_segments(training.log) == []
     assert training.endings == []
     assert training.command.is_running
 
 
-async def _strangers(training: Training) -> None:
+async def _send_as_unauthorized_clients(training: Training) -> None:
     own = training.door.url.rstrip("/")
     push = '{"type": "drive", "motion": [1, 0, 0, 0, 0, 0, 0], "hands": true}'
     stop = '{"type": "say", "what": "estop"}'
@@ -164,37 +164,37 @@ async def _strangers(training: Training) -> None:
         assert page.close_code == 1009
 
 
-def test_other_programs_of_ros_see_the_arm_of_the_training(training: Training) -> None:
+def test_training_with_console_publishes_joint_states(training: Training) -> None:
     received: list[Any] = []
-    assert training.run.config.ros.publish_state, "on with the console"
+    assert training.run.config.ros.publish_state, "the console enables it"
     with RosNode("viewer", training.run.path) as node:
         node.subscribe(Topic("actor0/joint_states", JointState, SENSOR), received.append)
         eventually(lambda: received)
     assert received[0].name == [f"joint{number}" for number in range(1, 8)]
 
 
-def test_a_run_folder_says_nothing_of_the_token_but_in_its_own_file(training: Training) -> None:
+def test_run_folder_has_token_only_in_console_file(training: Training) -> None:
     run: RunFolder = training.run
     token = training.door.token.encode()
     holders = [p.name for p in run.path.rglob("*") if p.is_file() and token in p.read_bytes()]
     assert holders == ["console.json"]
 
 
-def test_a_person_takes_over_labels_hands_back_stops_and_resets(
+def test_operator_takes_over_labels_releases_stops_and_resets(
     training: Training, tmp_path: Path
 ) -> None:
-    asyncio.run(_a_session(training, tmp_path / "chromium"))
+    asyncio.run(_operate(training, tmp_path / "chromium"))
     log, run = training.log, training.run
     assert training.command.is_running, training.command.output
     assert training.command.interrupt() == 130, training.command.output
     assert read_address(run.path) is None
 
     driven, *_, held = human_segments(log)
-    x, y, z = np.array([step.action for step in driven]).T  # after the limits, such as the box's
+    x, y, z = np.array([step.action for step in driven]).T  # executed actions, after the limits
     assert y.max() - y.min() > 0.3
     assert y.argmin() < y.argmax(), "D moves to the right, then A to the left"
-    assert abs(x.mean()) < 0.2, "and not forward"
-    assert abs(z.mean()) < 0.2, "or up"
+    assert abs(x.mean()) < 0.2, "the arm must not move forward"
+    assert abs(z.mean()) < 0.2, "the arm must not move up"
     first = next(record for record in log if isinstance(record, End) and record.success)
     assert first.text == "success"
     steps = [record for record in log if isinstance(record, Step)]
@@ -203,10 +203,12 @@ def test_a_person_takes_over_labels_hands_back_stops_and_resets(
     assert list(read_labels(run.episodes("actor0")).values()) == [1]
     assert "the operator" in (run.episodes("actor0") / LABELS_FILE).read_text()
     assert {step.key.episode for step in driven} >= {first.key.episode}
-    assert not any(step.action.any() for step in held[-3:]), "a page that is gone holds the robot"
+    assert not any(step.action.any() for step in held[-3:]), (
+        "the robot must hold after the page is closed"
+    )
 
 
-async def _a_session(training: Training, folder: Path) -> None:
+async def _operate(training: Training, folder: Path) -> None:
     async with opened(training, folder) as page:
         await page.take()
         await page.drive("KeyD")
@@ -224,10 +226,10 @@ async def _a_session(training: Training, folder: Path) -> None:
         await ended(training, ["success", "stopped"])
         assert await asyncio.to_thread(training.rests)
         actor = training.command.child("serl.ros.nodes.actor")
-        actor.suspend()  # its successor may be there before the page has missed it
+        actor.suspend()  # a kill alone may go unnoticed
         await page.says("Nobody drives")
         actor.kill()
-        await page.says("Stopped")  # which outlives the process
+        await page.says("Stopped")  # the stop persists
         assert await asyncio.to_thread(training.rests)
         await page.hit("KeyG")
         await page.says("Holding")
@@ -236,7 +238,7 @@ async def _a_session(training: Training, folder: Path) -> None:
         await page.says("The policy drives")
 
         await page.hit("KeyN")
-        await page.hit("KeyN")  # twice is once
+        await page.hit("KeyN")  # a repeated label is ignored
         await ended(training, ["success", "stopped", "operator"])
         await asyncio.sleep(TWICE_S)
         await page.hit("KeyX")

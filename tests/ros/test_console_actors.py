@@ -1,4 +1,4 @@
-"""One page for two actors over ROS 2: a card selects the one that is driven, STOP ALL stops all."""
+"""One page for two actors over ROS 2: cards select the driven actor, STOP ALL stops all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [
 
 LEFT = "left"
 TRIES = 8
-"""A busy machine delays; a defect shows at every try."""
+"""Attempts of timing-dependent checks; a busy machine delays single ones."""
 SETTINGS = {
     "task": "reach",
     "reward": {"kind": "human"},
@@ -44,14 +44,14 @@ SETTINGS = {
 }
 
 
-class Acting(ExitStack, Observer):
-    """An actor of a simulated arm in a thread: its loop and its operators, a policy that rests."""
+class ActorThread(ExitStack, Observer):
+    """An actor of a simulated arm in a thread, with operators and a zero policy."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         super().__init__()
         self.name, self._folder = name, folder
-        self.forward: list[bool] = []  # of each step of a person, whether it moved forward
-        self.rested = 0  # steps since the last one of a person
+        self.forward: list[bool] = []  # whether each human step moved forward
+        self.rested = 0  # steps since the last human step
         self._ending = threading.Event()
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class Acting(ExitStack, Observer):
             )
 
     def on_step(self, step: Step) -> None:
-        """Note the actions of a person."""
+        """Record the actions of human steps."""
         self.rested += 1
         if step.source is ActionSource.HUMAN:
             self.rested = 0
@@ -99,7 +99,7 @@ def bench(tmp_path: Path) -> Iterator[GuardBench]:
 
 
 def open_console(bench: GuardBench) -> ConsoleAddress:
-    """The page of two actors: the left one without a guard, the other beside one."""
+    """Start the console of two actors, of which only the right one has a guard."""
     bench.start(
         *("console", "-m", "serl.ros.nodes.console", "--run", str(bench.folder)),
         *("--port", "8950", "--actor", LEFT),
@@ -111,21 +111,21 @@ def open_console(bench: GuardBench) -> ConsoleAddress:
     return door
 
 
-def test_a_card_selects_who_is_driven_and_stop_all_stops_every_actor_and_guard(
+def test_card_selects_driven_actor_and_stop_all_stops_actors_and_guards(
     bench: GuardBench, tmp_path: Path
 ) -> None:
     bench.start_arm()
     bench.start_guard()
     door, folder = open_console(bench), RunFolder.open(bench.folder)
-    with Acting(folder, LEFT) as left, Acting(folder, ROBOT) as right:
+    with ActorThread(folder, LEFT) as left, ActorThread(folder, ROBOT) as right:
         bench.until("disarmed")
-        asyncio.run(_at_the_page(door, bench, left, right, tmp_path / "chromium"))
+        asyncio.run(_drive_both_and_stop(door, bench, left, right, tmp_path / "chromium"))
     for name in (LEFT, ROBOT):
         assert "stopped by the operator" in (folder.link(name) / "stopped").read_text()
 
 
-async def _at_the_page(
-    door: ConsoleAddress, bench: GuardBench, left: Acting, right: Acting, profile: Path
+async def _drive_both_and_stop(
+    door: ConsoleAddress, bench: GuardBench, left: ActorThread, right: ActorThread, profile: Path
 ) -> None:
     async with browser(profile) as page:
         await page.open(f"{door.url}#{door.token}")
@@ -146,8 +146,8 @@ async def _at_the_page(
         assert await page.text("alarm") == ""
 
 
-async def _drive(page: Page, driven: Acting, other: Acting) -> None:
-    """Hold W until the driven actor moves forward, and let go; the other one gets no input.
+async def _drive(page: Page, driven: ActorThread, other: ActorThread) -> None:
+    """Hold W until the driven actor moves forward, then release; the other gets no input.
 
     A page that is late for `stale_s` leaves the control with the person, who has to drive and let
     go once more; after `lost_s` the actor pauses until the person goes on.
@@ -170,6 +170,6 @@ async def _drive(page: Page, driven: Acting, other: Acting) -> None:
 
 
 async def _wait(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds, or when it did not for long."""
+    """Return once the condition holds, at the latest after 12 s."""
     with suppress(AssertionError):
         await asyncio.to_thread(eventually, condition, 12.0)

@@ -1,4 +1,4 @@
-"""A browser user completes a pick with keys, by what is logged; the log shows what was done."""
+"""A browser user picks the cube with keys, guided by the log, which records the session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
 ]
 
-STEP_M = 0.006  # so that a tap of a key is a small way
+STEP_M = 0.006  # a key press moves only a little
 SETTINGS = {
     "task_config.motion.translation_m": STEP_M,
     "task_config.time_limit_s": 300.0,
@@ -35,7 +35,7 @@ FAR_M, NEAR_M = 0.03, 0.6 * STEP_M
 
 
 @asynccontextmanager
-async def held(page: Page, *codes: str) -> AsyncIterator[None]:
+async def hold_keys(page: Page, *codes: str) -> AsyncIterator[None]:
     for code in codes:
         await page.key(code)
     yield
@@ -44,19 +44,19 @@ async def held(page: Page, *codes: str) -> AsyncIterator[None]:
 
 
 class KeyPicker:
-    """Looks, holds keys for a moment, and looks again; space keeps hands on in between."""
+    """A scripted user: reads the state, presses keys briefly, and repeats; Space keeps control."""
 
     def __init__(self, page: Page, eyes: Eyes) -> None:
         self._page, self._eyes = page, eyes
 
     async def pick(self) -> None:
         for _ in range(4):
-            async with held(self._page, "KeyV"):
+            async with hold_keys(self._page, "KeyV"):
                 await asyncio.sleep(0.6)
             await self._go_over_it_and_down()
-            async with held(self._page, "KeyC"):
+            async with hold_keys(self._page, "KeyC"):
                 await asyncio.sleep(1.0)
-            async with held(self._page, "KeyR"):
+            async with hold_keys(self._page, "KeyR"):
                 for _ in range(40):
                     await asyncio.sleep(0.1)
                     if (await self._state())["cube_height"][0] > LIFTED_M:
@@ -78,7 +78,7 @@ class KeyPicker:
                 for axis, part in enumerate(way)
                 if abs(part) > NEAR_M
             ]
-            async with held(self._page, *codes):
+            async with hold_keys(self._page, *codes):
                 await asyncio.sleep(0.3 if np.abs(way).max() > FAR_M else 0.11)
             await asyncio.sleep(0.3)
         raise AssertionError("never over the cube")
@@ -92,9 +92,9 @@ class KeyPicker:
 async def session(training: Training, folder: Path) -> None:
     async with opened(training, folder) as page:
         await page.take()
-        async with held(page, "Space"):
+        async with hold_keys(page, "Space"):
             await page.says("You drive")
-            await page.hit("KeyN")  # whatever the policy did to the cube
+            await page.hit("KeyN")  # restore the cube
             await ended(training, ["operator"])
             await page.says("You drive")
             await KeyPicker(page, Eyes(training.run.episodes("actor0"))).pick()
@@ -113,7 +113,7 @@ async def session(training: Training, folder: Path) -> None:
         await page.says("The policy drives")
 
 
-def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path) -> None:
+def test_operator_picks_cube_with_keys_and_log_matches(tmp_path: Path) -> None:
     training = Training(tmp_path, "pick_cube", **SETTINGS)
     try:
         asyncio.run(session(training, tmp_path / "chromium"))
@@ -121,20 +121,22 @@ def test_a_person_picks_with_keys_and_the_log_shows_exactly_that(tmp_path: Path)
         training.command.interrupt()
     log, folder = training.log, training.run.episodes("actor0")
     ends = [r for r in log if isinstance(r, End) and r.text not in {"time limit", "interrupted"}]
-    again, won, stopped, _ = ends
+    restarted, succeeded, stopped, _ = ends
     assert [end.success for end in ends] == [False, True, False, False]
-    picked = [r for r in log if isinstance(r, Step) and r.key.episode == won.key.episode]
-    assert {step.source for step in picked} == {ActionSource.HUMAN}, (
-        "from its first step to its last"
-    )
+    picked = [r for r in log if isinstance(r, Step) and r.key.episode == succeeded.key.episode]
+    assert {step.source for step in picked} == {ActionSource.HUMAN}, "all steps must be human"
     assert float(picked[0].observation.state["cube_height"][0]) < 0.03
-    assert float(won.observation.state["cube_height"][0]) > LIFTED_M - 0.01
+    assert float(succeeded.observation.state["cube_height"][0]) > LIFTED_M - 0.01
     assert (picked[-1].reward, picked[-1].reward_provenance) == (1.0, "human")
     by_hand = {s.key.episode for segment in human_segments(log) for s in segment}
-    assert by_hand <= {again.key.episode, won.key.episode, won.key.episode + 1}, "handed back"
-    words = list(read_label_entries(folder))
-    place = StepKey(won.key.epoch, won.key.episode, won.key.index)
-    assert [(word.place, word.label, word.by) for word in words] == [(place, 1, "the operator")]
-    cut = [r for r in log if isinstance(r, Step) and r.key.episode == stopped.key.episode]
-    assert [source for source, _ in groupby(step.source for step in cut)][-1] is ActionSource.POLICY
-    assert cut[-1].truncated
+    assert by_hand <= {restarted.key.episode, succeeded.key.episode, succeeded.key.episode + 1}, (
+        "the policy drives after the success"
+    )
+    labels = list(read_label_entries(folder))
+    place = StepKey(succeeded.key.epoch, succeeded.key.episode, succeeded.key.index)
+    assert [(word.place, word.label, word.by) for word in labels] == [(place, 1, "the operator")]
+    stopped_steps = [r for r in log if isinstance(r, Step) and r.key.episode == stopped.key.episode]
+    assert [source for source, _ in groupby(step.source for step in stopped_steps)][
+        -1
+    ] is ActionSource.POLICY
+    assert stopped_steps[-1].truncated

@@ -1,4 +1,4 @@
-"""STOP at the page of a run reaches the arm's guard, whatever the actor does, and lasts."""
+"""STOP at the console reaches the arm's guard independently of the actor, and persists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bench(tmp_path: Path) -> Iterator[GuardBench]:
 
 
 async def press_stop(door: ConsoleAddress) -> dict[str, Any]:
-    """What the page does when STOP is pressed, without the controls; what it is answered."""
+    """Send STOP as a page without the controls does; return the answer."""
     own = door.url.rstrip("/")
     async with (
         aiohttp.ClientSession() as client,
@@ -62,15 +62,15 @@ def open_console(bench: GuardBench) -> ConsoleAddress:
     return door
 
 
-def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(bench: GuardBench) -> None:
-    bench.start_all()  # its actor has no services: it would not hear of a stop
+def test_console_stop_latches_guard_and_reports_missing_guard(bench: GuardBench) -> None:
+    bench.start_all()  # this actor has no stop service
     door = open_console(bench)
 
-    def pressed() -> bool:
-        """The console may not have found the guard yet: a person presses again."""
+    def is_stopped() -> bool:
+        """Press STOP; return False while the console has not discovered the guard."""
         return bool(asyncio.run(press_stop(door))["done"])
 
-    eventually(pressed)
+    eventually(is_stopped)
     bench.until("estop: the service estop")
     assert bench.latch.read_text() == "serl latch: estop\nthe service estop\n"
 
@@ -78,26 +78,24 @@ def test_stop_at_the_page_latches_the_guard_and_reports_one_that_is_gone(bench: 
     bench.states.clear()
     bench.start_guard()
     bench.until("estop: the service estop")
-    assert not bench.call("arm")[0], "a restart ends no stop"
-    assert not bench.call("reset")[0], "nor does anything before a person has seen it"
+    assert not bench.call("arm")[0], "a restart must not end a stop"
+    assert not bench.call("reset")[0], "a reset needs an acknowledgement first"
     eventually(lambda: bench.call("ack")[0])
     assert bench.state.startswith("estop")
     assert bench.call("reset")[0]
     bench.until("disarmed")
     bench.arm()
 
-    eventually(pressed)
-    bench.signal("guard", signal.SIGSTOP)  # holds the arm's own timeout; it answers nobody
+    eventually(is_stopped)
+    bench.signal("guard", signal.SIGSTOP)  # the guard does not answer
     answer = asyncio.run(press_stop(door))
     assert not answer["done"]
     assert "guard: the guard did not answer within 3 s" in answer["text"]
     assert "actor: the actor does not answer" in answer["text"]
 
 
-def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
-    tmp_path: Path, start: Start
-) -> None:
-    """Whose namespace has nothing to do with the actor's name."""
+def test_console_stop_of_training_reaches_guard_of_real_arm(tmp_path: Path, start: Start) -> None:
+    """Stop an arm whose namespace is unrelated to the actor's name."""
     with franka_beside_a_goal(tmp_path) as (_, arm):
         command = start(*TRAINING, "--robot", "mine.py", "--namespace", arm)
         command.until("console: http")
@@ -107,23 +105,23 @@ def test_stop_at_the_page_of_a_training_reaches_the_guard_of_a_real_arm(
         assert door is not None
         answers: list[dict[str, Any]] = []
 
-        def pressed() -> bool:
-            """Both were stopped; on a busy machine the actor may answer a later press only."""
+        def is_stopped() -> bool:
+            """Press STOP; return whether both stopped, which a busy actor may delay."""
             answers.append(asyncio.run(press_stop(door)))
             return bool(answers[-1]["done"]) and "actor: stopped by" in answers[-1]["text"]
 
-        eventually(pressed, found=lambda: str(answers[-1]))
+        eventually(is_stopped, found=lambda: str(answers[-1]))
         assert "guard: estop" in answers[-1]["text"], answers
         (latch,) = tmp_path.glob("mine*.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
         stop = "stopped by the operator: Enter ends the actor's stop"
         question = f"{RESTORE}: Enter goes on"
         answer_until(command, lambda: question in command.output.partition(stop)[2])
-    assert stop in command.output, "and what was to be done before it is to be done still"
+    assert stop in command.output, "the question before the stop must be repeated"
 
 
 async def answer_at_the_page(door: ConsoleAddress, bench: GuardBench) -> list[str]:
-    """Say yes to what the guard asks until it holds the arm; what was answered, in words."""
+    """Confirm the guard's questions until it is armed; return the answers."""
     own, said = door.url.rstrip("/"), list[str]()
     async with (
         aiohttp.ClientSession() as client,
@@ -134,20 +132,20 @@ async def answer_at_the_page(door: ConsoleAddress, bench: GuardBench) -> list[st
         async for message in page:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue
-            told = message.json()
-            if told["type"] == "state":
+            received = message.json()
+            if received["type"] == "state":
                 await page.send_json({"type": "drive", "motion": [0.0] * 7, "hands": False})
-                if told["question"] and not told["not_now"]:
-                    await page.send_json({"type": "yes", "question": told["question"]})
-            elif told["type"] == "answer" and told["done"]:
-                said.append(told["text"])
+                if received["question"] and not received["not_now"]:
+                    await page.send_json({"type": "yes", "question": received["question"]})
+            elif received["type"] == "answer" and received["done"]:
+                said.append(received["text"])
                 if said[-1] == "armed":
                     return said
     raise AssertionError("the console hung up")
 
 
-def test_a_person_at_the_page_ends_a_stop_and_arms(bench: GuardBench) -> None:
-    """Also where nobody is at the terminal of the training."""
+def test_operator_ends_stop_and_arms_guard_at_the_console(bench: GuardBench) -> None:
+    """Answer at the page only, without the terminal of a training."""
     bench.latch.unlink()
     bench.start_arm()
     bench.start_guard()
@@ -159,7 +157,7 @@ def test_a_person_at_the_page_ends_a_stop_and_arms(bench: GuardBench) -> None:
     bench.until("hold")
 
 
-def test_a_page_beside_an_arm_whose_guard_is_not_there_says_that_nothing_stops_it(
+def test_console_reports_failed_stop_without_a_guard(
     bench: GuardBench,
 ) -> None:
     door = open_console(bench)

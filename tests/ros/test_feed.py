@@ -23,7 +23,7 @@ DOWN = (0.0, 0.0, 0.0, 1.0)
 
 
 class Sender:
-    """Sends poses to a feed in the same process, whose clock it sets."""
+    """A sender of poses to a feed in the same process; it also sets the ROS clock."""
 
     def __init__(self, node: RosNode) -> None:
         self._node, topic = node, Topic("pose", PoseStamped, 10)
@@ -33,7 +33,7 @@ class Sender:
         eventually(self._publisher.get_subscription_count)
 
     def send(self, x: float, at_s: float) -> None:
-        """A pose of this instant, by a clock that says so."""
+        """Set the ROS clock to `at_s` and publish a pose with that stamp."""
         stamp_ns = round(at_s * 1e9)
         now = Time(nanoseconds=stamp_ns, clock_type=ClockType.ROS_TIME)
         self._node.handle.get_clock().set_ros_time_override(now)
@@ -45,7 +45,7 @@ def _x(message: Any) -> float:
     return float(message.pose.position.x)
 
 
-def test_who_does_not_know_the_time_believes_nothing_and_says_why(tmp_path: Path) -> None:
+def test_feed_rejects_messages_without_ros_clock_and_names_cause(tmp_path: Path) -> None:
     with RosNode("a", tmp_path) as node:
         node.handle.set_parameters([Parameter("use_sim_time", value=True)])
         topic = Topic("pose", PoseStamped, 10)
@@ -58,9 +58,7 @@ def test_who_does_not_know_the_time_believes_nothing_and_says_why(tmp_path: Path
 
 
 @pytest.mark.parametrize("set_s", [HOUR_S, -HOUR_S])
-def test_what_was_stamped_before_the_clock_was_set_is_not_recent(
-    set_s: int, tmp_path: Path
-) -> None:
+def test_feed_excludes_samples_from_before_a_clock_jump(set_s: int, tmp_path: Path) -> None:
     with RosNode("a", tmp_path) as node:
         sender = Sender(node)
         for count in range(3):

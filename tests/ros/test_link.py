@@ -1,4 +1,4 @@
-"""The acknowledged stream between real processes, some of which are killed on the way."""
+"""The acknowledged stream between real processes, some of which are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from .conftest import LIMIT_S, SPEC, Run, arrived, expected, record, shipped
 pytestmark = pytest.mark.ros
 
 
-def test_all_epochs_of_two_actors_reach_the_learner_exactly_once_in_order(run: Run) -> None:
-    """Epochs from before the start of the links, and that of an actor which restarts later."""
+def test_learner_receives_all_epochs_of_two_actors_once_in_order(run: Run) -> None:
+    """Ship epochs logged before the links start, and one of an actor that restarts later."""
     run.act("a", 1, episodes=20)
     run.act("a", 2, episodes=2)
     run.act("b", 2, episodes=20)
@@ -57,7 +57,7 @@ def test_all_epochs_of_two_actors_reach_the_learner_exactly_once_in_order(run: R
     assert [key for key in received if key[0] == "b"] == expected("b", 2, 20)
 
 
-def test_kills_on_both_sides_lose_and_repeat_nothing(run: Run) -> None:
+def test_kills_of_learner_and_link_lose_and_duplicate_no_record(run: Run) -> None:
     actor = Thread(target=run.act, args=("a", 1, 20, 0.004))  # some 5 s
     actor.start()
 
@@ -76,14 +76,14 @@ def test_kills_on_both_sides_lose_and_repeat_nothing(run: Run) -> None:
     run.start_learner("a")
     until(before + 1)
     link.kill()
-    link.wait()  # a process that dies slowly keeps its lock, and its successor is refused
+    link.wait()  # a dying process still holds its lock
     run.start_link("a")
     actor.join()
     until(1000)
     assert run.received() == expected("a", 1, 20)
 
 
-def test_another_spec_is_refused_with_the_difference(run: Run) -> None:
+def test_learner_refuses_actor_with_another_spec_and_names_difference(run: Run) -> None:
     run.announce("a", 1, SPEC.model_copy(update={"rate_hz": 20.0}))
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -95,7 +95,7 @@ def test_another_spec_is_refused_with_the_difference(run: Run) -> None:
         assert transport.actors == set()
 
 
-def test_another_run_is_refused(run: Run) -> None:
+def test_learner_refuses_actor_of_another_run(run: Run) -> None:
     run.announce("a", 1)
     with RosNode("learner", run.folder) as node:
         LearnerTransport(node, SPEC, "other")
@@ -104,7 +104,7 @@ def test_another_run_is_refused(run: Run) -> None:
         assert link.returncode == 2
 
 
-def test_a_refusal_is_printed_as_one_line_without_control_characters(run: Run) -> None:
+def test_refusal_is_printed_in_one_line_without_control_characters(run: Run) -> None:
     run.announce("a", 1)
     with RosNode("learner", run.folder) as node:
         LearnerTransport(node, SPEC, run.folder.name, claim=lambda *_: "\x1b[2Jgone\nfor good")
@@ -112,7 +112,7 @@ def test_a_refusal_is_printed_as_one_line_without_control_characters(run: Run) -
         assert _refusal(link) == "the learner refused actor 'a': \\x1b[2Jgone\\nfor good\n"
 
 
-def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
+def test_undecodable_record_refuses_stream(run: Run) -> None:
     run.act("a", 1, episodes=1)
     with RosNode("learner", run.folder) as node:
         frames = node.publisher(TRANSITIONS)
@@ -126,8 +126,8 @@ def test_a_record_that_does_not_decode_refuses_the_stream(run: Run) -> None:
         assert transport.cursors == {("a", 1): 50}
 
 
-def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
-    """It is the actor that is refused; the learner, whose index would not take it, goes on."""
+def test_record_out_of_order_refuses_stream(run: Run) -> None:
+    """Refuse the actor; the learner continues without storing the record."""
     rng, number = np.random.default_rng(0), actor_number(run.folder.name, "a")
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -145,7 +145,7 @@ def test_a_record_that_is_not_the_next_one_refuses_the_stream(run: Run) -> None:
         assert transport.cursors == {("a", 1): 2}
 
 
-def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
+def test_invalid_frames_are_counted_and_do_not_affect_the_stream(run: Run) -> None:
     run.act("a", 1, episodes=4)
     with RosNode("learner", run.folder) as node:
         frames = node.publisher(TRANSITIONS)
@@ -164,7 +164,7 @@ def test_garbage_on_the_topic_is_counted_and_changes_nothing(run: Run) -> None:
         assert transport.counts["refused"] == 0
 
 
-def test_undecodable_messages_do_not_deafen_a_node(run: Run) -> None:
+def test_undecodable_messages_do_not_stop_reception(run: Run) -> None:
     run.act("a", 1, episodes=4)
     with RosNode("learner", run.folder) as node, RosNode("stranger", run.folder) as stranger:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -180,7 +180,7 @@ def test_undecodable_messages_do_not_deafen_a_node(run: Run) -> None:
         eventually(lambda: transport.counts["corrupt"] > 0)
 
 
-def test_many_actors_at_once_are_all_let_in(run: Run) -> None:
+def test_transport_accepts_twenty_actors_at_once(run: Run) -> None:
     names = {f"actor{number}" for number in range(20)}
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -192,7 +192,7 @@ def test_many_actors_at_once_are_all_let_in(run: Run) -> None:
         eventually(lambda: transport.actors == names)
 
 
-def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
+def test_received_records_are_acknowledged_at_the_next_receive(run: Run) -> None:
     run.act("a", 1, episodes=4)
     acks: list[Any] = []
     with RosNode("learner", run.folder) as node:
@@ -201,7 +201,7 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
         run.start_link("a")
         first = arrived(transport, 1)
         seen, count = len(acks), len(first)
-        eventually(lambda: len(acks) > seen + 2)  # what the learner repeats each second
+        eventually(lambda: len(acks) > seen + 2)  # repeated acknowledgements
         assert not any(ack.data[2] for ack in acks)
 
         def is_acknowledged() -> bool:
@@ -218,8 +218,8 @@ def test_what_was_received_is_acknowledged_at_the_next_call(run: Run) -> None:
     assert first + rest == expected("a", 1, 4)
 
 
-def test_all_starts_of_an_actor_between_two_looks_are_shipped(run: Run) -> None:
-    """A link that stood still, while its actor started twice."""
+def test_link_ships_all_epochs_written_between_two_steps(run: Run) -> None:
+    """Start the actor twice between two steps of the link."""
     run.act("a", 1, episodes=1)
     with RosNode("both", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -231,8 +231,8 @@ def test_all_starts_of_an_actor_between_two_looks_are_shipped(run: Run) -> None:
         link.close()
 
 
-def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) -> None:
-    """A power cut on the actor's host: the last announcement is of the start before it."""
+def test_link_ships_damaged_log_before_and_after_its_recovery(run: Run) -> None:
+    """Emulate a power cut on the actor's host: the announcement is of the previous epoch."""
     run.announce("a", 1)
     episodes = run.folder / "episodes" / "a"
     with EpisodeLog(run.folder / "alive", SPEC, run.folder.name, "a", 1) as log:
@@ -251,19 +251,19 @@ def test_a_link_that_starts_before_a_damaged_log_is_recovered_goes_on(run: Run) 
         link.close()
 
 
-def test_large_frames_fit_the_shared_memory_many_times_over(run: Run) -> None:
-    def mapped() -> set[str]:
+def test_shared_memory_segment_is_larger_than_two_megabytes(run: Run) -> None:
+    def mapped_files() -> set[str]:
         lines = Path("/proc/self/maps").read_text().splitlines()
         return {line.split()[-1] for line in lines if f" {SHARED_MEMORY}/" in line}
 
-    before = mapped()
+    before = mapped_files()
     with RosNode("anybody", run.folder):
-        mine = [Path(path).stat().st_size for path in mapped() - before - {"(deleted)"}]
+        mine = [Path(path).stat().st_size for path in mapped_files() - before - {"(deleted)"}]
     assert max(mine) > 2 << 20
 
 
-def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None:
-    """Nobody needs a key for that."""
+def test_replayed_old_hello_does_not_end_the_stream(run: Run) -> None:
+    """Replay a signed hello, which needs no key."""
     run.announce("a", 2)
     number = actor_number(run.folder.name, "a")
     with (
@@ -287,7 +287,7 @@ def test_an_old_hello_that_comes_again_does_not_end_the_stream(run: Run) -> None
         link.close()
 
 
-def test_a_link_that_restarts_after_the_clock_was_set_back_is_heard(
+def test_restarted_link_is_accepted_after_clock_was_set_back(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.act("a", 1, episodes=1)
@@ -304,7 +304,7 @@ def test_a_link_that_restarts_after_the_clock_was_set_back_is_heard(
         link.close()
 
 
-def test_images_are_compressed_while_there_is_no_learner(run: Run) -> None:
+def test_link_compresses_images_without_a_learner(run: Run) -> None:
     (path,) = write_log(run.folder / "episodes" / "a", random_records(2))
     with RosNode("link", run.folder) as node:
         link = Link(node, run.folder, "a", CONFIG)
@@ -315,10 +315,10 @@ def test_images_are_compressed_while_there_is_no_learner(run: Run) -> None:
         assert file.metadata["images"] == CONFIG.images != "raw"
 
 
-def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> None:
+def test_second_actor_with_same_name_is_refused_and_first_continues(run: Run) -> None:
     other = Run(run.folder.parent / "elsewhere" / run.folder.name, processes=run.processes)
     run_key(run.folder)
-    shutil.copytree(run.folder, other.folder)  # without its key nobody would listen to it
+    shutil.copytree(run.folder, other.folder)  # with its key
     run.act("a", 1, episodes=4)
     other.act("a", 2, episodes=4)
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
@@ -333,11 +333,11 @@ def test_a_second_actor_of_a_name_is_refused_and_the_first_goes_on(run: Run) -> 
         assert line == f"the learner refused actor 'a': {refusal}"
         assert first + arrived(transport, 200 - len(first)) == expected("a", 1, 4)
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
-        LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)  # a learner restarted
+        LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)  # restarted learner
         assert line == _refusal(other.start_link("a"))
 
 
-def test_an_actor_has_one_stream_however_often_it_starts(run: Run) -> None:
+def test_actor_keeps_one_stream_over_many_restarts(run: Run) -> None:
     number = actor_number(run.folder.name, "a")
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -348,17 +348,17 @@ def test_an_actor_has_one_stream_however_often_it_starts(run: Run) -> None:
             hellos.publish(String(data=encode_hello(hello).decode()))
             frame = encode_frame(WireFrame(number, epoch, 0, b"waiting"))
 
-            def let_in(frame: Any = frame, before: int = transport.counts["accepted"]) -> bool:
+            def is_accepted(frame: Any = frame, before: int = transport.counts["accepted"]) -> bool:
                 frames.publish(to_cdr(*frame))
                 return transport.counts["accepted"] > before
 
-            eventually(let_in)
+            eventually(is_accepted)
         assert len(transport._streams) == 1
         assert not any(transport.cursors.values())
 
 
-def test_a_learner_that_takes_nothing_is_not_buried(run: Run) -> None:
-    """A sender without a window: what does not fit is not let in, and counted."""
+def test_transport_drops_frames_beyond_its_buffer(run: Run) -> None:
+    """Send without a window; frames beyond the buffer are dropped and counted as full."""
     number = actor_number(run.folder.name, "a")
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -386,7 +386,7 @@ def _refusal(link: subprocess.Popen[str]) -> str:
     return link.communicate(timeout=LIMIT_S)[1]
 
 
-def test_a_learner_that_was_started_again_just_before_the_end_still_tells_it(
+def test_restarted_learner_publishes_final_weights_to_links(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(receiver_module, "_FLUSH_S", int(LIMIT_S))
@@ -403,9 +403,7 @@ def test_a_learner_that_was_started_again_just_before_the_end_still_tells_it(
     eventually((run.link_folder("a") / "weights.safetensors").exists)
 
 
-def test_a_learner_does_not_wait_for_links_that_are_gone(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_learner_does_not_wait_for_ended_links(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(learner_module, "_LINKS_S", 0.2)
     with RosNode("learner", run.folder, managed=True) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)

@@ -1,4 +1,4 @@
-"""`serl up`: one file starts two arms in two namespaces, a guard before each, and one learner."""
+"""`serl up`: one file starts two arms in two namespaces, a guard for each, and one learner."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ON_ARMS = SETTINGS | {
 }
 
 
-# Which a real arm that nobody taught needs.
+# A real arm without a workspace needs its own box.
 OWN_BOX = {"motion": {"box_low_m": [0.4, -0.1, 0.1], "box_high_m": [0.6, 0.1, 0.4]}}
 
 
@@ -87,7 +87,7 @@ def described(run: RunFolder, **fields: object) -> list[str]:
     return [spec.name for spec in graph_processes(run, graph)]
 
 
-def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
+def test_graph_processes_are_those_of_serl_train(tmp_path: Path) -> None:
     run = made(tmp_path)
     graph = checked(GraphConfig, {"run": run.path, "robots": ROBOTS})
     expected = [
@@ -101,7 +101,7 @@ def test_the_processes_are_those_of_a_training(tmp_path: Path) -> None:
     assert [spec.arguments[3] for spec in guards] == ["left", "right"]
 
 
-def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
+def test_graph_starts_only_the_listed_parts(tmp_path: Path) -> None:
     run = made(tmp_path)
     assert described(run, robots=[]) == ["learner"]
     joined = described(run, learner=False, robots=[{"name": "more"}])
@@ -137,7 +137,7 @@ def test_a_part_of_a_graph_can_be_started_alone(tmp_path: Path) -> None:
     assert "--guard" not in console_processes(alone, "left", 8765)[0].arguments
 
 
-def test_two_arms_of_one_file_have_one_actor_and_a_guard_each(tmp_path: Path) -> None:
+def test_pair_profile_has_one_actor_and_a_guard_per_arm(tmp_path: Path) -> None:
     for name in ("pair.yaml", "pair_arm.yaml"):
         shutil.copy(DOCS / "examples" / name, tmp_path / name)
     entry = {"name": "arms", "profile": str(tmp_path / "pair.yaml")}
@@ -154,7 +154,7 @@ def test_two_arms_of_one_file_have_one_actor_and_a_guard_each(tmp_path: Path) ->
     assert set(_guarded(run, graph.robots[0])) == {"arms/left", "arms/right"}
 
 
-def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
+def test_latch_of_real_arm_is_independent_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -170,7 +170,7 @@ def test_a_real_arm_has_its_latch_whatever_run_it_is_in(
     assert latches == 2 * [str(folder / "franka@left.latch"), str(folder / "franka@right.latch")]
 
 
-def test_the_progress_of_the_training_is_shown_until_its_learner_ends(tmp_path: Path) -> None:
+def test_progress_is_shown_until_the_learner_ends(tmp_path: Path) -> None:
     run, shown = made(tmp_path, None), io.StringIO()
     with MetricsWriter(run.path) as metrics:
         metrics.write(20, UpdateRow(7, 12.3, 3.9, weights_version=4))
@@ -184,19 +184,21 @@ def test_the_progress_of_the_training_is_shown_until_its_learner_ends(tmp_path: 
     assert "weights v4" in shown.getvalue()
 
 
-def test_robots_other_than_the_runs_are_refused(tmp_path: Path) -> None:
+def test_graph_rejects_robot_profile_that_differs_from_the_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"robots.left.profile: sim, and .* drives null"):
         described(made(tmp_path, None))
 
 
-def test_the_tutorial_names_the_file_of_two_arms() -> None:
+def test_two_arms_tutorial_names_its_example_file() -> None:
     page = (DOCS / "tutorials/two-arms.md").read_text(encoding="utf-8")
     assert "\nserl up docs/examples/two_arms.yaml\n" in page
 
 
 @pytest.mark.slow
-def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path, start: Start) -> None:
-    """The file of docs/tutorials/two-arms.md, made short."""
+def test_two_simulated_arms_in_two_namespaces_train_one_learner(
+    tmp_path: Path, start: Start
+) -> None:
+    """Run a shortened version of the file of docs/tutorials/two-arms.md."""
     file = tmp_path / "up.yaml"
     graph = yaml.safe_load((DOCS / "examples/two_arms.yaml").read_text(encoding="utf-8"))
     del graph["console"]  # tests/ros/test_console.py
@@ -214,7 +216,7 @@ def test_two_arms_in_two_namespaces_feed_one_learner(tmp_path: Path, start: Star
 
 
 @pytest.mark.slow
-def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
+def test_two_real_arms_move_by_their_own_guards_and_train_one_learner(
     tmp_path: Path, start: Start
 ) -> None:
     places = ("/two/left", "/two/right")
@@ -225,11 +227,13 @@ def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
     text = {"task": "reach", "settings": ON_ARMS, "robots": robots}
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
     with frankas_beside_goals(tmp_path, *places) as (_, arms, node):
-        been: dict[str, list[float]] = {arm: [] for arm in arms}
+        heights_m: dict[str, list[float]] = {arm: [] for arm in arms}
         for arm in arms:
-            see = partial(lambda seen, message: seen.append(message.pose.position.z), been[arm])
+            see = partial(
+                lambda seen, message: seen.append(message.pose.position.z), heights_m[arm]
+            )
             node.subscribe(Topic(f"{arm}/current_pose", PoseStamped, 10), see)
-        eventually(lambda: all(been.values()))
+        eventually(lambda: all(heights_m.values()))
         command = start("up", "up.yaml")
         commanding: dict[str, set[str]] = {arm: set() for arm in arms}
 
@@ -239,11 +243,13 @@ def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
                 names.update(each.node_name for each in found)
             return not command.is_running
 
-        command.until(": estop: no latch file")  # of whichever is heard first
-        assert not list((tmp_path / "runs").rglob("*.mcap")), "they moved before a person said so"
+        command.until(": estop: no latch file")  # of either guard
+        assert not list((tmp_path / "runs").rglob("*.mcap")), (
+            "the arms moved before the operator's confirmation"
+        )
         answer_until(command, done, (*ARMS, GOES_ON))
         assert command.process.returncode == 0, command.output
-    assert all(max(seen) - min(seen) > 0.005 for seen in been.values()), "both have moved"
+    assert all(max(seen) - min(seen) > 0.005 for seen in heights_m.values()), "both arms must move"
     for arm, names in commanding.items():
         assert names - {"_NODE_NAME_UNKNOWN_"} == {guard_name(arm)}, commanding
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
@@ -265,7 +271,7 @@ def test_two_real_arms_are_moved_by_their_own_guards_and_feed_one_learner(
         ({"profile": "left.yaml", "namespace": "/b"}, "its profile is of the same arm as left's"),
     ],
 )
-def test_every_arm_is_looked_at_before_anything_is_made(
+def test_up_checks_every_arm_profile_before_it_writes_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -286,20 +292,20 @@ def test_every_arm_is_looked_at_before_anything_is_made(
     text = {"task": "reach", "settings": ON_ARMS, "robots": robots}
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
     assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capfd.readouterr()
+    assert complaint in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "away.yaml"}
 
 
-@pytest.mark.parametrize("untaught", ["left", "right"])
-def test_an_arm_that_nobody_taught_is_refused_beside_one_that_somebody_did(
+@pytest.mark.parametrize("without_workspace", ["left", "right"])
+def test_up_rejects_arm_without_workspace_when_other_arm_has_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    untaught: str,
+    without_workspace: str,
 ) -> None:
-    """The box of a task is that of a simulated table."""
+    """Reject the default box, which belongs to a simulated table."""
     monkeypatch.chdir(tmp_path)
     profile: ArmProfile = plugins.load("robot", "sim")
     place = Workspace(
@@ -311,24 +317,25 @@ def test_an_arm_that_nobody_taught_is_refused_beside_one_that_somebody_did(
     taught = profile.model_copy(update={"workspace": place})
     names = ("left", "right")
     for name in names:
-        own = profile if name == untaught else taught
+        own = profile if name == without_workspace else taught
         write_robot(tmp_path / f"{name}.yaml", own.within(f"/{name}"))
     robots = [{"name": name, "profile": f"{name}.yaml"} for name in names]
     settings = ON_ARMS | {"task_config": {"time_limit_s": 1.0}}
     text = {"task": "reach", "settings": settings, "robots": robots}
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(text))
     assert cli.main(["up", "up.yaml"]) == cli.BAD_INPUT
-    said = capfd.readouterr()
-    assert "it has no workspace yet: serl setup sim" in said.err
-    assert untaught == "left" or "robots.right.profile: " in said.err  # the first one is the run's
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capfd.readouterr()
+    assert "it has no workspace yet: serl setup sim" in output.err
+    # A complaint about the left arm names no entry, as the run takes its profile.
+    assert without_workspace == "left" or "robots.right.profile: " in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "right.yaml"}
 
 
 def _nodes(command: Command) -> int:
-    """Count the nodes that the command has started: a learner, and for each arm four."""
+    """Count the node processes of the command: one learner, and four per arm."""
     count = 0
     for child in command.children():
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # the process has ended
             count += "serl.ros." in " ".join(child.cmdline())
     return count

@@ -20,8 +20,8 @@ STILL = (ZERO, ZERO)
 MOVING = Setpoint(HERE, velocity=(0.1, 0.0, 0.0), angular_velocity=(0.0, 0.0, 0.5))
 
 
-class Clocked:
-    """A follower that is asked every 10 ms."""
+class ClockedFollower:
+    """A velocity follower with a clock that advances 10 ms per call."""
 
     def __init__(self) -> None:
         self.follower, self.now_s = VelocityFollower(LIMITS), 100.0
@@ -35,18 +35,20 @@ class Clocked:
         return sent
 
 
-def test_who_is_where_the_setpoint_is_goes_as_fast_as_it_does() -> None:
-    follow = Clocked()
+def test_follower_at_setpoint_ramps_to_setpoint_velocity() -> None:
+    follow = ClockedFollower()
     assert follow(Setpoint(HERE), HERE, LIMITS) == STILL
-    assert follow(MOVING, HERE, LIMITS)[0][0] < 0.01  # not all at once
+    assert follow(MOVING, HERE, LIMITS)[0][0] < 0.01  # a ramp
     linear, angular = follow(MOVING, HERE, LIMITS, 40)
     assert linear == pytest.approx((0.1, 0.0, 0.0))
     assert angular == pytest.approx((0.0, 0.0, 0.5))
 
 
 @pytest.mark.parametrize(("measured", "pace"), [(None, LIMITS), (HERE, None), (None, None)])
-def test_who_has_to_stand_does_within_100_ms(measured: Pose | None, pace: Limits | None) -> None:
-    follow = Clocked()
+def test_follower_stops_within_100_ms_without_pose_or_pace(
+    measured: Pose | None, pace: Limits | None
+) -> None:
+    follow = ClockedFollower()
     assert follow(MOVING, measured, pace) == STILL
     follow(MOVING, HERE, LIMITS, 40)
     speeds = [follow(MOVING, measured, pace)[0][0] for _ in range(10)]
@@ -57,8 +59,8 @@ def test_who_has_to_stand_does_within_100_ms(measured: Pose | None, pace: Limits
 
 @pytest.mark.parametrize("behind_m", [0.01, 0.1, 10.0])
 @pytest.mark.parametrize("pace", [LIMITS, SLOW])
-def test_no_speed_is_beyond_its_limit(behind_m: float, pace: Limits) -> None:
-    follow = Clocked()
+def test_follower_speed_stays_within_limits(behind_m: float, pace: Limits) -> None:
+    follow = ClockedFollower()
     goal = Setpoint(Pose((behind_m, 0.0, 0.0), DOWN), velocity=(0.15, 0.0, 0.0))
     turned = Pose((0.0, 0.0, 0.0), from_rotation_vector((0.0, 3.0, 0.0)))
     for _ in range(60):
@@ -68,25 +70,25 @@ def test_no_speed_is_beyond_its_limit(behind_m: float, pace: Limits) -> None:
     assert linear[0] > 0.04
 
 
-def test_an_arm_that_was_pushed_away_is_led_back_gently() -> None:
-    follow = Clocked()
+def test_follower_returns_pushed_arm_at_limited_speed() -> None:
+    follow = ClockedFollower()
     pushed = Pose((0.45, 0.0, 0.2), DOWN)
     linear, _ = follow(Setpoint(HERE), pushed, LIMITS, 50)
     assert linear == pytest.approx((-2.0 * LIMITS.lead_m, 0.0, 0.0))
 
 
-def test_a_follower_that_was_not_asked_for_a_while_begins_at_rest() -> None:
-    follow = Clocked()
+def test_follower_restarts_from_rest_after_a_pause() -> None:
+    follow = ClockedFollower()
     follow(MOVING, HERE, LIMITS, 40)
     follow.now_s += 0.2
     assert follow(MOVING, HERE, LIMITS)[0][0] < 0.01
 
 
-def test_an_arm_that_slips_arrives_all_the_same() -> None:
-    """One that makes nine tenths of each velocity, and drifts."""
+def test_follower_reaches_target_despite_slip_and_drift() -> None:
+    """Emulate an arm that executes 90 % of each velocity and drifts."""
     target = Pose((0.1, 0.0, 0.0), from_rotation_vector((0.0, 0.0, 0.3)))
     setpoint, place = Setpoint(Pose(ZERO, (0.0, 0.0, 0.0, 1.0))), 0.0
-    angle, follow = 0.0, Clocked()
+    angle, follow = 0.0, ClockedFollower()
     for _ in range(500):
         setpoint = advance_setpoint(setpoint, target, LIMITS, PROFILE_PERIOD_S)
         turned = from_rotation_vector((0.0, 0.0, angle))
@@ -104,7 +106,7 @@ def test_an_arm_that_slips_arrives_all_the_same() -> None:
     ),
     fast=st.booleans(),
 )
-def test_whatever_is_wanted_changes_no_faster_than_allowed(
+def test_steer_limits_speed_acceleration_and_jerk(
     goals: list[tuple[float, float, float, int]], fast: bool
 ) -> None:
     peak, jerk = (4.0, 150.0) if fast else (1.0, 20.0)

@@ -1,4 +1,4 @@
-"""Gains of a stop after a contact, with a controller that answers when the test wants it to."""
+"""Gains after a contact stop, with a stand-in controller that may ignore requests."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ STEP_S = 0.05
 
 
 class Controller:
-    """In the place of a node, and of the controller that it asks.
+    """A stand-in for a node and for the controller that it calls.
 
     Attributes:
-        soft: what the guard says.
-        gains: as they are.
-        told: all that the first of them was set to.
-        answers, takes: whether it does.
+        soft: whether the guard requests compliant gains.
+        gains: current parameters of the controller.
+        received_gains: values received for `GAIN`.
+        answers, accepts: whether the controller answers queries, and applies parameters.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, profile: ArmProfile = PROFILE) -> None:
         self.soft, self.handle = False, self
         self.gains = dict(profile.controller.parameters)
-        self.told: list[float] = []
-        self.answers = self.takes = True
-        self.ask: Callable[[], None] = lambda: None  # of a watch
+        self.received_gains: list[float] = []
+        self.answers = self.accepts = True
+        self.ask: Callable[[], None] = lambda: None  # query of a watch
         self.now_s, self.asked, self._steps = 1000.0, 0, list[Callable[[], None]]()
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         patch.setattr("serl.ros.arm.controller.time", clock)
@@ -85,8 +85,8 @@ class Controller:
         for each in request.parameters:
             value = parameter_value_to_python(each.value)
             if each.name == GAIN:
-                self.told.append(value)
-            if self.takes:
+                self.received_gains.append(value)
+            if self.accepts:
                 self.gains[each.name] = value
 
 
@@ -97,35 +97,35 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 @pytest.fixture
 def watch(controller: Controller) -> ControllerWatch:
-    """A watch of the controller, which has asked once."""
+    """Return a watch that has queried the controller once."""
     made = ControllerWatch(cast(RosNode, controller), "arm", PROFILE)
     controller.ask()
     return made
 
 
-def test_a_stop_after_a_contact_is_soft_within_a_second_and_the_way_back_leads_to_what_was(
+def test_contact_stop_lowers_gains_within_a_second_and_restores_them(
     controller: Controller,
 ) -> None:
     controller.run(5.0)
-    assert not controller.told, "nothing is done before a contact"
+    assert not controller.received_gains, "no gain is sent before a contact"
     controller.soft = True
     controller.run(1.2)
     compliance = PROFILE.controller.modes["compliance"].parameters
     assert {name: controller.gains[name] for name in compliance} == compliance
-    ways = list(pairwise([2000.0, *controller.told]))
+    ways = list(pairwise([2000.0, *controller.received_gains]))
     assert len(ways) == 10
     assert all(a - b == pytest.approx(180.0) for a, b in ways)
-    controller.told.clear()
+    controller.received_gains.clear()
     controller.run(60.0)
-    assert not controller.told
+    assert not controller.received_gains
     controller.soft = False
     controller.run(1.2)
-    assert controller.told[-1] == controller.gains[GAIN] == 2000.0
-    assert controller.told == sorted(controller.told)
+    assert controller.received_gains[-1] == controller.gains[GAIN] == 2000.0
+    assert controller.received_gains == sorted(controller.received_gains)
 
 
-def test_gains_half_way_to_others_are_not_come_back_to(controller: Controller) -> None:
-    controller.gains[GAIN] = 1500.0  # whoever drove was about to change them
+def test_gains_between_modes_are_not_restored_after_contact_stop(controller: Controller) -> None:
+    controller.gains[GAIN] = 1500.0  # a gain switch was in progress
     controller.soft = True
     controller.run(1.2)
     assert controller.gains[GAIN] == 200.0
@@ -134,7 +134,7 @@ def test_gains_half_way_to_others_are_not_come_back_to(controller: Controller) -
     assert controller.gains == PROFILE.controller.parameters
 
 
-def test_an_actor_that_was_soft_is_soft_again_after_a_stop(controller: Controller) -> None:
+def test_compliant_gains_are_restored_after_contact_stop(controller: Controller) -> None:
     controller.gains |= PROFILE.controller.modes["compliance"].parameters
     for soft in (True, False):
         controller.soft = soft
@@ -142,7 +142,7 @@ def test_an_actor_that_was_soft_is_soft_again_after_a_stop(controller: Controlle
         assert controller.gains[GAIN] == 200.0
 
 
-def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
+def test_controller_watch_reports_gains_left_over_from_a_stop(
     controller: Controller, watch: ControllerWatch
 ) -> None:
     assert watch.left_soft == watch.trouble == ""
@@ -155,11 +155,11 @@ def test_a_guard_that_began_anew_hears_that_its_arm_was_left_soft(
     assert watch.left_soft == ""
 
 
-def test_an_arm_is_stopped_if_its_controller_falls_silent_halfway_through_a_switch(
+def test_controller_watch_reports_changed_gain_after_silence_in_switch(
     controller: Controller, watch: ControllerWatch
 ) -> None:
     controller.gains[GAIN] = 1500.0
-    controller.now_s += 4.0  # answers come late: the switch may just have begun
+    controller.now_s += 4.0  # late answers: the switch may be recent
     controller.ask()
     controller.now_s += 4.9
     assert watch.changed == ""
@@ -173,7 +173,7 @@ def test_an_arm_is_stopped_if_its_controller_falls_silent_halfway_through_a_swit
     assert "task.k_pos_x is 1500.0" in watch.changed
 
 
-def test_a_switch_is_completed_within_two_seconds_by_the_answers_of_the_controller(
+def test_controller_watch_allows_two_seconds_for_a_gain_switch(
     controller: Controller, watch: ControllerWatch
 ) -> None:
     controller.gains[GAIN] = 1500.0
@@ -183,24 +183,26 @@ def test_a_switch_is_completed_within_two_seconds_by_the_answers_of_the_controll
         assert bool(watch.changed) == stopped
 
 
-def test_a_stop_that_ends_half_way_goes_back_from_there(controller: Controller) -> None:
+def test_gains_ramp_back_from_intermediate_value_when_stop_ends_early(
+    controller: Controller,
+) -> None:
     controller.soft = True
     controller.run(0.3)
     lowest = controller.gains[GAIN]
     assert 200.0 < float(lowest) < 2000.0
     controller.soft = False
     controller.run(0.1)
-    controller.soft = True  # and pushed once more
+    controller.soft = True  # a second contact
     controller.run(1.2)
     assert controller.gains[GAIN] == 200.0
     controller.soft = False
     controller.run(1.2)
     assert controller.gains[GAIN] == 2000.0
-    steps = [abs(a - b) for a, b in pairwise(controller.told)]
+    steps = [abs(a - b) for a, b in pairwise(controller.received_gains)]
     assert max(steps) <= 180.0 + 1e-9
 
 
-def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
+def test_unresponsive_controller_is_warned_of_once_and_queried_again(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller.answers, controller.soft = False, True
@@ -214,18 +216,18 @@ def test_a_controller_that_does_not_answer_is_named_and_asked_until_it_does(
     assert controller.gains[GAIN] == 200.0
 
 
-def test_a_controller_that_refuses_is_told_three_times_and_named(
+def test_gains_are_sent_three_times_to_controller_that_ignores_them(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controller.takes, controller.soft = False, True
+    controller.accepts, controller.soft = False, True
     with caplog.at_level(logging.WARNING):
         controller.run(30.0)
-    assert controller.told.count(200.0) == 3
+    assert controller.received_gains.count(200.0) == 3
     assert "does not take the gains of a stop: task.k_pos_x is 2000.0" in caplog.text
     assert len(caplog.messages) == 1
 
 
-def test_a_controller_without_such_a_parameter_is_left_as_it_is(
+def test_controller_without_a_gain_parameter_is_not_changed(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     del controller.gains["task.d_rot_z"]
@@ -234,12 +236,12 @@ def test_a_controller_without_such_a_parameter_is_left_as_it_is(
         controller.run(5.0)
     controller.soft = False
     controller.run(5.0)
-    assert not controller.told
+    assert not controller.received_gains
     assert "task.d_rot_z is None" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "after_contact"),
     [
         ({}, "200 N/m"),
         ({"wrench": None}, "as stiff as before: it feels no contact"),
@@ -249,18 +251,18 @@ def test_a_controller_without_such_a_parameter_is_left_as_it_is(
         ),
     ],
 )
-def test_an_arm_that_cannot_get_soft_says_so_and_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+def test_arm_without_compliance_reports_it_and_keeps_its_gains(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], after_contact: str
 ) -> None:
     profile = PROFILE.model_copy(update=changes)
-    assert profile.after_contact == words
+    assert profile.after_contact == after_contact
     controller = Controller(monkeypatch, profile)
     controller.soft = True
     controller.run(1.2)
-    assert bool(controller.told) == (not changes)
+    assert bool(controller.received_gains) == (not changes)
 
 
 @pytest.mark.parametrize("name", ["franka", "ur5e"])
-def test_the_arms_whose_controllers_take_gains_can_get_soft(name: str) -> None:
+def test_profiles_with_gains_are_compliant_after_contact(name: str) -> None:
     profile: ArmProfile = plugins.load("robot", name)
     assert profile.after_contact == "200 N/m"

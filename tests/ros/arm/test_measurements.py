@@ -1,4 +1,4 @@
-"""Numbers and pictures of one instant, with a clock that the tests pass on."""
+"""Time alignment of an arm's state and camera images, with a clock set by the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOWN = (1.0, 0.0, 0.0, 0.0)
 
 
 class Wire:
-    """In the place of a node: what is published arrives at once, and the clock is the test's."""
+    """A stand-in for a node with immediate delivery and a clock set by the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -56,7 +56,7 @@ class Wire:
 
 
 class GuardBench:
-    """An arm and its cameras; every number that it tells says when it was measured, in seconds."""
+    """An arm and its cameras; every published value is its measurement time in seconds."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class GuardBench:
         published = {name: PublishedCamera(name) for name in cameras}
         self._told = ArmPublisher(node, "arm", known, ["cube"], published, SENSOR)
 
-    def run(self, seconds: float, deaf: bool = False, **delays_s: float) -> None:
-        """The arm tells all as it is, each camera what was a while ago; or the arm is silent."""
+    def run(self, seconds: float, arm_silent: bool = False, **delays_s: float) -> None:
+        """Publish the arm's current state, unless silent, and camera images with a delay."""
         for _ in range(round(seconds / STEP_S)):
             self._wire.now_s += STEP_S
             now_s = self._wire.now_s
-            if not deaf:
+            if not arm_silent:
                 pose = [now_s, 0.0, 0.0, *DOWN]
                 rows = {"tcp_twist": [now_s] * 6, "wrench": [now_s] * 6, "gripper": [now_s]}
                 rows |= {"tcp_pose": pose, "cube_pose": pose, "q": [now_s] * 7, "dq": [now_s] * 7}
@@ -94,11 +94,11 @@ class GuardBench:
                 self._told.pictures(pictures, _stamp_ns(now_s - delay_s))
 
     def begin(self) -> None:
-        """An episode begins."""
+        """Begin an episode."""
         self._measured.begin()
 
     def read(self) -> Observation:
-        """What passes the watch over cameras, as an actor's does."""
+        """Return an observation after the camera check of an actor."""
         numbers, images, stamps = self._measured.read()
         numbers["target_pose"] = numbers["tcp_pose"]
         state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
@@ -110,26 +110,26 @@ def _stamp_ns(now_s: float) -> int:
     return BEGAN_NS + round(now_s * 1e9)
 
 
-def instants(reading: Observation) -> dict[str, float]:
-    """When each number of a reading was measured, as it says itself."""
+def sample_times(reading: Observation) -> dict[str, float]:
+    """Return the measurement time that each value of an observation encodes."""
     names = ("tcp_pose", "cube_pose", "tcp_twist", "gripper", "q", "dq")
     return {name: round(float(reading.state[name][0]), 3) for name in names}
 
 
-def test_the_state_is_that_of_the_instant_of_a_late_picture(
+def test_state_is_sampled_at_stamp_of_late_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = GuardBench(monkeypatch, "front")
     bench.run(0.5, front=0.06)
     reading = bench.read()
-    assert set(instants(reading).values()) == {0.44}
+    assert set(sample_times(reading).values()) == {0.44}
     assert reading.stamps["robot"] == pytest.approx(reading.stamps["front"]) == 0.44
     # The mean over 0.34 < t <= 0.44.
     assert reading.state["wrench"][0] == pytest.approx(0.395)
 
 
 @pytest.mark.parametrize("frame", ["base", "tool"])
-def test_the_bias_of_a_wrench_is_that_before_the_episode(
+def test_wrench_bias_is_mean_before_the_episode(
     monkeypatch: pytest.MonkeyPatch, frame: str
 ) -> None:
     sensor: dict[str, Any] = {"wrench_frame": frame, "wrench_frames": ("base",)}
@@ -147,21 +147,21 @@ def test_the_bias_of_a_wrench_is_that_before_the_episode(
     np.testing.assert_allclose(plain.read().state["wrench"], before, atol=1e-6)
 
 
-def test_between_two_samples_it_is_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_nearest_sample_to_image_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = GuardBench(monkeypatch, "front")
     bench.run(0.5, front=0.0641)
-    assert set(instants(bench.read()).values()) == {0.44}
+    assert set(sample_times(bench.read()).values()) == {0.44}
     bench.run(0.1, front=0.0659)
-    assert set(instants(bench.read()).values()) == {0.53}
+    assert set(sample_times(bench.read()).values()) == {0.53}
 
 
-def test_of_two_cameras_the_faster_one_says_which_instant_and_the_other_is_checked(
+def test_state_uses_stamp_of_newest_camera_and_checks_age_of_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = GuardBench(monkeypatch, "front", "wrist")
     bench.run(0.5, front=0.06, wrist=0.15)
     reading = bench.read()
-    assert set(instants(reading).values()) == {0.44}
+    assert set(sample_times(reading).values()) == {0.44}
     assert reading.stamps["wrist"] == pytest.approx(0.35)
     bench.run(0.3, front=0.06, wrist=0.19)
     assert bench.read().stamps["robot"] == pytest.approx(0.74)
@@ -170,7 +170,7 @@ def test_of_two_cameras_the_faster_one_says_which_instant_and_the_other_is_check
         bench.read()
 
 
-def test_a_picture_from_before_all_that_is_remembered_is_not_believed(
+def test_image_older_than_stored_state_is_a_camera_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("serl.ros.arm.measurements.IMAGE_AGE_S", 9.0)
@@ -180,31 +180,31 @@ def test_a_picture_from_before_all_that_is_remembered_is_not_believed(
         bench.read()
 
 
-def test_without_cameras_the_numbers_are_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_newest_sample_without_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = GuardBench(monkeypatch)
     bench.run(0.5)
-    assert set(instants(bench.read()).values()) == {0.5}
+    assert set(sample_times(bench.read()).values()) == {0.5}
 
 
-def test_in_lock_step_the_state_is_that_of_now_whatever_a_picture_is_of(
+def test_lockstep_state_is_newest_sample_despite_late_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = GuardBench(monkeypatch, "front", lockstep=True)
     bench.run(0.5, front=0.06)
-    assert set(instants(bench.read()).values()) == {0.5}
+    assert set(sample_times(bench.read()).values()) == {0.5}
 
 
-def test_a_twist_worked_out_of_poses_is_of_that_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twist_derived_from_poses_is_at_image_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = GuardBench(monkeypatch, "front", twist=None)
     bench.run(0.5, front=0.06)
     assert bench.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)  # x is the time
 
 
-def test_an_arm_that_is_silent_is_named_however_old_the_picture_is(
+def test_silent_arm_is_reported_with_late_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = GuardBench(monkeypatch, "front")
     bench.run(0.5, front=0.06)
-    bench.run(0.12, deaf=True, front=0.15)
+    bench.run(0.12, arm_silent=True, front=0.15)
     with pytest.raises(Silent, match=r"current_pose: its newest message is 0.12 s old"):
         bench.read()

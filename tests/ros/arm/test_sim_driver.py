@@ -10,7 +10,7 @@ TICK_NS = 10_000_000
 
 
 class Host:
-    """Its clocks: one that is set, and one that is not."""
+    """A host with a settable wall clock and a steady clock."""
 
     def __init__(self) -> None:
         self.wall_ns, self.steady_ns = BEGAN_NS, 0
@@ -24,7 +24,7 @@ class Host:
 
 
 @pytest.mark.parametrize("set_ns", [HOUR_NS, -HOUR_NS, -80_000_000])
-def test_they_follow_a_wall_clock_that_is_set(set_ns: int) -> None:
+def test_stamps_follow_wall_clock_jumps(set_ns: int) -> None:
     host = Host()
     stamps = host.stamps()
     assert stamps.next_ns() == BEGAN_NS
@@ -34,7 +34,7 @@ def test_they_follow_a_wall_clock_that_is_set(set_ns: int) -> None:
         assert stamps.next_ns() == host.wall_ns
 
 
-def test_they_never_stand_still_while_the_wall_clock_is_trimmed() -> None:
+def test_stamps_stay_strictly_increasing_while_wall_clock_is_behind() -> None:
     host = Host()
     stamps = host.stamps()
     first_ns = stamps.next_ns()
@@ -45,7 +45,7 @@ def test_they_never_stand_still_while_the_wall_clock_is_trimmed() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])
-def test_at_another_speed_they_go_on_whatever_the_wall_clock_is_set_to(speed: float) -> None:
+def test_stamps_at_scaled_speed_ignore_wall_clock_jumps(speed: float) -> None:
     host = Host()
     stamps = host.stamps(speed)
     assert stamps.next_ns() == BEGAN_NS
