@@ -37,8 +37,10 @@ GRIP = "control_msgs/action/GripperCommand"
 RUNNING = "std_msgs/msg/Bool"
 FRANKA_STATE = "franka_msgs/msg/FrankaRobotState"
 XARM_STATE = "xarm_msgs/msg/RobotMsg"
-FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE)
-"""Types of fault topics: a latched flag that the arm's program runs, or the full robot state."""
+KORTEX_FAULT = "example_interfaces/msg/Bool"
+FAULTS = (RUNNING, FRANKA_STATE, XARM_STATE, KORTEX_FAULT)
+"""Types of fault topics: a latched flag that the arm's program runs, the full robot state, or a
+periodic flag that the arm has a fault."""
 
 SIM = "sim"
 """Robot name of the simulated arm behind ROS 2."""

@@ -8,13 +8,14 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
+from serl.geometry import Quaternion, Vector, add, from_rotation_vector, multiply, rotate
 from serl.guard.config import limits_of
 from serl.motion import Limits
 from serl.runs.config import resolve
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task
 
-from .support.upstream import FAMILIES
+from .support.upstream import FAMILIES, driver_of
 
 
 def profile(name: str) -> ArmProfile:
@@ -25,6 +26,8 @@ def profile(name: str) -> ArmProfile:
 
 def test_every_real_arm_has_upstream_driver_data() -> None:
     assert {*plugins.names("robot")} == {*FAMILIES, "sim"}
+    for name in FAMILIES:
+        assert list(driver_of(name).mismatches(profile(name))) == []
 
 
 def test_franka_profile_matches_crisp_py() -> None:
@@ -85,6 +88,33 @@ def test_ur5e_and_xarm7_profiles_match_their_drivers() -> None:
     assert xarm7.gripper.command.name == "/xarm_gripper/gripper_action"
     assert {ur5e.gripper.command.package, xarm7.gripper.command.package} == {"control_msgs"}
     assert xarm7.controller.parameters["solver.publish_state_feedback"] is True
+
+
+def test_at_home_the_tool_of_the_gen3_points_down_and_no_joint_is_near_a_wrap() -> None:
+    """kortex_description arms/gen3/7dof/urdf/gen3_macro.xacro: origins of the joints and the tool;
+    kortex_driver src/hardware_interface.cpp:776: angles are within -pi and pi.
+    """
+    home_rad, quarter = profile("kinova_gen3").home_rad, math.pi / 2
+    origins = [  # in m, and the rotation about x
+        (0.0, 0.0, 0.15643, math.pi),
+        (0.0, 0.005375, -0.12838, quarter),
+        (0.0, -0.21038, -0.006375, -quarter),
+        (0.0, 0.006375, -0.21038, quarter),
+        (0.0, -0.20843, -0.006375, -quarter),
+        (0.0, 0.00017505, -0.10593, quarter),
+        (0.0, -0.10593, -0.00017505, -quarter),
+        (0.0, 0.0, -0.061525, math.pi),
+    ]
+    place: Vector = (0.0, 0.0, 0.0)
+    turn: Quaternion = (0.0, 0.0, 0.0, 1.0)
+    for (x, y, z, roll_rad), angle_rad in zip(origins, (*home_rad, 0.0), strict=True):
+        place = add(place, rotate(turn, (x, y, z)))
+        for vector in ((roll_rad, 0.0, 0.0), (0.0, 0.0, angle_rad)):
+            turn = multiply(turn, from_rotation_vector(vector))
+    assert rotate(turn, (0.0, 0.0, 1.0)) == pytest.approx((0.0, 0.0, -1.0), abs=1e-6)
+    assert 0.3 < place[0] < 0.5
+    assert 0.2 < place[2] < 0.4
+    assert max(map(abs, home_rad)) < math.pi - 0.5
 
 
 @pytest.mark.parametrize("name", sorted(plugins.names("robot")))

@@ -25,3 +25,8 @@ class TestUR5eServo(ProfileSuite):
 
 class TestXArm7(ProfileSuite):
     profile, driver = "xarm7", file_of("xarm7")
+
+
+@pytest.mark.slow  # a minute; the controller is the xArm's
+class TestKinovaGen3(ProfileSuite):
+    profile, driver = "kinova_gen3", file_of("kinova_gen3")

@@ -13,6 +13,7 @@ FAMILIES = {
     "ur5e": "cartesian_compliance_ur",
     "xarm7": "cartesian_motion_xarm",
     "ur5e_servo": "moveit_servo",
+    "kinova_gen3": "cartesian_motion_kinova",
 }
 """Driver file name of each profile of a real arm."""
 

@@ -15,7 +15,7 @@ from rclpy.qos import (
 )
 from rclpy.serialization import deserialize_message
 
-from serl.arm_profile import FRANKA_STATE, RUNNING, XARM_STATE, Channel
+from serl.arm_profile import FRANKA_STATE, KORTEX_FAULT, RUNNING, XARM_STATE, Channel
 from serl.ros.arm.topics import NEWEST, topic_of
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -135,8 +135,13 @@ def _of_xarm(message: Any) -> str:
     return "that it is stopped" if message.state >= _XARM_STOPPED else ""
 
 
+def _of_kortex(message: Any) -> str:
+    return "that it has a fault" if message.data else ""
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     RUNNING: _of_program,
     FRANKA_STATE: _of_franka,
     XARM_STATE: _of_xarm,
+    KORTEX_FAULT: _of_kortex,
 }

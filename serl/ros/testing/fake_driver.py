@@ -32,6 +32,7 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
+from serl.arm_profile import FRANKA_STATE, KORTEX_FAULT, RUNNING, XARM_STATE
 from serl.ros.testing.driver import Driver, DriverChannel
 from serl.ros.testing.laws import PERIOD_S, Tool
 
@@ -49,9 +50,10 @@ _MOST_PERIODS = 200
 """Longest delay of a tick that the motion makes up for: 2 s."""
 
 REPORTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Bool": ({"data": True}, {"data": False}),
-    "FrankaRobotState": ({"robot_mode": 2}, {"robot_mode": 4}),
-    "RobotMsg": ({"state": 1}, {"state": 4, "err": 31}),
+    RUNNING: ({"data": True}, {"data": False}),
+    FRANKA_STATE: ({"robot_mode": 2}, {"robot_mode": 4}),
+    XARM_STATE: ({"state": 1}, {"state": 4, "err": 31}),
+    KORTEX_FAULT: ({"data": False}, {"data": True}),
 }
 """Fields of a fault message by its type: of a healthy arm, and of one with an error."""
 
@@ -209,7 +211,8 @@ class FakeDriver:
         self._fault_row = row if row is not None and is_installed(row) else None
         if self._fault_row is not None:
             self._faults = self._publisher(self._fault_row)
-        if recover := channels.get("recover"):
+        recover = channels.get("recover")
+        if recover is not None and is_installed(recover):
             name = self._absolute(recover.name)
             self._node.create_service(message_of(recover), name, self._on_recover)
 
@@ -230,7 +233,7 @@ class FakeDriver:
         if self._faults is None or (row.latched and has_error == self._reported):
             return
         self._reported, message = has_error, message_of(row)()
-        for name, value in REPORTS[row.type.rpartition("/")[2]][has_error].items():
+        for name, value in REPORTS[row.type][has_error].items():
             setattr(message, name, value)
         self._faults.publish(message)
 

@@ -205,3 +205,10 @@ def test_an_xarm_says_that_it_is_stopped_and_by_which_error(state: str, expected
     """A message of the shape that the fixture cites: xarm_msgs is in no wheel."""
     row = fault_message("xarm7", state)
     assert words("xarm7", SimpleNamespace(**row)) == expected
+
+
+@pytest.mark.parametrize(("state", "expected"), [("well", ""), ("faulted", "that it has a fault")])
+def test_a_gen3_says_whether_it_has_a_fault(state: str, expected: str) -> None:
+    """A message of the shape that the fixture cites: example_interfaces is in no wheel."""
+    row = fault_message("kinova_gen3", state)
+    assert words("kinova_gen3", SimpleNamespace(**row)) == expected

@@ -36,14 +36,14 @@ TURN = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.2])
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "ur5e_servo"])
 def test_controller_holds_target_after_commands_end(name: str) -> None:
     controller = make_controller(name)
-    if name == "xarm7":
+    if name in ("xarm7", "kinova_gen3"):
         controller.parameters |= {f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"}
     controller.go_to(FORWARD)
     assert controller.run(3.0) == pytest.approx(FORWARD, abs=1e-3)
     assert controller.run(1.0) == pytest.approx(FORWARD, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["ur5e", "xarm7"])
+@pytest.mark.parametrize("name", ["ur5e", "xarm7", "kinova_gen3"])
 def test_cartesian_controllers_reject_targets_in_another_frame_or_with_nan(name: str) -> None:
     """cartesian_motion_controller.cpp:181-199."""
     controller = make_controller(name)

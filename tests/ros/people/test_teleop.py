@@ -339,6 +339,7 @@ def test_frame_names_without_end_are_warned_of_eight_times(
         ("ur5e", "base", "base"),
         ("ur5e", "tool", "tool0"),
         ("xarm7", "base", "link_base"),
+        ("kinova_gen3", "tool", "end_effector_link"),
     ],
 )
 def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
