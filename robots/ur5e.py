@@ -2,7 +2,8 @@
 
 Sources: fzi-forschungszentrum-informatik/cartesian_controllers f53f798 (`ccc`, `cmc`, `cfc`, `base`
 are its compliance, motion and force controllers and their base) and
-UniversalRobots/Universal_Robots_ROS2_Driver 696e1a7b (`yaml` is ur_controllers.yaml):
+UniversalRobots/Universal_Robots_ROS2_Driver 696e1a7b (`yaml` is ur_controllers.yaml). Topics and
+frames are the same in its release for Jazzy, 3.8.0 (409548c):
 
 - target: PoseStamped, reliable, depth 3 (cmc:75). Refused while the controller is inactive, with a
   NaN, and in another frame than its `robot_base_link` (cmc:176-199), which has to be `base`.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from serl.arm_profile import load_robot
 from serl.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+ARMS = sorted(path.stem for path in (ROOT / "docker/arms").glob("*.repos"))
 
 
 def read(path: str) -> Any:
@@ -60,3 +64,80 @@ def test_ci_workflow_runs_checks_image_build_and_training() -> None:
     assert any("docker build -f docker/Dockerfile" in step for step in steps)
     line = next(step for step in steps if "bin/serl train" in step)
     assert cli.parse(line.partition("bin/serl ")[2].split()).command == "train"
+
+
+def test_the_compose_file_of_the_arms_builds_both_images() -> None:
+    text = (ROOT / "docker/arm.Dockerfile").read_text()
+    services = read("docker/arm.yaml")["services"]
+    assert services.keys() == read("docker/robot.yaml")["services"].keys() == {"driver", "serl"}
+    for name, service in services.items():
+        build = service["build"]
+        assert (ROOT / "docker" / build["context"] / build["dockerfile"]).is_file()
+        assert f" AS {build['target']}\n" in text
+        assert build["target"] == name
+        assert build["args"].keys() == {"ARM"}
+    assert "USER ubuntu" in text.partition(" AS serl\n")[2], "no container of serl runs as root"
+    for path in re.findall(r"^COPY (docker/\S+)", text, re.MULTILINE):
+        assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_driver_of_an_arm_has_the_versions_that_its_profile_cites(arm: str) -> None:
+    cited = ast.get_docstring(ast.parse((ROOT / f"robots/{arm}.py").read_text())) or ""
+    page = (ROOT / "docs/howto/bring-up.md").read_text()
+    for name, source in read(f"docker/arms/{arm}.repos")["repositories"].items():
+        version, address = source["version"], source["url"]
+        place = address.removeprefix("https://github.com/").removesuffix(".git")
+        assert source["type"] == "git"
+        if re.fullmatch("[0-9a-f]{40}", version):
+            assert f"{place} " in f"{' '.join(cited.split())} ", name
+            assert version[:7] in cited, name
+        else:
+            assert f"{name} {version}" in page or f"{name} has the tag {version}" in page
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_controllers_of_an_arm_are_what_its_profile_expects(arm: str) -> None:
+    profile, found = load_robot(arm), read(f"docker/arms/{arm}.yaml")
+    node = profile.controller.node.strip("/")
+    own = found[node]["ros__parameters"]
+    assert tuple(own["joints"]) == profile.joints
+    for link, frame in (("end_effector", profile.tool_frame), ("base", profile.base_frame)):
+        names = {name: value for name, value in own.items() if link in name}
+        assert set(names.values()) == {frame}, names
+    for name, value in profile.controller.expected.items():
+        group, _, key = name.partition(".")
+        assert own[group][key] == value
+    loaded = found.get("controller_manager", {"ros__parameters": {node: own}})["ros__parameters"]
+    built = re.search(rf'^{arm}\) packages="(.*)"', (ROOT / "docker/arm.sh").read_text(), re.M)
+    assert built
+    assert loaded[node]["type"].split("/")[0] in built[1].split()
+
+
+def test_the_page_of_the_arms_has_the_commands_of_the_script() -> None:
+    script = (ROOT / "docker/arm.sh").read_text()
+    spawner = "ros2 run controller_manager spawner --controller-manager-timeout 60"
+    script = re.sub(r'"(\$ROBOT_IP|\$ARMS/\w+\.yaml)"', r"\1", script)
+    script = script.replace("spawn ", f"{spawner} ")
+    done = {line.strip().removesuffix(" &") for line in script.splitlines()}
+    page = (ROOT / "docs/howto/bring-up.md").read_text()
+    shown = re.findall(r"^ros2 .*", page, re.MULTILINE)
+    assert len(shown) == 10
+    assert [line for line in shown if line not in done] == []
+    assert {f"`{arm}`" for arm in ARMS} == set(re.findall(r"^\| (`\w+`) ", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["build", "panda"], "arm 'panda': expected franka, ur5e, xarm7 or kinova_gen3"),
+        (["start", "ur5e"], "expected the address of the arm"),
+        (["stop", "ur5e"], "expected: arm.sh build ARM, or arm.sh start ARM ROBOT_IP"),
+    ],
+)
+def test_a_wrong_word_is_named_by_the_script_of_the_arms(words: list[str], line: str) -> None:
+    done = subprocess.run(
+        [str(ROOT / "docker/arm.sh"), *words], capture_output=True, text=True, env={}, check=False
+    )
+    assert done.returncode
+    assert line in done.stderr
