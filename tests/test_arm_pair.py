@@ -18,7 +18,7 @@ MOUNTS = [Mount((1.1, 0.2, -0.1), quarters) for quarters in range(4)]
 
 
 @pytest.mark.parametrize("mount", MOUNTS, ids=str)
-def test_poses_boxes_and_actions_mean_the_same_in_both_frames(mount: Mount) -> None:
+def test_mount_converts_poses_boxes_and_actions_both_ways(mount: Mount) -> None:
     pose = Pose((0.4, -0.1, 0.3), from_rotation_vector((3.0, 0.2, -0.4)))
     own = mount.own_pose(pose)
     back = mount.common_pose(own)
@@ -33,11 +33,11 @@ def test_poses_boxes_and_actions_mean_the_same_in_both_frames(mount: Mount) -> N
     turned = mount.own_action(MOTION, action)
     moved = rotate(mount.turn, (turned[0], turned[1], turned[2]))
     assert moved == pytest.approx(action[:3])
-    assert turned[3:] == action[3:], "yaw and gripper are the same in both"
+    assert turned[3:] == action[3:], "yaw and gripper differ between the frames"
     assert mount.common_action(MOTION, turned) == pytest.approx(action)
 
 
-def test_actions_in_the_frame_of_the_tool_are_nobodys_base_frame() -> None:
+def test_mount_leaves_tool_frame_actions_unchanged() -> None:
     tool = MOTION.model_copy(update={"frame": "tool"})
     assert MOUNTS[1].own_action(tool, [1.0, 0.5, 0.0, 0.0, 1.0]) == [1.0, 0.5, 0.0, 0.0, 1.0]
     check_turnable("right", tool, MOUNTS[1])
@@ -47,27 +47,31 @@ def test_actions_in_the_frame_of_the_tool_are_nobodys_base_frame() -> None:
         check_turnable("right", bare, MOUNTS[1])
 
 
-def test_a_plane_keeps_both_tools_apart() -> None:
-    left, right = separate_boxes(MOTION, _at(0.58), 0.07)
+def test_separate_boxes_keeps_distance_between_tools() -> None:
+    left, right = separate_boxes(MOTION, _motion_at(0.58), 0.07)
     assert right.box_low_m[0] - left.box_high_m[0] == pytest.approx(0.07)
-    assert left.box_high_m[0] == pytest.approx(0.535), "halfway"
+    assert left.box_high_m[0] == pytest.approx(0.535), "the plane is not halfway"
     assert left.box_low_m == MOTION.box_low_m
-    mirrored = separate_boxes(_at(0.58), MOTION, 0.07)
+    mirrored = separate_boxes(_motion_at(0.58), MOTION, 0.07)
     assert mirrored[0].box_low_m == pytest.approx(right.box_low_m)
-    far = _at(0.9)
-    assert separate_boxes(MOTION, far, 0.07) == (MOTION, far), "they are apart already"
+    far = _motion_at(0.9)
+    assert separate_boxes(MOTION, far, 0.07) == (MOTION, far), (
+        "boxes that are separate already were changed"
+    )
     with pytest.raises(BadInput, match="overlap along x, y and z"):
-        separate_boxes(MOTION, _at(0.5), 0.07)
+        separate_boxes(MOTION, _motion_at(0.5), 0.07)
     with pytest.raises(BadInput, match="leaves the left tool no room"):
-        separate_boxes(MOTION.model_copy(update={"box_low_m": (0.55, -0.2, 0.0)}), _at(0.58), 0.07)
+        separate_boxes(
+            MOTION.model_copy(update={"box_low_m": (0.55, -0.2, 0.0)}), _motion_at(0.58), 0.07
+        )
 
 
-def _at(x_m: float) -> Motion:
+def _motion_at(x_m: float) -> Motion:
     low, high = (x_m, -0.2, 0.015), (x_m + 0.2, 0.2, 0.3)
     return MOTION.model_copy(update={"box_low_m": low, "box_high_m": high})
 
 
-def test_a_base_comes_from_the_file_or_from_the_scene() -> None:
+def test_mount_comes_from_file_or_scene() -> None:
     arm = PairedArm(profile="sim")
     assert mount_of("right", arm, (1.1, 0.0, 0.0, math.pi)) == Mount((1.1, 0.0, 0.0), 2)
     given = PairedArm(profile="sim", base_m=(1.2, 0.0, 0.1), quarter_turns=1)
@@ -87,7 +91,7 @@ def test_a_base_comes_from_the_file_or_from_the_scene() -> None:
         ("left: a.yaml\nright: {profile: b.yaml, namespace: right}", "namespace"),
     ],
 )
-def test_the_file_of_a_pair_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_pair_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "two.yaml"
     file.write_text(text)
     with pytest.raises(BadInput, match=message) as caught:
@@ -96,7 +100,7 @@ def test_the_file_of_a_pair_is_refused_in_one_line(tmp_path: Path, text: str, me
     assert "\n" not in str(caught.value)
 
 
-def test_a_profile_alone_stands_for_an_arm_and_lies_beside_its_pair(tmp_path: Path) -> None:
+def test_pair_file_accepts_profile_paths_relative_to_itself(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text("left: arms/left.yaml\nright: {profile: sim, namespace: /right}")
     pair = read_pair(str(file))

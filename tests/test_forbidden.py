@@ -1,4 +1,4 @@
-"""Nothing of ours runs what it reads: no pickle, no eval, no shell. By the source, and at run time.
+"""No code execution from data: no pickle, eval or shell, checked in source and at run time.
 
 The one exception: `serl.system.pickles` restricts the unpickler in Python so that it imports and
 calls nothing by name. `tests/system/test_pickles.py` tests that; at run time it has no exception.
@@ -36,7 +36,7 @@ ARGUMENTS = {"allow_pickle", "shell"}
 
 
 def forbidden(source: str) -> Iterator[str]:
-    """Each forbidden import, name and argument, under the name that it is really known by."""
+    """Yield each forbidden import, name and argument, with aliases resolved."""
     tree = ast.parse(source)
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -55,7 +55,7 @@ def forbidden(source: str) -> Iterator[str]:
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """What a node imports, and the name that it gets where this is another one."""
+    """Yield the names that a node imports, each with its alias or an empty string."""
     match node:
         case ast.Import(names=names):
             yield from ((name.name, name.asname or "") for name in names)
@@ -80,7 +80,7 @@ def _arguments(call: ast.Call, aliases: dict[str, str]) -> Iterator[str]:
         yield f"line {call.lineno} passes allow_pickle by position"
 
 
-def test_the_source_is_free_of_it() -> None:
+def test_source_uses_only_known_exception() -> None:
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 50
     found = [
@@ -125,7 +125,7 @@ def test_the_source_is_free_of_it() -> None:
         "from os import popen\npopen(line)",
     ],
 )
-def test_a_planted_use_is_caught(source: str) -> None:
+def test_forbidden_use_is_detected(source: str) -> None:
     assert len(list(forbidden(source))) == 1
 
 
@@ -143,38 +143,38 @@ def test_a_planted_use_is_caught(source: str) -> None:
         "import subprocess\nsubprocess.run(words, shell=False)",
     ],
 )
-def test_what_is_harmless_passes(source: str) -> None:
+def test_harmless_use_is_accepted(source: str) -> None:
     assert list(forbidden(source)) == []
 
 
-GADGET = pickle.dumps(Path("/"))  # names a class, as every pickle that does harm names something
+GADGET = pickle.dumps(Path("/"))  # refers to a class by name, as every harmful pickle does
 
 
-def test_no_process_of_the_tests_unpickles(tmp_path: Path) -> None:
+def test_unpickling_in_test_process_raises(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([Path("/")], object), allow_pickle=True)
-    ways: list[Callable[[], object]] = [
+    readers: list[Callable[[], object]] = [
         lambda: pickle.loads(GADGET),
-        lambda: pickle._Unpickler(BytesIO(GADGET)).load(),  # the one in Python
+        lambda: pickle._Unpickler(BytesIO(GADGET)).load(),  # the pure-Python implementation
         lambda: np.load(tmp_path / "objects.npy", allow_pickle=True),
     ]
-    for read in ways:
+    for read in readers:
         with pytest.raises(Exception, match="unpickles") as refusal:
             read()
         assert type(refusal.value).__name__ == "Unpickled"
 
 
-def test_nor_do_their_children() -> None:
+def test_unpickling_in_child_process_raises() -> None:
     code = f"import pickle; pickle.loads({GADGET!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "Unpickled" in done.stderr
 
 
-def test_data_without_names_is_no_danger_and_passes() -> None:
+def test_pickle_of_plain_data_is_accepted() -> None:
     assert pickle.loads(pickle.dumps({"a": [1, 2.0, None]})) == {"a": [1, 2.0, None]}
 
 
-def test_our_code_unmarshals_nothing(tmp_path: Path) -> None:
+def test_unmarshalling_raises_in_serl_but_not_elsewhere(tmp_path: Path) -> None:
     code = compile("import marshal; marshal.loads(b'N')", str(ROOT / "serl/planted.py"), "exec")
     with pytest.raises(Exception, match="unmarshals"):
         exec(code)

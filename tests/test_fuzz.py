@@ -1,6 +1,6 @@
-"""Mutated bytes for every decoder: each is refused as declared, or decodes; nothing else happens.
+"""Fuzzing of every decoder: a mutant decodes or is refused with `BadInput`, nothing else.
 
-A mutant with a wrong checksum never gets far, so most checksums are made right again.
+Most mutants get a valid checksum again, because a wrong one is refused early.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from .support.mutations import (
     reseal_snapshot,
 )
 
-EACH = 5  # of the words in the place of others; no divisor of how many words there are
+EACH = 5  # step through the replacement words; must not divide their number
 SHORT, LONG = 2_500, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
@@ -98,12 +98,12 @@ CHECKPOINT = ("MANIFEST.json", "info.json", "agent.safetensors")
 
 
 class Decoder(NamedTuple):
-    """What reads bytes from outside.
+    """Decoder of untrusted bytes.
 
     Attributes:
-        samples: sound inputs.
+        samples: valid inputs.
         decode: reads an input; may raise `BadInput`.
-        reseal: makes the checksums of a mutant right; None where there are none.
+        reseal: corrects the checksums of a mutant; None if the format has none.
     """
 
     samples: list[bytes]
@@ -123,7 +123,7 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
     snapshot = encode_snapshot(Snapshot(7, {"actor0": 12}, weights), SPEC.digest)
     hello = encode_hello(Hello("run", "actor0", EPOCH, SPEC, "0" * 32, "here:/runs"))
     return {
-        "record": Decoder(payloads, partial(_log_again, folder), reseal_record),
+        "record": Decoder(payloads, partial(_decode_and_write, folder), reseal_record),
         "loss": Decoder(
             [encode_lost(LostRecord(records[0].key, last=True))],
             lambda data: decode_arrival(data, SPEC),
@@ -133,7 +133,7 @@ def make_decoders(folder: Path) -> dict[str, Decoder]:
             _decode_stream,
             reseal_frame,
         ),
-        "hello": Decoder([hello], partial(_claim, _claimant(folder))),
+        "hello": Decoder([hello], partial(_claim, _make_continuation(folder))),
         "snapshot": Decoder(
             [snapshot], lambda data: decode_snapshot(data, SPEC.digest), reseal_snapshot
         ),
@@ -169,7 +169,7 @@ def _file_decoders(folder: Path) -> dict[str, Decoder]:
 
 
 def _reward_decoders(folder: Path) -> dict[str, Decoder]:
-    """Of reward models and of what they are trained on."""
+    """Return the decoders of reward models and their training data."""
     folder = folder / "reward"
     view = View(camera="front", width=8, height=8)
     write_views(folder, {"front": view})
@@ -192,7 +192,7 @@ def _reward_decoders(folder: Path) -> dict[str, Decoder]:
 
 
 def _summary(episode: Path) -> Decoder:
-    """What a sealed episode says of the number of its records, in a summary of nothing else."""
+    """Return the decoder of the record count in the summary of a sealed episode."""
     data = episode.read_bytes()
     start, *_ = FOOTER.unpack_from(data, len(data) - len(MAGIC) - FOOTER.size)
     path = _written(episode.with_name("1-000000.mcap"), data)
@@ -221,7 +221,7 @@ def _file(
 
 
 def _checkpoint(folder: Path, name: str) -> Decoder:
-    """A file of a checkpoint; its hash in the manifest is made right unless it is the manifest."""
+    """Return the decoder of a checkpoint file; the manifest's hash of the file is corrected."""
     point = checkpoint.save(folder / name, 5, {"agent": {"w": np.ones(3)}}, {"n": 1})
     path, manifest = point / name, point / "MANIFEST.json"
     fields = json.loads(manifest.read_bytes())
@@ -238,7 +238,7 @@ def _checkpoint(folder: Path, name: str) -> Decoder:
 
 
 def _written(path: Path, data: bytes) -> Path:
-    path.unlink(missing_ok=True)  # to cut the old content off would wait for the disk
+    path.unlink(missing_ok=True)  # truncating the old content would wait for the disk
     path.write_bytes(data)
     path.chmod(0o600)
     return path
@@ -248,8 +248,8 @@ def _decode_stream(data: bytes) -> object:
     return decode_record(decode_frame(data).payload, SPEC)
 
 
-def _log_again(folder: Path, data: bytes) -> object:
-    """A record that is let in must be fit for the learner's copy of its log."""
+def _decode_and_write(folder: Path, data: bytes) -> object:
+    """Decode a record and check that the learner can write it to its copy of the log."""
     record = decode_record(data, SPEC)
     writer = EpisodeWriter(folder, PART, metadata_of(Key("run", "actor0", 1, 0, 0), SPEC), SPEC)
     try:
@@ -259,14 +259,14 @@ def _log_again(folder: Path, data: bytes) -> object:
     return record
 
 
-def _claimant(folder: Path) -> Continuation:
-    """What decides on names in a learner's process."""
+def _make_continuation(folder: Path) -> Continuation:
+    """Return the object that decides on actor names in a learner."""
     run = RunFolder.create(folder, resolve({"task": "reach"}), datetime(2026, 11, 21))
     return Continuation(run, MetricsWriter(run.path))
 
 
 def _claim(learner: Continuation, data: bytes) -> object:
-    """An answer is due: what a claim raises would end the learner."""
+    """Check that a claim returns an answer: an exception would end the learner."""
     hello = decode_hello(data)
     try:
         return learner.claim(hello.actor, hello.home, hello.place)
@@ -275,7 +275,7 @@ def _claim(learner: Continuation, data: bytes) -> object:
 
 
 def _restore(data: bytes) -> object:
-    """Counters that are let in are counts."""
+    """Check that accepted counters are non-negative integers."""
     progress = restore_progress(parse_object(data, "it"))
     counts = *progress.taken.values(), *progress.trained.values(), progress.version
     assert all(type(count) is int and 0 <= count < 1 << 63 for count in counts), counts
@@ -283,7 +283,7 @@ def _restore(data: bytes) -> object:
 
 
 def _signed(message: bytes) -> Decoder:
-    """What bears a tag must be the very message that was signed."""
+    """Return a decoder that checks that only the signed message verifies."""
     sound = sign(KEY, message)
 
     def decode(data: bytes) -> object:
@@ -298,7 +298,7 @@ def _read_config(path: Path) -> object:
 
 
 def _blocks(path: Path) -> tuple[bytes, bytes]:
-    """The first chunk and the metadata of an episode."""
+    """Return the first chunk and the metadata of an episode."""
     bodies: dict[int, bytes] = {}
     with closing(EpisodeFile(path)) as file:
         while (block := file._reader.next_block()) is not None:
@@ -307,7 +307,7 @@ def _blocks(path: Path) -> tuple[bytes, bytes]:
 
 
 def mutants(decoder: Decoder, rng: Random) -> Iterator[bytes]:
-    """As they are, and resealed, in turns."""
+    """Yield mutants of the samples, alternately as they are and resealed."""
     for sample in cycle(decoder.samples):
         mutant = mutated(sample, rng)
         yield mutant
@@ -316,7 +316,7 @@ def mutants(decoder: Decoder, rng: Random) -> Iterator[bytes]:
 
 
 def attack(decoders: dict[str, Decoder], count: int, seed: int) -> Counter[str]:
-    """Decode so many mutants; returns how many were let in, by decoder."""
+    """Decode `count` mutants; return the number of accepted ones by decoder."""
     rng, accepted = Random(seed), Counter[str]()
     sources = {name: mutants(decoder, rng) for name, decoder in decoders.items()}
     for name in islice(cycle(decoders), count):
@@ -325,7 +325,7 @@ def attack(decoders: dict[str, Decoder], count: int, seed: int) -> Counter[str]:
 
 
 def accepts(name: str, decoder: Decoder, data: bytes) -> bool:
-    """Whether the bytes decode; fails unless they do or are refused in one line."""
+    """Return whether the bytes decode; fail on anything but a refusal in one line."""
     try:
         decoder.decode(data)
     except BadInput as refusal:
@@ -338,7 +338,7 @@ def accepts(name: str, decoder: Decoder, data: bytes) -> bool:
     return False
 
 
-def test_samples_are_sound(decoders: dict[str, Decoder]) -> None:
+def test_decoders_accept_their_samples(decoders: dict[str, Decoder]) -> None:
     for decoder in decoders.values():
         for sample in decoder.samples:
             decoder.decode(sample)
@@ -346,11 +346,11 @@ def test_samples_are_sound(decoders: dict[str, Decoder]) -> None:
                 assert decoder.reseal(sample) == sample
 
 
-def test_mutants_are_refused_as_declared_or_decode(decoders: dict[str, Decoder]) -> None:
+def test_mutants_decode_or_are_refused_as_bad_input(decoders: dict[str, Decoder]) -> None:
     attack(decoders, SHORT, seed=1)
 
 
-def test_any_word_in_the_place_of_any_other(decoders: dict[str, Decoder]) -> None:
+def test_text_with_replaced_token_decodes_or_is_refused(decoders: dict[str, Decoder]) -> None:
     for name in TEXTS:
         decoder = decoders[name]
         for sample in decoder.samples:
@@ -361,9 +361,9 @@ def test_any_word_in_the_place_of_any_other(decoders: dict[str, Decoder]) -> Non
 
 
 @pytest.mark.slow
-def test_a_million_mutants_leave_nothing_behind(decoders: dict[str, Decoder]) -> None:
+def test_million_mutants_do_not_leak_memory(decoders: dict[str, Decoder]) -> None:
     process = psutil.Process()
-    attack(decoders, LONG // 20, seed=2)  # what is cached is cached
+    attack(decoders, LONG // 20, seed=2)  # fills the caches
     before = process.memory_info().rss
     accepted = attack(decoders, LONG - LONG // 20, seed=3)
     growth_mb = (process.memory_info().rss - before) / 1e6
@@ -372,7 +372,7 @@ def test_a_million_mutants_leave_nothing_behind(decoders: dict[str, Decoder]) ->
 
 
 @pytest.mark.slow
-def test_what_reaches_new_branches_is_refused_as_declared_or_decodes(tmp_path: Path) -> None:
+def test_coverage_guided_mutants_decode_or_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed: pip install atheris")
     command = [sys.executable, "-m", "tests.support.coverage_fuzz", str(tmp_path)]
     options = [f"-max_total_time={COVERAGE_S}", "-max_len=4096", "-rss_limit_mb=4096"]
@@ -383,7 +383,9 @@ def test_what_reaches_new_branches_is_refused_as_declared_or_decodes(tmp_path: P
 
 @settings(deadline=None)
 @given(data=st.binary(max_size=300), place=st.integers(0, 100))
-def test_any_bytes_anywhere(decoders: dict[str, Decoder], data: bytes, place: int) -> None:
+def test_arbitrary_bytes_decode_or_are_refused(
+    decoders: dict[str, Decoder], data: bytes, place: int
+) -> None:
     for name, decoder in decoders.items():
         for mutant in (data, decoder.samples[0][:place] + data):
             accepts(name, decoder, mutant)

@@ -45,13 +45,13 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
 
 @settings(deadline=None)
 @given(a=vectors(1.7), b=vectors(1.7))
-def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Vector) -> None:
+def test_rotation_between_turns_first_rotation_into_second(a: Vector, b: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
     turn = rotation_between(p, q)
     assert norm(turn) <= math.pi + 1e-9
     reached = multiply(from_rotation_vector(turn), p)
     assert align_sign(reached, q) == pytest.approx(q, abs=1e-9)
-    # Its length is found again by the product's rotation vector, whatever the signs.
+    # Its length equals that of the product's rotation vector for either sign.
     minus = (-p[0], -p[1], -p[2], -p[3])
     for start in (p, minus):
         length = norm(to_rotation_vector(multiply(q, conjugate(start))))
@@ -60,7 +60,7 @@ def test_what_is_between_two_rotations_turns_one_into_the_other(a: Vector, b: Ve
 
 @settings(deadline=None)
 @given(a=vectors(1.7), b=vectors(1.7), radius=st.floats(1e-3, math.pi))
-def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
+def test_nearest_rotation_is_on_shortest_path_within_radius(
     a: Vector, b: Vector, radius: float
 ) -> None:
     centre, q = from_rotation_vector(a), from_rotation_vector(b)
@@ -82,16 +82,14 @@ def test_the_nearest_rotation_is_on_the_way_and_not_beyond(
     "quaternion",
     [(0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.02), (0.0, 0.0, math.nan, 1.0), (0.0, 0.0, 1.0)],
 )
-def test_quaternions_that_are_none_are_refused(quaternion: tuple[float, ...]) -> None:
+def test_normalize_refuses_invalid_quaternions(quaternion: tuple[float, ...]) -> None:
     with pytest.raises(BadInput, match="quaternion"):
         normalize(quaternion)
 
 
 @settings(deadline=None)
 @given(v=vectors(2.0), centre=vectors(2.0), radius=st.floats(1e-3, 5.0))
-def test_the_nearest_point_is_on_the_way_and_not_beyond(
-    v: Vector, centre: Vector, radius: float
-) -> None:
+def test_nearest_point_is_on_line_within_radius(v: Vector, centre: Vector, radius: float) -> None:
     nearest, distance = nearest_point(v, centre, radius), math.dist(v, centre)
     assert math.dist(nearest, centre) <= radius * (1.0 + 1e-9) + 1e-12
     if distance <= radius * (1.0 - 1e-9):
@@ -100,7 +98,7 @@ def test_the_nearest_point_is_on_the_way_and_not_beyond(
         assert math.dist(nearest, v) == pytest.approx(distance - radius, abs=1e-9)
 
 
-def test_a_vector_is_shortened_only_where_it_is_too_long() -> None:
+def test_limit_length_shortens_only_longer_vectors() -> None:
     short = (0.3, 0.0, 0.4)
     assert limit_length(short, 0.5) is short
     assert limit_length(short, 0.25) == pytest.approx((0.15, 0.0, 0.2))

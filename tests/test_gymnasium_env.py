@@ -18,7 +18,7 @@ from serl.types import Observation
 @pytest.mark.parametrize(
     "name", ["serl/ObjectFlip-v0", "serl/PickCube-v0", "serl/RacingCar-v0", "serl/Reach-v0"]
 )
-def test_gymnasium_accepts_the_tasks_without_a_warning(name: str) -> None:
+def test_gymnasium_env_checker_accepts_tasks_without_warning(name: str) -> None:
     env = gymnasium.make(name).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -26,7 +26,7 @@ def test_gymnasium_accepts_the_tasks_without_a_warning(name: str) -> None:
     env.close()
 
 
-def test_a_seed_gives_the_same_episode() -> None:
+def test_same_seed_gives_same_episode() -> None:
     def play() -> list[np.ndarray]:
         env = gymnasium.make("serl/PickCube-v0")
         env.action_space.seed(1)
@@ -37,10 +37,10 @@ def test_a_seed_gives_the_same_episode() -> None:
 
     first, second = play(), play()
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not np.array_equal(first[0], first[-1]), "the next episode starts elsewhere"
+    assert not np.array_equal(first[0], first[-1]), "the next episode starts in the same state"
 
 
-def test_the_expert_earns_the_reward_in_the_environment() -> None:
+def test_expert_earns_reward_in_environment() -> None:
     env = TaskEnv("reach")
     observation, info = env.reset(seed=0)
     assert observation in env.observation_space
@@ -56,7 +56,7 @@ def test_the_expert_earns_the_reward_in_the_environment() -> None:
     assert info["is_success"] is True
 
 
-def test_the_time_limit_truncates() -> None:
+def test_time_limit_truncates_environment() -> None:
     env = TaskEnv("reach")
     env.reset(seed=0)
     still = np.zeros(3, np.float32)
@@ -64,27 +64,27 @@ def test_the_time_limit_truncates() -> None:
     assert ends == [(False, False)] * (len(ends) - 1) + [(False, True)]
 
 
-class Half:
+class HalfProgress:
     provenance = "half"
 
     def __call__(self, seen: Observation) -> float:
         return 0.5
 
 
-def test_the_reward_of_a_shaped_task_is_shaped() -> None:
-    env = TaskEnv(ShapedTask(TaskEnv("reach").task, Shaper(Half(), 2.0, 0.9)))
+def test_environment_returns_shaped_reward_of_shaped_task() -> None:
+    env = TaskEnv(ShapedTask(TaskEnv("reach").task, Shaper(HalfProgress(), 2.0, 0.9)))
     env.reset(seed=0)
     assert env.step(np.zeros(3, np.float32))[1] == pytest.approx(0.9 - 1.0)
 
 
-def test_a_bad_action_is_refused() -> None:
+def test_environment_refuses_non_finite_action() -> None:
     env = TaskEnv("reach")
     env.reset(seed=0)
     with pytest.raises(BadInput, match="action"):
         env.step(np.array([0.0, np.nan, 0.0], np.float32))
 
 
-def test_it_renders() -> None:
+def test_environment_renders_rgb_array() -> None:
     env = TaskEnv("reach", render_mode="rgb_array", image_size=32)
     env.reset(seed=0)
     assert env.render().shape == (32, 32, 3)
@@ -92,7 +92,7 @@ def test_it_renders() -> None:
     assert TaskEnv("reach").render() is None
 
 
-def test_from_pixels_an_observation_is_a_dict_of_state_and_images() -> None:
+def test_pixel_observation_is_dict_of_state_and_images() -> None:
     env = gymnasium.make("serl/PickCube-v0", observe="pixels").unwrapped
     check_env(env, skip_render_check=True)
     observation, _ = env.reset(seed=0)
@@ -102,12 +102,12 @@ def test_from_pixels_an_observation_is_a_dict_of_state_and_images() -> None:
     env.close()
 
 
-def test_a_task_without_cameras_cannot_be_seen_in_pixels() -> None:
+def test_pixel_observation_of_task_without_cameras_is_refused() -> None:
     with pytest.raises(BadInput, match="observe pixels: expected a renderer and at least one"):
         TaskEnv("reach", observe="pixels")
 
 
-def test_a_task_is_configured_where_it_is_made() -> None:
+def test_make_accepts_task_settings() -> None:
     env: Any = gymnasium.make("serl/Reach-v0", task_config={"time_limit_s": 1.0}).unwrapped
     assert env.task.config.max_steps == 10
     with pytest.raises(BadInput, match="task_config"):
@@ -116,7 +116,7 @@ def test_a_task_is_configured_where_it_is_made() -> None:
         gymnasium.make("serl/Reach-v0", task_config={"time_limit": 1.0})
 
 
-def test_several_environments_step_together() -> None:
+def test_vector_environment_steps_several_tasks() -> None:
     envs = gymnasium.make_vec("serl/Reach-v0", num_envs=3, vectorization_mode="sync")
     observations, _ = envs.reset(seed=1)
     assert observations.shape[0] == 3
@@ -141,8 +141,8 @@ def test_an_intervention_is_in_info() -> None:
     assert "intervene_action" not in TaskEnv("reach").reset()[1]
 
 
-def test_a_single_file_script_learns_from_vector_environments_and_takeovers() -> None:
-    """The loop of a script as of CleanRL: wrapped copies, final observations, a critic."""
+def test_single_file_script_learns_from_vector_env_with_takeovers() -> None:
+    """Run the loop of a CleanRL script: wrapped environments, final observations, a critic."""
 
     def make(index: int) -> Callable[[], gymnasium.Env[Any, Any]]:
         def thunk() -> gymnasium.Env[Any, Any]:
@@ -176,7 +176,7 @@ def test_a_single_file_script_learns_from_vector_environments_and_takeovers() ->
     envs.close()
     assert takeovers > 0
     assert len(returns) >= 4
-    assert kept == len(returns), "the observation before the reset is not the one after it"
+    assert kept == len(returns), "a final observation equals the one after the reset"
     assert sum(returns) <= sum(float(row[2]) for row in rows)
     batch = [
         torch.as_tensor(np.array(column), dtype=torch.float32) for column in zip(*rows, strict=True)
@@ -197,7 +197,7 @@ def test_a_single_file_script_learns_from_vector_environments_and_takeovers() ->
 
 
 @pytest.mark.slow
-def test_stable_baselines_learns_from_the_environment() -> None:
+def test_stable_baselines_learns_from_environment_with_takeovers() -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="pip install 'serl[bench]'")
     executed: list[np.ndarray[Any, Any]] = []
 

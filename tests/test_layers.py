@@ -1,4 +1,4 @@
-"""Who may import whom: the order of the rooms, read from the sources, lazy imports included."""
+"""Import rules: the order of the rooms, checked in the sources, lazy imports included."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDER = [
 """The rooms, lowest first: a room imports only from those before it."""
 
 UP_TO = {"testing": "teleop", "robots": "contracts", "tasks": "contracts", "sim": "contracts"}
-"""Rooms beside the order: the highest room of it that they may import. No room imports them."""
+"""Rooms outside the order, with the highest room that they may import. No room imports them."""
 
 HOME = {
     **{"torch": "agents", "rclpy": "ros", "mujoco": "sim", "aiohttp": "console"},
@@ -50,9 +50,9 @@ HOME = {
 """The one room of each foreign library."""
 
 LIGHT = {"mcap", "msgspec"}
-"""Those that take little time and memory: entry points may load them."""
+"""Libraries that take little time and memory: entry points may load them."""
 
-NOBODY = {"robots", "tasks", "sim"}
+TOP_FOLDERS = {"robots", "tasks", "sim"}
 """Folders at the top of the repository, which are never import names of their own."""
 
 
@@ -62,7 +62,7 @@ def module_name(root: Path, path: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of serl: values, contracts, an entry point, or a folder."""
+    """Return the room of a module of serl: values, contracts, an entry point, or a folder."""
     if module in ENTRY_POINTS:
         return "entry"
     name = module.split(".")[1]
@@ -72,7 +72,7 @@ def room_of(module: str) -> str:
 
 
 def imports(root: Path, path: Path) -> Iterator[str]:
-    """Every module that a file may import, `from a import b` as both `a` and `a.b`."""
+    """Yield every module that a file may import, `from a import b` as both `a` and `a.b`."""
     package = module_name(root, path).split(".")
     if path.name != "__init__.py":
         package.pop()
@@ -95,9 +95,9 @@ def imports(root: Path, path: Path) -> Iterator[str]:
 
 
 def is_allowed(importer: str, imported: str) -> bool:
-    """Whether a module of serl may import a module, ours or a foreign one."""
+    """Return whether a module of serl may import another module or a foreign library."""
     package, own = imported.split(".")[0], room_of(importer)
-    if package in NOBODY:
+    if package in TOP_FOLDERS:
         return False
     if package != "serl":
         return HOME.get(package, own) == own
@@ -122,7 +122,7 @@ def violations(root: Path) -> list[str]:
     ]
 
 
-def test_imports_go_down_the_order_of_rooms() -> None:
+def test_imports_follow_order_of_rooms() -> None:
     assert violations(ROOT) == []
 
 
@@ -163,7 +163,7 @@ def test_every_folder_is_a_room() -> None:
         ("sim/arm.py", "from serl import tasks"),
     ],
 )
-def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str) -> None:
+def test_forbidden_import_is_detected(tmp_path: Path, file: str, line: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.write_text(line)
@@ -184,15 +184,15 @@ def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str) -> Non
         ("tasks/pick_cube.py", "from serl.tasks.parts import cube"),
     ],
 )
-def test_an_allowed_import_passes(tmp_path: Path, file: str, line: str) -> None:
+def test_allowed_import_is_accepted(tmp_path: Path, file: str, line: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.write_text(line)
     assert violations(tmp_path) == []
 
 
-def test_importing_the_vocabulary_loads_no_framework() -> None:
-    """Also not through a library that the vocabulary imports."""
+def test_importing_top_modules_loads_no_framework() -> None:
+    """Check this including the libraries that the top modules import."""
     top = [module_name(ROOT, path) for path in sorted((ROOT / "serl").glob("[!_]*.py"))]
     program = (
         f"import importlib, sys; [importlib.import_module(name) for name in {top}]; "
@@ -202,14 +202,14 @@ def test_importing_the_vocabulary_loads_no_framework() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_modules_do_not_import_each_other_in_circles() -> None:
+def test_modules_have_no_import_cycle() -> None:
     files = sources(ROOT)
     graph = {module_name(ROOT, path): set(imports(ROOT, path)) for path in files}
     own = graph.keys() - {"serl"}
     sorter = graphlib.TopologicalSorter(
         {name: (names & own) - {name} for name, names in graph.items() if name in own}
     )
-    sorter.prepare()  # raises CycleError, which names the circle
+    sorter.prepare()  # raises CycleError, which names the cycle
 
 
 def test_launch_is_not_a_package() -> None:

@@ -58,7 +58,7 @@ def angle(a: Quaternion, b: Quaternion) -> float:
 
 
 def in_actions(previous: Pose, target: Pose, bounds: Motion) -> list[float]:
-    """How far the target moved, in the scale and the frame of an action with all six axes."""
+    """Return the motion of the target in the scale and frame of an action with six axes."""
     shift = subtract(target.position, previous.position)
     turn = to_rotation_vector(multiply(target.quaternion, conjugate(previous.quaternion)))
     if bounds.frame == "tool":
@@ -95,7 +95,7 @@ def test_limits_refuse_values_above_the_hard_maximum(name: str) -> None:
         {"unknown": 1},
     ],
 )
-def test_motion_refuses_nonsense(changes: dict[str, Any]) -> None:
+def test_motion_refuses_invalid_settings(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         motion(**changes)
 
@@ -119,7 +119,7 @@ def test_action_spec_counts_axes_and_gripper() -> None:
         np.zeros(3, np.float32),
     ],
 )
-def test_bad_actions_are_refused(action: Any) -> None:
+def test_check_action_refuses_invalid_actions(action: Any) -> None:
     with pytest.raises(BadInput, match="action"):
         check_action(action, motion(axes=("x", "y")).action_spec)
 
@@ -131,7 +131,7 @@ def test_executed_action_equals_the_request_within_limits() -> None:
     assert target.position == pytest.approx((0.456, -0.004, 0.202))
 
 
-def test_executed_action_is_what_box_and_lead_left() -> None:
+def test_executed_action_is_limited_by_box_and_lead() -> None:
     wide = motion(limits=Limits(lead_m=0.02))
     edge = Pose((0.595, 0.0, 0.2), DOWN)
     target, executed = next_target(edge, (1.0, 0, 0, 0, 0, 0), edge, edge, wide)
@@ -142,7 +142,7 @@ def test_executed_action_is_what_box_and_lead_left() -> None:
     assert executed[0] == pytest.approx(0.1)
 
 
-def test_tool_frame_turns_actions_and_mixes_nothing() -> None:
+def test_tool_frame_action_is_rotated_into_base_frame() -> None:
     tool = motion(frame="tool")
     target, executed = next_target(START, (0.2, 0.2, 0.2, 0, 0, 0.2), START, START, tool)
     # The tool points down: its y and z are the base's, reversed.
@@ -201,7 +201,7 @@ def test_box_lead_and_rotation_are_never_exceeded(
         measured = Pose((x, y, z), multiply(turn, measured.quaternion))
 
 
-def test_an_arm_outside_its_box_is_led_back() -> None:
+def test_target_of_arm_outside_box_is_clipped_to_box() -> None:
     outside = Pose((0.65, 0.0, 0.2), DOWN)
     target, _ = next_target(outside, (0.0,) * 6, outside, START, motion())
     assert target.position == (0.6, 0.0, 0.2)
@@ -226,7 +226,7 @@ def test_gripper_switches_by_threshold_and_interval(
     assert next_gripper(closed, requested, since_s, motion(gripper=True)) == expected
 
 
-def test_poses_are_normalised_and_checked() -> None:
+def test_pose_from_normalizes_quaternion_and_refuses_infinity() -> None:
     assert pose_from((1, 2, 3, 0, 0, 0, 1.005)).quaternion == (0, 0, 0, 1)
     with pytest.raises(BadInput, match="position"):
         pose_from((1, math.inf, 3, 0, 0, 0, 1))
@@ -256,7 +256,7 @@ def moved(made: Target, *values: float, now_s: float = 0.0) -> list[float]:
     return executed
 
 
-def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
+def test_repeated_actions_are_limited_by_lead_and_reported() -> None:
     made = target()
     reach_m = PLANE.limits.lead_m + PLANE.translation_m
     executed = [moved(made, 1, 0, 0)[0] for _ in range(3)]
@@ -264,17 +264,19 @@ def test_actions_add_up_to_the_lead_and_what_is_executed_says_so() -> None:
     assert made.target.position[0] == pytest.approx(0.5 + reach_m)
 
 
-def test_the_target_stays_out_of_where_no_guard_lets_the_tool_in() -> None:
+def test_target_stays_out_of_keep_out_box() -> None:
     post = Box(low_m=(0.515, -0.02, -1.0), high_m=(0.6, 0.02, 1.0))
     made = Target(PLANE, (post,))
     made.begin(HERE, False)
     executed = [moved(made, 1, 0, -1) for _ in range(2)]
-    assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], "what did not happen is not logged"
+    assert executed == [[1.0, 0.0, -1.0], [0.0, 0.0, -1.0]], (
+        "motion that was not executed is reported"
+    )
     assert made.target.position == pytest.approx((0.51, 0.0, 0.0))
     assert moved(made, 0, 1, 0)[1] == 1.0
 
 
-def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> None:
+def test_gripper_switches_once_per_interval_and_restarts_each_episode() -> None:
     made = target()
     assert moved(made, 0, 0, -1, now_s=10.0)[2] == -1.0
     assert made.closed
@@ -284,21 +286,21 @@ def test_the_gripper_switches_once_an_interval_and_anew_in_each_episode() -> Non
     assert not made.closed
     made.begin(HERE, True)
     moved(made, 0, 0, 1, now_s=10.6)
-    assert not made.closed, "an episode begins without a switch"
+    assert not made.closed, "a switch of the last episode delays the first one"
 
 
-def test_to_keep_the_gripper_as_it_is_asks_nothing_of_it() -> None:
+def test_small_gripper_action_sends_no_gripper_command() -> None:
     made = target(closed=True)
     for asked in (0, 0.5, -0.5):
         moved(made, 1, 0, asked)
         assert made.closed
         assert not made.gripped
     moved(made, 0, 0, -1)
-    assert made.gripped, "closed though it was found to be"
+    assert made.gripped, "no command although the gripper was asked to close"
     moved(made, 0, 0, 0)
     assert made.gripped
     made.begin(HERE, True)
-    assert not made.gripped, "an episode begins with what the gripper does"
+    assert not made.gripped, "a command of the last episode remained"
     moved(made, 0, 0, 1, now_s=10.0)
     made.begin(HERE, False)
     assert not made.gripped
@@ -309,7 +311,7 @@ def test_to_keep_the_gripper_as_it_is_asks_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])
-def test_nonsense_is_refused_before_anything_moves(values: tuple[float, ...]) -> None:
+def test_invalid_action_is_refused_before_target_moves(values: tuple[float, ...]) -> None:
     made = target()
     with pytest.raises(BadInput):
         moved(made, *values)

@@ -48,7 +48,7 @@ def vectors(size: float) -> st.SearchStrategy[Vector]:
     ticks=st.integers(1, 30),
     limits=st.sampled_from([Limits(), Limits(speed_m_s=0.03), FASTEST]),
 )
-def test_the_profile_never_exceeds_its_limits(
+def test_setpoint_never_exceeds_limits(
     targets: list[tuple[Vector, Vector]], ticks: int, limits: Limits
 ) -> None:
     state = Setpoint(Pose((0.0, 0.0, 0.0), DOWN))
@@ -64,7 +64,7 @@ def test_the_profile_never_exceeds_its_limits(
             assert norm(after.angular_acceleration) <= limits.angular_acceleration_rad_s2 * SLACK
             change = math.dist(after.angular_acceleration, state.angular_acceleration)
             assert change <= limits.angular_jerk_rad_s3 * DT_S * SLACK
-            # Position and velocity are the integrals of what was just bounded.
+            # Position and velocity are integrals of the quantities bounded above.
             moved = math.dist(after.pose.position, state.pose.position)
             assert moved == pytest.approx(norm(after.velocity) * DT_S, abs=1e-12)
             change = math.dist(after.velocity, state.velocity)
@@ -78,7 +78,9 @@ def test_the_profile_never_exceeds_its_limits(
     turn=vectors(0.8),
     limits=st.sampled_from([Limits(), Limits(speed_m_s=0.05), Limits(speed_m_s=0.25), FASTEST]),
 )
-def test_the_profile_arrives_without_overshoot(goal: Vector, turn: Vector, limits: Limits) -> None:
+def test_setpoint_reaches_target_without_overshoot(
+    goal: Vector, turn: Vector, limits: Limits
+) -> None:
     target = Pose(goal, multiply(from_rotation_vector(turn), DOWN))
     state = Setpoint(Pose((0.0, 0.0, 0.0), DOWN))
     distance, farthest = norm(goal), 0.0
@@ -93,7 +95,7 @@ def test_the_profile_arrives_without_overshoot(goal: Vector, turn: Vector, limit
     assert norm(state.velocity) < 1e-4
 
 
-def test_the_profile_comes_to_rest_exactly() -> None:
+def test_setpoint_comes_to_rest_exactly() -> None:
     state, target = Setpoint(START), Pose((0.5, 0.03, 0.1), DOWN)
     for _ in range(300):
         state = advance_setpoint(state, target, Limits(), DT_S)
@@ -103,7 +105,7 @@ def test_the_profile_comes_to_rest_exactly() -> None:
 
 @settings(deadline=None)
 @given(velocity=vectors(0.14), spin=vectors(0.5))
-def test_stopping_keeps_its_own_limits(velocity: Vector, spin: Vector) -> None:
+def test_braking_stays_within_stop_limits(velocity: Vector, spin: Vector) -> None:
     limits = Limits(speed_m_s=0.25)
     state = Setpoint(START, velocity=velocity, angular_velocity=spin)
     for _ in range(30):
@@ -115,15 +117,15 @@ def test_stopping_keeps_its_own_limits(velocity: Vector, spin: Vector) -> None:
     assert at_rest(state)
 
 
-def test_a_stop_from_full_default_speed_takes_at_most_80_ms() -> None:
+def test_brake_from_default_speed_takes_at_most_80_ms() -> None:
     state = Setpoint(START, velocity=(0.15, 0.0, 0.0))
     for _ in range(8):
         state = brake_setpoint(state, Limits(), DT_S)
     assert state.velocity == (0.0, 0.0, 0.0)
 
 
-def test_every_setpoint_that_has_landed_is_at_rest() -> None:
-    """Also where rounding keeps a quaternion from being its target's, for which a guard waits."""
+def test_setpoint_at_random_target_is_at_rest() -> None:
+    """Check this also where rounding keeps the quaternion from equality: a guard waits for rest."""
     rng = np.random.default_rng(0)
     for _ in range(50):
         start, shift, turn = rng.uniform(-1.0, 1.0, (3, 3))

@@ -1,4 +1,4 @@
-"""Specs: what fits, what is refused and in which words, and when two specs differ."""
+"""Specs: accepted and refused arrays, error messages, and differences of two specs."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ def spec(**changes: Any) -> Spec:
         (np.array([1.5], np.float32), "gripper: 1.5 is above 1"),
     ],
 )
-def test_an_array_that_does_not_fit_is_named(value: np.ndarray[Any, Any], complaint: str) -> None:
+def test_array_spec_refuses_invalid_array_by_name(
+    value: np.ndarray[Any, Any], complaint: str
+) -> None:
     with pytest.raises(SpecMismatch, match=complaint) as raised:
         GRIPPER.validate_array(value, "gripper")
     assert "\n" not in str(raised.value)
 
 
-def test_bounds_belong_to_what_fits() -> None:
+def test_array_spec_accepts_values_at_bounds() -> None:
     for value in (0.0, 1.0):
         GRIPPER.validate_array(np.array([value], np.float32), "gripper")
 
@@ -65,14 +67,14 @@ def test_bounds_belong_to_what_fits() -> None:
     high=st.none() | st.floats(0, 5, width=32),
     seed=st.integers(0, 99),
 )
-def test_values_within_bounds_fit(
+def test_array_spec_accepts_values_within_bounds(
     shape: tuple[int, ...], low: float | None, high: float | None, seed: int
 ) -> None:
     array = ArraySpec(shape=shape, low=low, high=high)
     array.validate_array(random_array(array, np.random.default_rng(seed)), "value")
 
 
-def test_an_observation_that_fits_passes() -> None:
+def test_observation_spec_accepts_valid_observation() -> None:
     SEEN.validate_observation(seen())
 
 
@@ -87,7 +89,7 @@ def test_an_observation_that_fits_passes() -> None:
         ({}, {"wrist": np.zeros((4, 6, 3), np.float32)}, "image wrist: expected uint8"),
     ],
 )
-def test_an_observation_that_does_not_fit_is_refused(
+def test_observation_spec_refuses_invalid_observation(
     state: dict[str, Any], images: dict[str, Any], complaint: str
 ) -> None:
     def changed(arrays: Any, changes: dict[str, Any]) -> dict[str, Any]:
@@ -99,13 +101,13 @@ def test_an_observation_that_does_not_fit_is_refused(
         SEEN.validate_observation(bad)
 
 
-def test_units_of_a_state_vector_are_the_first_words_of_those_of_its_arrays() -> None:
+def test_state_units_are_first_words_of_array_units() -> None:
     units = {"place": (2, "m, base frame"), "yaw": (1, "rad"), "on": (1, ""), "force": (1, "N; x")}
     state = {name: ArraySpec(shape=(size,), unit=unit) for name, (size, unit) in units.items()}
     assert ObservationSpec(state=state).state_units == ("m", "m", "rad", "", "N")
 
 
-def test_flatten_follows_the_spec_not_the_reading() -> None:
+def test_flatten_follows_order_of_spec() -> None:
     pose = np.arange(7, dtype=np.float32)
     gripper = np.array([0.5], np.float32)
     observation = Observation({"gripper": gripper, "tcp_pose": pose})
@@ -142,18 +144,18 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
-def test_specs_that_differ_say_where(changes: dict[str, Any], expected: str) -> None:
+def test_difference_names_first_differing_field(changes: dict[str, Any], expected: str) -> None:
     mine, theirs = spec(), spec(**changes)
     assert mine.digest != theirs.digest
     assert expected in mine.difference(theirs)
     assert "\n" not in mine.difference(theirs)
 
 
-def test_of_another_task_only_the_task_is_named() -> None:
+def test_difference_of_other_task_names_only_task() -> None:
     assert spec().difference(spec(task="pick", rate_hz=20.0)) == 'task: "reach" != "pick"'
 
 
-def test_equal_specs_agree_also_after_a_journey_as_json() -> None:
+def test_spec_survives_json_round_trip_with_same_digest() -> None:
     mine = spec()
     theirs = Spec.model_validate_json(mine.model_dump_json())
     assert mine.difference(theirs) == ""
@@ -162,6 +164,6 @@ def test_equal_specs_agree_also_after_a_journey_as_json() -> None:
     assert set(mine.digest) <= set("0123456789abcdef")
 
 
-def test_a_foreign_field_is_refused() -> None:
+def test_spec_refuses_unknown_field() -> None:
     with pytest.raises(ValidationError):
         Spec.model_validate({**spec().model_dump(), "extra": 1})

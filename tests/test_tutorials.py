@@ -1,6 +1,6 @@
-"""The commands and the Python of the README and the tutorials are executed here.
+"""Run the commands and the Python code of the README and the tutorials.
 
-A training is run with the page's own command, made short by further settings.
+A training uses the page's own command with further settings that shorten it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELSEWHERE = {
     "record.md": "tests/ros/test_record.py",
     "two-arms.md": "tests/ros/test_up.py",
 }
-"""Tutorials that are run by the tests of what they show."""
+"""Tutorials that are run by other test files."""
 
 PAGES = {
     page.name: page.read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ SHORT = (
     " --agent.batch_size 16 --agent.bc_warm_start 0 --learner.warm_up 0 --agent.threads 1"
 )
 
-pytestmark = pytest.mark.xdist_group("tutorials")  # one run serves many tests
+pytestmark = pytest.mark.xdist_group("tutorials")  # many tests share one run
 
 NEWEST_RUN = "RUN=$(ls -d runs/pick_cube/2* | tail -1)"
 LIST = "serl list"
@@ -123,7 +123,7 @@ def commands() -> list[str]:
 
 
 class Shell:
-    """A bash in an empty folder beside which the repository's `docs` lie.
+    """Bash in an empty folder with a link to the repository's `docs`.
 
     It expands the words of a `serl` command, whose process is then forked after the imports.
     """
@@ -137,10 +137,10 @@ class Shell:
         words = ["bash", "-euc", command]
         if (expand := re.sub(r"(^|; )serl ", r"\1printf '%s\\0' ", command)) != command:
             words[-1] = expand
-            told = subprocess.run(
+            expanded = subprocess.run(
                 words, cwd=self.folder, check=True, capture_output=True, text=True
             )
-            words = [*SERL, *told.stdout.split("\0")[:-1]]
+            words = [*SERL, *expanded.stdout.split("\0")[:-1]]
         return Program(words, next(self._outputs))
 
     def run(self, command: str) -> str:
@@ -158,28 +158,28 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @pytest.fixture(scope="module")
 def trained(shell: Shell) -> RunFolder:
-    """The run of the tour's first `serl train`, made short."""
+    """Run the first `serl train` of the tour with settings that shorten it; return the run."""
     shell.run(TRAIN + SHORT)
     return shell.newest_run()
 
 
 @pytest.fixture(scope="module")
 def recorded(shell: Shell) -> Path:
-    """What `serl record` leaves, made short."""
+    """Record one demonstration with the command of the tour; return its folder."""
     shell.run(RECORD.replace("--demos 30", "--demos 1"))
     return shell.folder / "expert_demos"
 
 
-def test_every_command_is_known() -> None:
+def test_tutorials_contain_exactly_known_commands() -> None:
     assert set(commands()) == KNOWN
 
 
 @pytest.mark.parametrize(("page", "file"), ELSEWHERE.items())
-def test_the_other_tutorials_are_run_by_another_test(page: str, file: str) -> None:
+def test_tutorial_run_elsewhere_is_named_by_its_test_file(page: str, file: str) -> None:
     assert f"docs/tutorials/{page}" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_make_train_trains_what_it_says() -> None:
+def test_make_train_runs_command_of_first_training_page() -> None:
     printed = subprocess.run(
         ["make", "--dry-run", "train", "SEED=2"], cwd=ROOT, capture_output=True, text=True
     )
@@ -201,18 +201,20 @@ def test_doctor(shell: Shell) -> None:
 
 
 @pytest.mark.ros
-def test_a_run_holds_the_files_of_the_reference(trained: RunFolder) -> None:
+def test_run_contains_files_of_reference(trained: RunFolder) -> None:
     page = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `([\w.]+/?)", page, re.MULTILINE)
     assert {"report.html", "episodes/", "checkpoints/"} <= set(listed)
     missing = {name for name in listed if not (trained.path / name).exists()}
-    of_other_runs = {"inherited/", "guard/", "stages/", "deployments/", "cameras.json"}
-    of_running_ones = {"console.json", "learner.lock"}
-    assert missing - of_other_runs - of_running_ones == {"demonstrations/"}, "left out, to be short"
+    files_of_other_runs = {"inherited/", "guard/", "stages/", "deployments/", "cameras.json"}
+    files_of_running_runs = {"console.json", "learner.lock"}
+    assert missing - files_of_other_runs - files_of_running_runs == {"demonstrations/"}, (
+        "missing beyond the demonstrations, which the short run omits"
+    )
 
 
 @pytest.mark.ros
-def test_the_run_of_a_first_lab_is_packed(shell: Shell, trained: RunFolder) -> None:
+def test_pack_command_of_status_page_excludes_key(shell: Shell, trained: RunFolder) -> None:
     page = (ROOT / "docs/status.md").read_text(encoding="utf-8")
     (pack,) = re.findall(r"^tar .*$", page, re.MULTILINE)
     shell.run(f"touch right.yaml; {NEWEST_RUN}; {pack}")
@@ -289,7 +291,7 @@ def test_watch(shell: Shell, trained: RunFolder) -> None:
 
 
 @pytest.mark.ros
-def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
+def test_reward_model_and_pixel_policy_are_trained(shell: Shell) -> None:
     small = "".join(
         f" --task_config.views.{view}.{side} 16"
         for view in ("front", "wrist")
@@ -307,7 +309,7 @@ def test_a_reward_model_and_a_policy_from_pixels(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_block_of_tutorial_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     exec(compile(block, "a tutorial", "exec"), names)
@@ -321,11 +323,11 @@ def suites(names: dict[str, Any]) -> Iterator[type[SimulatedTaskSuite]]:
             yield value
 
 
-def test_a_tutorial_tests_the_example() -> None:
+def test_tutorial_contains_suite_of_example_task() -> None:
     assert any(EXAMPLE in block and "class Test" in block for block in blocks("python"))
 
 
-def test_the_expert_of_the_example_succeeds() -> None:
+def test_expert_of_example_task_succeeds() -> None:
     task = plugins.load("task", str(ROOT / EXAMPLE))()
     robot = plugins.make_simulation(task)
     ends = [episode(robot, task, task.expert(robot.truth, seed), seed)[-1] for seed in range(20)]
@@ -333,6 +335,6 @@ def test_the_expert_of_the_example_succeeds() -> None:
 
 
 @pytest.mark.ros
-def test_train_the_example(shell: Shell) -> None:
+def test_train_example_task(shell: Shell) -> None:
     shell.run(TRAIN_EXAMPLE + SHORT)
     assert shell.newest_run("push_block").report.is_file()
