@@ -1,4 +1,4 @@
-"""Every node of a training is managed by ROS 2's lifecycle tools, and tells them how it is."""
+"""Lifecycle transitions and diagnostics of every node of a training."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ NODES = {
     "guard_actor0": "guard ",
     "console": "console of actor0",
 }
-"""Of `serl train --robot sim --console`, and who speaks on /diagnostics."""
+"""Nodes of `serl train --robot sim --console`, with their names in /diagnostics."""
 WARN = bytes(DiagnosticStatus.WARN)
 UNMANAGED = ("--ros-args", "-p", "autostart:=false")
 
 
 class Training:
-    """`serl train` with a simulated arm in real time and a console, and the tools of ROS 2."""
+    """A run of `serl train` with a simulated arm and a console, and a client of its nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.command = Command(folder, "train", "reach", "--console", **SETTINGS, robot="sim")
@@ -68,8 +68,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     assert "to go on: serl train --resume" in made.command.output
 
 
-def waits(tools: Tools, text: str) -> bool:
-    """It says that it would be well if it were active."""
+def reports_inactive(tools: Tools, text: str) -> bool:
+    """Return whether the last diagnostic status warns that the node is inactive."""
     last = tools.told(text)[-1]
     return bool(last.level == WARN and last.message == INACTIVE)
 
@@ -82,7 +82,7 @@ def trained(tools: Tools) -> float:
     return float(tools.numbers("learner").get("trained", 0.0))
 
 
-def test_each_node_is_active_and_describes_what_it_is_told(training: Training) -> None:
+def test_each_training_node_is_active_and_describes_its_parameters(training: Training) -> None:
     tools = training.tools
     for node in NODES:
         eventually(partial(is_active, tools, node), LIMIT_S)
@@ -92,8 +92,8 @@ def test_each_node_is_active_and_describes_what_it_is_told(training: Training) -
         assert all(found[name].description for name in own), node
 
 
-def test_each_node_tells_its_health_as_often_as_the_others(training: Training) -> None:
-    """Once a second, by steady clocks: a busy machine delays them all."""
+def test_each_training_node_publishes_diagnostics_at_the_same_rate(training: Training) -> None:
+    """Compare rates between nodes, as a busy machine delays all of them."""
     tools = training.tools
     eventually(lambda: all(tools.told(text) for text in NODES.values()), LIMIT_S)
     first_s = tools.stamps_s("learner")[-1]
@@ -106,16 +106,16 @@ def test_each_node_tells_its_health_as_often_as_the_others(training: Training) -
 
 
 @pytest.mark.slow
-def test_a_learner_learns_only_while_it_is_active_and_saves_when_it_is_not(
+def test_learner_trains_only_while_active_and_saves_on_deactivation(
     training: Training,
 ) -> None:
     tools = training.tools
     assert tools.change("learner", DEACTIVATE)
-    eventually(lambda: waits(tools, "learner"), LIMIT_S)
+    eventually(lambda: reports_inactive(tools, "learner"), LIMIT_S)
     steps = trained(tools)
     sent = float(tools.numbers("link actor0")["acknowledged"])
     eventually(lambda: float(tools.numbers("link actor0")["acknowledged"]) > sent, LIMIT_S)
-    assert trained(tools) == steps, "it takes what is sent, and learns nothing of it"
+    assert trained(tools) == steps, "an inactive learner receives records without training"
     assert int(checkpoint_paths(training.run.checkpoints)[-1].name) == steps
     assert tools.change("learner", CLEAN_UP)
     assert tools.state("learner") == "unconfigured"
@@ -125,7 +125,7 @@ def test_a_learner_learns_only_while_it_is_active_and_saves_when_it_is_not(
     eventually(lambda: trained(tools) > steps, LIMIT_S)
 
 
-def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
+def test_learner_loads_on_configure_and_saves_on_shutdown(
     tmp_path: Path,
 ) -> None:
     config = resolve({"task": "reach", "demos": 0, "agent": {"hidden": [8], "device": "cpu"}})
@@ -135,7 +135,7 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
         learner = ("-m", "serl.ros.nodes.learner", "--run", str(run.path), *UNMANAGED)
         process = processes.start(*learner)
         assert tools.state("learner") == "unconfigured"
-        eventually(lambda: tools.told("learner") and waits(tools, "learner"), LIMIT_S)
+        eventually(lambda: tools.told("learner") and reports_inactive(tools, "learner"), LIMIT_S)
         assert not tools.numbers("learner"), "nothing is loaded"
         assert not run.checkpoints.exists() or not checkpoint_paths(run.checkpoints)
         assert tools.change("learner", CONFIGURE)
@@ -143,7 +143,7 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
         assert tools.change("learner", SHUT_DOWN)
         eventually(lambda: checkpoint_paths(run.checkpoints), LIMIT_S)
         assert tools.state("learner") == "finalized"
-        processes.start(*learner).wait(LIMIT_S)  # the run has one already
+        processes.start(*learner).wait(LIMIT_S)  # the run already has a learner
         again = processes.processes.pop()
         assert again.returncode == 2
         processes.end()
@@ -151,10 +151,10 @@ def test_a_learner_loads_when_it_is_configured_and_saves_when_it_is_shut_down(
 
 
 @pytest.mark.slow
-def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None:
+def test_inactive_link_sends_nothing(training: Training) -> None:
     tools = training.tools
     assert tools.change("link_actor0", DEACTIVATE)
-    eventually(lambda: waits(tools, "link actor0"), LIMIT_S)
+    eventually(lambda: reports_inactive(tools, "link actor0"), LIMIT_S)
     sent = tools.numbers("link actor0")["sent"]
     tools.listen("link actor0", 3)
     assert tools.numbers("link actor0")["sent"] == sent
@@ -163,14 +163,14 @@ def test_a_link_ships_nothing_while_it_is_not_active(training: Training) -> None
 
 
 @pytest.mark.slow
-def test_a_console_has_no_page_while_it_is_not_active(training: Training) -> None:
+def test_inactive_console_serves_no_page(training: Training) -> None:
     tools, folder = training.tools, training.run.path
     eventually(lambda: read_address(folder), LIMIT_S)
     door = read_address(folder)
     assert door is not None
     assert answers(door.url)
     assert tools.change("console", DEACTIVATE)
-    eventually(lambda: waits(tools, "console"), LIMIT_S)
+    eventually(lambda: reports_inactive(tools, "console"), LIMIT_S)
     eventually(lambda: read_address(folder) is None, LIMIT_S)
     eventually(lambda: not answers(door.url), LIMIT_S)
     assert tools.change("console", ACTIVATE)
@@ -187,7 +187,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None:
+def test_camera_node_opens_its_device_only_while_active(tmp_path: Path) -> None:
     film = write_film(tmp_path / "a.avi", 40)
     folder = tmp_path / "cell"
     folder.mkdir()
@@ -201,7 +201,7 @@ def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None
 
         (name,) = found(tools, "camera_front")
         assert tools.state(name) == "unconfigured"
-        eventually(lambda: tools.told("camera") and waits(tools, "camera"), LIMIT_S)
+        eventually(lambda: tools.told("camera") and reports_inactive(tools, "camera"), LIMIT_S)
         eventually(lambda: not holds(), LIMIT_S)
         assert tools.numbers("camera")["frames"] == "0"
         assert {"source", "jpeg", "autostart"} <= tools.descriptors(name).keys()
@@ -210,13 +210,13 @@ def test_a_camera_has_its_device_only_while_it_is_active(tmp_path: Path) -> None
         eventually(lambda: tools.numbers("camera")["frames"] > "0", LIMIT_S)
         assert holds()
         assert tools.change(name, DEACTIVATE)
-        eventually(lambda: waits(tools, "camera") and not holds(), LIMIT_S)
+        eventually(lambda: reports_inactive(tools, "camera") and not holds(), LIMIT_S)
         assert tools.change(name, SHUT_DOWN)
         assert tools.state(name) == "finalized"
 
 
 def found(tools: Tools, name: str) -> list[str]:
-    """Nodes of this name, from the root."""
+    """Return the absolute names of all nodes with this name."""
 
     def seen() -> list[str]:
         pairs = tools.node.handle.get_node_names_and_namespaces()

@@ -1,4 +1,4 @@
-"""A training of two tasks in turns: one command, two learners, one arm."""
+"""Training of alternating stages by one command: a learner per stage, and one arm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = {"trials": 1, "selection_checkpoints": 1, "learner.checkpoint_every": 40}
 STAGES = "{near: {then: nearer}, nearer: {then: near, config: {task_config: {reach_m: 0.04}}}}"
 
 
-def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
+def test_training_of_two_stages_resumes_after_interruption(
     tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = start("train", "reach", **TINY | FEW, steps=240, stages=STAGES)
@@ -50,7 +50,7 @@ def test_one_command_trains_both_stages_and_goes_on_after_an_interruption(
 
 
 @pytest.mark.slow
-def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
+def test_three_stages_alternate_by_outcome_and_train_on_their_own_steps(
     tmp_path: Path, start: Start
 ) -> None:
     changed = {"steps": 120, "task_config.time_limit_s": 2.0}
@@ -72,16 +72,18 @@ def test_three_stages_take_turns_by_outcome_and_each_learns_from_its_own_steps(
         played += [(begun_s, name, success) for begun_s, _, _, _, success in acted]
     turns = [(name, success) for _, name, success in sorted(played)]
     assert turns == list(_turns([success for _, success in turns]))
-    assert {True, False} == {success for _, success in turns}, "both ways are gone"
+    assert {True, False} == {success for _, success in turns}, (
+        "the stages need successes and failures"
+    )
     assert {name for name, _ in turns} == set(GRAPH)
     agents = [load(checkpoint_paths(p.checkpoints)[-1]).arrays["agent"] for p in parts.values()]
     first = next(name for name in agents[0] if name.startswith("actor."))
     values = [agent[first].tobytes() for agent in agents]
-    assert len(set(values)) == len(parts), "each stage has an agent of its own"
+    assert len(set(values)) == len(parts), "each stage must have its own agent"
 
 
 def _turns(outcomes: list[bool]) -> Iterator[tuple[str, bool]]:
-    """Whose turn each episode was, as the graph says."""
+    """Yield the stage of each episode that the graph prescribes, and its outcome."""
     name, failures = next(iter(GRAPH)), 0
     for success in outcomes:
         yield name, success
@@ -91,9 +93,9 @@ def _turns(outcomes: list[bool]) -> Iterator[tuple[str, bool]]:
 
 
 def _episodes(part: RunFolder) -> list[tuple[float, int, int, float, bool]]:
-    """What the actor's log of a stage has of its policy, in order.
+    """Return the policy's episodes in the actor's log of a stage, in order.
 
-    When each episode began, its number, its length, its return and whether it succeeded.
+    Each has its start time, number, length, return and success.
     """
     found, spec = [], make_spec(make_task(part.config))
     for path in episode_paths(part.episodes("actor0")):
@@ -107,7 +109,7 @@ def _episodes(part: RunFolder) -> list[tuple[float, int, int, float, bool]]:
 
 
 def _runs(part: RunFolder) -> set[str]:
-    """Which run the steps in the log of a stage say that they are of."""
+    """Return the run names in the keys of a stage's logged steps."""
     keys, spec = set(), make_spec(make_task(part.config))
     for path in episode_paths(part.episodes("actor0")):
         steps = read_episode(path, spec).steps

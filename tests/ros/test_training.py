@@ -1,4 +1,4 @@
-"""Whole trainings: the commands that a person types, real processes, real DDS, some kills."""
+"""Complete trainings by command line, with real processes, real DDS and some kills."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ def rows(run: RunFolder, kind: str) -> list[MetricsRow]:
 
 
 def logged(run: RunFolder, actor: str) -> int:
-    """Online steps in the log of an actor."""
+    """Return the number of online steps in the log of an actor."""
     records = read_records(run.episodes(actor), make_spec(make_task(run.config)))
     return sum(isinstance(r, Step) and r.source is not ActionSource.SCRIPT for r in records)
 
 
 def trained(run: RunFolder) -> dict[str, int]:
-    """Online steps that the newest checkpoint was trained on."""
+    """Return the online steps per actor that the newest checkpoint was trained on."""
     paths = checkpoint_paths(run.checkpoints)
     counts: dict[str, int] = load(paths[-1]).info["trained"] if paths else {}
     return counts
 
 
 def assert_sound(run: RunFolder) -> None:
-    """Nothing is lost, nothing is there twice, and the learner took every actor's records."""
+    """Assert that no record is lost or duplicated and that the learner accepted every actor."""
     report = verify(run.path)
     assert report.sound, report
     assert all(log.accepted for log in report.contents if log.actor != "expert")
 
 
-def test_a_training_leaves_a_whole_run(start: Start) -> None:
+def test_training_leaves_complete_run_folder(start: Start) -> None:
     command = start("train", "reach", **TINY, steps=300)
     run = command.run_folder()
     assert "a simulated human may drive 50% of the steps at first" in command.succeed()
@@ -97,14 +97,14 @@ def test_a_training_leaves_a_whole_run(start: Start) -> None:
 
 
 def _online_rows_are_whole(run: RunFolder) -> bool:
-    """Each row's length is that of the episode in the log."""
+    """Return whether the length of each metrics row equals that of the logged episode."""
     spec = make_spec(make_task(run.config))
     lengths = [len(read_episode(p, spec).steps) for p in episode_paths(run.episodes("actor0"))]
     return all(row["length"] == lengths[row["episode"]] for row in rows(run, "episode"))
 
 
 class Watch:
-    """What a person with ROS tools sees of a run and can do to it."""
+    """A client of a run's statistics and services."""
 
     def __init__(self, node: RosNode) -> None:
         self.node = node
@@ -115,12 +115,12 @@ class Watch:
         return float(reading.values.get(name, 0.0)) if reading else 0.0
 
     def call(self, service: str) -> str:
-        """Call a trigger of a node of the run; what it answered."""
+        """Call a trigger service of the run; return the answer's message."""
         client = self.node.handle.create_client(Trigger, service)
         eventually(client.service_is_ready)
         answers: list[Any] = []
 
-        def is_answered() -> bool:  # an answer is lost before both ends have found each other
+        def is_answered() -> bool:  # an answer before mutual discovery is lost
             answers.append(client.call_async(Trigger.Request()))
             deadline_s = time.monotonic() + 5.0
             while not answers[-1].done() and time.monotonic() < deadline_s:
@@ -131,9 +131,7 @@ class Watch:
         return str(answers[-1].result().message)
 
 
-def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and_resumed(
-    tmp_path: Path, start: Start
-) -> None:
+def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start: Start) -> None:
     """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile.
 
     A simulated person evaluates the policy, and a reward is learned from that.
@@ -150,7 +148,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         command.until(lambda: "actor1 was killed by SIGKILL: started again" in command.output)
         at_the_kill = watch.number("learner", "trained")
         command.until(lambda: watch.number("learner", "trained") > at_the_kill + 20)
-        assert watch.call("actor0/pause") == "paused"  # else its steps would be all
+        assert watch.call("actor0/pause") == "paused"  # actor1 needs a share of the steps
         command.until(lambda: len({path.name.split("-")[0] for path in _files(run, "actor1")}) == 2)
         assert watch.call("actor0/resume") == "running"
         assert any(_both_contribute(command, run) for _ in range(2)), "a busy machine is unfair"
@@ -165,7 +163,7 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
         command.until(settled)
         received = watch.number("learner", "received")
 
-        def is_taken() -> bool:  # by numbers of one moment
+        def is_taken() -> bool:  # statistics are not simultaneous
             open_steps = received - watch.number("learner", "replay")
             return 0 <= open_steps - watch.number("learner", "dropped") <= 2  # one for each actor
 
@@ -189,9 +187,9 @@ def test_two_actors_share_a_learner_one_is_killed_and_the_run_is_interrupted_and
     resumed.succeed()
     assert sum(trained(run).values()) == run.config.steps
     assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
-    told = next(line for line in resumed.output.splitlines() if str(weights) in line)
-    assert told.endswith(f"going on from {older.name}")
-    assert any(told == row["text"] for row in rows(run, "event"))
+    damage_line = next(line for line in resumed.output.splitlines() if str(weights) in line)
+    assert damage_line.endswith(f"going on from {older.name}")
+    assert any(damage_line == row["text"] for row in rows(run, "event"))
     assert run.report.exists()
     shutil.rmtree(newest, ignore_errors=True)  # kept if few steps were left to train
     assert_sound(run)
@@ -211,7 +209,7 @@ def _evaluations_are_learned(run: RunFolder) -> None:
 
 
 def _received(run: RunFolder) -> list[int]:
-    """Steps of whole episodes that the learner has of each actor."""
+    """Return the steps of complete episodes per actor that the learner received."""
     episodes = rows(run, "episode") if run.metrics.exists() else []
     return [
         sum(row["length"] for row in episodes if row["actor"] == actor)
@@ -220,7 +218,7 @@ def _received(run: RunFolder) -> list[int]:
 
 
 def _both_contribute(command: Command, run: RunFolder) -> bool:
-    """Of the next 100 steps that arrive, at least 30 % are of either actor."""
+    """Return whether each actor contributes at least 30 % of the next 100 steps."""
     before = _received(run)
     command.until(lambda: sum(_received(run)) >= sum(before) + 100)
     since = [now - then for now, then in zip(_received(run), before, strict=True)]
@@ -232,14 +230,14 @@ def _files(run: RunFolder, actor: str) -> list[Path]:
 
 
 def record_demonstrations(folder: Path, *words: str) -> Path:
-    """Two demonstrations of reach, by the command."""
+    """Record two demonstrations of reach with `serl record`."""
     settings = [f"--{name}={TINY[name]}" for name in TINY if name.startswith("task_config.")]
     words = ("record", "reach", "--demos", "2", "--out", str(folder), *settings, *words)
     assert cli.main(words) == 0
     return folder
 
 
-def test_learner_and_actor_are_two_commands(tmp_path: Path, start: Start) -> None:
+def test_learner_and_actor_commands_train_together(tmp_path: Path, start: Start) -> None:
     demos = record_demonstrations(tmp_path / "demos")
     learner = start("learner", "reach", **TINY, steps=100, demo_paths="[demos]")
     run = learner.run_folder()
@@ -248,7 +246,7 @@ def test_learner_and_actor_are_two_commands(tmp_path: Path, start: Start) -> Non
     actor = start("actor", run.path, "--name", "somebody")
     learner.succeed()
     assert trained(run) == {"somebody": 100}
-    actor.succeed()  # it ends with its training
+    actor.succeed()  # it ends with the training
     assert [path.name for path in sorted(run.path.glob("episodes/*"))] == ["somebody"]
     assert logged(run, "somebody") >= 100
     assert not run.demonstrations.exists()
@@ -262,7 +260,7 @@ def test_learner_and_actor_are_two_commands(tmp_path: Path, start: Start) -> Non
         ("pick_cube", [], 'task: "pick_cube" != "reach"'),
     ],
 )
-def test_demonstrations_of_another_spec_or_task_are_refused(
+def test_learner_rejects_demonstrations_of_another_spec_or_task(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -278,7 +276,7 @@ def test_demonstrations_of_another_spec_or_task_are_refused(
     assert line == f"serl: demos: demonstrates something else: {difference}"
 
 
-def test_a_training_in_real_time_goes_through_the_guard_and_survives_its_arms_death(
+def test_realtime_training_uses_guard_and_survives_kill_of_arm(
     tmp_path: Path, start: Start
 ) -> None:
     settings = TINY | {"learner.checkpoint_every": 25, "selection_checkpoints": 1}

@@ -49,7 +49,7 @@ SMALL = (
 )
 
 
-def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, start: Start) -> None:
+def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start: Start) -> None:
     for name in ("pair.yaml", "pair_arm.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path / name)
     sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
@@ -89,13 +89,13 @@ def test_two_arms_train_and_reset_together_behind_two_guards(tmp_path: Path, sta
         if episode in ends and step.source is ActionSource.POLICY
     ]
     assert len(learned) >= EPISODES // 2
-    for state in learned:  # homes of pair_arm.yaml, seen from the meeting places of the task
+    for state in learned:  # homes relative to the meeting places
         assert math.hypot(*(state["left_from_meeting"][:2] - [0.4 - 0.485, 0.0])) < 0.035
         assert math.hypot(*(state["right_from_meeting"][:2] - [0.7 - 0.615, 0.0])) < 0.035
 
 
 @pytest.mark.parametrize("topics", [device_topics, console_topics], ids=["devices", "page"])
-def test_two_hands_demonstrate_on_two_arms(
+def test_two_remote_devices_record_demonstration_on_two_arms(
     tmp_path: Path, start: Start, topics: Callable[[str, int], tuple[Topic, ...]]
 ) -> None:
     for name in ("pair.yaml", "pair_arm.yaml"):

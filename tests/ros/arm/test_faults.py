@@ -1,4 +1,4 @@
-"""What drivers tell of their arms, as the files say that `tests/ros/data` cites."""
+"""Fault reports of arm drivers, as in the sources that `tests/ros/data` cites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ros
 
 
 class Graph:
-    """In the place of a node: the messages and publishers of one topic."""
+    """A stand-in for a node: the messages and publishers of one topic."""
 
     def __init__(self) -> None:
         self.publishers, self.handle = 0, self
@@ -48,7 +48,7 @@ class Graph:
         self._heed(serialize_message(Bool(data=running)))
 
 
-def watched(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list[str]]:
+def make_watch(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list[str]]:
     graph, told = Graph(), list[str]()
     kind = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
     topic = Topic("running", Bool, QoSProfile(depth=1, durability=kind))
@@ -57,8 +57,8 @@ def watched(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_who_tells_of_errors_may_come_late_and_go(late: bool) -> None:
-    graph, watch, told = watched(latched=True)
+def test_fault_watch_reports_missing_and_ended_fault_publisher(late: bool) -> None:
+    graph, watch, told = make_watch(latched=True)
     for _ in range(3 if late else 0):
         assert watch.check() == "/running: no fault reports of the driver"
     graph.publishers = 1
@@ -68,26 +68,26 @@ def test_who_tells_of_errors_may_come_late_and_go(late: bool) -> None:
     graph.publishers = 0
     assert watch.check() == "/running: the driver's fault reports have ended"
     graph.publishers = 1
-    assert watch.check(), "it is there again, and has said nothing yet"
+    assert watch.check(), "the new publisher has sent nothing yet"
     graph.tell(False)
     assert watch.check() == ""
     assert told == ["", "that its program does not run"]
 
 
-def test_who_was_heard_before_it_is_seen_in_the_graph_is_not_gone() -> None:
-    graph, watch, _ = watched(latched=True)
+def test_fault_watch_accepts_message_before_publisher_discovery() -> None:
+    graph, watch, _ = make_watch(latched=True)
     graph.tell(True)
     assert watch.check() == ""
     graph.publishers = 1
     assert watch.check() == ""
 
 
-def test_what_is_told_again_and_again_is_missed_after_a_second(
+def test_fault_watch_reports_periodic_topic_that_ends_after_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 0.0
     monkeypatch.setattr("serl.ros.arm.faults.time", SimpleNamespace(monotonic=lambda: now_s))
-    graph, watch, _ = watched(latched=False)
+    graph, watch, _ = make_watch(latched=False)
     graph.publishers = 1
     graph.tell(True)
     for now_s in (0.2, 0.9):  # noqa: B007
@@ -98,8 +98,8 @@ def test_what_is_told_again_and_again_is_missed_after_a_second(
     assert watch.check() == ""
 
 
-def test_what_no_driver_has_to_tell_is_missed_once_somebody_told_it() -> None:
-    graph, watch, _ = watched(latched=True, needed=False)
+def test_fault_watch_reports_end_of_optional_topic_once_received() -> None:
+    graph, watch, _ = make_watch(latched=True, needed=False)
     assert watch.check() == ""
     graph.publishers = 1
     graph.tell(True)
@@ -108,8 +108,8 @@ def test_what_no_driver_has_to_tell_is_missed_once_somebody_told_it() -> None:
     assert watch.check()
 
 
-def test_a_passer_by_who_was_never_heard_is_not_missed() -> None:
-    graph, watch, _ = watched(latched=True, needed=False)
+def test_fault_watch_ignores_optional_publisher_without_messages() -> None:
+    graph, watch, _ = make_watch(latched=True, needed=False)
     graph.publishers = 1
     watch.check()
     graph.publishers = 0
@@ -130,10 +130,10 @@ def test_a_passer_by_who_was_never_heard_is_not_missed() -> None:
         ("std_msgs/msg/Bool", DurabilityPolicy.TRANSIENT_LOCAL, ""),
     ],
 )
-def test_who_cannot_be_heard_is_named_while_it_is_there(
+def test_fault_watch_names_incompatible_publisher_while_it_exists(
     needed: bool, kind: str, durability: DurabilityPolicy, expected: str
 ) -> None:
-    graph, watch, _ = watched(latched=True, needed=needed)
+    graph, watch, _ = make_watch(latched=True, needed=needed)
     graph.tell(True)
     graph.publishers = 1
     info = SimpleNamespace(
@@ -162,7 +162,7 @@ def words(robot: str, message: Any) -> str:
 
 
 @pytest.mark.parametrize("robot", ["ur5e", "ur5e_servo"])
-def test_a_robot_of_universal_robots_whose_program_ended_is_ill(robot: str) -> None:
+def test_ur_driver_whose_program_ended_is_a_fault(robot: str) -> None:
     assert words(robot, Bool(data=True)) == ""
     assert words(robot, Bool(data=False)) == "that its program does not run"
 
@@ -178,9 +178,7 @@ def test_a_robot_of_universal_robots_whose_program_ended_is_ill(robot: str) -> N
         ("ill", "an error: communication_constraints_violation"),
     ],
 )
-def test_a_franka_says_in_which_mode_it_is_and_which_errors_it_has(
-    state: str, expected: str
-) -> None:
+def test_franka_state_reports_mode_and_errors(state: str, expected: str) -> None:
     """A message of the shape that the fixture cites: franka_msgs is in no wheel."""
     row = fault_message("franka", state)
     names = ["joint_reflex", "cartesian_reflex", "communication_constraints_violation"]
@@ -201,7 +199,7 @@ def test_a_franka_says_in_which_mode_it_is_and_which_errors_it_has(
         ("collided", "error 31"),
     ],
 )
-def test_an_xarm_says_that_it_is_stopped_and_by_which_error(state: str, expected: str) -> None:
+def test_xarm_state_reports_stop_and_error_code(state: str, expected: str) -> None:
     """A message of the shape that the fixture cites: xarm_msgs is in no wheel."""
     row = fault_message("xarm7", state)
     assert words("xarm7", SimpleNamespace(**row)) == expected

@@ -1,4 +1,4 @@
-"""The faults of the rehearsal arm: a base that drifts, and a gripper that slips."""
+"""Faults of the rehearsal arm: base drift and gripper slip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STILL = {"drift_m": 0.0, "drift_rad": 0.0, "slips": 0.0}
 
 
 def made(**settings: Any) -> tuple[Any, RehearsalArm]:
-    """A simulated arm with a cube on the table, and the rehearsal arm around it."""
+    """Return a simulated arm with a cube on the table, and a rehearsal arm that wraps it."""
     simulation: Any = plugins.make_simulation(make_task(resolve({"task": "pick_cube"})))
     simulation.reset(0)
     return simulation, RehearsalArm(simulation, RehearsalConfig(**(STILL | settings)))
@@ -38,21 +38,23 @@ def pose_of(values: list[float]) -> Pose:
     return Pose((x, y, z), (q[0], q[1], q[2], q[3]))
 
 
-def test_the_base_drifts_away_under_an_arm_that_stands_still_in_its_own_frame() -> None:
+def test_base_of_rehearsal_arm_drifts_while_measured_pose_is_constant() -> None:
     simulation, arm = made(drift_m=0.02, drift_rad=0.05, drift_s=2.0)
     start = pose_of(arm.measure()["tcp_pose"])
     cube = arm.measure()["cube_pose"]
     before = np.array(simulation.measure()["tcp_pose"])
     follow(arm, start, 2.0)
     measured = arm.measure()
-    assert math.dist(measured["tcp_pose"][:3], start.position) < 0.004, "it follows in its frame"
+    assert math.dist(measured["tcp_pose"][:3], start.position) < 0.004, (
+        "the measured pose stays at the start"
+    )
     after = np.array(simulation.measure()["tcp_pose"])
-    assert np.linalg.norm((after - before)[:3]) > 0.005, "which has moved"
-    assert measured["cube_pose"] == pytest.approx(cube, abs=1e-4), "a tracker does not drift"
+    assert np.linalg.norm((after - before)[:3]) > 0.005, "the base has moved"
+    assert measured["cube_pose"] == pytest.approx(cube, abs=1e-4), "the tracked pose does not drift"
     assert measured["tcp_pose"] != simulation.measure()["tcp_pose"]
 
 
-def test_without_faults_it_measures_what_the_simulation_does() -> None:
+def test_rehearsal_arm_without_faults_measures_like_simulation() -> None:
     simulation, arm = made()
     follow(arm, pose_of(arm.measure()["tcp_pose"]), 0.3)
     for name, values in simulation.measure().items():
@@ -60,7 +62,7 @@ def test_without_faults_it_measures_what_the_simulation_does() -> None:
 
 
 @pytest.mark.parametrize("slips", [0.0, 1.0])
-def test_a_gripper_that_slips_drops_its_cube_and_holds_the_next_time(slips: float) -> None:
+def test_slipping_gripper_drops_cube_and_regains_friction_after_opening(slips: float) -> None:
     simulation, arm = made(slips=slips, slip_low_s=0.5, slip_high_s=0.6)
     start, cube = (pose_of(arm.measure()[name]) for name in ("tcp_pose", "cube_pose"))
     x, y, _ = cube.position
@@ -80,12 +82,12 @@ def test_a_gripper_that_slips_drops_its_cube_and_holds_the_next_time(slips: floa
     assert arm.slips == int(slips)
     lies = measured["cube_pose"][2] < 0.05
     assert lies == bool(slips)
-    assert (measured["gripper"][0] < 0.1) == bool(slips), "its opening shows it"
+    assert (measured["gripper"][0] < 0.1) == bool(slips), "the gripper opening shows the slip"
     arm.grip(False)
     assert simulation.model.geom_friction[simulation.model.geom("pad_left").id][0] > 1.0
 
 
-def test_slips_are_a_share_of_the_grasps_and_depend_on_the_seed() -> None:
+def test_share_of_slipping_grasps_follows_setting_and_seed() -> None:
     class Fingers:
         def __init__(self) -> None:
             self.slippery: list[bool] = []
@@ -113,6 +115,6 @@ def test_slips_are_a_share_of_the_grasps_and_depend_on_the_seed() -> None:
     assert slips(1) != slips(2)
 
 
-def test_times_of_a_slip_in_the_wrong_order_are_refused() -> None:
+def test_slip_times_in_wrong_order_are_rejected() -> None:
     with pytest.raises(ValidationError, match="slip_low_s: 5: expected at most slip_high_s"):
         RehearsalConfig(slip_low_s=5.0)

@@ -1,4 +1,4 @@
-"""What a learner's end of the link lets in, and how much of it."""
+"""Acceptance and limits of streams at the learner's end of a link."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ pytestmark = pytest.mark.ros
 
 
 class Sender:
-    """An actor that says what it is told to, in the learner's own process.
+    """A sender of an actor's messages, in the learner's process.
 
     Args:
-        node: of the process.
+        node: node of the learner's process.
         run: name of the run.
     """
 
@@ -68,7 +68,7 @@ def index(run: Run) -> Iterator[Index]:
         yield index
 
 
-def test_a_stream_that_goes_on_elsewhere_after_a_restart_is_refused(run: Run, index: Index) -> None:
+def test_stream_with_wrong_next_episode_after_restart_is_refused(run: Run, index: Index) -> None:
     name = run.folder.name
     index.accept([record(Key(name, "a", 1, 0, number), RNG) for number in range(20)])
     with RosNode("learner", run.folder) as node:
@@ -85,7 +85,9 @@ def test_a_stream_that_goes_on_elsewhere_after_a_restart_is_refused(run: Run, in
         assert index.cursors == {("a", 1): 20, ("b", 1): 1}
 
 
-def test_what_waits_is_bounded_over_all_actors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_in_buffer_are_limited_over_all_actors(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport_module, "_MAX_WAITING_BYTES", 10_000)
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -103,7 +105,7 @@ def test_what_waits_is_bounded_over_all_actors(run: Run, monkeypatch: pytest.Mon
         eventually(lambda: transport.counts["accepted"] == 3)
 
 
-def test_more_actors_than_the_setting_allows_are_refused_with_its_name(run: Run) -> None:
+def test_actor_beyond_the_actors_setting_is_refused(run: Run) -> None:
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name, actors=2)
         refusals: list[str] = []
@@ -114,7 +116,7 @@ def test_more_actors_than_the_setting_allows_are_refused_with_its_name(run: Run)
         eventually(lambda: transport.actors == {"left", "right"})
         sender.introduce("evil")
         eventually(lambda: refusals)
-        sender.introduce("left")  # it may start again
+        sender.introduce("left")  # a known actor may restart
         assert json.loads(refusals[0]) == {
             "actor": "evil",
             "epoch": 1,
@@ -123,7 +125,7 @@ def test_more_actors_than_the_setting_allows_are_refused_with_its_name(run: Run)
         assert transport.actors == {"left", "right"}
 
 
-def test_a_record_of_a_version_that_was_never_published_is_refused(run: Run) -> None:
+def test_record_with_unpublished_policy_version_is_refused(run: Run) -> None:
     name = run.folder.name
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, name)
@@ -139,7 +141,7 @@ def test_a_record_of_a_version_that_was_never_published_is_refused(run: Run) -> 
 
 
 @pytest.mark.parametrize("actor", ["../x", "", "a/b", "a\n"])
-def test_an_actor_whose_name_is_no_folder_reaches_nothing(tmp_path: Path, actor: str) -> None:
+def test_actor_name_that_is_no_folder_name_is_rejected(tmp_path: Path, actor: str) -> None:
     folder = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime(2026, 11, 21))
     with (
         MetricsWriter(folder.path) as metrics,
@@ -153,4 +155,4 @@ def test_an_actor_whose_name_is_no_folder_reaches_nothing(tmp_path: Path, actor:
         eventually(lambda: transport.counts["corrupt"] == 1)
         sender.introduce("a", spec)
         eventually(lambda: transport.actors == {"a"})
-        assert continuation.index.claim(actor, "f" * 32, "elsewhere") == ""  # nobody has it
+        assert continuation.index.claim(actor, "f" * 32, "elsewhere") == ""  # the name is free

@@ -1,4 +1,4 @@
-"""Delays of an actor's actions, and what its process imports."""
+"""Delays of an actor's actions, and imports of its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ros
 
 
 def _steps(count: int) -> tuple[list[Step], End]:
-    """Steps of an episode, one a second, and its end; nobody says when a reading was taken."""
+    """Return one step per second, without observation stamps, and the end of an episode."""
     *steps, end = random_records(count)
     assert isinstance(end, End)
     return [
@@ -26,7 +26,7 @@ def _steps(count: int) -> tuple[list[Step], End]:
     ], end
 
 
-def test_an_action_may_be_late_after_its_reading_or_after_the_action_before_it() -> None:
+def test_delays_count_late_actions_after_observation_or_previous_action() -> None:
     (first, second), _ = _steps(2)
     seen = replace(first.observation, stamps={"robot": -0.2})
     assert delay_s(replace(first, observation=seen)) == pytest.approx(0.2)
@@ -38,7 +38,7 @@ def test_an_action_may_be_late_after_its_reading_or_after_the_action_before_it()
     assert (delays.late, delays.worst_s) == (2, 1.0)
 
 
-def test_between_two_episodes_nobody_acts() -> None:
+def test_delays_ignore_the_pause_between_episodes() -> None:
     (first, second), end = _steps(2)
     delays = Delays(0.1)
     delays.on_step(first)
@@ -48,7 +48,7 @@ def test_between_two_episodes_nobody_acts() -> None:
 
 
 @pytest.mark.parametrize("module", ["serl.ros.nodes.actor", "serl.ros.nodes.link"])
-def test_a_process_beside_an_arm_imports_nothing_for_people(module: str) -> None:
+def test_actor_and_link_processes_import_no_display_packages(module: str) -> None:
     heavy = {"tensorboard", "matplotlib", "rich", "PIL", "google.protobuf"}
     program = f"import sys, {module}; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

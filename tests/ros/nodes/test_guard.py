@@ -32,11 +32,11 @@ from ..support.tools import Tools
 pytestmark = pytest.mark.ros
 
 TRIES = 3
-"""A busy machine delays; a defect shows at every try."""
+"""Attempts of timing-dependent tests; a busy machine delays single ones."""
 
 
 def _motion(bench: GuardBench) -> str:
-    """Whether the arm follows or holds by now, as it wrote down."""
+    """Return the arm's last recorded motion: "follows" or "holds"."""
     words = [line.words[0] for line in bench.lines(0.0)]
     return next(word for word in reversed(words) if word in ("follows", "holds"))
 
@@ -56,12 +56,12 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardBench]:
 
 @pytest.fixture
 def moving(started: GuardBench) -> GuardBench:
-    """The bench that several tests share; an actor moves its arm."""
+    """Return the shared bench while an actor moves its arm."""
     started.until_driven()
     return started
 
 
-def test_an_armed_guard_lets_the_actor_drive_until_it_is_disarmed(moving: GuardBench) -> None:
+def test_actor_drives_arm_until_guard_is_disarmed(moving: GuardBench) -> None:
     eventually(moving.is_moving)
     assert moving.call("disarm")[0]
     moving.until("disarmed")
@@ -70,7 +70,7 @@ def test_an_armed_guard_lets_the_actor_drive_until_it_is_disarmed(moving: GuardB
     assert not moving.call("ack")[0]
 
 
-def test_sigterm_brakes_and_leaves_a_clean_latch(bench: GuardBench) -> None:
+def test_guard_brakes_on_sigterm_and_leaves_disarmed_latch(bench: GuardBench) -> None:
     bench.start_all()
     guard = bench.processes["guard"]
     bench.assert_stops(lambda: bench.signal("guard", signal.SIGTERM), "state hold: disarming")
@@ -81,14 +81,14 @@ def test_sigterm_brakes_and_leaves_a_clean_latch(bench: GuardBench) -> None:
     assert "3.8 cm" in said
 
 
-def test_it_does_not_command_an_arm_beside_somebody_else(bench: GuardBench) -> None:
+def test_guard_does_not_start_with_another_command_publisher(bench: GuardBench) -> None:
     bench.start_arm()
     others = f"others publish {bench.prefix}/target_pose: {namespace(bench.folder)}/stranger"
     with bench.second_publisher():
         assert _refusal(bench) == f"the guard does not start: {others}"
 
 
-def test_somebody_else_by_the_name_of_its_actor_is_noticed_and_a_successor_is_none(
+def test_guard_holds_for_second_actor_of_same_name_but_accepts_successor(
     moving: GuardBench,
 ) -> None:
     with RosNode(f"actor_{ROBOT}", moving.folder, local=True) as rival:
@@ -101,7 +101,7 @@ def test_somebody_else_by_the_name_of_its_actor_is_noticed_and_a_successor_is_no
     moving.until_driven()
 
 
-def test_it_says_that_nobody_tells_the_time_and_is_not_armed(bench: GuardBench) -> None:
+def test_guard_without_clock_publisher_reports_it_and_refuses_arming(bench: GuardBench) -> None:
     bench.start_arm()
     with RosNode("tools", bench.folder, local=True) as node:
         tools = Tools(node)
@@ -110,7 +110,7 @@ def test_it_says_that_nobody_tells_the_time_and_is_not_armed(bench: GuardBench) 
         eventually(lambda: bench.counts.get("pose: future", 0.0) > 0.0)
         said = "use_sim_time is true, and /clock has no publisher"
         assert bench.call("arm") == (False, f"not now: {said}")
-        name = f"guard {bench.prefix}"  # others of this file may run a guard as well
+        name = f"guard {bench.prefix}"  # other tests may run a guard, too
         tools.listen(name, 7)
         assert tools.told(name)[-1].message == f"disarmed; {said}"
         assert tools.told(name)[-1].level == bytes(DiagnosticStatus.WARN)
@@ -120,7 +120,7 @@ def test_it_says_that_nobody_tells_the_time_and_is_not_armed(bench: GuardBench) 
     assert "setpoint" not in (bench.folder / "arm.txt").read_text()
 
 
-def test_it_reads_how_old_a_gripper_command_is(bench: GuardBench) -> None:
+def test_guard_rejects_old_gripper_commands_by_their_stamp(bench: GuardBench) -> None:
     bench.start_arm()
     bench.start_guard()
     bench.until("disarmed")
@@ -134,7 +134,7 @@ def test_it_reads_how_old_a_gripper_command_is(bench: GuardBench) -> None:
     eventually(lambda: refused("holding", 0.0))
 
 
-def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
+def test_guard_armed_during_publisher_check_keeps_running(
     bench: GuardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def arm_meanwhile(*_: object) -> str:
@@ -157,13 +157,13 @@ def test_a_guard_that_is_armed_while_it_looks_about_does_not_leave(
     assert bench.latch.read_text() == "serl latch: disarmed\n"
 
 
-def test_a_reliable_subscriber_that_hangs_or_dies_delays_no_setpoint(moving: GuardBench) -> None:
-    for blow in (signal.SIGSTOP, signal.SIGKILL):
+def test_hanging_or_killed_reliable_subscriber_delays_no_setpoint(moving: GuardBench) -> None:
+    for signal_number in (signal.SIGSTOP, signal.SIGKILL):
         for _ in range(TRIES):
             moving.start_reader()
             usual_s = moving.longest_gap_s(time.monotonic(), 100)
             moving.lateness.worst_s = 0.0
-            longest_s = moving.longest_gap_s(moving.signal("reader", blow), 200)
+            longest_s = moving.longest_gap_s(moving.signal("reader", signal_number), 200)
             moving.signal("reader", signal.SIGKILL)
             allowed_s = 0.5 + 3.0 * max(usual_s, moving.lateness.worst_s)
             if longest_s < allowed_s:
@@ -171,23 +171,23 @@ def test_a_reliable_subscriber_that_hangs_or_dies_delays_no_setpoint(moving: Gua
         assert longest_s < allowed_s, (longest_s, usual_s)
 
 
-def test_publishing_to_who_hangs_or_died_never_waits(bench: GuardBench) -> None:
-    """Whatever else keeps the machine busy: a thread that waits says so to the kernel."""
+def test_publishing_to_hanging_or_killed_subscriber_does_not_block(bench: GuardBench) -> None:
+    """Count voluntary context switches, which do not depend on the load of the machine."""
     bench.start_reader()
     publisher = bench.publisher(Topic("target_pose", PoseStamped, COMMAND))
     eventually(publisher.get_subscription_count)
-    for blow in (signal.SIGSTOP, signal.SIGKILL):
-        bench.signal("reader", blow)
+    for signal_number in (signal.SIGSTOP, signal.SIGKILL):
+        bench.signal("reader", signal_number)
         waits: list[int] = []
         while len(waits) < TRIES and min(waits, default=1000) > 250:
             before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
             for _ in range(500):
                 publisher.publish(PoseStamped())
             waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
-        assert min(waits) <= 250, waits  # threads of this test wait for each other as well
+        assert min(waits) <= 250, waits  # threads of the test switch, too
 
 
-def test_an_arm_that_nobody_listens_for_is_not_taken(bench: GuardBench) -> None:
+def test_guard_is_not_armed_without_a_controller_subscription(bench: GuardBench) -> None:
     bench.start_arm(deaf=True)
     bench.start_guard()
     bench.until("disarmed")
@@ -195,27 +195,27 @@ def test_an_arm_that_nobody_listens_for_is_not_taken(bench: GuardBench) -> None:
     assert bench.state.startswith("disarmed")
 
 
-def test_a_family_that_needs_other_packages_is_refused_with_their_names(bench: GuardBench) -> None:
+def test_guard_names_missing_message_packages_of_arm_family(bench: GuardBench) -> None:
     if importlib.util.find_spec("control_msgs"):
         pytest.skip("NOT TESTED: control_msgs is installed")
     line = "arm ur5e: not installed: control_msgs/action/GripperCommand; source a ROS 2"
     assert line in _refusal(bench, "--arm", "ur5e")
 
 
-def test_two_guards_of_an_arm_are_one_too_many(bench: GuardBench) -> None:
+def test_second_guard_of_an_arm_does_not_start(bench: GuardBench) -> None:
     bench.start_guard()
     bench.until("disarmed")
     assert "is in use by process" in _refusal(bench)
 
 
-def test_it_refuses_an_arm_that_speaks_of_another_frame(bench: GuardBench) -> None:
+def test_guard_does_not_start_with_pose_in_another_frame(bench: GuardBench) -> None:
     bench.start_arm(frame="world")
     line = _refusal(bench)
     assert "pose is in the frame 'world', expected 'base' (" in line
     assert line.endswith("/arm/current_pose)")
 
 
-def test_joints_that_are_too_few_and_a_tool_that_is_elsewhere_are_refused_with_key_and_topic(
+def test_guard_refuses_arming_with_missing_joints_or_tool_outside_box(
     bench: GuardBench,
 ) -> None:
     bench.start_arm(joints=6)
@@ -242,7 +242,7 @@ def test_joints_that_are_too_few_and_a_tool_that_is_elsewhere_are_refused_with_k
         (("heartbeat_s",), 0.2, "heartbeat_s"),
     ],
 )
-def test_it_refuses_bad_limits_with_one_line(
+def test_guard_rejects_bad_limits_in_one_line(
     bench: GuardBench, path: tuple[str, ...], value: object, line: str
 ) -> None:
     file = bench.folder / "guard.yaml"
@@ -258,13 +258,13 @@ def test_it_refuses_bad_limits_with_one_line(
     assert line in _refusal(bench)
 
 
-def test_a_stop_that_the_disk_does_not_take_is_tried_again_until_it_does(bench: GuardBench) -> None:
+def test_guard_retries_writing_latch_after_disk_failure(bench: GuardBench) -> None:
     bench.start_arm()
     bench.start_guard()
     bench.until("disarmed")
     eventually(bench.latch.exists)
     bench.latch.unlink()
-    bench.latch.mkdir()  # what root cannot write either
+    bench.latch.mkdir()  # not writable for root either
     for _ in range(2):
         done, said = bench.call("estop")
         assert not done
@@ -274,7 +274,7 @@ def test_a_stop_that_the_disk_does_not_take_is_tried_again_until_it_does(bench: 
     assert bench.call("estop")[0]
 
 
-def test_an_arm_that_is_stopped_is_told_nothing_of_its_gripper(moving: GuardBench) -> None:
+def test_stopped_guard_sends_no_gripper_commands(moving: GuardBench) -> None:
     begun_s = time.monotonic()
 
     def told(since_s: float) -> int:
@@ -290,19 +290,19 @@ def test_an_arm_that_is_stopped_is_told_nothing_of_its_gripper(moving: GuardBenc
     eventually(lambda: heard("state estop", begun_s))
     stopped_s = heard("state estop", begun_s)[0]
     eventually(lambda: len(heard("setpoint", stopped_s)) > 60)
-    assert told(heard("setpoint", stopped_s)[10]) == 0  # before that, what was under way
+    assert told(heard("setpoint", stopped_s)[10]) == 0  # earlier ones were in transit
     eventually(lambda: moving.call("ack")[0])
     assert moving.call("reset")[0]
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_it_refuses_to_start_where_no_latch_can_be_kept(bench: GuardBench) -> None:
+def test_guard_does_not_start_without_a_writable_latch_folder(bench: GuardBench) -> None:
     bench.latch.parent.chmod(0o500)
     assert "arm.latch" in _refusal(bench)
 
 
 def _refusal(bench: GuardBench, *arguments: str) -> str:
-    """The one line with which a guard refuses to start."""
+    """Return the one line with which a guard refuses to start."""
     process = bench.start_guard(*arguments)
     said, why = process.communicate(timeout=60)
     assert process.returncode == 2, (said, why)

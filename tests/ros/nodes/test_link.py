@@ -1,4 +1,4 @@
-"""Weights from a learner to real link processes."""
+"""Transfer of weights from a learner to real link processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..conftest import SPEC, Run
 pytestmark = pytest.mark.ros
 
 
-def test_late_joiners_get_the_newest_five_megabytes(run: Run) -> None:
+def test_late_links_receive_newest_weights_of_five_megabytes(run: Run) -> None:
     actors = [f"actor{number}" for number in range(4)]
     for actor in actors:
         run.announce(actor, 1)
@@ -39,7 +39,7 @@ def test_late_joiners_get_the_newest_five_megabytes(run: Run) -> None:
         eventually(lambda: all(_version(run, actor) == 3 for actor in actors))
 
 
-def test_only_newer_sound_weights_of_this_spec_are_written(run: Run) -> None:
+def test_weights_receiver_writes_only_newer_valid_weights_of_its_spec(run: Run) -> None:
     sound = encode_snapshot(_snapshot(6), SPEC.digest)
     flipped = sound[:-1] + bytes([sound[-1] ^ 1])
     path = run.folder / "weights.safetensors"
@@ -68,7 +68,7 @@ def test_only_newer_sound_weights_of_this_spec_are_written(run: Run) -> None:
         assert list(run.folder.glob(".*")) == []
 
 
-def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path) -> None:
+def test_restarted_receiver_keeps_version_on_disk(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     with RosNode("link", run.folder) as node:
         assert WeightsReceiver(node, path, SPEC.digest).version == 0
@@ -79,14 +79,14 @@ def test_a_restarted_receiver_keeps_the_version_on_disk(run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize("version", [10**15, 10**8])
-def test_a_stored_version_that_no_learner_published_is_replaced(run: Run, version: int) -> None:
-    """As a forged message left it in the folder of a run that is resumed."""
+def test_forged_stored_version_is_replaced_by_learner_weights(run: Run, version: int) -> None:
+    """Start with stored weights that a forged message left in the folder of a resumed run."""
     path = run.link_folder("actor0") / "weights.safetensors"
     path.parent.mkdir(parents=True)
     path.write_bytes(encode_snapshot(_snapshot(version), SPEC.digest))
     actors = WeightsFile(path, SPEC.digest)
     with suppress(CorruptData):
-        actors.latest(0)  # which the actor uses meanwhile if it is within bounds
+        actors.latest(0)  # the actor uses a version within bounds
     run.announce("actor0", 1)
     with RosNode("learner", run.folder) as node:
         transport = LearnerTransport(node, SPEC, run.folder.name)
@@ -98,7 +98,7 @@ def test_a_stored_version_that_no_learner_published_is_replaced(run: Run, versio
     assert snapshot.version == 1001
 
 
-def test_a_version_far_ahead_of_the_learner_is_refused(run: Run) -> None:
+def test_weights_far_ahead_of_the_learner_are_rejected(run: Run) -> None:
     path = run.folder / "weights.safetensors"
     with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:
         topic = sender.publisher(WEIGHTS)
@@ -112,9 +112,7 @@ def test_a_version_far_ahead_of_the_learner_is_refused(run: Run) -> None:
         assert not path.exists()
 
 
-def test_a_full_disk_costs_the_weights_of_the_moment_only(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_loses_only_current_weights(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run.link_folder("actor0") / "weights.safetensors"
     path.parent.mkdir(parents=True)
     with RosNode("learner", run.folder) as sender, RosNode("link", run.folder) as node:

@@ -1,4 +1,4 @@
-"""The simulated arm behind topics: the real node in a process of its own, over real DDS."""
+"""The simulated arm on topics: the real node in its own process, over real DDS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROFILE = plugins.load("robot", "sim")
 
 
 class Rig:
-    """A simulation in a process of its own, and a node of this one."""
+    """A simulation in its own process, and a node in the test's process."""
 
     def __init__(self, folder: Path, observe: str, *options: str) -> None:
         config = resolve({"task": "pick_cube", "observe": observe})
@@ -87,7 +87,7 @@ def realtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-class TestTheNodeInLockStep(SimulatedRobotSuite):
+class TestLockstepNode(SimulatedRobotSuite):
     @pytest.fixture(autouse=True)
     def _rig(self, lockstep: Rig) -> None:
         self.rig = lockstep
@@ -98,7 +98,7 @@ class TestTheNodeInLockStep(SimulatedRobotSuite):
         return arm
 
 
-def test_who_draws_the_scene_is_told_where_everything_is(realtime: Rig) -> None:
+def test_scene_topic_and_urdf_suffice_to_render_the_scene(realtime: Rig) -> None:
     told: list[Any] = []
     urdfs: list[Any] = []
     realtime.node.subscribe(scene_topic(ROBOT), lambda message: told.append(message.data))
@@ -107,11 +107,13 @@ def test_who_draws_the_scene_is_told_where_everything_is(realtime: Rig) -> None:
     assert '<link name="wrist"' in urdfs[0].data, "a camera"
     images = DrawnScene(realtime.task, lambda: np.array(told[-1])).look()
     assert images is not None
-    assert images["front"].std() > 10.0, "there is something to see"
+    assert images["front"].std() > 10.0, "the image must not be empty"
 
 
 @pytest.mark.parametrize("observe", ["state", "pixels"])
-def test_in_lock_step_it_is_the_arm_in_process_to_the_bit(observe: str, tmp_path: Path) -> None:
+def test_lockstep_node_equals_simulation_in_process_bit_for_bit(
+    observe: str, tmp_path: Path
+) -> None:
     with Rig(tmp_path, observe, "--lockstep") as rig:
         arm, inside = rig.arm(), plugins.make_simulation(rig.task)
         for seed in (3, 4):
@@ -137,7 +139,7 @@ def assert_equal(one: Observation, other: Observation) -> None:
         assert np.array_equal(one.images[name], image), name
 
 
-def test_a_stop_in_lock_step_brakes_as_the_arm_in_process_does(lockstep: Rig) -> None:
+def test_lockstep_stop_brakes_like_simulation_in_process(lockstep: Rig) -> None:
     arm, inside = lockstep.arm(), plugins.make_simulation(lockstep.task)
     for robot in (arm, inside):
         robot.reset(5)
@@ -151,7 +153,7 @@ def test_a_stop_in_lock_step_brakes_as_the_arm_in_process_does(lockstep: Rig) ->
     assert np.array_equal(arm.observe().state["q"], inside.observe().state["q"])
 
 
-def test_gains_and_clips_are_parameters_that_are_checked(lockstep: Rig) -> None:
+def test_gain_and_clip_parameters_are_validated(lockstep: Rig) -> None:
     arm = lockstep.arm()
     node = f"{ROBOT}/arm"
     arm.remote.set_parameters(node, {"translational_clip_neg_x": 0.004})
@@ -168,7 +170,7 @@ def test_gains_and_clips_are_parameters_that_are_checked(lockstep: Rig) -> None:
     arm.remote.set_parameters(node, {"translational_clip_neg_x": 0.010})
 
 
-def test_a_period_that_cannot_be_is_refused_in_one_line(lockstep: Rig) -> None:
+def test_advance_rejects_period_that_is_no_multiple_of_the_step(lockstep: Rig) -> None:
     arm = lockstep.arm()
     arm.reset(0)
     with pytest.raises(SerlError, match="expected a positive multiple"):
@@ -177,7 +179,7 @@ def test_a_period_that_cannot_be_is_refused_in_one_line(lockstep: Rig) -> None:
 
 
 class Hand:
-    """Sends setpoints a hundred times a second, as a guard does, while it has one."""
+    """A publisher that repeats its setpoint at 100 Hz, as a guard does."""
 
     def __init__(self, rig: Rig) -> None:
         self.pose: Pose | None = None
@@ -208,7 +210,7 @@ def arm(realtime: Rig, hand: Hand) -> SimulatedRosArm:
 
 
 def state(arm: SimulatedRosArm) -> Mapping[str, Array]:
-    """Of a reading; on a busy machine the newest one may be stale for a while."""
+    """Return the state of a fresh observation, which a busy machine may delay."""
     return arm.observe_when_fresh(30.0).state
 
 
@@ -220,15 +222,13 @@ def moved(pose: Pose, x: float) -> Pose:
     return Pose((pose.position[0] + x, *pose.position[1:]), pose.quaternion)
 
 
-def test_in_real_time_it_tells_its_state_a_hundred_times_a_second(
-    arm: SimulatedRosArm, realtime: Rig
-) -> None:
+def test_realtime_arm_publishes_state_at_100_hz(arm: SimulatedRosArm, realtime: Rig) -> None:
     stamps_s: list[float] = []
 
-    def hear(message: Clock) -> None:
+    def append_stamp(message: Clock) -> None:
         stamps_s.append(message.clock.sec + 1e-9 * message.clock.nanosec)
 
-    realtime.node.subscribe(Topic("/clock", Clock, 10), hear)
+    realtime.node.subscribe(Topic("/clock", Clock, 10), append_stamp)
 
     def period_s() -> float:
         """Return the period of the last second; a busy machine may be late in another one."""
@@ -246,7 +246,7 @@ def test_in_real_time_it_tells_its_state_a_hundred_times_a_second(
     eventually(is_of_now)
 
 
-def test_it_goes_where_setpoints_say_and_holds_when_they_stop(
+def test_realtime_arm_follows_setpoints_and_holds_when_they_end(
     arm: SimulatedRosArm, hand: Hand
 ) -> None:
     start = arm.aim.target
@@ -254,25 +254,25 @@ def test_it_goes_where_setpoints_say_and_holds_when_they_stop(
     eventually(lambda: tool(arm)[0] - start.position[0] > 0.008)
     hand.pose = None
 
-    def stands() -> bool:
+    def is_at_rest() -> bool:
         before = tool(arm)
         time.sleep(0.3)  # real time passes
         return bool(np.abs(tool(arm) - before).max() < 1e-3)
 
-    eventually(stands)
+    eventually(is_at_rest)
     assert 0.006 < tool(arm)[0] - start.position[0] < 0.015
 
 
 @pytest.mark.parametrize(
     ("pose", "frame"),
     [
-        (lambda start: moved(start, 0.2), "base"),  # further than any guard lets it go at once
+        (lambda start: moved(start, 0.2), "base"),  # further than a guard's largest lead
         (lambda start: moved(start, float("nan")), "base"),
         (lambda start: Pose(start.position, (0.0, 0.0, 0.0, 0.0)), "base"),
         (lambda start: moved(start, 0.01), "world"),
     ],
 )
-def test_setpoints_that_nobody_should_follow_are_not_followed(
+def test_realtime_arm_ignores_invalid_setpoints(
     arm: SimulatedRosArm, hand: Hand, pose: Any, frame: str
 ) -> None:
     before = tool(arm)
@@ -282,7 +282,9 @@ def test_setpoints_that_nobody_should_follow_are_not_followed(
     assert np.abs(tool(arm) - before).max() < 1e-3
 
 
-def test_the_gripper_takes_widths(arm: SimulatedRosArm, hand: Hand) -> None:
+def test_gripper_follows_width_commands_and_ignores_invalid_ones(
+    arm: SimulatedRosArm, hand: Hand
+) -> None:
     eventually(lambda: state(arm)["gripper"][0] > 0.9)
     eventually(hand.gripper.get_subscription_count)
     hand.gripper.publish(Float64MultiArray(data=[0.0]))
@@ -293,7 +295,7 @@ def test_the_gripper_takes_widths(arm: SimulatedRosArm, hand: Hand) -> None:
     eventually(lambda: state(arm)["gripper"][0] > 0.9)
 
 
-def test_a_reset_places_the_scene_and_the_truth_follows(arm: SimulatedRosArm) -> None:
+def test_reset_places_scene_and_updates_truth(arm: SimulatedRosArm) -> None:
     inside = plugins.make_simulation(make_task(resolve({"task": "pick_cube"})))
     for seed in (7, 8):
         expected = inside.reset(seed)
@@ -302,7 +304,7 @@ def test_a_reset_places_the_scene_and_the_truth_follows(arm: SimulatedRosArm) ->
         assert np.allclose(arm.truth()["cube_pose"], expected.state["cube_pose"], atol=1e-3)
 
 
-def test_time_is_not_advanced_by_hand_in_real_time(
+def test_realtime_arm_rejects_advance(
     arm: SimulatedRosArm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arm.remote, "trigger", partial(arm.remote.trigger, limit_s=1.0))
@@ -310,7 +312,7 @@ def test_time_is_not_advanced_by_hand_in_real_time(
         arm.advance(0.1)
 
 
-def test_an_arm_that_died_is_one_clear_line(tmp_path: Path) -> None:
+def test_killed_arm_is_reported_in_one_line_and_actions_are_zero(tmp_path: Path) -> None:
     with Rig(tmp_path, "state") as rig:
         arm = rig.arm()
         arm.reset(0)
@@ -329,7 +331,7 @@ def test_an_arm_that_died_is_one_clear_line(tmp_path: Path) -> None:
         assert not arm.act(np.ones(arm.action_spec.shape, np.float32)).any()
 
 
-def test_views_that_want_one_camera_in_two_sizes_are_refused() -> None:
+def test_views_of_one_camera_in_two_sizes_are_rejected() -> None:
     from serl.ros.arm.publisher import cameras_of
 
     assert cameras_of([("a", (8, 8)), ("b", (8, 8))]) == ["a", "b"]
@@ -337,7 +339,7 @@ def test_views_that_want_one_camera_in_two_sizes_are_refused() -> None:
         cameras_of([("a", (8, 8)), ("a", (16, 16))])
 
 
-def test_the_simulated_controller_takes_the_tables_of_a_task(realtime: Rig) -> None:
+def test_simulated_controller_applies_compliance_tables_of_task(realtime: Rig) -> None:
     example = Path(__file__).parents[3] / "docs/examples/rehearsal.yaml"
     own = read_robot(example).controller.model_copy(update={"node": "arm"})
     tables = {
@@ -355,6 +357,6 @@ def test_the_simulated_controller_takes_the_tables_of_a_task(realtime: Rig) -> N
         switch_gains(remote, ROBOT, profile, RESET)
         gains = controller.modes[RESET].parameters
         assert remote.get_parameters(f"{ROBOT}/arm", list(gains)) == gains
-        assert gains["translational_clip_neg_x"] == 0.01, "that of the profile"
+        assert gains["translational_clip_neg_x"] == 0.01, "the profile's clip must remain"
     finally:
-        switch_gains(remote, ROBOT, profile, "precision")  # as the simulation began
+        switch_gains(remote, ROBOT, profile, "precision")  # the initial gains

@@ -1,4 +1,4 @@
-"""What an actor's process and a deployment's do between episodes, in simulation and on an arm."""
+"""Sites of an actor's node and of a deployment, in simulation and on a real arm."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from ...support.acting import FakeCameraArm, notice_frozen_camera
 pytestmark = pytest.mark.ros
 
 
-class People(Observer):
+class FakeOperators(Observer):
     """The operators of an actor, without topics.
 
     Attributes:
-        used: the operator inputs that were made the current ones.
+        used: operator inputs passed to `use`, in order.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,21 +56,25 @@ class People(Observer):
 
 
 class Bench:
-    """A site, its operators, and how its process ends.
+    """A site with its operators and a stand-in for its node.
 
     Attributes:
         node: `stopping` ends the process.
-        stood: how often a real arm's station was waited for.
+        standby_calls: number of calls of `Station.standby`.
     """
 
     site: Any
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, real: bool) -> None:
-        self.people, self.node, self.stood = People(folder), SimpleNamespace(stopping=False), 0
+        self.people, self.node, self.standby_calls = (
+            FakeOperators(folder),
+            SimpleNamespace(stopping=False),
+            0,
+        )
         self.robot, self.folder, self.real, self.patch = FakeCameraArm(), folder, real, patch
 
         def standby(station: Station) -> bool:
-            self.stood += 1
+            self.standby_calls += 1
             return True
 
         patch.setattr(Station, "standby", standby)
@@ -111,14 +115,14 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("kind", ["node", "deployment"])
-def test_a_real_arm_waits_for_a_person_and_a_simulation_goes_on(
+def test_site_of_real_arm_waits_for_operator_and_simulation_continues(
     make: Make, kind: str, real: bool
 ) -> None:
     bench = make(kind, real)
     site, hold = bench.site, bench.people.hold
     assert isinstance(site, Site)
     assert site.standby() == real
-    assert bench.stood == int(real)
+    assert bench.standby_calls == int(real)
     site.on_robot_stopped("no picture")
     assert hold.paused == ("no picture" if real else "")
     hold.resume()
@@ -136,10 +140,10 @@ def test_a_real_arm_waits_for_a_person_and_a_simulation_goes_on(
     assert bench.robot.stop_reason == ("" if placed else "the cube fell")
     hold.pause("by a person")
     bench.node.stopping = True
-    assert site.is_stopping(), "although it is paused"
+    assert site.is_stopping(), "a paused site must also end"
 
 
-def test_the_person_of_the_stage_that_begins_is_at_the_controls(make: Make) -> None:
+def test_site_uses_operator_input_of_the_stage_that_begins(make: Make) -> None:
     bench = make("node", False)
     desk = bench.site.attend(bench.robot, None)
     assert bench.site.has_operator()
@@ -148,7 +152,7 @@ def test_the_person_of_the_stage_that_begins_is_at_the_controls(make: Make) -> N
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_a_deployment_watches_the_cameras_of_a_real_arm(make: Make, real: bool) -> None:
+def test_deployment_monitors_cameras_of_real_arm(make: Make, real: bool) -> None:
     bench = make("deployment", real)
     acting: Any = None
     with ExitStack() as opened:
@@ -162,10 +166,10 @@ def test_a_deployment_watches_the_cameras_of_a_real_arm(make: Make, real: bool) 
         assert notice_frozen_camera(actor.observers)
 
 
-def test_an_arm_of_a_training_sends_heartbeats_while_it_is_paused(
+def test_training_arm_sends_heartbeats_while_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    people: Any = People(tmp_path)
+    people: Any = FakeOperators(tmp_path)
     arm, unused = FakeCameraArm(), cast(Any, None)
     monkeypatch.setattr(actor, "make_arm", lambda *arguments: arm)
     config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})

@@ -20,7 +20,7 @@ HERE = (0.4, 0.1, 0.3)
 
 
 class Scribe:
-    """Somebody who answers one thing after the other."""
+    """An asker that gives prepared answers in turn."""
 
     def __init__(self, *answers: str) -> None:
         self.answers, self.said = list(answers), list[str]()
@@ -36,13 +36,13 @@ class Scribe:
 
 
 @pytest.mark.parametrize(("answer", "meaning"), [("y", True), ("No", False), ("YES", True)])
-def test_a_question_is_asked_until_it_is_answered(answer: str, meaning: bool) -> None:
+def test_yes_no_question_is_repeated_until_valid_answer(answer: str, meaning: bool) -> None:
     scribe = Scribe("", "maybe", answer)
     assert ask_yes_no(scribe, "key", "Well?") is meaning
     assert scribe.said == ["'': expected y or n", "'maybe': expected y or n"]
 
 
-def test_directions_have_names() -> None:
+def test_direction_is_asked_until_word_or_letter_is_valid() -> None:
     scribe = Scribe("north", "Forward")
     assert ask_direction(scribe, "key", "Which?") == "forward"
     letters = Scribe("f", "b", "l", "r", "u", "d")
@@ -60,7 +60,7 @@ def test_directions_have_names() -> None:
         ("x", (0.405, 0.1, 0.32), "2.0 cm along z"),
     ],
 )
-def test_a_tool_that_goes_astray_is_named(
+def test_check_way_rejects_motion_along_another_axis(
     axis: str, place: tuple[float, float, float], line: str
 ) -> None:
     with pytest.raises(StepFailed, match=line):
@@ -70,18 +70,18 @@ def test_a_tool_that_goes_astray_is_named(
 @pytest.mark.parametrize(
     "place", [HERE, (0.42, 0.1, 0.3), (0.398, 0.1, 0.3), (0.42, 0.11, 0.3), (0.402, 0.102, 0.3)]
 )
-def test_a_tool_that_shakes_a_little_is_not(place: tuple[float, float, float]) -> None:
+def test_check_way_tolerates_small_deviations(place: tuple[float, float, float]) -> None:
     check_way("x", HERE, place)
 
 
-def test_axes_point_as_they_have_to() -> None:
+def test_check_direction_rejects_axis_in_wrong_direction() -> None:
     for axis, seen in (("x", "forward"), ("y", "left"), ("z", "up")):
         check_direction(axis, seen, "base")
     with pytest.raises(StepFailed, match="y: the tool went right, expected left: the frame 'base'"):
         check_direction("y", "right", "base")
 
 
-def test_rates_are_counted_between_the_first_message_and_the_last() -> None:
+def test_rate_is_measured_between_first_and_last_message() -> None:
     assert rate_of([1.0 + 0.01 * n for n in range(11)]) == pytest.approx(100.0)
     assert rate_of([]) == rate_of([1.0]) == rate_of([1.0, 1.0]) == 0.0
     check_rate("pose", 30.0)
@@ -89,7 +89,7 @@ def test_rates_are_counted_between_the_first_message_and_the_last() -> None:
         check_rate("pose", 12.0)
 
 
-def test_a_crop_is_four_shares() -> None:
+def test_crop_is_parsed_from_four_shares() -> None:
     assert parse_crop("") == WHOLE
     assert parse_crop("0.25, 0,0.75,1") == (0.25, 0.0, 0.75, 1.0)
     for wrong in ("1,2", "a,b,c,d", "0.5,0,0.4,1", "0,0,2,1", "nan,0,1,1"):
@@ -97,7 +97,7 @@ def test_a_crop_is_four_shares() -> None:
             parse_crop(wrong)
 
 
-def test_a_place_is_three_numbers_in_metres() -> None:
+def test_position_is_parsed_from_three_numbers_in_metres() -> None:
     assert parse_place("0.3, -0.2,0.05") == (0.3, -0.2, 0.05)
     assert format_position((0.3, -0.2, 0.0512)) == "0.300,-0.200,0.051 m"
     for wrong in ("0.3,0.2", "a,b,c", "0.3 0.2 0.1", "nan,0,1", "0,inf,0", "1,2,3,4", ""):

@@ -1,4 +1,4 @@
-"""The step of `serl setup` that teaches how the arm comes back, with an arm guided by a list."""
+"""The reset step of `serl setup`, with an arm guided to listed positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIGH, LOW = (0.5, -0.1, 0.2), (0.5, -0.1, 0.05)
 
 
 class Session:
-    """A session with a person who guides the tool from place to place."""
+    """A setup session whose operator guides the tool through listed positions."""
 
     def __init__(self, answers: list[str], *places: tuple[float, float, float]) -> None:
         self.profile = load_robot("sim").model_copy(update={"workspace": PLACE})
@@ -53,10 +53,10 @@ def run(session: Session) -> str:
     return reset(given)
 
 
-def test_a_path_is_taught_pose_by_pose_and_the_hand_stays_open_after_it_has_opened() -> None:
+def test_reset_step_records_path_and_keeps_gripper_open_once_opened() -> None:
     session = Session(["", "what", "o", "", "e", ""], HIGH, LOW, HIGH)
     session.moves = 1
-    session._answers.insert(0, "")  # while it still moves
+    session._answers.insert(0, "")  # answered during motion
     assert run(session) == "a path of 3 poses, then home"
     taught = session.profile.reset
     assert taught is not None
@@ -66,12 +66,12 @@ def test_a_path_is_taught_pose_by_pose_and_the_hand_stays_open_after_it_has_open
         (LOW, False),
         (HIGH, False),
     ]
-    assert session.said[0] == "no guard", "nothing commands an arm that is guided"
+    assert session.said[0] == "no guard", "the guard must end before the arm is guided"
     assert "'what': expected Enter, o or e" in session.said
     assert any("it moves" in each for each in session.said)
 
 
-def test_without_a_path_the_arm_goes_home_and_other_settings_are_kept() -> None:
+def test_reset_step_without_path_selects_home_and_keeps_other_settings() -> None:
     session = Session(["e"])
     before = ResetConfig(
         range_m=0.05, kind="path", path=({"position_m": LOW, "orientation": DOWN},)
@@ -89,7 +89,7 @@ def test_without_a_path_the_arm_goes_home_and_other_settings_are_kept() -> None:
         (["", "o", "e"], [HIGH, (0.62, 0.22, 0.1)], "pose 2 is outside the workspace"),
     ],
 )
-def test_a_path_that_lets_nothing_go_or_leaves_the_workspace_is_refused(
+def test_reset_step_refuses_path_without_opening_or_outside_workspace(
     answers: list[str], places: list[tuple[float, float, float]], complaint: str
 ) -> None:
     session = Session(answers, *places)
@@ -98,7 +98,7 @@ def test_a_path_that_lets_nothing_go_or_leaves_the_workspace_is_refused(
     assert session.profile.reset is None
 
 
-def test_an_arm_without_a_workspace_is_taught_that_first() -> None:
+def test_reset_step_refuses_arm_without_workspace() -> None:
     session = Session([])
     session.profile = load_robot("sim")
     with pytest.raises(StepFailed, match="no workspace was taught"):

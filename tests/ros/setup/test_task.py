@@ -1,4 +1,4 @@
-"""A task that is taught by hand: its goal, start, box and views, and the file that is written."""
+"""`teach_task`: goal, start, box and views of a task taught by guiding, and its file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROFILE = load_robot("sim").model_copy(
 
 
 class Session:
-    """A session with a person who guides the tool and answers by the key of a question."""
+    """A setup session whose operator guides the tool and answers by question key."""
 
     def __init__(self, *places: Any, **answers: Any) -> None:
         self.profile, self._answers, self._places = PROFILE, answers, list(places)
@@ -61,11 +61,11 @@ def teach(session: Session) -> TaughtTask:
     return teach_task(given)
 
 
-def test_a_task_is_taught_written_and_trains_on_its_arm(tmp_path: Path) -> None:
+def test_taught_task_is_written_and_configures_training_on_its_arm(tmp_path: Path) -> None:
     session = Session(GOAL, START, keep="y", views_wrist=["0.5,0,0.2,1", "0.2,0,0.8,1"])
     session.moves = 1
     taught = teach(session)
-    assert session.said[0] == "no guard", "nothing commands an arm that is guided"
+    assert session.said[0] == "no guard", "the guard must end before the arm is guided"
     assert any("it moves" in each for each in session.said)
     assert any("crop" in each for each in session.said), "a wrong crop is asked for again"
     write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
@@ -85,7 +85,7 @@ def test_a_task_is_taught_written_and_trains_on_its_arm(tmp_path: Path) -> None:
     assert config.reset.orientation is None
 
 
-def test_without_cameras_positions_are_seen_from_the_goal() -> None:
+def test_taught_task_without_cameras_observes_positions_relative_to_goal() -> None:
     poses = Pose(GOAL, TURNED), Pose(START, TURNED)
     taught = teach(Session(*poses, keep="n", views_wrist="-", reward="human", axes="z yaw"))
     assert (taught.config.observe, taught.config.origin_m) == ("state", GOAL)
@@ -95,7 +95,7 @@ def test_without_cameras_positions_are_seen_from_the_goal() -> None:
     assert taught.training["reset"]["orientation"] == pytest.approx(TURNED, abs=1e-4)
 
 
-def test_a_box_is_taught_by_its_corners_and_holds_goal_and_start() -> None:
+def test_taught_box_has_guided_corners_and_must_contain_goal() -> None:
     corners = (0.55, 0.05, 0.2), (0.4, 0.15, 0.02)
     taught = teach(Session(GOAL, START, *corners, box="t", keep="n"))
     assert taught.config.motion.box_low_m == (0.4, 0.05, 0.02)
@@ -118,7 +118,7 @@ def test_a_box_is_taught_by_its_corners_and_holds_goal_and_start() -> None:
         (["arm", "--robot", "arm.yaml"], "arm.yaml: exists already; give another --out"),
     ],
 )
-def test_what_cannot_be_taught_is_refused_at_once(
+def test_task_new_rejects_bad_arguments_at_once(
     words: list[str],
     complaint: str,
     tmp_path: Path,
@@ -132,7 +132,7 @@ def test_what_cannot_be_taught_is_refused_at_once(
     assert not (tmp_path / "ram.yaml").exists()
 
 
-def test_the_taught_file_is_a_plugin(tmp_path: Path) -> None:
+def test_taught_task_file_loads_as_plugin(tmp_path: Path) -> None:
     taught = teach(Session(GOAL, START, keep="n"))
     write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
     kind = plugins.load("task", str(tmp_path / "ram.yaml"))
