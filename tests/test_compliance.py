@@ -1,4 +1,4 @@
-"""Compliance tables of tasks: what they set on a controller, and what is refused in one line."""
+"""Compliance tables of tasks: controller parameters that they set, and refused tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tables(**changes: Any) -> TaskCompliance:
     return checked(TaskCompliance, {**TABLES, **changes})
 
 
-def test_a_table_sets_what_it_names_and_a_reset_returns_the_rest_to_the_profile() -> None:
+def test_compliance_table_sets_named_parameters_and_reset_mode_restores_profile() -> None:
     before = load_robot(str(REHEARSAL)).controller
     after = load_robot(str(REHEARSAL)).with_compliance(tables()).controller
     changed = {name for name, value in after.parameters.items() if value != before.parameters[name]}
@@ -61,7 +61,7 @@ def test_a_table_sets_what_it_names_and_a_reset_returns_the_rest_to_the_profile(
     assert before.with_compliance(TaskCompliance()) is before
 
 
-def test_the_last_key_of_an_axis_counts() -> None:
+def test_last_key_of_axis_overrides_earlier_keys() -> None:
     table = tables(task={"stiffness": {"translation": 900, "z": 300}}).task
     assert table.stiffness == {"x": 900.0, "y": 900.0, "z": 300.0}
     franka = load_robot("franka").with_compliance(tables(task=table, reset={})).controller
@@ -84,7 +84,7 @@ def test_the_last_key_of_an_axis_counts() -> None:
         (str(REHEARSAL), {"stiffness": {"rx": 200}}, "at most 150, the largest of the arm's"),
     ],
 )
-def test_what_a_controller_does_not_offer_is_refused_in_one_line(
+def test_compliance_not_offered_by_controller_is_refused_in_one_line(
     robot: str, task: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"^arm \w+: compliance\.task\..*{line}") as caught:
@@ -101,12 +101,12 @@ def test_what_a_controller_does_not_offer_is_refused_in_one_line(
         ({"task": {"clips": {}}}, "task.clips"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused(tables_given: dict[str, Any], where: str) -> None:
+def test_invalid_compliance_table_is_refused(tables_given: dict[str, Any], where: str) -> None:
     with pytest.raises(BadInput, match=where):
         checked(TaskCompliance, tables_given)
 
 
-def test_a_profile_offers_only_parameters_that_its_next_start_restores() -> None:
+def test_profile_may_offer_only_parameters_it_sets_at_start() -> None:
     controller = load_robot("franka").controller
     names = {"stiffness": {axis: f"k.{axis}" for axis in AXES}}
     with pytest.raises(BadInput, match=r"k\.x.*among `parameters`"):
@@ -126,7 +126,7 @@ def on_arm(robot: str, compliance: Any, **settings: Any) -> Any:
     return run_settings("pick_cube", {**own, **settings}, {})
 
 
-def test_a_run_gives_its_guard_the_tables_of_the_task(robot: str) -> None:
+def test_guard_config_of_run_contains_compliance_of_task(robot: str) -> None:
     _, config = guarded_arm(on_arm(robot, TABLES), robot)
     again = GuardConfig.model_validate(config.model_dump(mode="json"))  # the guard's file
     assert again.compliance == tables()
@@ -138,8 +138,8 @@ def test_a_run_gives_its_guard_the_tables_of_the_task(robot: str) -> None:
         on_arm(robot, {"task": {"stiffness": {"x": 100, "y": 200}}})
 
 
-class Adjustable:
-    """A robot that notes the gains that it is given."""
+class GainRecorder:
+    """Robot that records the gains that are set."""
 
     modes = ("precision", RESET)
 
@@ -152,13 +152,13 @@ class Adjustable:
         self.switched.append(gains)
 
 
-def test_the_tasks_own_reset_has_the_table_of_resets() -> None:
+def test_scene_reset_of_task_uses_reset_compliance() -> None:
     task: Any = SimpleNamespace(reset=lambda reading: None)
-    arm, other = Adjustable(), Adjustable()
+    arm, other = GainRecorder(), GainRecorder()
     reset = SceneReset(task, robot=arm)
     reset.prepare()
     reset.end(restore_gains=False)
-    assert arm.switched == [RESET], "a stopped arm keeps its gains"
+    assert arm.switched == [RESET], "the gains of a stopped arm changed"
     reset.end()
     assert arm.switched == [RESET, None]
     plain = SceneReset(task, robot=other, gains=("soft",))
@@ -169,7 +169,7 @@ def test_the_tasks_own_reset_has_the_table_of_resets() -> None:
 
 
 def lead_when_pushed(compliance: dict[str, Any]) -> tuple[Any, float]:
-    """The impedance of a simulated arm, and how far its tool lags behind a target above it."""
+    """Return the impedance of a simulated arm and the lag of its tool behind a target above."""
     reach: type[SimulatedTask] = plugins.load("task", "reach")
     task: Any = reach()
     config = task.config.model_copy(update={"compliance": checked(TaskCompliance, compliance)})
@@ -184,7 +184,7 @@ def lead_when_pushed(compliance: dict[str, Any]) -> tuple[Any, float]:
         return arm.impedance, float((state["target_pose"] - state["tcp_pose"])[2])
 
 
-def test_a_simulated_arm_has_the_tasks_table() -> None:
+def test_simulated_arm_applies_compliance_of_task() -> None:
     impedance, stiff_m = lead_when_pushed({})
     assert impedance.parameters()["translational_stiffness"] == 2000.0
     soft = {"task": {"stiffness": {"translation": 300}, "clip": {"translation": [-0.004, 0.004]}}}

@@ -13,7 +13,7 @@ TURNED: Quaternion = (0.0, 0.0, math.sin(0.3), math.cos(0.3))
 
 
 def reading(now_s: float, x: float = 0.0) -> Observation:
-    """A reading of three bodies and the arm, all of them at x."""
+    """Return a reading of three bodies and the arm, all at x."""
     pose = np.array([x, 0.1, 0.2, *TURNED], np.float32)
     names = ("tcp_pose", "peg_pose", "cable0_pose", "cable1_pose")
     state = {name: pose.copy() for name in names} | {"force": np.full(3, x, np.float32)}
@@ -33,12 +33,12 @@ def angle(seen: Observation, name: str) -> float:
     return math.dist(rotation_between(TURNED, (x, y, z, w)), (0.0, 0.0, 0.0))
 
 
-def test_without_errors_a_reading_is_passed_on_as_it_is() -> None:
+def test_perception_without_errors_returns_reading_unchanged() -> None:
     given = reading(0.0)
     assert view()(given) is given
 
 
-def test_poses_are_off_by_a_constant_in_an_episode() -> None:
+def test_pose_bias_is_constant_within_episode() -> None:
     seen = view(bias_m=0.003, bias_rad=0.03)
     errors = []
     for episode in range(5):
@@ -54,7 +54,7 @@ def test_poses_are_off_by_a_constant_in_an_episode() -> None:
     assert len(np.unique(errors, axis=0)) == 5
 
 
-def test_the_arm_feels_itself_without_errors() -> None:
+def test_arm_readings_have_no_errors() -> None:
     seen = view(bias_m=0.01, noise_m=0.01, delay_s=0.3)
     seen(reading(0.0, x=0.0))
     late = seen(reading(0.1, x=1.0))
@@ -64,13 +64,13 @@ def test_the_arm_feels_itself_without_errors() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "steps"), [(0.05, 1), (0.1, 1), (0.25, 3)])
-def test_poses_are_at_least_as_old_as_the_delay(delay_s: float, steps: int) -> None:
+def test_poses_are_at_least_as_old_as_delay(delay_s: float, steps: int) -> None:
     seen = view(delay_s=delay_s)
     xs = [seen(reading(0.1 * now, x=now)).state["peg_pose"][0] for now in range(8)]
     assert xs == [max(0, now - steps) for now in range(8)]
 
 
-def test_an_instant_is_seen_once() -> None:
+def test_same_instant_gives_same_poses() -> None:
     seen, twice = view(noise_m=0.01, dropout=0.5), view(noise_m=0.01, dropout=0.5)
     for now in range(20):
         once = seen(reading(0.1 * now, x=now)).state["peg_pose"]
@@ -78,7 +78,7 @@ def test_an_instant_is_seen_once() -> None:
         assert np.array_equal(once, twice(reading(0.1 * now, x=now)).state["peg_pose"])
 
 
-def test_a_lost_frame_repeats_the_last_pose() -> None:
+def test_lost_frame_repeats_last_pose() -> None:
     seen = view(dropout=0.3)
     xs = [seen(reading(0.1 * now, x=now)).state["peg_pose"][0] for now in range(1000)]
     fresh = [x == now for now, x in enumerate(xs)]
@@ -91,7 +91,7 @@ def test_a_lost_frame_repeats_the_last_pose() -> None:
 
 
 @pytest.mark.parametrize(("noise_s", "similar"), [(0.0, 0.0), (1.0, math.exp(-0.1))])
-def test_noise_is_new_in_each_frame_or_changes_slowly(noise_s: float, similar: float) -> None:
+def test_noise_is_white_or_correlated_in_time(noise_s: float, similar: float) -> None:
     seen = view(noise_m=0.001, noise_rad=0.01, noise_s=noise_s)
     frames = [seen(reading(0.1 * now)) for now in range(4000)]
     xs = np.array([shift(frame, "peg_pose")[0] for frame in frames])
@@ -100,20 +100,22 @@ def test_noise_is_new_in_each_frame_or_changes_slowly(noise_s: float, similar: f
     assert np.mean(xs[1:] * xs[:-1]) / xs.var() == pytest.approx(similar, abs=0.07)
 
 
-def test_a_new_episode_shows_nothing_of_the_last_one() -> None:
+def test_new_episode_shows_no_pose_of_last_episode() -> None:
     seen = view(delay_s=0.3)
     seen(reading(5.0, x=9.0))
     seen.begin(1)
     assert seen(reading(5.1, x=1.0)).state["peg_pose"][0] == 1.0
-    assert seen(reading(0.0, x=2.0)).state["peg_pose"][0] == 2.0, "placed anew"
+    assert seen(reading(0.0, x=2.0)).state["peg_pose"][0] == 2.0, (
+        "time went back, so the scene was reset"
+    )
 
 
-def test_equal_starts_give_equal_seeds() -> None:
+def test_seed_depends_on_reading_but_not_on_time() -> None:
     assert seed_of(reading(0.0, 1.0)) == seed_of(reading(3.0, 1.0))
     assert seed_of(reading(0.0, 1.0)) != seed_of(reading(0.0, 1.1))
 
 
-def test_a_scene_placed_anew_begins_with_fresh_noise() -> None:
+def test_scene_reset_restarts_noise() -> None:
     seen = view(noise_m=0.01, noise_s=1.0)
     seen(reading(5.0))
     moved = seen(reading(1.0, x=1.0))

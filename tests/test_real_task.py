@@ -1,4 +1,4 @@
-"""Tasks without a simulation: what each command does with one, and the one line that refuses."""
+"""Tasks without a simulation: files, settings, and commands that accept or refuse them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TINY: dict[str, Any] = {
 
 
 class TestRam(TaskSuite):
-    """The example, on the arm of a simulation of another task."""
+    """Task suite for the example task, on the simulated arm of another task."""
 
     file = RAM
 
@@ -53,7 +53,7 @@ class TestRamInPython(TestRam):
 
 
 class ByForce(RealTask):
-    """Press down, with a reward from the arm's own readings."""
+    """Task of pressing down, with a reward from the arm's own readings."""
 
     name = "press"
     defaults = RealTaskConfig(
@@ -72,7 +72,7 @@ class TestByForce(TaskSuite):
         return robot, task
 
 
-def test_a_policy_sees_the_arm_from_its_start_and_a_task_may_judge_by_its_readings() -> None:
+def test_real_task_observes_pose_from_origin_and_rewards_by_readings() -> None:
     task = ByForce()
     with SimArm(PickCube().scene, task.config) as robot:
         reading = robot.reset(0)
@@ -94,7 +94,7 @@ def settings(task: str = RAM, robot: str = REHEARSAL, **own: Any) -> TrainConfig
     return run_settings(task, {}, {"robot": robot, **TINY, **own})
 
 
-def test_a_training_on_an_arm_needs_nothing_else() -> None:
+def test_real_task_file_is_enough_to_configure_training_on_arm() -> None:
     config = settings()
     assert (config.demos, config.intervention, config.steps) == (0, "none", 8000)
     assert config.reward.kind == "pose"
@@ -106,7 +106,7 @@ def test_a_training_on_an_arm_needs_nothing_else() -> None:
     assert by_person.reward.kind == "human"
 
 
-def test_the_same_file_fits_the_arm_of_another_maker(tmp_path: Path) -> None:
+def test_real_task_file_fits_arms_of_two_makers(tmp_path: Path) -> None:
     place = Workspace(
         low_m=(0.3, -0.3, 0.05),
         high_m=(0.7, 0.3, 0.5),
@@ -117,7 +117,7 @@ def test_the_same_file_fits_the_arm_of_another_maker(tmp_path: Path) -> None:
     write_robot(tmp_path / "ur.yaml", ur)
     on_rehearsal, on_ur = settings(), settings(robot=str(tmp_path / "ur.yaml"))
     specs = [make_spec(make_task(config)) for config in (on_rehearsal, on_ur)]
-    assert specs[0].digest == specs[1].digest, "a policy moves from one to the other"
+    assert specs[0].digest == specs[1].digest, "the policy does not fit both arms"
     for config in (on_rehearsal, on_ur):
         assert config.robot is not None
         profile, guard = guarded_arm(config, config.robot)
@@ -138,13 +138,15 @@ def test_the_same_file_fits_the_arm_of_another_maker(tmp_path: Path) -> None:
         ({"task_config": {"views": {"wrist": {"camra": "x"}}}}, "camra: unknown setting"),
     ],
 )
-def test_what_does_not_fit_is_named_in_one_line(settings: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_of_real_task_are_refused_in_one_line(
+    settings: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(BadInput, match=re.escape(complaint)) as raised:
         run_settings(RAM, {}, {"robot": REHEARSAL, **settings})
     assert "\n" not in str(raised.value)
 
 
-def test_an_arm_without_a_workspace_is_refused_also_with_a_box_of_its_own() -> None:
+def test_arm_without_workspace_is_refused_even_if_task_has_box() -> None:
     motion = {"box_low_m": [0.4, -0.1, 0.06], "box_high_m": [0.6, 0.1, 0.25]}
     own = {"robot": "franka", "task_config": {"motion": motion}, "reset": {"kind": "person"}}
     with pytest.raises(BadInput, match="arm franka: ram needs a taught workspace: serl setup"):
@@ -163,7 +165,7 @@ def test_an_arm_without_a_workspace_is_refused_also_with_a_box_of_its_own() -> N
     ],
     ids=lambda words: " ".join(words[:2]).removesuffix(RAM).strip(),
 )
-def test_commands_that_simulate_refuse_in_one_line(
+def test_commands_that_simulate_refuse_real_task_in_one_line(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -171,10 +173,10 @@ def test_commands_that_simulate_refuse_in_one_line(
     output = capsys.readouterr()
     assert re.fullmatch(r"serl: .*ram:? has no simulation.*--robot NAME.*\n", output.err)
     assert output.out == ""
-    assert not list(tmp_path.iterdir()), "nothing is written"
+    assert not list(tmp_path.iterdir()), "a file was written"
 
 
-def test_its_settings_are_listed_and_its_duration_on_an_arm_is_planned(
+def test_real_task_settings_are_listed_and_arm_time_is_planned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["list", RAM]) == cli.DONE
@@ -189,7 +191,7 @@ def test_its_settings_are_listed_and_its_duration_on_an_arm_is_planned(
     assert "simulation" not in planned
 
 
-def test_a_written_task_is_read_as_it_was(tmp_path: Path) -> None:
+def test_written_task_file_reads_back_equal(tmp_path: Path) -> None:
     kind = read_task(Path(RAM))
     path, made = tmp_path / "ram.yaml", kind()
     write_task(path, made.name, str(kind.__doc__), made.config, kind.training)
@@ -210,7 +212,7 @@ def test_a_written_task_is_read_as_it_was(tmp_path: Path) -> None:
         ({"views": {}}, "observe pixels: expected a renderer and at least one of views"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_key(
+def test_invalid_task_file_is_refused_with_path_and_key(
     tmp_path: Path, change: dict[str, Any], complaint: str
 ) -> None:
     path = tmp_path / "wrong.yaml"
@@ -221,14 +223,14 @@ def test_a_wrong_file_is_named_with_its_key(
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", REHEARSAL])
-def test_another_file_is_no_task(name: str) -> None:
+def test_missing_or_foreign_file_is_refused_as_task(name: str) -> None:
     with pytest.raises(BadInput, match=r"no such file|expected a task, with the keys task"):
         plugins.load("task", name)
 
 
-def test_any_task_class_without_a_scene_is_completed_and_refuses_what_needs_one() -> None:
+def test_task_class_without_scene_is_completed_but_refuses_simulation() -> None:
     class Bare:
-        """A task of a user, with the methods of `Task` alone."""
+        """User's task with only the methods of `Task`."""
 
         def __init__(self) -> None:
             self._ram = read_task(Path(RAM))()

@@ -29,7 +29,7 @@ UNLIMITED = 1 << 40
 
 
 def assert_sealed(folder: Path) -> None:
-    """Nothing is open or half done, and every file is listed as it is."""
+    """Check that no file is open or temporary and that the manifest matches every file."""
     entries = read_entries(folder)
     for path in episode_paths(folder):
         assert not path.name.endswith(PART)
@@ -40,7 +40,7 @@ def assert_sealed(folder: Path) -> None:
     assert names - episodes <= {MANIFEST, "writer.lock", "quarantine"}
 
 
-def test_an_open_file_is_recovered_to_its_prefix(tmp_path: Path) -> None:
+def test_truncated_open_file_is_recovered_to_its_complete_records(tmp_path: Path) -> None:
     items = random_records(4)
     part = leave_open(tmp_path, items[:4])
     original = part.read_bytes()[:-50]
@@ -51,7 +51,7 @@ def test_an_open_file_is_recovered_to_its_prefix(tmp_path: Path) -> None:
     assert encoded(list(episode.steps)) == encoded(items[:4])
     assert episode.end is None
     assert not episode.success
-    # Only an index was cut off here, yet nothing is thrown away unseen.
+    # Only the index is missing here, yet the original file is kept.
     assert (tmp_path / "quarantine" / part.name).read_bytes() == original
     (entry,) = read_entries(tmp_path)[sealed.name]
     assert (entry.records, entry.ended, entry.recovered) == (4, False, True)
@@ -59,7 +59,7 @@ def test_an_open_file_is_recovered_to_its_prefix(tmp_path: Path) -> None:
     assert recover(tmp_path) == []
 
 
-def test_a_whole_open_file_needs_no_quarantine(tmp_path: Path) -> None:
+def test_complete_open_file_is_recovered_without_quarantine(tmp_path: Path) -> None:
     items = random_records(2)
     leave_open(tmp_path, items[:2])
     assert [path.name for path in recover(tmp_path)] == [f"{EPOCH}-000000.mcap"]
@@ -70,10 +70,10 @@ def test_a_whole_open_file_needs_no_quarantine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kept", "steps"), [(1.0, [4, 2]), (0.4, [1]), (0.0, [])])
-def test_what_follows_a_lost_end_is_put_aside(
+def test_episode_after_truncated_one_is_quarantined(
     tmp_path: Path, kept: float, steps: list[int]
 ) -> None:
-    """A power cut can take the end of an episode and leave the next one, which is younger."""
+    """Cover a power cut that truncates an episode but leaves the newer one after it."""
     parts = [
         path.rename(path.with_name(path.name.replace(".mcap", PART)))
         for path in write_log(tmp_path, random_records(4, 2))
@@ -89,7 +89,7 @@ def test_what_follows_a_lost_end_is_put_aside(
     assert recover(tmp_path) == []
 
 
-def test_recovery_survives_files_without_anything_sound(tmp_path: Path) -> None:
+def test_recovery_seals_no_file_without_readable_records(tmp_path: Path) -> None:
     part = leave_open(tmp_path, random_records(1, ended=False))
     data = part.read_bytes()
     for name, content in (
@@ -105,7 +105,7 @@ def test_recovery_survives_files_without_anything_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40])
-def test_a_line_that_is_torn_or_gone_is_written_again(tmp_path: Path, cut: int) -> None:
+def test_recovery_rewrites_torn_or_missing_manifest_line(tmp_path: Path, cut: int) -> None:
     first, second = write_log(tmp_path, items := random_records(2, 1))
     manifest = tmp_path / MANIFEST
     lines = manifest.read_bytes().splitlines(keepends=True)
@@ -120,7 +120,7 @@ def test_a_line_that_is_torn_or_gone_is_written_again(tmp_path: Path, cut: int) 
     assert encoded(read_records(tmp_path, SPEC)) == encoded(items + more)
 
 
-def test_a_damaged_file_is_not_listed_as_if_it_were_sound(tmp_path: Path) -> None:
+def test_recovery_does_not_list_damaged_file_in_manifest(tmp_path: Path) -> None:
     first, second = write_log(tmp_path, random_records(2, 1))
     (tmp_path / MANIFEST).unlink()
     data = bytearray(first.read_bytes())
@@ -130,8 +130,8 @@ def test_a_damaged_file_is_not_listed_as_if_it_were_sound(tmp_path: Path) -> Non
     assert set(read_entries(tmp_path)) == {second.name}
 
 
-def test_flipped_bits_of_an_open_file_are_kept_for_a_person_to_see(tmp_path: Path) -> None:
-    """What is recovered is what was written, and where anything is missing, it is in quarantine."""
+def test_open_file_with_flipped_bit_is_recovered_to_prefix_and_quarantined(tmp_path: Path) -> None:
+    """Check that recovered records are a prefix and that a shortened file is in quarantine."""
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
     data, expected, lengths = part.read_bytes(), encoded(items), set()
@@ -151,7 +151,7 @@ def test_flipped_bits_of_an_open_file_are_kept_for_a_person_to_see(tmp_path: Pat
     assert lengths == {0, 1, 2, 3}
 
 
-def test_a_folder_that_cannot_be_recovered_says_so(tmp_path: Path) -> None:
+def test_recovery_reports_folder_that_it_cannot_recover(tmp_path: Path) -> None:
     leave_open(tmp_path, random_records(1, ended=False))
     (tmp_path / f"{EPOCH}-000000.recovered").mkdir()
     with pytest.raises(SerlError, match="cannot recover"):
@@ -190,7 +190,7 @@ def killed_before(number: int, action: Callable[[], object]) -> bool:
     return code == KILLED
 
 
-def test_a_death_between_any_two_calls_of_an_actor_loses_nothing(tmp_path: Path) -> None:
+def test_actor_killed_before_any_system_call_loses_no_appended_record(tmp_path: Path) -> None:
     items = random_records(2, 1)
     reader, writer = os.pipe()
 
@@ -217,8 +217,8 @@ def test_a_death_between_any_two_calls_of_an_actor_loses_nothing(tmp_path: Path)
     assert len(found) == len(items)
 
 
-def test_a_death_between_any_two_calls_of_a_recovery_loses_nothing(tmp_path: Path) -> None:
-    """A file with garbage at its end, one that is whole, and one that misses its line only."""
+def test_recovery_killed_before_any_system_call_loses_no_record(tmp_path: Path) -> None:
+    """Cover a file with garbage at its end, a complete open one, and one not in the manifest."""
     template = tmp_path / "template"
     template.mkdir()
     items = random_records(3, 2)
@@ -245,6 +245,6 @@ def test_a_death_between_any_two_calls_of_a_recovery_loses_nothing(tmp_path: Pat
     assert number > 30
 
 
-def test_the_actor_has_to_be_dead(tmp_path: Path) -> None:
+def test_recovery_refuses_log_of_running_actor(tmp_path: Path) -> None:
     with open_log(tmp_path), pytest.raises(BadInput, match="in use by process"):
         recover(tmp_path)

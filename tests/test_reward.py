@@ -28,44 +28,44 @@ def reading(x: float = 0.0, turn_rad: float = 0.0) -> Observation:
     return Observation({"tcp_pose": np.array(pose, np.float32)})
 
 
-class Sequence:
-    """A classifier that says one thing after the other."""
+class ScriptedClassifier:
+    """Classifier that predicts the given classes one after the other."""
 
     def __init__(self, *classes: int, count: int = 2) -> None:
         self.left, self.count = list(classes), count
 
     def __call__(self, reading: Observation) -> np.ndarray[Any, Any]:
-        told = np.full(self.count, (1.0 - SURE) / (self.count - 1))
-        told[self.left.pop(0)] = SURE
-        return told
+        result = np.full(self.count, (1.0 - SURE) / (self.count - 1))
+        result[self.left.pop(0)] = SURE
+        return result
 
 
-def judged(classes: tuple[int, ...], count: int = 2, **settings: Any) -> list[Judgement]:
+def judgements_of(classes: tuple[int, ...], count: int = 2, **settings: Any) -> list[Judgement]:
     config = RewardConfig(**settings)
-    reward = StageReward(Sequence(*classes, count=count), count - 1, config, 0.5)
+    reward = StageReward(ScriptedClassifier(*classes, count=count), count - 1, config, 0.5)
     reward.begin(reading())
     return [reward(reading()) for _ in classes]
 
 
-def test_success_is_believed_when_it_is_seen_in_k_of_n_steps() -> None:
-    told = judged((1, 0, 0, 1, 0, 1, 1), hold=(2, 3))
-    assert [judgement.success for judgement in told] == [False] * 5 + [True, False]
-    assert told[5] == Judgement(1.0, True)
+def test_stage_reward_needs_success_in_k_of_n_steps() -> None:
+    result = judgements_of((1, 0, 0, 1, 0, 1, 1), hold=(2, 3))
+    assert [judgement.success for judgement in result] == [False] * 5 + [True, False]
+    assert result[5] == Judgement(1.0, True)
 
 
-def test_one_of_one_believes_at_once() -> None:
-    assert judged((0, 1), hold=(1, 1))[1] == Judgement(1.0, True)
+def test_stage_reward_with_one_of_one_succeeds_at_once() -> None:
+    assert judgements_of((0, 1), hold=(1, 1))[1] == Judgement(1.0, True)
 
 
-def test_it_is_not_believed_below_the_threshold() -> None:
-    reward = StageReward(Sequence(1, 1, 1), 1, RewardConfig(hold=(1, 1)), SURE + 0.01)
+def test_stage_reward_ignores_success_below_threshold() -> None:
+    reward = StageReward(ScriptedClassifier(1, 1, 1), 1, RewardConfig(hold=(1, 1)), SURE + 0.01)
     reward.begin(reading())
     assert reward(reading()) == Judgement()
 
 
-def test_stages_count_once_and_in_their_order() -> None:
-    told = judged((2, 1, 1, 1, 3, 2, 3, 3), count=4, hold=(1, 1))
-    assert [round(judgement.reward, 3) for judgement in told] == [
+def test_stages_are_rewarded_once_and_in_order() -> None:
+    result = judgements_of((2, 1, 1, 1, 3, 2, 3, 3), count=4, hold=(1, 1))
+    assert [round(judgement.reward, 3) for judgement in result] == [
         0,
         0.333,
         0,
@@ -75,11 +75,11 @@ def test_stages_count_once_and_in_their_order() -> None:
         0.333,
         0,
     ]
-    assert [judgement.success for judgement in told] == [False] * 6 + [True, False]
+    assert [judgement.success for judgement in result] == [False] * 6 + [True, False]
 
 
-def test_an_episode_begins_with_nothing_seen() -> None:
-    reward = StageReward(Sequence(1, 1, 1), 1, RewardConfig(hold=(2, 3)), 0.5)
+def test_stage_reward_forgets_earlier_steps_at_begin_of_episode() -> None:
+    reward = StageReward(ScriptedClassifier(1, 1, 1), 1, RewardConfig(hold=(2, 3)), 0.5)
     reward.begin(reading())
     reward(reading())
     reward.begin(reading())
@@ -87,9 +87,9 @@ def test_an_episode_begins_with_nothing_seen() -> None:
     assert reward(reading()).success
 
 
-def test_a_classifier_is_not_asked_where_the_tool_cannot_be() -> None:
+def test_stage_reward_ignores_classifier_outside_tool_box() -> None:
     config = RewardConfig(hold=(1, 1), tool_low_m=(0.1, -1, -1), tool_high_m=(0.2, 1, 1))
-    reward = StageReward(Sequence(1, 1, 1), 1, config, 0.5)
+    reward = StageReward(ScriptedClassifier(1, 1, 1), 1, config, 0.5)
     reward.begin(reading())
     assert not reward(reading(0.05)).success
     assert not reward(reading(0.25)).success
@@ -107,7 +107,7 @@ def test_a_classifier_is_not_asked_where_the_tool_cannot_be() -> None:
         (0.1, math.pi, False),
     ],
 )
-def test_a_pose_is_judged_with_its_rotation(x: float, turn_rad: float, success: bool) -> None:
+def test_pose_reward_checks_position_and_rotation(x: float, turn_rad: float, success: bool) -> None:
     reward = PoseReward(
         RewardConfig(kind="pose", pose=(0.1, 0.0, 0.2, 0, 0, 0, -1), tolerance_rad=0.2)
     )
@@ -115,17 +115,17 @@ def test_a_pose_is_judged_with_its_rotation(x: float, turn_rad: float, success: 
     assert reward(reading(x, turn_rad)) == Judgement(float(success), success)
 
 
-def test_a_person_alone_says_what_is_a_success() -> None:
+def test_human_reward_ignores_success_of_task() -> None:
     robot, task = FakeRobot(), RewardedTask(FakeTask(), NoReward("human"))
     records = episode(robot, task, task.expert(robot.truth, 0))
     steps = [record for record in records if isinstance(record, Step)]
-    assert len(steps) == task.config.max_steps, "the truth ends nothing"
+    assert len(steps) == task.config.max_steps, "the success of the task ended the episode"
     assert steps[-1].truncated
     assert {step.reward for step in steps} == {0.0}
     assert {step.reward_provenance for step in steps} == {"human"}
 
 
-def test_the_reward_ends_an_episode_and_the_tasks_success_does_not() -> None:
+def test_reward_ends_episode_instead_of_success_of_task() -> None:
     class Late:
         provenance = "classifier"
 
@@ -144,7 +144,7 @@ def test_the_reward_ends_an_episode_and_the_tasks_success_does_not() -> None:
     assert steps[-1].reward_provenance == "classifier"
 
 
-def test_the_tasks_own_truncation_stands() -> None:
+def test_rewarded_task_keeps_truncation_of_task() -> None:
     class Cut(FakeTask):
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(truncated=index == 3)
@@ -156,19 +156,19 @@ def test_the_tasks_own_truncation_stands() -> None:
     assert steps[-1].truncated
 
 
-def test_a_failure_wins_over_what_looks_like_a_success() -> None:
+def test_failure_of_task_overrides_success_of_reward() -> None:
     class Failing(FakeTask):
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(terminated=True)
 
-    reward = StageReward(Sequence(1), 1, RewardConfig(hold=(1, 1)), 0.5)
+    reward = StageReward(ScriptedClassifier(1), 1, RewardConfig(hold=(1, 1)), 0.5)
     task = RewardedTask(Failing(), reward)
     task.begin(reading())
     outcome = task.outcome(reading(), 0)
     assert (outcome.reward, outcome.terminated, outcome.success) == (0.0, True, False)
 
 
-def test_the_tasks_failures_stand() -> None:
+def test_rewarded_task_keeps_failure_of_task() -> None:
     class Failing(FakeTask):
         def outcome(self, reading: Observation, index: int) -> Outcome:
             return Outcome(terminated=index == 3)
@@ -191,6 +191,6 @@ def test_the_tasks_failures_stand() -> None:
         ({"hold": (0, 2)}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], part: str) -> None:
+def test_invalid_reward_settings_are_refused(settings: dict[str, Any], part: str) -> None:
     with pytest.raises(ValidationError, match=part):
         RewardConfig.model_validate(settings)

@@ -1,4 +1,4 @@
-"""A model that was fooled is trained again on the run in which it was, once a person said so."""
+"""Correction of a reward model: label its mistakes in a run and train it again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def record(
     last: int | None = None,
     source: ActionSource = ActionSource.POLICY,
 ) -> None:
-    """An episode for each column, with the spot there; at the last observation it may be aside."""
+    """Record an episode per column with the spot there, at the last observation at `last`."""
     spec: Spec = make_spec(make_task(config))
     rng = np.random.default_rng(0)
     state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
@@ -93,8 +93,8 @@ def label(folder: Path, episodes: Iterable[int], label: int) -> None:
     append_labels(folder, [(place, label) for place in places], "script")
 
 
-def believed(path: Path, column: int) -> float:
-    """The share of images with the spot there that a model takes for success."""
+def predicted_success_rate(path: Path, column: int) -> float:
+    """Return the fraction of images with the spot at `column` that a model predicts as success."""
     model, rng = Classifier.load(path), np.random.default_rng(9)
     images = {name: np.stack([spot(column, rng) for _ in range(50)]) for name in VIEWS}
     return float((model.probabilities(images)[:, 1] >= model.card.threshold).mean())
@@ -102,7 +102,7 @@ def believed(path: Path, column: int) -> float:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A collection of success and nothing; and a run that ended where success nearly was."""
+    """Record a collection of both classes and a run that ends just short of success."""
     collection = tmp_path / "collection"
     write_views(collection, VIEWS)
     record(collection, "collection", "collector", [NOTHING, SUCCESS] * 15)
@@ -119,14 +119,14 @@ def audited(capsys: pytest.CaptureFixture[str], model: Path, *words: object) -> 
     return capsys.readouterr().out
 
 
-def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
+def test_corrected_labels_are_learned_and_original_labels_kept(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collection, mine = str(tmp_path / "collection"), run.episodes("actor0")
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
-    label(mine, range(15), 1)  # as the model had it, when the episodes ended
+    label(mine, range(15), 1)  # as the model predicted at the end of the episodes
     assert cli.main(["reward", "train", collection, str(mine), f"--out={first}", *QUICK]) == 0
-    assert believed(first, NEARLY) > 0.9
+    assert predicted_success_rate(first, NEARLY) > 0.9
     text = audited(capsys, first, tmp_path / "collection", run.path)
     assert "truth: labels of steps by people or scripts, 45 episodes" in text
     assert "0 of 45 episodes end with a false success" in text
@@ -135,52 +135,56 @@ def test_what_a_person_corrects_is_learned_and_what_was_said_before_stays(
     words = ["--episode=0", f"--steps=0:{STEPS - 1}", "--label=0"]
     assert cli.main(["reward", "label", str(run.path), *words]) == 0
     label(mine, range(1, 15), 0)
-    assert (mine / LABELS_FILE).read_bytes().startswith(before), "originals stay"
-    assert set(read_labels(mine).values()) == {0}, "corrections win"
+    assert (mine / LABELS_FILE).read_bytes().startswith(before), "original labels were changed"
+    assert set(read_labels(mine).values()) == {0}, (
+        "a correction does not override the original label"
+    )
     assert read_samples([mine])[0].labels.tolist() == [0] * 15 * STEPS
 
     sheet = tmp_path / "worst.png"
     text = audited(capsys, first, run.path, f"--sheet={sheet}")
     assert "15 of 15 episodes end with a false success" in text
     assert f"false success: {mine} --episode 0 --steps 2" in text
-    assert f"{mine} --episode 0 --steps" in text, "as `serl reward label` takes it"
+    assert f"{mine} --episode 0 --steps" in text, "not in the format of `serl reward label`"
     assert sheet.read_bytes().startswith(b"\x89PNG")
 
     runs = [collection, str(run.path)]
     assert cli.main(["reward", "train", *runs, f"--out={second}", *QUICK]) == 0
     assert "0 of 15 episodes end with a false success" in audited(capsys, second, run.path)
-    assert believed(second, NEARLY) < 0.1
-    assert believed(second, SUCCESS) > 0.9
+    assert predicted_success_rate(second, NEARLY) < 0.1
+    assert predicted_success_rate(second, SUCCESS) > 0.9
 
 
-def test_what_fooled_a_model_at_the_last_observation_is_labelled_where_the_audit_says(
+def test_final_observation_named_by_audit_can_be_labelled(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, fooled = tmp_path / "m.safetensors", tmp_path / "fooled"
+    model, misclassified = tmp_path / "m.safetensors", tmp_path / "misclassified"
     assert (
         cli.main(["reward", "train", str(tmp_path / "collection"), f"--out={model}", *QUICK]) == 0
     )
-    write_views(fooled, VIEWS)
-    record(fooled, "fooled", "actor0", [NOTHING], last=SUCCESS)
+    write_views(misclassified, VIEWS)
+    record(misclassified, "misclassified", "actor0", [NOTHING], last=SUCCESS)
     append_labels(
-        fooled, [(StepKey(1, 0, 0), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH
+        misclassified, [(StepKey(1, 0, 0), 0), (StepKey(1, 0, STEPS), 0)], "simulation", file=TRUTH
     )
     capsys.readouterr()
-    assert cli.main(["reward", "audit", str(model), str(fooled), "--reward.hold=[1, 1]"]) == 0
+    assert (
+        cli.main(["reward", "audit", str(model), str(misclassified), "--reward.hold=[1, 1]"]) == 0
+    )
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "false success:" in each)
     words = line.split("false success: ")[1].split(" --episode ")
     assert words[1].split()[:3] == ["0", "--steps", str(STEPS)]
     label = ["reward", "label", words[0], "--episode", *words[1].split()[:3], "--label"]
     assert cli.main([*label, "0"]) == 0
-    assert read_labels(fooled) == {StepKey(1, 0, STEPS): 0}
-    assert cli.main([*label, "1"]) == 0, "what was said there by mistake is corrected as well"
-    assert read_labels(fooled) == {StepKey(1, 0, STEPS): 1}
+    assert read_labels(misclassified) == {StepKey(1, 0, STEPS): 0}
+    assert cli.main([*label, "1"]) == 0, "the wrong label could not be corrected"
+    assert read_labels(misclassified) == {StepKey(1, 0, STEPS): 1}
 
 
-def test_what_no_observation_is_cannot_be_labelled(
+def test_label_beyond_last_observation_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor the final one of an episode that broke off: nobody knows it."""
+    """Refuse also the final observation of an interrupted episode, which was not recorded."""
     write_views(tmp_path, VIEWS)
     record(tmp_path, "collection", "collector", [NOTHING, NOTHING])
     (_, broken) = episode_paths(tmp_path)
@@ -198,7 +202,7 @@ def test_what_no_observation_is_cannot_be_labelled(
         assert cli.main([*words, f"--steps={length - 1}"]) == 0
 
 
-def test_stages_are_labelled_trained_and_told_one_after_the_other(
+def test_stages_are_labelled_trained_and_rewarded_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, path = tmp_path / "collection", tmp_path / "m.safetensors"
@@ -221,6 +225,6 @@ def test_stages_are_labelled_trained_and_told_one_after_the_other(
     up = {"tcp_pose": np.full(7, 0.5, np.float32)}
     seen = [Observation(up, {name: spot(column, rng) for name in VIEWS}) for column in columns]
     reward.begin(seen[0])
-    judged = [reward(each) for each in seen]
-    assert [each.reward for each in judged] == [0.0] * 4 + [0.5, 0.0, 0.5]
-    assert [each.success for each in judged] == [False] * 6 + [True]
+    judgements = [reward(each) for each in seen]
+    assert [each.reward for each in judgements] == [0.0] * 4 + [0.5, 0.0, 0.5]
+    assert [each.success for each in judgements] == [False] * 6 + [True]

@@ -1,4 +1,4 @@
-"""Arms that take velocities stand when they have to, however late they follow."""
+"""Guard with velocity-controlled arms that follow with lag: stops, limits and contact."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from serl.motion import Pose
 from .support.guarding import DOWN, TICK_S, Loop
 from .support.servoing import STILL, Twist, servoing
 
-LATE = [(0.02, 0.02), (0.05, 0.03)]
-"""Lag and dead time in seconds, of arms as they are."""
+LAGS = [(0.02, 0.02), (0.05, 0.03)]
+"""Lag and dead time in seconds, as on real arms."""
 
-AT_ONCE = 15
-"""Ticks from an emergency stop until nothing but zero is sent: 150 ms."""
+STOP_TICKS = 15
+"""Ticks from an emergency stop until only zero velocity is sent: 150 ms."""
 
 
-@pytest.mark.parametrize(("lag_s", "dead_s"), LATE)
+@pytest.mark.parametrize(("lag_s", "dead_s"), LAGS)
 @pytest.mark.parametrize("stop", ["estop", "stop", "disarm", "the actor holds", "the pose ends"])
-def test_a_stop_ends_in_150_ms_and_stays_one(lag_s: float, dead_s: float, stop: str) -> None:
+def test_stopped_arm_gets_zero_velocity_within_150_ms_and_keeps_it(
+    lag_s: float, dead_s: float, stop: str
+) -> None:
     loop, arm = servoing(lag_s, dead_s)
     assert arm.sent[-1][0][1] > 0.07
     begin = len(arm.sent)
@@ -40,12 +42,12 @@ def test_a_stop_ends_in_150_ms_and_stays_one(lag_s: float, dead_s: float, stop: 
     place = arm.pose.position[1]
     loop.tick(300)
     assert all(linear[1] >= 0.0 for linear, _ in arm.sent[begin:])  # no retract
-    assert all(sent == STILL for sent in arm.sent[begin + AT_ONCE :])
+    assert all(sent == STILL for sent in arm.sent[begin + STOP_TICKS :])
     assert arm.pose.position[1] >= place
 
 
 @pytest.mark.parametrize("state", ["hold", "estop"])
-def test_who_pushes_an_arm_that_stands_is_not_pushed_back(state: str) -> None:
+def test_pushed_arm_at_rest_gets_zero_velocity(state: str) -> None:
     loop, arm = servoing(0.05, 0.03)
     if state == "estop":
         loop.guard.estop("test")
@@ -61,7 +63,7 @@ def test_who_pushes_an_arm_that_stands_is_not_pushed_back(state: str) -> None:
     assert all(sent == STILL for sent in arm.sent[begin:])
 
 
-def test_a_pose_that_is_wrong_once_changes_the_velocity_no_faster_than_allowed() -> None:
+def test_single_wrong_pose_keeps_velocity_within_limits() -> None:
     loop, arm = servoing(0.05, 0.03)
     loop.mode = "hold"
     loop.tick(100)
@@ -74,12 +76,14 @@ def test_a_pose_that_is_wrong_once_changes_the_velocity_no_faster_than_allowed()
     arm.pose = place
     loop.tick(50)
     assert loop.guard.state == "policy"
-    _check(arm.sent[begin:], loop, driving_only=True)
+    _check_limits(arm.sent[begin:], loop, driving_only=True)
     assert max(math.hypot(*linear) for linear, _ in arm.sent[begin:]) < 0.005
 
 
-@pytest.mark.parametrize(("lag_s", "dead_s"), LATE)
-def test_no_velocity_is_beyond_speed_acceleration_or_jerk(lag_s: float, dead_s: float) -> None:
+@pytest.mark.parametrize(("lag_s", "dead_s"), LAGS)
+def test_velocity_stays_within_speed_acceleration_and_jerk_limits(
+    lag_s: float, dead_s: float
+) -> None:
     loop, arm = servoing(lag_s, dead_s)
     for number in range(12):
         side = 0.19 if number % 2 else -0.19
@@ -87,10 +91,10 @@ def test_no_velocity_is_beyond_speed_acceleration_or_jerk(lag_s: float, dead_s: 
         loop.mode = "hold" if number % 5 == 4 else "policy"
         loop.force[0] = 16.0 if number % 4 == 3 else 0.0
         loop.tick(35)
-    _check(arm.sent, loop)
+    _check_limits(arm.sent, loop)
 
 
-def test_what_is_touched_is_touched_slowly() -> None:
+def test_arm_in_contact_moves_at_slow_speed() -> None:
     loop, arm = servoing(0.05, 0.03)
     loop.force = [0.0, 0.0, 16.0, 0.0, 0.0, 0.0]
     loop.target = Pose((0.45, -0.19, 0.2), DOWN)
@@ -102,7 +106,7 @@ def test_what_is_touched_is_touched_slowly() -> None:
     assert 0.0 < max(math.hypot(*linear) for linear, _ in arm.sent[begin:]) <= slow + 1e-9
 
 
-def test_an_arm_that_is_late_arrives_and_goes_on_from_where_it_was_pushed_to() -> None:
+def test_lagging_arm_reaches_target_from_pose_it_was_pushed_to() -> None:
     loop, arm = servoing(0.05, 0.03)
     loop.mode = "hold"
     loop.tick(100)
@@ -113,11 +117,11 @@ def test_an_arm_that_is_late_arrives_and_goes_on_from_where_it_was_pushed_to() -
     loop.mode, loop.target = "policy", Pose((0.5, 0.0, 0.2), DOWN)
     begin = len(arm.sent)
     loop.tick(400)
-    _check(arm.sent[begin:], loop)
+    _check_limits(arm.sent[begin:], loop)
     assert math.dist(arm.pose.position, (0.5, 0.0, 0.2)) < 2e-3
 
 
-def test_a_guard_that_slept_starts_an_arm_that_halted_from_rest() -> None:
+def test_guard_after_pause_restarts_halted_arm_from_rest() -> None:
     loop, arm = servoing(0.05, 0.03)
     loop.now_s += 1.0
     begin = len(arm.sent)
@@ -127,7 +131,7 @@ def test_a_guard_that_slept_starts_an_arm_that_halted_from_rest() -> None:
     assert arm.sent[begin:] == [STILL]
 
 
-def _check(sent: list[Twist], loop: Loop, driving_only: bool = False) -> None:
+def _check_limits(sent: list[Twist], loop: Loop, driving_only: bool = False) -> None:
     limits = loop.config.motion.limits
     most = limits.acceleration_m_s2 if driving_only else limits.stop_acceleration_m_s2
     jerk = limits.jerk_m_s3 if driving_only else limits.stop_jerk_m_s3

@@ -1,4 +1,4 @@
-"""Rewards shaped by potentials: what they add, and what they must not change."""
+"""Potential-based reward shaping: the added reward and the unchanged optimal return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serl.testing import FakeRobot, FakeTask
 from serl.training.replay import Replay
 from serl.types import Array, Episode, Observation, Record, Step
 
-from .test_loop import FakePerson
+from .test_loop import FakeOperator
 
 DISCOUNT, WEIGHT = 0.9, 2.0
 
@@ -36,7 +36,7 @@ class Nearness:
         return float(np.exp(-10.0 * np.linalg.norm(position)))
 
 
-class Done(Nearness):
+class FullProgress(Nearness):
     def of(self, position: Array) -> float:
         return 1.0
 
@@ -44,14 +44,14 @@ class Done(Nearness):
 SHAPER = Shaper(Nearness(), WEIGHT, DISCOUNT)
 
 
-class Recorded:
-    """An episode of the fake task."""
+class RecordedEpisode:
+    """Records of one episode of the fake task."""
 
     def __init__(
         self,
         task: SimulatedTask,
         policy: Callable[[FakeRobot], Policy] | None = None,
-        person: FakePerson | None = None,
+        operator: FakeOperator | None = None,
         seed: int = 1,
     ) -> None:
         robot = FakeRobot()
@@ -64,7 +64,7 @@ class Recorded:
             VirtualClock(robot.advance, task.config.rate_hz),
             EpisodeKey("run", "actor", 7, seed),
             [RecordCallback(self.records.append)],
-            teleop=person,
+            teleop=operator,
         )
 
     @property
@@ -74,27 +74,30 @@ class Recorded:
     def potential(self, index: int) -> float:
         return SHAPER.potential(self.records[index].observation)
 
-    def earned(self) -> float:
-        """The discounted return, with what a perfect critic expects after a truncation."""
+    def discounted_return(self) -> float:
+        """Return the discounted return plus the value of the last potential after truncation."""
         steps = self.steps
-        earned = sum(DISCOUNT**index * step.reward for index, step in enumerate(steps))
+        discounted_return = sum(DISCOUNT**index * step.reward for index, step in enumerate(steps))
         shaped = steps[-1].reward_provenance.endswith(SHAPER.provenance)
         left = 0.0 if steps[-1].terminated or not shaped else -self.potential(-1)
-        return earned + DISCOUNT ** len(steps) * left
+        return discounted_return + DISCOUNT ** len(steps) * left
 
 
-def pairs(
-    sparse_task: SimulatedTask, says: dict[int, Event] | None = None
-) -> tuple[Recorded, Recorded]:
-    """Equal episodes, sparse and shaped."""
-    person = (FakePerson(says=dict(says or {})) for _ in range(2))
+def sparse_and_shaped_episodes(
+    sparse_task: SimulatedTask, events_at: dict[int, Event] | None = None
+) -> tuple[RecordedEpisode, RecordedEpisode]:
+    """Record the same episode with sparse and with shaped rewards."""
+    operators = (FakeOperator(events_at=dict(events_at or {})) for _ in range(2))
     tasks = sparse_task, ShapedTask(sparse_task, SHAPER)
-    sparse, shaped = (Recorded(task, person=who) for task, who in zip(tasks, person, strict=True))
+    sparse, shaped = (
+        RecordedEpisode(task, operator=operator)
+        for task, operator in zip(tasks, operators, strict=True)
+    )
     return sparse, shaped
 
 
 @pytest.mark.parametrize(
-    ("says", "terminated"),
+    ("events_at", "terminated"),
     [
         ({}, True),
         ({3: Event.SUCCESS}, True),
@@ -103,13 +106,15 @@ def pairs(
         ({2: Event.REWARD, 3: Event.PENALTY}, True),
     ],
 )
-def test_shaping_takes_the_first_potential_and_nothing_else(
-    says: dict[int, Event], terminated: bool
+def test_shaping_changes_return_only_by_first_potential(
+    events_at: dict[int, Event], terminated: bool
 ) -> None:
-    sparse, shaped = pairs(FakeTask(), says)
+    sparse, shaped = sparse_and_shaped_episodes(FakeTask(), events_at)
     assert len(shaped.steps) > 3
     assert shaped.steps[-1].terminated == terminated
-    assert shaped.earned() == pytest.approx(sparse.earned() - shaped.potential(0), abs=1e-6)
+    assert shaped.discounted_return() == pytest.approx(
+        sparse.discounted_return() - shaped.potential(0), abs=1e-6
+    )
     for before, after in zip(sparse.records, shaped.records, strict=True):
         assert before.key == after.key
         if isinstance(before, Step) and isinstance(after, Step):
@@ -120,32 +125,32 @@ def test_shaping_takes_the_first_potential_and_nothing_else(
     assert replace(shaped.result, reward=0.0) == replace(sparse.result, reward=0.0)
 
 
-def test_a_time_limit_keeps_the_last_potential() -> None:
+def test_truncation_by_time_limit_keeps_last_potential() -> None:
     task = ShapedTask(FakeTask(), SHAPER)
-    cut = Recorded(task, lambda robot: ZeroPolicy(robot.action_spec))
+    cut = RecordedEpisode(task, lambda robot: ZeroPolicy(robot.action_spec))
     assert cut.steps[-1].truncated
     last = DISCOUNT * cut.potential(-1) - cut.potential(-2)
     assert cut.steps[-1].reward == pytest.approx(last)
 
 
-def test_a_success_that_is_discarded_in_its_step_keeps_its_own_potential() -> None:
-    tick = len(Recorded(FakeTask()).steps) - 1
-    _, shaped = pairs(FakeTask(), {tick: Event.DISCARD})
+def test_discarded_success_keeps_its_last_potential() -> None:
+    tick = len(RecordedEpisode(FakeTask()).steps) - 1
+    _, shaped = sparse_and_shaped_episodes(FakeTask(), {tick: Event.DISCARD})
     assert (shaped.steps[tick].truncated, shaped.result.reason) == (True, "discarded")
     judged = 1.0 + DISCOUNT * shaped.potential(-1) - shaped.potential(-2)
     assert shaped.steps[tick].reward == pytest.approx(judged)
 
 
-def test_progress_neither_is_a_success_nor_ends_an_episode() -> None:
-    person = RewardedTask(FakeTask(), NoReward("human"))
-    task = ShapedTask(person, Shaper(Done(), WEIGHT, DISCOUNT))
-    there = Recorded(task)
+def test_full_progress_is_no_success_and_does_not_end_episode() -> None:
+    human_task = RewardedTask(FakeTask(), NoReward("human"))
+    task = ShapedTask(human_task, Shaper(FullProgress(), WEIGHT, DISCOUNT))
+    there = RecordedEpisode(task)
     assert not there.result.success
     assert there.result.reason == "time limit"
-    assert task.solved, "the truth beside it is still noted"
+    assert task.solved, "the success of the task was not noted"
 
 
-def test_a_loop_earns_nothing() -> None:
+def test_closed_path_earns_no_shaping_return() -> None:
     class Circle:
         def __init__(self, robot: FakeRobot) -> None:
             self.turn = 0
@@ -155,25 +160,27 @@ def test_a_loop_earns_nothing() -> None:
             ways = ((1, 0), (0, 1), (-1, 0), (0, -1))
             return np.array(ways[self.turn % 4], np.float32)
 
-    circle = Recorded(ShapedTask(RewardedTask(FakeTask(), NoReward("human")), SHAPER), Circle)
+    circle = RecordedEpisode(
+        ShapedTask(RewardedTask(FakeTask(), NoReward("human")), SHAPER), Circle
+    )
     assert len(circle.steps) == 30
-    assert circle.earned() == pytest.approx(-circle.potential(0), abs=1e-6)
+    assert circle.discounted_return() == pytest.approx(-circle.potential(0), abs=1e-6)
     still = sum(step.reward for step in circle.steps)
-    assert still < 0, "of the rewards themselves a loop makes a loss"
+    assert still < 0, "the undiscounted sum of rewards of a closed path is not negative"
     undiscounted = Shaper(Nearness(), WEIGHT, 1.0)
     task = ShapedTask(RewardedTask(FakeTask(), NoReward("human")), undiscounted)
-    circle = Recorded(task, Circle)
+    circle = RecordedEpisode(task, Circle)
     gain = circle.potential(-1) - circle.potential(0)
     assert sum(step.reward for step in circle.steps) == pytest.approx(gain, abs=1e-6)
 
 
-def test_returns_in_replay_differ_by_potentials_alone() -> None:
+def test_shaped_replay_rewards_differ_only_by_potentials() -> None:
     task, batches = FakeTask(), []
     for each in (task, ShapedTask(task, SHAPER)):
         replay = Replay(make_spec(task), 200, DISCOUNT, n_step=3, seed=0)
         for seed in range(4):
             policy = None if seed % 2 else lambda robot: ZeroPolicy(robot.action_spec)
-            for record in Recorded(each, policy, seed=seed).records:
+            for record in RecordedEpisode(each, policy, seed=seed).records:
                 replay.add(record)
         batches.append(replay.sample(256))
     sparse, shaped = batches
@@ -187,8 +194,8 @@ def test_returns_in_replay_differ_by_potentials_alone() -> None:
     np.testing.assert_allclose(shaped.reward, expected, atol=1e-5)
 
 
-def test_recorded_episodes_are_shaped_as_if_they_had_been_when_recorded() -> None:
-    sparse, shaped = pairs(FakeTask(), {3: Event.FAILURE})
+def test_shaping_recorded_episode_equals_shaping_during_recording() -> None:
+    sparse, shaped = sparse_and_shaped_episodes(FakeTask(), {3: Event.FAILURE})
     (*steps, end), (*expected, _) = sparse.records, shaped.records
     made = SHAPER.shaped(Episode(tuple(steps), end))  # type: ignore[arg-type]
     for mine, recorded in zip(made.steps, expected, strict=True):
@@ -208,8 +215,8 @@ def test_recorded_episodes_are_shaped_as_if_they_had_been_when_recorded() -> Non
     assert [step.reward for step in cut.steps[:-1]] == [step.reward for step in made.steps[:-1]]
 
 
-class Numbers:
-    """The numbers of a topic, one a reading; None for a number that is too old."""
+class TopicNumbers:
+    """Numbers of a topic, one per reading; None stands for a stale number."""
 
     def __init__(self, *numbers: float | None) -> None:
         self.left = list(numbers)
@@ -220,34 +227,34 @@ class Numbers:
         return number
 
 
-def test_a_success_needs_no_progress_unless_it_is_discarded() -> None:
-    numbers = (*[0.5] * len(Recorded(FakeTask()).steps), None)
-    done = Recorded(of_topic(*numbers))
+def test_success_needs_no_progress_unless_discarded() -> None:
+    numbers = (*[0.5] * len(RecordedEpisode(FakeTask()).steps), None)
+    done = RecordedEpisode(topic_task(*numbers))
     assert (done.result.success, done.steps[-1].reward) == (True, 0.5)
-    discarded = Recorded(
-        of_topic(*numbers), person=FakePerson(says={len(numbers) - 2: Event.DISCARD})
+    discarded = RecordedEpisode(
+        topic_task(*numbers), operator=FakeOperator(events_at={len(numbers) - 2: Event.DISCARD})
     )
     assert (discarded.steps[-1].reward, discarded.steps[-1].reward_provenance) == (0.0, "none")
 
 
-def of_topic(*numbers: float | None) -> ShapedTask:
+def topic_task(*numbers: float | None) -> ShapedTask:
     progress = TopicProgress(RewardConfig(kind="progress", topic="/cell/progress"))
-    progress.newest = Numbers(*numbers)
+    progress.newest = TopicNumbers(*numbers)
     return ShapedTask(FakeTask(), Shaper(progress, 1.0, 0.5))
 
 
-def test_a_topics_progress_is_clipped_and_a_stale_one_is_a_fault() -> None:
+def test_topic_progress_is_clipped_and_stale_progress_is_fault() -> None:
     still = lambda robot: ZeroPolicy(robot.action_spec)  # noqa: E731
-    cut = Recorded(of_topic(0.25, 3.0, -1.0, None), still)
+    cut = RecordedEpisode(topic_task(0.25, 3.0, -1.0, None), still)
     assert [step.reward for step in cut.steps] == [0.5 - 0.25, -1.0, 0.0]
     assert cut.steps[0].reward_provenance == (
         "truth + progress of topic /cell/progress, weight 1, discount 0.5"
     )
     assert (cut.steps[2].reward_provenance, cut.result.reason) == ("none", "fault")
     assert cut.result.fault.startswith("reward: /cell/progress")
-    assert is_shaped(Episode(tuple(cut.steps), None), of_topic().shaper.provenance)
+    assert is_shaped(Episode(tuple(cut.steps), None), topic_task().shaper.provenance)
 
 
-def test_no_episode_begins_on_a_stale_progress() -> None:
+def test_episode_does_not_begin_with_stale_progress() -> None:
     with pytest.raises(Silent, match="/cell/progress"):
-        Recorded(of_topic(None))
+        RecordedEpisode(topic_task(None))

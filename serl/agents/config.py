@@ -30,6 +30,9 @@ class SACConfig(AgentConfig):
         subset: number of target critics, drawn anew per step, in the minimum (REDQ).
         tau: share of the critic that its target takes over per critic step.
         learning_rate: learning rate of Adam, for actor, critic and temperature.
+        actor_learning_rate: learning rate of the actor after `bc_warm_start`; None for
+            `learning_rate`. A slower actor leaves the critics time to learn the values of its
+            actions.
         temperature: initial weight of the entropy.
         temperature_learning_rate: learning rate of the temperature; None for `learning_rate`; 0
             keeps the temperature, whatever the entropy.
@@ -83,6 +86,7 @@ class SACConfig(AgentConfig):
     subset: int = Field(2, ge=1, le=100)
     tau: float = Field(0.005, gt=0.0, le=1.0)
     learning_rate: float = Field(3e-4, gt=0.0, le=1.0)
+    actor_learning_rate: float | None = Field(None, gt=0.0, le=1.0)
     temperature: float = Field(0.01, gt=0.0, le=1000.0)
     temperature_learning_rate: float | None = Field(None, ge=0.0, le=1.0)
     target_entropy: float | None = None

@@ -270,7 +270,10 @@ class SAC:
         self, part: Tensors, noise: Tensor, temperature: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Take a step of actor and temperature; return loss, entropy, and the skipped steps."""
-        weights = torch.tensor(actor_terms(self.config, self.updates), device=self.device)
+        terms = actor_terms(self.config, self.updates)
+        own = self.config.actor_learning_rate if terms[0] else None
+        self.actor.learning_rate = self.config.learning_rate if own is None else own
+        weights = torch.tensor(terms, device=self.device)
         critic = self.critic.flat.detach()
         objective, entropy = self._actor_loss(
             self.networks,

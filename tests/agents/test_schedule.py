@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_cloning_weight_fades_after_warm_start() -> None:
     assert actor_terms(SACConfig(), 0) == (1.0, 0.0)
     assert actor_terms(config(bc_weight=3.0, bc_final_weight=1.0, bc_steps=2), 1) == (1.0, 2.0)
     assert actor_terms(config(bc_final_weight=1.0), 9) == (1.0, 1.0)
+
+
+def test_actor_learning_rate_applies_after_warm_start_alone() -> None:
+    steps = []
+    for rate in (1e-3, 1e-4):
+        agent = make(bc_warm_start=1, learning_rate=1e-3, actor_learning_rate=rate)
+        places = [agent.actor.flat.detach().clone()]
+        for _ in range(2):
+            agent.update(make_batch(rows=agent.config.utd * ROWS))
+            places.append(agent.actor.flat.detach().clone())
+        steps.append([after - before for before, after in pairwise(places)])
+    (cloned, improved), (cloned_slowly, improved_slowly) = steps
+    torch.testing.assert_close(cloned_slowly, cloned)
+    torch.testing.assert_close(improved_slowly, 0.1 * improved, atol=1e-7, rtol=1e-3)
 
 
 def test_actor_and_critic_networks_can_have_different_shapes() -> None:

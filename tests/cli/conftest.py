@@ -1,4 +1,4 @@
-"""Commands as a person types them, in an empty folder."""
+"""Fixtures that run `serl` commands in an empty folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Serl = Callable[..., tuple[int, str, str]]
 def serl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Serl:
-    """Runs a command in an empty folder: its exit code, output and errors."""
+    """Return a function that runs a command in an empty folder: exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -35,7 +35,7 @@ def serl(
 
 
 def refused(serl: Serl, *words: object) -> str:
-    """The one line with which a command is refused."""
+    """Check that a command is refused with one line; return the line."""
     code, _, errors = serl(*words)
     assert code == cli.BAD_INPUT
     assert errors.count("\n") == 1, errors

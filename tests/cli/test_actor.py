@@ -21,22 +21,22 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, TrainConfig(), datetime(2026, 11, 22))
 
 
-def test_an_actor_waits_while_the_learner_demonstrates(
+def test_actor_waits_while_learner_records_demonstrations(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seconds = count()
 
     def sleep(_: float) -> None:
-        if next(seconds) >= 100:  # by this clock
+        if next(seconds) >= 100:  # seconds of the fake clock
             (run.path / "ros_domain").write_text("7")
 
     with run.lock_learner():
         await_learner(run, lambda: float(next(seconds)), sleep)
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["waiting for the learner, which records demonstrations first"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["waiting for the learner, which records demonstrations first"]
 
 
-def test_an_actor_of_a_run_that_was_begun_waits_for_nothing(
+def test_actor_of_started_run_does_not_wait(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run.path / "ros_domain").write_text("7")
@@ -45,7 +45,9 @@ def test_an_actor_of_a_run_that_was_begun_waits_for_nothing(
 
 
 @pytest.mark.parametrize("lock", [None, "", "999999999\n"])
-def test_where_no_learner_lives_an_actor_says_so(run: RunFolder, lock: str | None) -> None:
+def test_actor_without_running_learner_names_command_to_start_it(
+    run: RunFolder, lock: str | None
+) -> None:
     if lock is not None:
         (run.path / LEARNER_LOCK).write_text(lock)
     seconds = count()
@@ -54,8 +56,8 @@ def test_where_no_learner_lives_an_actor_says_so(run: RunFolder, lock: str | Non
 
 
 @dataclass
-class Waiting(Supervisor):
-    """Processes of which one is done after so many looks."""
+class FinishingSupervisor(Supervisor):
+    """Supervisor whose process finishes after `looks` checks."""
 
     looks: int = 1
 
@@ -64,11 +66,11 @@ class Waiting(Supervisor):
         return self.looks < 0
 
     def check(self) -> None:
-        """Nothing has died."""
+        """Find no dead process."""
 
 
 @pytest.mark.parametrize("connected", [None, False, True])
-def test_an_actor_without_a_learner_is_told(
+def test_actor_reports_missing_answer_of_learner_once(
     connected: bool | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,14 +79,14 @@ def test_an_actor_without_a_learner_is_told(
     monkeypatch.setattr(actor_command, "_LOOK_S", 0.0)
     if connected is not None:
         write_status(tmp_path, LinkStatus(0, 0, connected))
-    processes = Waiting([], {}, tmp_path, events=["actor0 started"])
+    processes = FinishingSupervisor([], {}, tmp_path, events=["actor0 started"])
     actor_command.attend(processes, "actor0", tmp_path)
-    told = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     missing = (
         [] if connected else ["no answer from a learner of this run; is `serl learner` running?"]
     )
-    assert told == [*missing, "actor0 started"]
-    processes = Waiting([], {}, tmp_path)
+    assert lines == [*missing, "actor0 started"]
+    processes = FinishingSupervisor([], {}, tmp_path)
     actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
     busy = "no answer from the learner yet: it is starting, or training on demonstrations"
     assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])

@@ -61,7 +61,7 @@ def lines(text: str) -> dict[tuple[str, ...], list[str]]:
     return {tuple(row[:2]): row[2:] for row in cells if len(row) == 8}
 
 
-def test_it_runs_what_is_missing_and_prints_a_table(
+def test_bench_runs_missing_cells_and_prints_table(
     tmp_path: Path, bench: Callable[..., tuple[int, str]]
 ) -> None:
     rows = ("expert", "bc", "rl_human", "hg_dagger")
@@ -75,7 +75,9 @@ def test_it_runs_what_is_missing_and_prints_a_table(
     assert table["peg_insertion", "bc"][1].startswith("20.0 % (")
     assert table["peg_insertion", "rl_human"][2:] == ["3.0", "0.1", "2.4", "3.0"]
     assert table["peg_insertion_6d", "rl_human"] == ["0", "-", "-", "-", "-", "-"]
-    assert table["peg_insertion_6d", "hg_dagger"][0] == "0", "it waits for the takeovers of RL"
+    assert table["peg_insertion_6d", "hg_dagger"][0] == "0", (
+        "hg_dagger needs the takeovers of rl_human first"
+    )
 
     code, text = bench(*words)
     assert code == 0
@@ -94,7 +96,9 @@ def test_it_runs_what_is_missing_and_prints_a_table(
     assert main(["compare", *folders, page, *factors, "--factor=human"]) == 0
 
 
-def test_an_expert_of_other_settings_is_not_taken(bench: Callable[..., tuple[int, str]]) -> None:
+def test_bench_refuses_expert_result_of_other_settings(
+    bench: Callable[..., tuple[int, str]],
+) -> None:
     words = ("--tasks", "peg_insertion", "--rows", "expert", "--seeds", "1")
     assert bench(*words)[0] == 0
     code, text = bench(*words, "--task_config.clearance_m=0.001")
@@ -103,7 +107,7 @@ def test_an_expert_of_other_settings_is_not_taken(bench: Callable[..., tuple[int
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_row_can_be_trained_on_every_task(task: str) -> None:
+def test_every_row_has_valid_settings_for_every_task(task: str) -> None:
     for row in ROWS:
         config = run_settings(task, settings_of(task, row, {"steps": 77}), {})
         assert config.steps == (0 if row == "bc" else 77)

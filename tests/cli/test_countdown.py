@@ -10,11 +10,11 @@ class Terminal(StringIO):
         return True
 
 
-def test_a_terminal_is_told_how_far_it_is_and_how_long_the_rest_takes() -> None:
+def test_countdown_shows_progress_and_time_left_in_terminal() -> None:
     terminal, times = Terminal(), iter([10.0, 12.0, 14.0])
-    told = Countdown("epoch", 40, terminal, lambda: next(times))
+    countdown = Countdown("epoch", 40, terminal, lambda: next(times))
     for epoch in (1, 2, 3):
-        told(epoch, 0.25)
+        countdown(epoch, 0.25)
     lines = [line.strip() for line in terminal.getvalue().split("\r")[1:]]
     assert lines == [
         "epoch 1 of 40, loss 0.2500",
@@ -23,13 +23,13 @@ def test_a_terminal_is_told_how_far_it_is_and_how_long_the_rest_takes() -> None:
     ]
 
 
-def test_the_line_ends_with_the_work() -> None:
+def test_countdown_ends_its_line_after_last_epoch() -> None:
     terminal = Terminal()
     Countdown("epoch", 1, terminal)(1, 0.5)
     assert terminal.getvalue().endswith("\n")
 
 
-def test_a_pipe_is_told_nothing() -> None:
+def test_countdown_prints_nothing_to_pipe() -> None:
     pipe = StringIO()
     Countdown("epoch", 1, pipe)(1, 0.5)
     assert pipe.getvalue() == ""

@@ -1,4 +1,4 @@
-"""Commands as a person types them, what remains after them, and what they complete."""
+"""`serl` commands end to end: output, files, refusals, help and shell completion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..support.pickled import pickled_parameters
 from .conftest import Serl, make_run, refused, save_checkpoint
 
 
-def test_list_shows_tasks_and_how_settings_are_listed(serl: Serl) -> None:
+def test_list_shows_plugins_and_hint_for_settings(serl: Serl) -> None:
     code, out, _ = serl("list")
     assert code == cli.DONE
     for name in ("pick_cube", "reach", "franka", "sac"):
@@ -32,7 +32,7 @@ def test_list_shows_tasks_and_how_settings_are_listed(serl: Serl) -> None:
     assert "serl list settings agent" in out
 
 
-def test_doctor_finds_what_training_needs(serl: Serl) -> None:
+def test_doctor_checks_all_prerequisites_of_training(serl: Serl) -> None:
     code, out, _ = serl("doctor")
     lines = out.splitlines()
     assert (code == cli.DONE) == all(line.startswith("ok") for line in lines)
@@ -40,16 +40,18 @@ def test_doctor_finds_what_training_needs(serl: Serl) -> None:
         assert any(subject in line for line in lines), subject
 
 
-def test_a_setting_may_come_before_the_task() -> None:
+def test_settings_may_precede_task() -> None:
     words = ["--agent.utd", "8", "--init-from", "-x", "reach", "--seed=3", "--runs", "x"]
     options = cli.parse(["train", *words])
     assert (options.task, str(options.runs)) == ("reach", "x")
     assert options.overrides == ["--agent.utd", "8", "--init-from", "-x", "--seed=3"]
     options = cli.parse(["record", "reach", "--seed", "3", "--log.fsync", "step"])
-    assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), "its own --seed"
+    assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), (
+        "record has its own --seed"
+    )
 
 
-def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
+def test_help_shows_type_bounds_choices_and_default_of_settings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
@@ -64,7 +66,7 @@ def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
     assert shown["log.images"].startswith("{raw,png,jpeg} encoding of images")
     assert shown["reward.tolerance_rad"].startswith("number > 0 <= 3.14159, rad largest angle")
     assert shown["agent.utd"].endswith("(default: 4)")
-    assert "human.every" in shown, "a setting of this person"
+    assert "human.every" in shown, "a setting of this intervention plug-in is missing"
     described = {setting.name for setting in describe(TrainConfig())}
     assert {name for name in described if not name.startswith("human.")} <= shown.keys()
 
@@ -78,7 +80,7 @@ def test_help_shows_every_setting_with_its_type_bounds_choices_and_default(
         ("serl train --log.fsync ", ["interval", "step"]),
     ],
 )
-def test_a_shell_completes_commands_settings_and_choices(
+def test_shell_completes_commands_settings_and_choices(
     typed: str, completed: list[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "completions"
@@ -97,7 +99,7 @@ def test_a_shell_completes_commands_settings_and_choices(
         (["record", "reach"], "whole episodes until now are kept"),
     ],
 )
-def test_an_interrupted_command_names_what_remains(
+def test_interrupted_command_reports_saved_results(
     words: list[str], kept: str, serl: Serl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(options: object) -> int:
@@ -120,13 +122,13 @@ def test_help_imports_no_framework() -> None:
         assert subprocess.run(command, capture_output=True, text=True).stderr == loaded
 
 
-def test_the_command_line_wins_over_the_file(serl: Serl, tmp_path: Path) -> None:
+def test_command_line_overrides_config_file(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("task: reach\nsteps: 5\nseed: 1\nintervention: me\n")
     line = refused(serl, "train", "--seed", 2, "--config", "my.yaml")
     assert "unknown person 'me': expected one of evaluator, none, novice, scripted" in line
 
 
-def test_a_run_without_a_learner_cannot_be_joined(
+def test_actor_command_needs_started_learner_and_valid_domain_file(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_command, "_GRACE_S", 0.0)
@@ -138,7 +140,7 @@ def test_a_run_without_a_learner_cannot_be_joined(
     assert "ros_domain: damaged; expected the number" in refused(serl, "actor", run.path)
 
 
-def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+def test_second_learner_of_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.path / "ros_domain").write_text("7")
     with run.lock_learner():
@@ -147,7 +149,7 @@ def test_a_second_learner_of_a_run_is_refused(serl: Serl, tmp_path: Path) -> Non
     assert (run.path / "ros_domain").read_text() == "7"
 
 
-def test_a_bad_ros_domain_is_refused(
+def test_invalid_ros_domain_is_refused(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", "102")
@@ -155,7 +157,7 @@ def test_a_bad_ros_domain_is_refused(
     assert "ROS_DOMAIN_ID is '102'" in refused(serl, "learner", run.path)
 
 
-def test_recording_gives_demonstrations_and_overwrites_none(serl: Serl, tmp_path: Path) -> None:
+def test_record_writes_demonstrations_and_never_overwrites(serl: Serl, tmp_path: Path) -> None:
     out = tmp_path / "demos"
     code, text, _ = serl("record", "reach", "--demos", 2, "--seed", 3, "--out", out)
     assert code == cli.DONE
@@ -166,7 +168,7 @@ def test_recording_gives_demonstrations_and_overwrites_none(serl: Serl, tmp_path
     assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
 
 
-def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) -> None:
+def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path: Path) -> None:
     serl("record", "reach", "--demos", 3, "--out", "demos")
     code, table, _ = serl("replay", "demos", "--last", 2)
     assert code == cli.DONE
@@ -175,9 +177,9 @@ def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) 
     assert code == cli.DONE
     steps = summary.split("success after ")[1].split()[0]
     assert "reach · demos · episode 1" in summary
-    code, told, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
+    code, message, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
     assert code == cli.DONE
-    assert told == "video: films/1.mp4 (simulated again for its pictures)\n"
+    assert message == "video: films/1.mp4 (simulated again for its pictures)\n"
     assert len(list(read_video(tmp_path / "films" / "1.mp4"))) == int(steps) + 10
     for words, part in (
         (["--episode", 7], "no episode 7: there are demos 0 to 2"),
@@ -193,7 +195,7 @@ def test_a_replay_shows_all_episodes_or_one_of_them(serl: Serl, tmp_path: Path) 
     assert f"{path.name}: byte " in line
 
 
-def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: Path) -> None:
+def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path, task_config={"time_limit_s": 0.5})
     assert "no checkpoint" in refused(serl, "eval", run.path)
     save_checkpoint(run)
@@ -204,7 +206,7 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     (film,) = run.videos.glob("eval-00000100.*")
     film.unlink()
     run.videos.rmdir()
-    run.videos.write_text("in the way of a folder")
+    run.videos.write_text("blocks the folder")
     code, text, errors = serl("eval", run.path, "--trials", 3)
     assert code == cli.DONE
     assert "of 3 trials succeeded" in text
@@ -215,7 +217,7 @@ def test_evaluation_prints_the_interval_and_leaves_a_film(serl: Serl, tmp_path: 
     )
 
 
-def test_the_encoder_is_imported_once(
+def test_encoder_import_is_idempotent_and_never_overwrites(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -234,7 +236,7 @@ def test_the_encoder_is_imported_once(
     )
 
 
-def test_a_damaged_checkpoint_is_refused(serl: Serl, tmp_path: Path) -> None:
+def test_eval_refuses_damaged_checkpoint(serl: Serl, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     weights = save_checkpoint(run) / "actor.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
@@ -244,7 +246,7 @@ def test_a_damaged_checkpoint_is_refused(serl: Serl, tmp_path: Path) -> None:
     assert not run.videos.exists()
 
 
-def test_settings_keep_paths_that_work_from_anywhere(
+def test_relative_paths_in_settings_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TrainConfig().demo_paths == ()
@@ -263,14 +265,14 @@ def test_settings_keep_paths_that_work_from_anywhere(
         (("--ros.publish_state", "true"), True),
     ],
 )
-def test_the_console_turns_the_topics_of_the_simulated_arm_on(
+def test_console_enables_state_topics_of_simulated_arm(
     words: tuple[str, ...], expected: bool
 ) -> None:
     options = cli.parse(["train", "reach", *words])
     assert train_command.settings(options).ros.publish_state is expected
 
 
-def test_recordings_and_deployments_with_a_page_publish_the_simulated_arm() -> None:
+def test_record_and_run_with_console_publish_simulated_arm_state() -> None:
     words = ["record", "reach", "--console"]
     assert record_command.publication(cli.parse(words)).publish_state
     words += ["--ros.publish_state", "false"]

@@ -1,4 +1,4 @@
-"""Mistakes of a newcomer, and the one line that answers each of them."""
+"""Common command-line mistakes, each refused by one line that names the remedy."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ NEED_ROS = {
     ("line", "answer"),
     [*MISTAKES.items(), *(pytest.param(*row, marks=pytest.mark.ros) for row in NEED_ROS.items())],
 )
-def test_a_mistake_is_answered_by_one_line_with_the_remedy(
+def test_mistake_is_refused_by_one_line_with_remedy(
     line: str, answer: str, serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serl.teleop.spacemouse.FOLDER", Path("/nowhere"))  # has no device
@@ -186,7 +186,7 @@ def test_a_mistake_is_answered_by_one_line_with_the_remedy(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_help_describes_every_command_and_fits_100_columns(
+def test_help_describes_every_command_and_fits_100_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -206,7 +206,7 @@ def test_the_help_describes_every_command_and_fits_100_columns(
     assert first[:6] == ["--steps", "--seed", "--demos", "--robot", "--observe", "--trials"]
 
 
-def test_without_arguments_the_commands_of_a_working_day_are_described(
+def test_serl_without_arguments_describes_main_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main([]) == cli.BAD_INPUT
@@ -232,7 +232,7 @@ def test_without_arguments_the_commands_of_a_working_day_are_described(
         ("run", "RUN", "--robot", "franka"),
     ],
 )
-def test_no_arm_behind_topics_is_driven_by_wrenches(
+def test_real_arm_refuses_wrench_actions(
     serl: Serl, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = make_run(tmp_path, task="object_flip")
@@ -246,7 +246,7 @@ def test_no_arm_behind_topics_is_driven_by_wrenches(
     assert [path.parent.name for path in tmp_path.rglob("config.yaml")] == [run.name]
 
 
-def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
+def test_folder_without_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("")
     for words in (["eval"], ["actor"], ["learner"], ["replay"], ["train", "--resume"]):
@@ -281,7 +281,7 @@ def test_a_folder_that_is_no_run_is_refused(serl: Serl, tmp_path: Path) -> None:
         ("doctor", "--new-key", LONG),
     ],
 )
-def test_a_path_that_is_too_long_is_refused(serl: Serl, words: tuple[str, ...]) -> None:
+def test_too_long_path_is_refused(serl: Serl, words: tuple[str, ...]) -> None:
     assert "too long" in refused(serl, *words)
 
 
@@ -297,7 +297,7 @@ def test_a_path_that_is_too_long_is_refused(serl: Serl, words: tuple[str, ...]) 
         ("train", "fifo.py"),
     ],
 )
-def test_a_fifo_is_refused_and_not_waited_for(serl: Serl, words: tuple[str, ...]) -> None:
+def test_fifo_is_refused_without_blocking(serl: Serl, words: tuple[str, ...]) -> None:
     for name in ("fifo", "fifo.yaml", "fifo.py"):
         os.mkfifo(name)
     assert "fifo" in refused(serl, *words)

@@ -1,4 +1,4 @@
-"""The arithmetic of a plan, and what of it is measured."""
+"""`serl plan`: the estimate of durations and the measured rates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part(plan: Plan, name: str) -> tuple[float, float]:
     return found.simulation_s, found.arm_s
 
 
-def test_training_takes_as_long_as_what_is_slowest() -> None:
+def test_plan_takes_slowest_part_as_training_time() -> None:
     plan = plan_of()
     assert part(plan, "training") == (1000 / 50, 1000 / 10)
     assert plan.simulation_bottleneck == "the learner's updates"
@@ -46,47 +46,47 @@ def test_training_takes_as_long_as_what_is_slowest() -> None:
         ({"env_steps_per_s": 60.0}, {"processors": 1, "gpu": True}, "the learner's updates"),
     ],
 )
-def test_simulation_waits_for_itself_or_for_processors(
+def test_plan_names_bottleneck_in_simulation(
     changed: dict[str, float], conditions: dict[str, int], bottleneck: str
 ) -> None:
     rates, given = RATES.model_copy(update=changed), CONDITIONS.model_copy(update=conditions)
     assert plan_of(rates, given).simulation_bottleneck == bottleneck
 
 
-def test_a_policy_slower_than_its_control_rate_is_the_bottleneck() -> None:
+def test_plan_names_slow_policy_as_bottleneck_on_arm() -> None:
     plan = plan_of(RATES.model_copy(update={"act_s": 0.2}))
     assert plan.arm_bottleneck == "the policy, which is slower than the control rate"
     assert part(plan, "training")[1] == pytest.approx(1000 / 5)
 
 
-def test_two_arms_are_twice_as_fast_until_the_learner_is_the_slowest() -> None:
+def test_more_actors_shorten_plan_until_learner_limits() -> None:
     assert part(plan_of(actors=2), "training")[1] == pytest.approx(50.0)
     assert part(plan_of(actors=8), "training")[1] == pytest.approx(1000 / 50)
     one, two = part(plan_of(), "resets")[1], part(plan_of(actors=2), "resets")[1]
     assert (one, two) == (1000 / 50 * 5.0, 1000 / 50 * 5.0 / 2)
 
 
-def test_demonstrations_that_exist_take_no_time_and_all_is_the_sum() -> None:
+def test_plan_without_demonstrations_needs_no_time_for_them_and_sums_parts() -> None:
     assert part(plan_of(demos=0), "demonstrations") == (0.0, 0.0)
     plan = plan_of(demos=10)
     assert part(plan, "demonstrations") == (0.4, 10 * 40 / 10 + 10 * 5.0)
     assert plan.arm_s == pytest.approx(sum(each.arm_s for each in plan.parts))
 
 
-def test_rates_are_those_of_the_clock() -> None:
+def test_measured_rates_follow_clock() -> None:
     ticks = count()
     rates, gpu = measure(resolve(TINY), 1.0, lambda: 0.01 * next(ticks))
     assert not gpu
-    assert rates.act_s == pytest.approx(0.01)  # between two looks at the clock
-    assert 20 < rates.env_steps_per_s < 50  # two looks at it for each step, one more each episode
+    assert rates.act_s == pytest.approx(0.01)  # between two reads of the clock
+    assert 20 < rates.env_steps_per_s < 50  # two reads per step, one more per episode
     assert rates.updates_per_s == pytest.approx(100.0, rel=0.02)
     assert 1 <= rates.expert_steps <= 10
 
 
-def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seconds", "0.2", "--agent.hidden", "[8,8]", "--agent.device", "cpu"]
     assert cli.main(["plan", "reach", *words]) == cli.DONE
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for text in (
         "measured: ",
         "training",
@@ -94,4 +94,4 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         "min at 10 Hz",
         "bottleneck in simulation: ",
     ):
-        assert text in said, said
+        assert text in out, out

@@ -1,4 +1,4 @@
-"""`serl reward progress`, from demonstrations to the run that uses the model."""
+"""`serl reward progress`: training, refusals and use of a progress model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import Serl, refused
 PAGE = (Path(__file__).parents[2] / "docs/howto/progress.md").read_text(encoding="utf-8")
 
 
-def test_a_model_of_the_remaining_time_is_trained_measured_and_used(serl: Serl) -> None:
+def test_progress_model_is_trained_from_demonstrations_and_used_as_reward(serl: Serl) -> None:
     record, train, use = (
         line.replace("pick_cube", "reach").split()[1:]
         for line in re.findall(r"^serl .*(?:demos$|safetensors$)", PAGE, re.MULTILINE)[:3]
@@ -51,7 +51,7 @@ def test_a_model_of_the_remaining_time_is_trained_measured_and_used(serl: Serl) 
 
 
 @pytest.mark.parametrize("given", [(), ("--agent.discount", "0.9"), ("--recipe", "hil_serl")])
-def test_a_recording_is_shaped_by_the_discount_of_a_training(
+def test_recording_shapes_reward_with_discount_of_training(
     given: tuple[str, ...], tmp_path: Path
 ) -> None:
     reward = ("--reward.kind", "progress", "--reward.topic", "/cell/progress")

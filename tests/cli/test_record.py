@@ -1,4 +1,4 @@
-"""`serl record` and `serl demos undo` as a person types them, with a device that is played."""
+"""`serl record` and `serl demos undo` with a scripted input device."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OFF, ON = 4, 6
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
-class Played:
-    """A person who rests for some looks, drives for some, and says how it went, again and again."""
+class ScriptedDevice:
+    """Device that rests for `OFF` reads, drives for `ON`, presses the next button, and repeats."""
 
-    name = "a played device"
+    name = "a scripted device"
 
     def __init__(self, words: list[str]) -> None:
         self.words, self.looks = words, 0
@@ -39,8 +39,8 @@ class Played:
     def read(self) -> DeviceReport:
         turn, self.looks = self.looks % (OFF + ON), self.looks + 1
         held = frozenset({"hold"} if turn >= OFF else ())
-        said = turn == OFF + ON - 1 and self.words
-        presses = (self.words.pop(0),) if said else ("hold",) if turn == OFF else ()
+        is_end = turn == OFF + ON - 1 and self.words
+        presses = (self.words.pop(0),) if is_end else ("hold",) if turn == OFF else ()
         return DeviceReport({"x": 1.0}, held, presses, time.monotonic())
 
     def close(self) -> None:
@@ -48,10 +48,10 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the person says, in order."""
+def button_presses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace the gamepad by a scripted device; return the list of its button presses."""
     words: list[str] = []
-    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: Played(words))
+    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: ScriptedDevice(words))
     return words
 
 
@@ -60,17 +60,17 @@ def record(folder: Path, *more: str) -> int:
     return cli.main([*words, *MAPPING, "--log.min_free_bytes=1000000", *more])
 
 
-def test_a_person_at_a_device_records_goes_on_and_undoes(
-    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+def test_operator_records_resumes_and_undoes_demonstrations(
+    tmp_path: Path, button_presses: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "demos"
-    played += ["no", "yes"]
+    button_presses += ["no", "yes"]
     assert record(folder, "--demos", "1") == 0
-    said = capsys.readouterr().out
-    assert "a played device drives" in said
-    assert "by hand: 0 of 1 demonstrations, 1 failures" in said
-    assert f"next: serl train reach --demos {folder}" in said
-    played += ["yes"]
+    out = capsys.readouterr().out
+    assert "a scripted device drives" in out
+    assert "by hand: 0 of 1 demonstrations, 1 failures" in out
+    assert f"next: serl train reach --demos {folder}" in out
+    button_presses += ["yes"]
     assert record(folder, "--demos", "2") == 0
     assert "1 of 2 demonstrations so far" in capsys.readouterr().out
     spec = make_spec(make_task(RunFolder.open(folder).config))
@@ -82,7 +82,7 @@ def test_a_person_at_a_device_records_goes_on_and_undoes(
     assert len(episode_paths(folder / UNDONE)) == 1
 
 
-def test_two_arms_are_recorded_with_devices_at_topics_and_run(tmp_path: Path) -> None:
+def test_arm_pair_file_is_accepted_for_recording_and_deployment(tmp_path: Path) -> None:
     for name in ("pair.yaml", "pair_arm.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path / name)
     pair = str(tmp_path / "pair.yaml")
@@ -97,18 +97,18 @@ def test_two_arms_are_recorded_with_devices_at_topics_and_run(tmp_path: Path) ->
     assert (deployed.robot, deployed.namespace) == (pair, "/")
 
 
-def test_other_settings_do_not_go_on_in_the_same_folder(
-    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+def test_recording_with_other_settings_cannot_resume_in_folder(
+    tmp_path: Path, button_presses: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "demos"
-    played += ["yes"]
+    button_presses += ["yes"]
     record(folder, "--demos", "1")
     capsys.readouterr()
     assert record(folder, "--demos", "2", "--task_config.time_limit_s=9") == 2
     assert "other settings: task_config.time_limit_s: 60.0 != 9" in capsys.readouterr().err
 
 
-def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
+def test_record_refuses_invalid_options_before_writing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,8 +122,8 @@ def test_what_is_not_there_or_not_empty_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_something_else_is_left_alone(
-    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+def test_record_and_undo_refuse_folder_with_other_files(
+    tmp_path: Path, button_presses: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert record(tmp_path) == 2
@@ -144,10 +144,13 @@ FULL = "--log.min_free_bytes=100000000000000000"
         ("reward", "collect", "pick_cube", "--device", "gamepad", *MAPPING),
     ],
 )
-def test_whatever_is_recorded_leaves_the_disk_the_space_that_was_asked_for(
-    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+def test_recording_refuses_disk_below_min_free_bytes(
+    tmp_path: Path,
+    button_presses: list[str],
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
 ) -> None:
-    played += ["yes"]
+    button_presses += ["yes"]
     assert cli.main([*words, "--out", str(tmp_path / "out"), FULL]) == cli.BAD_INPUT
     assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.mcap"))

@@ -7,7 +7,7 @@ from serl.cli import main as cli
 from .conftest import Serl, refused
 
 
-def test_a_reward_model_is_collected_for_labelled_trained_audited_and_used(
+def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     serl: Serl, tmp_path: Path
 ) -> None:
     sizes = [

@@ -1,4 +1,4 @@
-"""The dialogue of the first day: what is done, repeated, skipped, left and gone on with."""
+"""The dialogue of `serl setup`: steps done, repeated, skipped, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Sitting:
-    """What a step changes: the profile; and who answers."""
+class FakeSession:
+    """Session of a setup: the profile that steps change, and prepared answers of the operator."""
 
     out: Path
     answers: list[str]
     profile: ArmProfile = SIM
-    said: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
     @property
-    def asker(self) -> Sitting:
+    def asker(self) -> FakeSession:
         return self
 
     def show(self, text: str) -> None:
-        self.said.append(text)
+        self.shown.append(text)
 
     def ask(self, key: str, question: str) -> str:
         if not self.answers or (answer := self.answers.pop(0)) == "q":
@@ -60,91 +60,93 @@ def noon() -> datetime:
     return datetime(2026, 11, 22, 12)
 
 
-def go(sitting: Sitting, *steps: Step) -> bool:
-    return walk(cast(Any, sitting), cast(Any, steps), noon)
+def go(fake_session: FakeSession, *steps: Step) -> bool:
+    return walk(cast(Any, fake_session), cast(Any, steps), noon)
 
 
-def found(text: str) -> Callable[[Any], str]:
+def step_returning(text: str) -> Callable[[Any], str]:
     return lambda session: text
 
 
-def test_steps_are_written_as_they_are_done_and_not_done_twice(tmp_path: Path) -> None:
+def test_setup_saves_each_step_and_resumes_after_last(tmp_path: Path) -> None:
     out, ran = tmp_path / "a.yaml", list[str]()
 
     def second(session: Any) -> str:
         ran.append("second")
         raise SessionLeft("went home")
 
-    first = Step("first", "one", found("100 Hz"))
-    assert not go(Sitting(out, ["", ""]), first, Step("second", "two", second))
+    first = Step("first", "one", step_returning("100 Hz"))
+    assert not go(FakeSession(out, ["", ""]), first, Step("second", "two", second))
     kept = read_robot(out)
     assert kept.setup == {"first": SetupResult(at="2026-11-22 12:00", found="100 Hz")}
 
-    later = Sitting(out, [""], kept)
-    assert go(later, first, Step("second", "two", found("well")))
-    assert any("first: one: done 2026-11-22 12:00: 100 Hz" in line for line in later.said)
+    later = FakeSession(out, [""], kept)
+    assert go(later, first, Step("second", "two", step_returning("well")))
+    assert any("first: one: done 2026-11-22 12:00: 100 Hz" in line for line in later.shown)
     assert list(read_robot(out).setup) == ["first", "second"]
     assert ran == ["second"]
 
 
-def test_a_step_that_fails_is_one_line_and_tried_again(tmp_path: Path) -> None:
+def test_failed_setup_step_prints_one_line_and_is_retried(tmp_path: Path) -> None:
     tries: list[int] = []
 
-    def third_time_lucky(session: Any) -> str:
+    def succeed_on_third_try(session: Any) -> str:
         tries.append(1)
         if len(tries) < 3:
             raise StepFailed(f"try {len(tries)}")
         return "well"
 
-    sitting = Sitting(tmp_path / "a.yaml", ["", "", ""])
-    assert go(sitting, Step("step", "one", third_time_lucky))
-    assert [line for line in sitting.said if "not yet" in line] == [
+    fake_session = FakeSession(tmp_path / "a.yaml", ["", "", ""])
+    assert go(fake_session, Step("step", "one", succeed_on_third_try))
+    assert [line for line in fake_session.shown if "not yet" in line] == [
         "  not yet: try 1",
         "  not yet: try 2",
     ]
 
 
-def test_a_step_is_stamped_when_it_is_done_not_when_it_was_begun(tmp_path: Path) -> None:
+def test_setup_step_is_stamped_with_its_end_time(tmp_path: Path) -> None:
     hours = iter([12])
 
     def long(session: Any) -> str:
-        assert next(hours) == 12  # nobody has looked at the clock yet
+        assert next(hours) == 12  # the clock has not been read yet
         return "well"
 
     def clock() -> datetime:
         assert next(hours, None) is None
         return datetime(2026, 11, 22, 13)
 
-    sitting = Sitting(tmp_path / "a.yaml", [""])
-    assert walk(cast(Any, sitting), cast(Any, [Step("step", "one", long)]), clock)
+    fake_session = FakeSession(tmp_path / "a.yaml", [""])
+    assert walk(cast(Any, fake_session), cast(Any, [Step("step", "one", long)]), clock)
     assert read_robot(tmp_path / "a.yaml").setup["step"].at == "2026-11-22 13:00"
 
 
-def test_a_step_is_skipped_for_a_reason_only(tmp_path: Path) -> None:
-    sitting = Sitting(tmp_path / "a.yaml", ["s", "later", "s no camera here"])
-    assert go(sitting, Step("cameras", "what is seen", found("never")))
+def test_setup_step_is_skipped_only_with_reason(tmp_path: Path) -> None:
+    fake_session = FakeSession(tmp_path / "a.yaml", ["s", "later", "s no camera here"])
+    assert go(fake_session, Step("cameras", "what is seen", step_returning("never")))
     assert read_robot(tmp_path / "a.yaml").setup["cameras"].skipped == "no camera here"
-    assert "a skipped step needs a reason: s no camera in this cell" in sitting.said
-    assert "'later': expected Enter, s and a reason, or q" in sitting.said
+    assert "a skipped step needs a reason: s no camera in this cell" in fake_session.shown
+    assert "'later': expected Enter, s and a reason, or q" in fake_session.shown
 
 
-def test_leaving_keeps_what_was_done(tmp_path: Path) -> None:
-    sitting = Sitting(tmp_path / "a.yaml", ["q"])
-    assert not go(sitting, Step("step", "one", found("never")))
-    assert sitting.said[-1] == f"left; to go on: serl setup {tmp_path / 'a.yaml'}"
+def test_leaving_setup_prints_command_to_resume(tmp_path: Path) -> None:
+    fake_session = FakeSession(tmp_path / "a.yaml", ["q"])
+    assert not go(fake_session, Step("step", "one", step_returning("never")))
+    assert fake_session.shown[-1] == f"left; to go on: serl setup {tmp_path / 'a.yaml'}"
     assert not (tmp_path / "a.yaml").exists()
 
 
-def test_what_a_step_taught_is_kept_with_it(tmp_path: Path) -> None:
+def test_setup_saves_profile_changed_by_step(tmp_path: Path) -> None:
     def teach(session: Any) -> str:
         session.profile = session.profile.model_copy(update={"summary": "mine"})
         return "well"
 
-    assert go(Sitting(tmp_path / "a.yaml", [""]), Step("step", "one", teach))
+    assert go(FakeSession(tmp_path / "a.yaml", [""]), Step("step", "one", teach))
     assert read_robot(tmp_path / "a.yaml").summary == "mine"
 
 
-def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_chooses_profile_file_and_repeats_chosen_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert setup_command._destination("franka", None) == Path("franka.cell.yaml")
     assert setup_command._destination("left.yaml", None) == Path("left.yaml")
@@ -160,7 +162,7 @@ def test_a_profile_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
-    """Types at a terminal, which gives one line at a time."""
+    """Connect stdin to a pseudo-terminal; return a function that types into it."""
     write, read = pty.openpty()
     with os.fdopen(read) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -168,23 +170,23 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
     os.close(write)
 
 
-def test_nothing_typed_ahead_answers(
+def test_setup_discards_input_typed_before_question(
     keyboard: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has pressed Enter once too often before has not let the arm move now."""
-    terminal, told = SetupTerminal(), list[str]()
+    """Check that surplus Enter presses do not confirm a later motion."""
+    terminal, shown = SetupTerminal(), list[str]()
 
     def show(text: str, **others: Any) -> None:
-        told.append(text)
+        shown.append(text)
         keyboard("now\n")
 
     keyboard("\n\n\n")
     monkeypatch.setattr("builtins.print", show)
     assert terminal.ask("frames.begin", "Enter begins") == "now"
-    assert told == ["Enter begins"]
+    assert shown == ["Enter begins"]
 
 
-def test_what_was_typed_before_one_looks_for_a_key_is_none(
+def test_setup_ignores_key_presses_before_first_check(
     keyboard: Callable[[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = SetupTerminal()
@@ -197,14 +199,14 @@ def test_what_was_typed_before_one_looks_for_a_key_is_none(
     assert not terminal.pressed("stop_button")
 
 
-def test_an_arm_begins_to_move_by_enter_alone() -> None:
-    sitting = Sitting(Path("a.yaml"), ["n", ""])
+def test_motion_begins_only_after_empty_enter() -> None:
+    fake_session = FakeSession(Path("a.yaml"), ["n", ""])
     with pytest.raises(StepFailed, match="'n': not begun: Enter alone begins"):
-        ask_to_begin(sitting, "frames.begin", "Enter begins")
-    ask_to_begin(sitting, "frames.begin", "Enter begins")
+        ask_to_begin(fake_session, "frames.begin", "Enter begins")
+    ask_to_begin(fake_session, "frames.begin", "Enter begins")
 
 
-def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stdin_leaves_setup(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/null").open() as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(SessionLeft):
@@ -214,7 +216,7 @@ def test_a_terminal_that_ends_is_a_person_who_left(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("typed", ["q\n", ""])
-def test_q_and_the_end_of_input_leave_at_any_question(
+def test_q_or_end_of_input_leaves_setup_at_any_question(
     typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = SetupTerminal()

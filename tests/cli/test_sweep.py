@@ -45,7 +45,7 @@ TINY = {"demos": 0, "agent": {"hidden": [8, 8], "device": "cpu"}}
 
 @pytest.fixture(autouse=True)
 def training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for `serl train --resume`, which takes no time."""
+    """Replace `serl train --resume` by a script that ends at once."""
 
     def job(run: RunFolder, name: str) -> Job:
         return Job(name, (sys.executable, "-c", TRAINING, str(run.path)), run.log / "train.log")
@@ -67,9 +67,7 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
     return run
 
 
-def test_a_finished_run_is_not_run_again(
-    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
-) -> None:
+def test_sweep_skips_finished_runs(tmp_path: Path, sweep: Callable[..., tuple[int, str]]) -> None:
     code, text = sweep([10, 20], "--jobs", "2")
     assert code == 0
     assert text.count("starts") == text.count(": finished") == 2
@@ -82,7 +80,7 @@ def test_a_finished_run_is_not_run_again(
                  "--out", str(tmp_path / "page.html")]) == 0  # fmt: skip
 
 
-def test_a_failed_run_does_not_end_the_sweep_and_is_tried_again(
+def test_sweep_continues_after_failed_run_and_retries_it(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
     for word in ("starts", "goes on"):
@@ -94,9 +92,7 @@ def test_a_failed_run_does_not_end_the_sweep_and_is_tried_again(
     assert (tmp_path / "out/steps-13/reach-0/log/train.log").read_text().count("trains") == 2
 
 
-def test_an_interrupted_sweep_goes_on(
-    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
-) -> None:
+def test_interrupted_sweep_resumes(tmp_path: Path, sweep: Callable[..., tuple[int, str]]) -> None:
     slept = tmp_path / "out/steps-60/reach-0/slept"
 
     def interrupt() -> None:
@@ -116,7 +112,9 @@ def test_an_interrupted_sweep_goes_on(
     assert "steps-20/reach-0: starts" in text
 
 
-def test_one_run_of_an_array(tmp_path: Path, sweep: Callable[..., tuple[int, str]]) -> None:
+def test_slurm_script_runs_one_run_per_array_task(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]]
+) -> None:
     code, script = sweep([10, 20], "--slurm", "--jobs", "3", seeds=(0, 1))
     assert code == 0
     assert "#SBATCH --array=0-3%3\n" in script
@@ -132,7 +130,7 @@ def test_one_run_of_an_array(tmp_path: Path, sweep: Callable[..., tuple[int, str
     assert (code, text) == (2, "serl: --only: expected 0 to 3, got 4\n")
 
 
-def test_a_task_of_an_array_ends_before_its_time_is_up(
+def test_slurm_task_forwards_termination_to_training(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
     _, script = sweep([10], "--slurm")
@@ -145,7 +143,7 @@ def test_a_task_of_an_array_ends_before_its_time_is_up(
     assert task.communicate(timeout=120)[0] == "saved\n"
 
 
-def test_a_mistake_ends_the_sweep_before_the_first_run(
+def test_sweep_refuses_invalid_settings_before_first_run(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
     for words, message in (
@@ -159,7 +157,7 @@ def test_a_mistake_ends_the_sweep_before_the_first_run(
     assert main(["sweep", str(tmp_path / "none.yaml")]) == 2
 
 
-def test_seeds_are_added_until_the_difference_is_clear(
+def test_adaptive_compare_adds_seeds_until_difference_is_significant(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep([10, 20, 30], "--slurm", seeds=tuple(range(100, 112)))  # only writes the file
@@ -175,7 +173,7 @@ def test_seeds_are_added_until_the_difference_is_clear(
     plan = ("--adaptive", file, "--block", "4")
     code, text = compare("steps-20", *plan, "--blocks", "3")
     assert code == 0
-    # The two most extreme of the 70 exchanges of four seeds are more than a third of 5 %.
+    # With four seeds the lowest p-value, 2 of 70 permutations, is above a third of 5 %.
     assert "after 4 of at most 12 seeds: steps-20 is not shown to differ" in text
     state = "after 8 of at most 12 seeds: steps-20 differs from steps-10 (error at most 5%)"
     assert f"{state}; no more are needed" in text

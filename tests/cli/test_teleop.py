@@ -1,4 +1,4 @@
-"""`serl teleop` and `serl console`, as far as they need neither devices nor ROS."""
+"""`serl teleop` and `serl console`: the parts that need neither devices nor ROS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serl.teleop.mapping import Wish, describe_control
 from serl.testing import FakeRobot
 
 
-def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
+def test_taken_console_port_is_reported_with_actual_port_for_tunnel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
@@ -36,7 +36,7 @@ def test_a_port_that_is_taken_is_told_with_the_one_that_a_tunnel_leads_to(
     assert capsys.readouterr().out.splitlines() == [console]
 
 
-def test_without_its_package_the_console_says_what_to_install(
+def test_missing_console_package_is_reported_with_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(teleop_commands, "find_spec", lambda name: None)
@@ -44,7 +44,7 @@ def test_without_its_package_the_console_says_what_to_install(
         teleop_commands.require_console()
 
 
-def test_a_check_shows_axes_and_hands() -> None:
+def test_teleop_check_shows_axes_and_hands() -> None:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     wish = Wish((1.0, -0.5, 0, 0, 0, 0, 0), True, ())
     console.print(teleop_commands.picture("pad", wish, ["south"]))
@@ -56,8 +56,8 @@ def test_a_check_shows_axes_and_hands() -> None:
     assert "south" in lines[8]
 
 
-class Dying:
-    """Tells where it is pushed a few times, and then is gone."""
+class FailingDevice:
+    """Device that reports a motion `looks` times and then is lost."""
 
     def __init__(self, name: str, motion: dict[str, float], looks: int) -> None:
         self.name, self._motion, self._looks, self.closed = name, motion, looks, False
@@ -72,12 +72,12 @@ class Dying:
         self.closed = True
 
 
-def test_a_check_shows_both_of_two_devices_until_one_dies(
+def test_teleop_check_shows_two_devices_until_one_is_lost(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
-        Path("a"): Dying("mouse a", {"x": 1.0}, 3),
-        Path("b"): Dying("mouse b", {"z": -1.0}, 2),
+        Path("a"): FailingDevice("mouse a", {"x": 1.0}, 3),
+        Path("b"): FailingDevice("mouse b", {"z": -1.0}, 2),
     }
     monkeypatch.setattr("serl.teleop.spacemouse.open_spacemouse", made.__getitem__)
     words = ["teleop", "--check", "--device", "spacemouse", "--left", "a", "--right", "b"]
@@ -85,14 +85,14 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
     out, error = capsys.readouterr()
     lines = [" ".join(line.split()) for line in out.splitlines()]
     left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
-    assert lines[left + 2].endswith("-0.50"), "y, as the settings say"
-    assert lines[right + 3].endswith("-1.00"), "z"
+    assert lines[left + 2].endswith("-0.50"), "axis y is not mapped as configured"
+    assert lines[right + 3].endswith("-1.00"), "axis z"
     assert "right: mouse b: Input/output error" in error
     assert all(device.closed for device in made.values())
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("state", "words"),
     [
         ({}, "it rests between two episodes"),
         ({"driver": "policy", "owner": "", "stopped": ""}, "the policy drives"),
@@ -104,12 +104,14 @@ def test_a_check_shows_both_of_two_devices_until_one_dies(
         ({"stopped": "stopped by the operator", "paused": "x"}, "holds: stopped by the operator"),
     ],
 )
-def test_who_is_at_a_device_reads_who_drives(said: dict[str, str], words: str) -> None:
-    assert describe_control(said).endswith(words)
+def test_describe_control_names_active_controller_or_reason_for_hold(
+    state: dict[str, str], words: str
+) -> None:
+    assert describe_control(state).endswith(words)
     assert describe_control({"driver": "script"}, records=True) == "it holds: no operator input"
 
 
-def test_devices_are_as_many_as_arms() -> None:
+def test_number_of_devices_must_match_number_of_arms() -> None:
     one, two = FakeRobot.action_spec, Pair(FakeRobot(), FakeRobot()).action_spec
     teleop_commands.check_arms("run", one, 1)
     teleop_commands.check_arms("run", two, 2)

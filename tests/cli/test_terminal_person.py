@@ -1,4 +1,4 @@
-"""The person at the terminal: asked once, heard when there is a question, told what hinders."""
+"""Questions to the operator at a terminal: printing, confirmation and hindrances."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ QUESTION = "estop: first start: Enter confirms that you have dealt with it"
 ARMING = "the guard is disarmed: Enter arms it"
 
 
-class Attending:
-    """Knows what to ask, as `serl.ros.people.attendant` does."""
+class FakeAttendant:
+    """Source of questions and hindrances, like `serl.ros.people.attendant`."""
 
     def __init__(self) -> None:
         self.is_interrupted = False
@@ -43,13 +43,13 @@ class Attending:
         return "acknowledged"
 
 
-class Bench:
+class TerminalBench:
     """A terminal, its keyboard and its clock."""
 
     def __init__(self, keyboard: int) -> None:
-        self.attending, self.now_s, self._keyboard = Attending(), 0.0, keyboard
+        self.attendant, self.now_s, self._keyboard = FakeAttendant(), 0.0, keyboard
         self.waiting: Mapping[str, str] = {}
-        self._terminal = Terminal(self.attending, lambda: self.now_s)
+        self._terminal = Terminal(self.attendant, lambda: self.now_s)
 
     def type(self, text: str = "\n") -> None:
         os.write(self._keyboard, text.encode())
@@ -60,56 +60,60 @@ class Bench:
 
 
 @pytest.fixture(params=["pipe", "terminal"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """At a pipe, and at a terminal, which gives one line at a time."""
+def bench(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TerminalBench]:
+    """Connect a terminal to stdin: a pipe, and a pseudo-terminal that reads line by line."""
     write, read = reversed(os.pipe()) if request.param == "pipe" else pty.openpty()
     with os.fdopen(read) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        yield Bench(write)
+        yield TerminalBench(write)
     os.close(write)
 
 
-def test_a_question_is_asked_once_and_an_enter_answers_it(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+def test_question_is_printed_once_and_enter_answers(
+    bench: TerminalBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.attending.asks = QUESTION
+    bench.attendant.asks = QUESTION
     bench.serve(3)
     assert capsys.readouterr().out == f"{QUESTION}\n"
     assert bench.waiting == {"actor0": QUESTION}
     bench.type()
     bench.serve(2)
-    assert bench.attending.answered == [QUESTION]
+    assert bench.attendant.answered == [QUESTION]
     assert capsys.readouterr().out.startswith("acknowledged\n")
 
 
-def test_what_was_typed_before_a_question_is_no_answer_to_it(bench: Bench) -> None:
+def test_input_before_question_does_not_answer(bench: TerminalBench) -> None:
     bench.type("\n\n")
     bench.serve()
     bench.type("\n" * 900)
-    bench.attending.asks = ARMING
+    bench.attendant.asks = ARMING
     bench.serve(5)
-    assert not bench.attending.answered
+    assert not bench.attendant.answered
     bench.type()
     bench.serve()
-    assert bench.attending.answered == [ARMING]
+    assert bench.attendant.answered == [ARMING]
 
 
-def test_more_than_one_look_at_a_pipe_takes_is_no_answer(bench: Bench) -> None:
+def test_input_longer_than_one_read_does_not_answer_later_question(bench: TerminalBench) -> None:
     for _ in range(3):
         bench.type("\n" * 3000)
-    bench.attending.asks = ARMING
+    bench.attendant.asks = ARMING
     bench.serve(5)
-    assert not bench.attending.answered
+    assert not bench.attendant.answered
 
 
-def test_enter_alone_is_a_yes(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.attending.asks = ARMING
+def test_only_empty_enter_confirms(
+    bench: TerminalBench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.attendant.asks = ARMING
     bench.serve()
     bench.type("n")
     bench.serve()
     bench.type("o\n")
     bench.serve(3)
-    assert not bench.attending.answered
+    assert not bench.attendant.answered
     assert capsys.readouterr().out.splitlines() == [
         ARMING,
         "'no': press Enter alone to confirm",
@@ -117,78 +121,78 @@ def test_enter_alone_is_a_yes(bench: Bench, capsys: pytest.CaptureFixture[str]) 
     ]
     bench.type()
     bench.serve()
-    assert bench.attending.answered == [ARMING]
+    assert bench.attendant.answered == [ARMING]
 
 
-def test_two_enters_answer_one_question(bench: Bench) -> None:
-    bench.attending.asks = QUESTION
+def test_two_enters_answer_only_current_question(bench: TerminalBench) -> None:
+    bench.attendant.asks = QUESTION
     bench.serve()
     bench.type("\n\n")
     bench.serve()
-    bench.attending.asks = ARMING
+    bench.attendant.asks = ARMING
     bench.serve(3)
-    assert bench.attending.answered == [QUESTION]
+    assert bench.attendant.answered == [QUESTION]
 
 
-def test_a_question_that_is_refused_comes_again(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+def test_question_is_repeated_after_refused_answer(
+    bench: TerminalBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.attending.asks, bench.attending.refuses = QUESTION, "not now: the arm moves"
+    bench.attendant.asks, bench.attendant.refuses = QUESTION, "not now: the arm moves"
     bench.serve()
     bench.type()
     bench.serve(2)
     assert capsys.readouterr().out.splitlines() == [QUESTION, "not now: the arm moves", QUESTION]
 
 
-def test_what_no_answer_settles_is_told_once_when_it_lasts(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+def test_lasting_hindrance_is_printed_once(
+    bench: TerminalBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench.attending.hinders = "the guard waits: pose is stale"
+    bench.attendant.hinders = "the guard waits: pose is stale"
     bench.serve(2)
-    assert not capsys.readouterr().out, "it may be over soon"
+    assert not capsys.readouterr().out, "a short hindrance is printed"
     bench.now_s = 1.5
     bench.serve(2)
     assert capsys.readouterr().out == "the guard waits: pose is stale\n"
-    bench.attending.hinders = ""
+    bench.attendant.hinders = ""
     bench.serve()
-    bench.attending.asks = QUESTION
+    bench.attendant.asks = QUESTION
     bench.serve()
     assert capsys.readouterr().out == f"{QUESTION}\n"
 
 
-def test_a_question_to_nobody_waits_and_says_how_else_it_is_answered(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_question_without_terminal_waits_and_names_service(
+    bench: TerminalBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A service has no terminal: a training on an arm does not end for that."""
-    with open(os.devnull) as nobody:
-        for stdin in (nobody, None):
+    """Keep training on an arm when a system service runs it without a terminal."""
+    with open(os.devnull) as closed_stdin:
+        for stdin in (closed_stdin, None):
             monkeypatch.setattr(sys, "stdin", stdin)
-            bench.attending.asks = ARMING
+            bench.attendant.asks = ARMING
             bench.serve(3)
             assert capsys.readouterr().out.splitlines() == [
                 ARMING,
                 "no person is at this terminal: it waits for the service /guard/ack",
             ]
             assert bench.waiting == {"actor0": "call /guard/ack"}
-            bench.attending.asks = ""
+            bench.attendant.asks = ""
             bench.serve()
-    assert not bench.attending.answered
+    assert not bench.attendant.answered
 
 
-def test_a_terminal_that_is_hung_up_is_nobody(
+def test_hung_up_terminal_counts_as_unattended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write, read = pty.openpty()
     os.close(write)
     with os.fdopen(read) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        bench = Bench(-1)
-        bench.attending.asks = ARMING
+        bench = TerminalBench(-1)
+        bench.attendant.asks = ARMING
         bench.serve(3)
     assert "no person is at this terminal" in capsys.readouterr().out
 
 
-def test_ctrl_c_is_one(bench: Bench) -> None:
-    bench.attending.is_interrupted = True
+def test_terminal_raises_keyboard_interrupt_when_interrupted(bench: TerminalBench) -> None:
+    bench.attendant.is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         bench.serve()

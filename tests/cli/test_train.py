@@ -47,7 +47,7 @@ def test_demonstrations_are_recorded_once(tmp_path: Path, display: Display) -> N
     assert episode_paths(run.demonstrations) == before
 
 
-def test_an_interrupted_recording_starts_anew(
+def test_interrupted_demonstrations_are_recorded_from_start(
     tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = make_run(tmp_path), make_run(tmp_path)
@@ -69,24 +69,26 @@ def test_an_interrupted_recording_starts_anew(
     assert lengths(cut) == lengths(whole)
 
 
-def test_two_cannot_record_for_one_run(tmp_path: Path, display: Display) -> None:
+def test_demonstrate_refuses_run_in_use_by_learner(tmp_path: Path, display: Display) -> None:
     run = make_run(tmp_path)
     with run.lock_learner(), pytest.raises(BadInput, match="its learner is in use"):
         train.demonstrate(run, display)
 
 
-def test_recordings_that_were_given_are_enough(tmp_path: Path, display: Display) -> None:
+def test_demonstrate_records_nothing_if_demo_paths_are_given(
+    tmp_path: Path, display: Display
+) -> None:
     run = make_run(tmp_path, demo_paths=[str(tmp_path)])
     train.demonstrate(run, display)
     assert not run.demonstrations.exists()
 
 
-def test_a_run_without_a_checkpoint_cannot_be_examined(tmp_path: Path, display: Display) -> None:
+def test_examine_refuses_run_without_checkpoint(tmp_path: Path, display: Display) -> None:
     with pytest.raises(BadInput, match="no checkpoint to evaluate"):
         train.examine(make_run(tmp_path), display)
 
 
-def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) -> None:
+def test_damaged_checkpoint_is_skipped_unless_all_are(tmp_path: Path, display: Display) -> None:
     run = make_run(tmp_path)
     paths = [run.save_checkpoint(step, {"actor": {"w": np.ones(1)}}, {}) for step in (100, 200)]
     (paths[1] / "actor.safetensors").write_bytes(b"")
@@ -98,7 +100,7 @@ def test_a_damaged_checkpoint_is_not_compared(tmp_path: Path, display: Display) 
         train._load_undamaged(paths, display)
 
 
-def test_the_last_checkpoint_is_tried_beside_the_chosen_one(
+def test_examine_evaluates_last_and_chosen_checkpoint(
     tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"hidden": [8, 8], "threads": 1, "device": "cpu"}
@@ -118,7 +120,7 @@ def test_the_last_checkpoint_is_tried_beside_the_chosen_one(
         assert all(row["trials"] == 2 for row in rows)
 
 
-def test_of_no_steps_there_is_a_checkpoint_to_wait_for(tmp_path: Path) -> None:
+def test_run_of_zero_steps_is_trained_once_checkpoint_exists(tmp_path: Path) -> None:
     run = make_run(tmp_path, steps=0, learner={"warm_up": 1})
     assert not train.is_trained(run)
     run.save_checkpoint(0, {"actor": {"w": np.ones(1)}}, {})
@@ -127,9 +129,7 @@ def test_of_no_steps_there_is_a_checkpoint_to_wait_for(tmp_path: Path) -> None:
         make_run(tmp_path, steps=0)
 
 
-def test_demonstrations_are_logged_as_the_run_is_configured(
-    tmp_path: Path, display: Display
-) -> None:
+def test_demonstrations_follow_log_settings_of_run(tmp_path: Path, display: Display) -> None:
     run = make_run(tmp_path, log={"min_free_bytes": 10**17})
     with pytest.raises(BadInput, match=r"100000000\.00 GB at least \(log\.min_free_bytes\)"):
         train.demonstrate(run, display)

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven over its DevTools protocol."""
+"""Headless Chromium, controlled over its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LIMIT_S = 180.0  # machines of tests are busy
+LIMIT_S = 180.0  # test machines are busy
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -26,12 +26,12 @@ _FLAGS = (
     "--disable-extensions",
     "--disable-background-networking",
     "--remote-debugging-port=0",
-    "--ignore-certificate-errors",  # certificates of the console are signed by themselves
+    "--ignore-certificate-errors",  # the console's certificates are self-signed
 )
 
 
 class Page:
-    """One page; every call fails when the browser says that it could not be done."""
+    """One browser page; every call fails when the browser reports an error."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -43,7 +43,7 @@ class Page:
         self.requests: list[str] = []
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol."""
+        """Send a command of the protocol; return its result."""
         self._count += 1
         number = self._count
         self._answers[number] = asyncio.get_running_loop().create_future()
@@ -54,7 +54,7 @@ class Page:
         return result
 
     async def run(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Evaluate a JavaScript expression; return its value."""
         answer = await self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -62,7 +62,7 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, script: str, limit_s: float = LIMIT_S) -> None:
-        """Return once an expression is true."""
+        """Wait until a JavaScript expression is true."""
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not await self.run(script):
             if asyncio.get_running_loop().time() > deadline_s:
@@ -71,24 +71,24 @@ class Page:
             await asyncio.sleep(0.05)
 
     async def open(self, url: str) -> None:
-        """Go to an address and wait until it is there."""
+        """Open a URL and wait until the page is loaded."""
         await self.call("Page.navigate", url=url)
         await self.until("document.readyState === 'complete'")
 
     async def text(self, identifier: str) -> str:
-        """What an element says."""
+        """Return the text of an element."""
         return str(await self.run(f"document.getElementById('{identifier}').textContent"))
 
     async def reads(self, identifier: str, text: str) -> None:
-        """Return once an element contains the text."""
+        """Wait until an element contains the text."""
         await self.until(f"document.getElementById('{identifier}').textContent.includes({text!r})")
 
     async def says(self, who: str, limit_s: float = LIMIT_S) -> None:
-        """Return once the page shows in big letters who drives."""
+        """Wait until the headline of the page names this active controller."""
         await self.until(f"document.getElementById('who').textContent === '{who}'", limit_s)
 
     async def drive(self, code: str) -> None:
-        """Hold a key until the person drives; press it again if the actor has missed its fall.
+        """Hold a key until the operator drives; press it again if the actor missed the press.
 
         A key that is down before the actor's first look at the page does not take over.
         """
@@ -102,7 +102,7 @@ class Page:
             await self.says("You drive")
 
     async def unlock(self, word: str) -> None:
-        """Type the token, or a pairing code, into the form of the door."""
+        """Type the token, or a pairing code, into the login form."""
         await self.run(f"document.getElementById('token').value = '{word}'")
         await self.run("document.getElementById('door').requestSubmit()")
 
@@ -116,12 +116,12 @@ class Page:
         await self.run(f"document.getElementById('{identifier}').click()")
 
     async def click_on(self, selector: str) -> None:
-        """Press what a selector finds, with a mouse, and let go at once."""
+        """Click the element that a selector finds, with the mouse."""
         await self.press_on(selector)
         await self.release()
 
     async def press_on(self, selector: str) -> None:
-        """The mouse goes down on what a selector finds."""
+        """Press the mouse button on the element that a selector finds."""
         place = await self.run(
             f"(() => {{ const each = document.querySelector('{selector}');"
             "each.scrollIntoView({block: 'center'});"
@@ -132,13 +132,13 @@ class Page:
         await self._mouse("mousePressed")
 
     async def release(self) -> None:
-        """The mouse goes up where it is."""
+        """Release the mouse button."""
         await self._mouse("mouseReleased")
 
     async def drag(
         self, selector: str, start: tuple[float, float], end: tuple[float, float]
     ) -> None:
-        """The mouse goes down, moves and goes up, at shares of the box of what a selector finds."""
+        """Drag the mouse between two points, given as fractions of the element's box."""
         left, top, width, height = await self.run(
             f"(() => {{ const box = document.querySelector('{selector}').getBoundingClientRect();"
             "return [box.x, box.y, box.width, box.height]; })()"
@@ -152,16 +152,16 @@ class Page:
         await self.call("Input.dispatchMouseEvent", type=kind, **self._place, **more)
 
     async def key(self, code: str, kind: str = "keyDown", key: str = "") -> None:
-        """A key goes down or up, as from a keyboard."""
+        """Press or release a key."""
         await self.call("Input.dispatchKeyEvent", type=kind, code=code, key=key or code)
 
     async def hit(self, code: str) -> None:
-        """Down and up."""
+        """Press and release a key."""
         await self.key(code)
         await self.key(code, "keyUp")
 
     async def shoot(self, path: Path, width: int, height: int, dark: bool = False) -> None:
-        """A picture of the page at a size."""
+        """Save a screenshot of the page at a window size."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -193,7 +193,7 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[str]:
-    """A Chromium with that profile, which ends with the block; its DevTools address."""
+    """Run Chromium with a profile folder during the block; yield its DevTools address."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
     quiet = subprocess.DEVNULL
@@ -211,7 +211,7 @@ def chromium(folder: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def tab(address: str) -> AsyncIterator[Page]:
-    """A new page of a Chromium, which is closed with the block."""
+    """Open a new page in a running Chromium; close it after the block."""
     async with aiohttp.ClientSession() as session:
         async with session.put(f"{address}/json/new?about:blank") as answer:
             target = await answer.json()
@@ -229,7 +229,7 @@ async def tab(address: str) -> AsyncIterator[Page]:
 
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Page]:
-    """A page of a new Chromium, which ends with the block."""
+    """Open a page in a new Chromium; end both after the block."""
     with chromium(folder) as address:
         async with tab(address) as page:
             yield page

@@ -1,4 +1,4 @@
-"""A console with an invented backend at a page of one Chromium for a module."""
+"""Fixtures: a console with a fake backend, and pages of one Chromium per module."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def enter(page: Page, here: Site) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The browser of all tests; each has a page of its own."""
+    """Start the Chromium that all tests of a module share; yield its DevTools address."""
     with chromium(tmp_path_factory.mktemp("profile")) as address:
         yield address
 
 
 def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[str], None]:
-    """A test with a console and a page of the browser, made of what happens in them."""
+    """Wrap an async check as a test that runs it with a console and an open browser page."""
 
     def test(address: str) -> None:
         async def run() -> None:

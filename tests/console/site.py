@@ -1,4 +1,4 @@
-"""A console that runs around a backend that writes down what it is told, and clients of it."""
+"""A running console with a fake backend that records its calls, and test clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PUSH = {"type": "drive", "motion": [1.0, 0, 0, 0, 0, 0, 0], "hands": True}
 
 
 class FakeBackend:
-    """Writes down what it is told."""
+    """Backend that records every call and answers as configured."""
 
     def __init__(self) -> None:
         self.driven: list[Wish] = []
@@ -74,7 +74,7 @@ class FakeBackend:
 
     def pictures(self) -> list[Picture]:
         self.number += 1
-        return [Picture("front", self.number // 20, b"jpeg")]  # two a second
+        return [Picture("front", self.number // 20, b"jpeg")]  # two per second
 
     def film(self, episode: str) -> bytes | None:
         return self.films.get(episode)
@@ -84,7 +84,7 @@ class FakeBackend:
 
 
 class Site:
-    """A console that runs, and a client that is free in what it sends."""
+    """A running console and an HTTP client that can send any request."""
 
     console: Console
 
@@ -94,7 +94,7 @@ class Site:
         self.own = f"http://127.0.0.1:{port}"
 
     async def ask(self, method: str, path: str, **headers: str) -> aiohttp.ClientResponse:
-        """A request with any headers; the body is read."""
+        """Send a request with any headers; return the answer after reading its body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.client.request(method, f"{self.own}{path}", headers=named) as answer:
             await answer.read()
@@ -103,7 +103,7 @@ class Site:
     async def enter(
         self, token: str | None = None, **headers: str
     ) -> aiohttp.ClientWebSocketResponse:
-        """A socket, with the token as its first frame."""
+        """Open a socket and send the token as its first frame."""
         named = {"Origin": self.own} | {k.replace("_", "-"): v for k, v in headers.items()}
         page = await self.client.ws_connect(
             f"ws://127.0.0.1:{self.port}/socket", headers=named, max_msg_size=0
@@ -119,7 +119,7 @@ class Site:
 
 @asynccontextmanager
 async def site(host: str = "", certificate: Path | None = None) -> AsyncIterator[Site]:
-    """A console on this host, and with a certificate also at another address."""
+    """Run a console on loopback, and with a certificate also at `host`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -138,7 +138,7 @@ async def site(host: str = "", certificate: Path | None = None) -> AsyncIterator
 
 
 def served(check: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test with a console, made of what happens at it; other arguments come from pytest."""
+    """Wrap an async check as a test that passes it a console and the fixtures it names."""
 
     def test(**arguments: Any) -> None:
         async def run() -> None:
@@ -154,7 +154,7 @@ def served(check: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 async def heard(page: aiohttp.ClientWebSocketResponse, kind: str) -> dict[str, Any]:
-    """The next frame of a kind."""
+    """Return the next frame of a kind."""
     while True:
         message = await page.receive()
         assert message.type in {WSMsgType.TEXT, WSMsgType.BINARY}, message
@@ -165,14 +165,14 @@ async def heard(page: aiohttp.ClientWebSocketResponse, kind: str) -> dict[str, A
 
 
 async def refused(page: aiohttp.ClientWebSocketResponse) -> int:
-    """The code with which a socket was closed before anything was told."""
+    """Return the close code of a socket, which must close before it sends anything."""
     message = await page.receive()
     assert message.type is WSMsgType.CLOSE, message
     return int(message.data)
 
 
 async def closed(page: aiohttp.ClientWebSocketResponse) -> int:
-    """The code with which a socket is closed in the end."""
+    """Wait until a socket is closed; return its close code."""
     while True:
         message = await page.receive()
         if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR}:

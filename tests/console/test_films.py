@@ -1,4 +1,4 @@
-"""Films of demonstrations, from the pictures that the page shows meanwhile."""
+"""Films of demonstrations, made of the pictures that the page shows during recording."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Clock:
         return self.now_ns
 
 
-def shoot(films: EpisodeFilms, clock: Clock, first_step: int, steps: int, mark: str) -> str:
-    """An episode of so many steps, 10 a second, watched 50 times a second; returns its name."""
+def film_episode(films: EpisodeFilms, clock: Clock, first_step: int, steps: int, mark: str) -> str:
+    """Film an episode at 10 steps and 50 pictures per second; return its name."""
     began_ns = clock.now_ns
     for index in range(5 * steps):
         clock.now_ns += S // 50
@@ -30,19 +30,19 @@ def shoot(films: EpisodeFilms, clock: Clock, first_step: int, steps: int, mark: 
     return f"{began_ns}-000000"
 
 
-def test_each_episode_has_its_own_film_of_10_pictures_a_second(tmp_path: Path) -> None:
+def test_each_episode_gets_own_film_of_10_pictures_per_second(tmp_path: Path) -> None:
     clock = Clock()
     films = EpisodeFilms(tmp_path, clock)
     old = RecordedEpisode("5-000000", KEPT)
     films.assign([old])
-    first = RecordedEpisode(shoot(films, clock, 0, 8, "a"), KEPT)
+    first = RecordedEpisode(film_episode(films, clock, 0, 8, "a"), KEPT)
     films.assign([old, first])
     film = films.read(first.name)
     assert film is not None
     assert 7 <= film.count(b"a") <= 8
     assert last_picture(film) == b"a7"
-    lost = shoot(films, clock, 0, 3, "b")  # a crash took it
-    second = RecordedEpisode(shoot(films, clock, 0, 3, "c"), FAILURES)
+    lost = film_episode(films, clock, 0, 3, "b")  # lost in a crash
+    second = RecordedEpisode(film_episode(films, clock, 0, 3, "c"), FAILURES)
     films.assign([old, first, second])
     assert films.read(lost) is None
     assert last_picture(films.read(second.name) or b"") == b"c2"
@@ -53,23 +53,25 @@ def test_each_episode_has_its_own_film_of_10_pictures_a_second(tmp_path: Path) -
     ]
 
 
-def test_a_film_goes_on_after_episodes_that_began_before_it(tmp_path: Path) -> None:
+def test_film_recording_continues_after_episode_dated_later(tmp_path: Path) -> None:
     clock = Clock()
     films = EpisodeFilms(tmp_path, clock)
     films.assign([])
     films.watch([Picture("front", 1, b"a")], True, 0)
-    films.assign([RecordedEpisode(f"{clock.now_ns + S}-000000", KEPT)])  # of a later clock
+    films.assign(
+        [RecordedEpisode(f"{clock.now_ns + S}-000000", KEPT)]
+    )  # dated after the film began
     films.watch([Picture("front", 2, b"b")], True, 1)
     clock.now_ns += S
     films.watch([Picture("front", 3, b"c")], True, 2)
 
 
-def test_a_film_has_no_other_place_and_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+def test_unwritable_folder_and_invalid_name_give_no_film(tmp_path: Path) -> None:
     clock = Clock()
     (tmp_path / "films").write_text("a file, not a folder")
     films = EpisodeFilms(tmp_path, clock)
     films.assign([])
-    name = shoot(films, clock, 0, 2, "a")
+    name = film_episode(films, clock, 0, 2, "a")
     films.assign([RecordedEpisode(name, KEPT)])
     assert films.read(name) is None
     assert films.read("../session") is None

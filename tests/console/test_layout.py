@@ -1,4 +1,4 @@
-"""The page at a desk and on a phone: what is visible together, by its geometry; in Chromium."""
+"""Layout of the console page on a desktop and on a phone, measured in Chromium."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .site import Site, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
-DESK, UPRIGHT, LYING = (1280, 800), (390, 844), (844, 390)
+DESK, PORTRAIT, LANDSCAPE = (1280, 800), (390, 844), (844, 390)
 JPEG = encode_image(np.full((360, 480, 3), 200, np.uint8), ".jpg")
 WIDE = encode_image(np.full((360, 640, 3), 100, np.uint8), ".jpg")
 FELT = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
@@ -51,12 +51,12 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
-    def meets(self, other: Box) -> bool:
+    def overlaps(self, other: Box) -> bool:
         across = min(self.right, other.right) - max(self.left, other.left)
         down = min(self.bottom, other.bottom) - max(self.top, other.top)
         return across > 0.5 and down > 0.5
 
-    def holds(self, other: Box) -> bool:
+    def contains(self, other: Box) -> bool:
         return (
             self.left - 0.5 <= other.left
             and self.top - 0.5 <= other.top
@@ -66,7 +66,7 @@ class Box(NamedTuple):
 
 
 async def boxes(page: Page, selector: str) -> list[Box]:
-    """The rectangles of all elements that a selector finds and that are shown."""
+    """Return the rectangles of all visible elements that match a selector."""
     script = (
         f"[...document.querySelectorAll('{selector}')].map((each) => each.getBoundingClientRect())"
         ".filter((box) => box.width > 0).map((box) => [box.left, box.top, box.right, box.bottom])"
@@ -75,7 +75,7 @@ async def boxes(page: Page, selector: str) -> list[Box]:
 
 
 async def resize(page: Page, size: tuple[int, int]) -> Box:
-    """Make the window so large and scroll to the top; return its rectangle."""
+    """Set the window size and scroll to the top; return the rectangle of the window."""
     width, height = size
     await page.call(
         "Emulation.setDeviceMetricsOverride",
@@ -91,7 +91,7 @@ async def resize(page: Page, size: tuple[int, int]) -> Box:
     return Box(0, 0, width, height)
 
 
-async def two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
+async def enter_with_two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
     shown = [Picture("front", 1, JPEG), Picture("wrist", 1, second)]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
     await enter(page, here)
@@ -99,86 +99,88 @@ async def two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
     await page.until(f"{loaded}.length === 2")
 
 
-@pytest.mark.parametrize("size", [DESK, UPRIGHT, LYING], ids=["desk", "upright", "lying"])
-def test_pictures_and_pad_are_seen_together_whole_and_stop_covers_nothing(
+@pytest.mark.parametrize(
+    "size", [DESK, PORTRAIT, LANDSCAPE], ids=["desktop", "portrait", "landscape"]
+)
+def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
     address: str, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page:
             told(here, {"driver": "policy"})
-            await two_pictures(page, here)
+            await enter_with_two_pictures(page, here)
             await page.take()
             for name, (state, progress) in STATES.items():
                 told(here, state, progress)
                 await page.reads("advice", progress["advice"])
                 window = await resize(page, size)
                 await page.shoot(tmp_path / f"{name}.png", *size)
-                await _stop_is_free(page, window)
-                await _seen_together(page, window)
+                await _check_stop_button_is_free(page, window)
+                await _check_pictures_and_pad_are_visible(page, window)
                 for panel in await boxes(page, "#session, #numbers"):
-                    assert panel.bottom - panel.top > 40, "not squeezed"
+                    assert panel.bottom - panel.top > 40, "a panel is squeezed"
             here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
             await page.hit("Escape")
             await page.reads("alarm", "NOT STOPPED")
-            await _stop_is_free(page, window)
+            await _check_stop_button_is_free(page, window)
 
     asyncio.run(check())
 
 
-async def _stop_is_free(page: Page, window: Box) -> None:
-    """STOP is whole in the window, meets nothing at any place of the scroll, and can be hit."""
+async def _check_stop_button_is_free(page: Page, window: Box) -> None:
+    """Check that STOP is fully visible, covers nothing while scrolling, and can be clicked."""
     for place in ("0", "document.querySelector('main').scrollHeight"):
         await page.run(f"document.querySelector('main').scrollTo(0, {place})")
         (stop,) = await boxes(page, "#estop")
-        assert window.holds(stop)
-        assert stop.bottom - stop.top >= 44, "large enough for a thumb"
+        assert window.contains(stop)
+        assert stop.bottom - stop.top >= 44, "too small for a thumb"
         for other in await boxes(page, "header, header *, #alarm, main"):
-            assert not stop.meets(other)
+            assert not stop.overlaps(other)
         hit = f"document.elementFromPoint({stop.left + 3}, {(stop.top + stop.bottom) / 2}).id"
         assert await page.run(hit) == "estop"
         assert await page.run("document.documentElement.scrollHeight") <= window.bottom
     await page.run("document.querySelector('main').scrollTo(0, 0)")
 
 
-async def _seen_together(page: Page, window: Box) -> None:
-    """Both pictures and all of the pad are in the window, side by side, and overlap nothing."""
+async def _check_pictures_and_pad_are_visible(page: Page, window: Box) -> None:
+    """Check that both pictures and the whole pad are in the window and do not overlap."""
     pictures, pad = await boxes(page, "#views img"), await boxes(page, "#pad button")
     (main,) = await boxes(page, "main")
     assert len(pictures) == 2
     assert len(pad) == 10
     shown = [*pictures, *pad, *await boxes(page, "#lead button, #arms button")]
     for index, box in enumerate(shown):
-        assert main.holds(box), "in the visible part of the page"
-        assert window.holds(box)
-        assert not any(box.meets(other) for other in shown[index + 1 :])
+        assert main.contains(box), "outside the visible part of the page"
+        assert window.contains(box)
+        assert not any(box.overlaps(other) for other in shown[index + 1 :])
     front, wrist = pictures
     assert front.right <= wrist.left
     assert (front.top, front.bottom) == pytest.approx((wrist.top, wrist.bottom), abs=1)
     for box in pictures:
         assert (box.right - box.left) / (box.bottom - box.top) == pytest.approx(4 / 3, rel=0.02)
         (stage,) = await boxes(page, "#stage")
-        assert stage.holds(box), "nothing is cropped"
+        assert stage.contains(box), "a picture is cropped"
     if window.right >= DESK[0]:
         assert front.right - front.left >= 480
     if window.right < DESK[0]:
         assert min(box.bottom - box.top for box in pad) >= 44
 
 
-def test_pictures_of_other_shapes_are_equally_high_and_one_is_shown_alone_by_a_click(
+def test_pictures_share_height_and_click_shows_one_alone(
     address: str,
 ) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page:
             told(here, DRIVING)
-            await two_pictures(page, here, WIDE)
-            for size in (DESK, UPRIGHT, LYING):
+            await enter_with_two_pictures(page, here, WIDE)
+            for size in (DESK, PORTRAIT, LANDSCAPE):
                 await resize(page, size)
                 front, wrist = await boxes(page, "#views img")
                 assert front.bottom - front.top == pytest.approx(wrist.bottom - wrist.top, abs=1)
                 for box, aspect in ((front, 480 / 360), (wrist, 640 / 360)):
                     ratio = (box.right - box.left) / (box.bottom - box.top)
                     assert ratio == pytest.approx(aspect, rel=0.02)
-            await resize(page, UPRIGHT)
+            await resize(page, PORTRAIT)
             await page.click_on("#views img")
             (alone,) = await boxes(page, "#views img")
             assert alone.right - alone.left > 1.8 * (front.right - front.left) * 390 / 844
@@ -201,7 +203,7 @@ window.rate = (name) => (window.times[name] || [])
 """
 
 
-def test_a_driver_sees_10_pictures_a_second_of_a_simulated_scene_from_both_sides(
+def test_page_shows_10_pictures_per_second_of_each_simulated_camera(
     address: str,
 ) -> None:
     task = PickCube()

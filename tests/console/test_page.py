@@ -1,4 +1,4 @@
-"""What the page says in words: who drives, why the robot holds, what was not heard; in Chromium."""
+"""The console page in Chromium: active controller, reason for a hold, refused commands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @at_the_page
-async def test_the_page_says_who_drives_and_why_nobody_does(page: Page, here: Site) -> None:
+async def test_page_shows_active_controller_and_reason_for_hold(page: Page, here: Site) -> None:
     told(here, {})
     await enter(page, here)
     for state, who, why in WORDS:
@@ -67,12 +67,10 @@ async def test_the_page_says_who_drives_and_why_nobody_does(page: Page, here: Si
         await page.reads("who", who)
         await page.reads("why", why)
         assert not await page.run("document.getElementById('estop').disabled")
-    assert page.said == [], "the browser has nothing to complain about"
+    assert page.said == [], "the browser reported errors"
 
 
-def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(
-    address: str, tmp_path: Path
-) -> None:
+def test_second_browser_cannot_drive_but_can_estop(address: str, tmp_path: Path) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as first, browser(tmp_path) as second:
             told(here, {"driver": "policy"})
@@ -95,7 +93,7 @@ def test_of_two_browsers_one_has_the_controls_and_the_other_reads_so(
 
 
 @at_the_page
-async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_nothing(
+async def test_page_shows_refused_command_and_ignores_keys_without_button(
     page: Page, here: Site
 ) -> None:
     told(here, {})
@@ -104,8 +102,8 @@ async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_not
     await page.take()
     await page.hit("Enter")
     await page.reads("answer", "not heard: no episode runs")
-    await page.hit("Digit1")  # is of a collection
-    await page.hit("KeyZ")  # of a recording
+    await page.hit("Digit1")  # works only in a reward collection
+    await page.hit("KeyZ")  # works only in a recording
     await page.hit("KeyN")
     await page.hit("Equal")
     await page.press_on("[data-say=penalty]")
@@ -122,15 +120,13 @@ async def test_what_is_not_heard_is_answered_and_a_key_without_a_button_says_not
 
 
 @at_the_page
-async def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(
-    page: Page, here: Site
-) -> None:
-    told(here, {"stopped": "stopped by the operator"})  # the actor alone heard it
+async def test_alarm_stays_until_estop_reaches_guard(page: Page, here: Site) -> None:
+    told(here, {"stopped": "stopped by the operator"})  # only the actor received the stop
     here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
     await enter(page, here)
     await page.hit("Escape")
     await page.reads("alarm", "NOT STOPPED")
-    await page.reads("answer", "Take the controls")  # which says what is next all the time
+    await page.reads("answer", "Take the controls")  # the line always shows the next step
     assert "the guard does not answer" in await page.text("alarm")
     assert not await page.run("document.getElementById('alarm').hidden")
     await page.reads("who", "The arm may move")
@@ -141,9 +137,7 @@ async def test_a_stop_that_reached_no_guard_stays_on_the_page_until_one_did(
 
 
 @at_the_page
-async def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(
-    page: Page, here: Site
-) -> None:
+async def test_page_shows_stopping_until_estop_is_answered(page: Page, here: Site) -> None:
     told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
     here.backend.slow["estop"] = asyncio.Event()
     await enter(page, here)
@@ -160,7 +154,7 @@ async def test_a_stop_that_nobody_has_answered_yet_is_not_said_to_be_one(
     await page.reads("go", "Release the actor")
 
 
-def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
+def test_estop_on_disconnected_page_raises_alarm(address: str) -> None:
     async def check() -> None:
         async with tab(address) as page:
             async with site() as here:
@@ -175,9 +169,7 @@ def test_a_stop_at_a_page_whose_console_is_gone_says_so(address: str) -> None:
 
 
 @at_the_page
-async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_controls(
-    page: Page, here: Site
-) -> None:
+async def test_lease_holder_confirms_guard_question_by_button(page: Page, here: Site) -> None:
     stop = "estop: the service estop: Enter confirms that you have dealt with it"
     arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
     told(here, {"question": stop, "yes": "ack", "not_now": ""})
@@ -197,7 +189,7 @@ async def test_what_the_guard_asks_is_answered_by_a_button_of_who_has_the_contro
 
 
 @at_the_page
-async def test_buttons_that_are_held_mark_again_and_again_and_move(page: Page, here: Site) -> None:
+async def test_held_buttons_repeat_marks_and_motion(page: Page, here: Site) -> None:
     told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await enter(page, here)
     await page.take()
@@ -222,10 +214,8 @@ navigator.getGamepads = () => [window.pad];
 
 
 @at_the_page
-async def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(
-    page: Page, here: Site
-) -> None:
-    """The actor hears nothing more, and holds; with hands off it would be the policy's turn."""
+async def test_unplugged_gamepad_sends_no_hands_off(page: Page, here: Site) -> None:
+    """Check that silence follows, so that the actor holds; hands off would resume the policy."""
     told(here, {"driver": "policy"})
     await enter(page, here)
     await page.take()
@@ -239,7 +229,7 @@ async def test_a_gamepad_that_is_unplugged_in_a_hand_does_not_let_go(
 
 
 @at_the_page
-async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
+async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
     page: Page, here: Site
 ) -> None:
     told(here, {"driver": "policy"})
@@ -250,7 +240,7 @@ async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
     since = len(here.backend.driven)
     await page.run("window.dispatchEvent(new Event('blur'))")
     await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
-    assert all(wish.hands for wish in here.backend.driven[since:]), "no beat says: let go"
+    assert all(wish.hands for wish in here.backend.driven[since:]), "a message reported hands off"
     await page.key("KeyW", "keyUp")
     await page.until("!document.getElementById('lease').textContent.startsWith('Give')")
     await page.take()
@@ -260,7 +250,7 @@ async def test_a_page_that_is_out_of_sight_lets_go_only_when_hands_were_off(
 
 
 @at_the_page
-async def test_the_page_shows_what_the_robot_feels(page: Page, here: Site) -> None:
+async def test_page_shows_force_gripper_and_distance_to_box(page: Page, here: Site) -> None:
     felt = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
     told(here, {"driver": "policy", **felt})
     await enter(page, here)
@@ -276,7 +266,7 @@ async def test_the_page_shows_what_the_robot_feels(page: Page, here: Site) -> No
 
 
 @at_the_page
-async def test_the_page_shows_takeovers_beside_their_budget(page: Page, here: Site) -> None:
+async def test_page_shows_takeovers_and_their_budget(page: Page, here: Site) -> None:
     over = {"takeovers": 7, "human_share": 0.4, "budget_share": 0.26}
     told(here, {"driver": "policy"}, {**TRAINING, **over})
     await enter(page, here)
@@ -296,13 +286,11 @@ navigator.vibrate = (pulses) => { window.pulses.push(pulses); return true; };
 
 
 @at_the_page
-async def test_a_hand_over_is_heard_and_felt_once_unless_switched_off(
-    page: Page, here: Site
-) -> None:
+async def test_handover_plays_sound_and_vibrates_once_unless_muted(page: Page, here: Site) -> None:
     told(here, {"driver": "policy"})
     await enter(page, here)
     await page.run(SIGNALS)
-    await page.click_on("#pad .up")  # a person is there
+    await page.click_on("#pad .up")  # browsers play sound only after a click
     told(here, {"driver": "human", "owner": "the gamepad"})
     await page.reads("who", "The gamepad drives")
     await page.until("window.played.length === 1 && window.pulses.length === 1")
@@ -328,7 +316,7 @@ DARK, LIGHT = (encode_image(np.full((60, 80, 3), grey, np.uint8), ".jpg") for gr
 
 
 @at_the_page
-async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
+async def test_demonstration_film_is_shown_and_discarded_or_restored(
     page: Page, here: Site
 ) -> None:
     here.backend.films = {f"{number}-000000": film_of(DARK, LIGHT) for number in range(1, 6)}
@@ -337,7 +325,9 @@ async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
     await page.take()
     loaded = "[...document.querySelectorAll('#strip img')].filter((each) => each.naturalWidth)"
     await page.until(f"{loaded}.length === 4")
-    assert await page.run("document.getElementById('film').hidden"), "they are old"
+    assert await page.run("document.getElementById('film').hidden"), (
+        "films of earlier episodes are not opened"
+    )
     new = {"name": "5-000000", "place": "kept", "film": True}
     told(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
     await page.until("!document.getElementById('film').hidden")
@@ -352,15 +342,13 @@ async def test_a_demonstration_is_followed_by_its_film_and_is_kept_or_discarded(
     await settled(lambda: here.backend.orders[1:] == [Judgement("3-000000", True)])
     await page.click_on("#strip .failures")
     await page.until("document.getElementById('film-judge').hidden")
-    told(here, {"driver": "human", "owner": "the console"}, RECORDING)  # the next one begins
+    told(here, {"driver": "human", "owner": "the console"}, RECORDING)  # the next episode begins
     await page.until("document.getElementById('film').hidden")
     assert page.said == []
 
 
 @at_the_page
-async def test_a_region_drawn_with_the_mouse_is_the_crop_of_a_camera(
-    page: Page, here: Site
-) -> None:
+async def test_region_drawn_with_mouse_sets_camera_crop(page: Page, here: Site) -> None:
     shown = [Picture("front", 1, LIGHT), Picture("wrist", 1, DARK)]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
     told(here, {"driver": "policy"}, {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}})
@@ -382,9 +370,7 @@ async def test_a_region_drawn_with_the_mouse_is_the_crop_of_a_camera(
 
 
 @at_the_page
-async def test_several_actors_are_seen_at_once_and_one_of_them_is_driven(
-    page: Page, here: Site
-) -> None:
+async def test_page_shows_all_actors_and_selects_one_to_drive(page: Page, here: Site) -> None:
     shown = [
         Picture("left/front", 1, LIGHT),
         Picture("left/wrist", 1, LIGHT),
@@ -397,7 +383,7 @@ async def test_several_actors_are_seen_at_once_and_one_of_them_is_driven(
     await page.reads("actors", "stopped")
     card = "document.querySelector('#actors [data-actor=right]')"
     await page.until(f"{card}.querySelector('img').naturalWidth === 80")
-    assert await page.run(f"{card}.disabled"), "without the controls"
+    assert await page.run(f"{card}.disabled"), "enabled without the lease"
     cameras = "[...document.querySelectorAll('#views [data-camera]')].map((each) => each.innerText)"
     assert await page.run(cameras) == ["left/front", "left/wrist"]
     await page.take()

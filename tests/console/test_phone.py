@@ -22,7 +22,7 @@ from .browser import CHROMIUM, Page, tab
 from .conftest import told
 from .site import heard, refused, site
 
-LAB = "127.0.0.2"  # stands for an address of this machine in a network
+LAB = "127.0.0.2"  # stands for this machine's address in the lab network
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
 
@@ -31,7 +31,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificate(LAB, tmp_path_factory.mktemp("certificates"))
 
 
-def test_a_certificate_is_made_once_for_its_owner_alone_and_again_before_it_ends(
+def test_certificate_is_private_reused_and_renewed_before_expiry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "state" / "console"
@@ -48,11 +48,11 @@ def test_a_certificate_is_made_once_for_its_owner_alone_and_again_before_it_ends
     assert phone.fingerprint(path) != mark
     monkeypatch.setattr(phone, "_VALID", timedelta(hours=23))
     path.unlink()
-    ending = make_certificate("robot.lab", folder).read_bytes()
-    assert make_certificate("robot.lab", folder).read_bytes() != ending
+    expiring = make_certificate("robot.lab", folder).read_bytes()
+    assert make_certificate("robot.lab", folder).read_bytes() != expiring
 
 
-def test_a_code_is_good_once_for_ten_minutes_and_five_guesses() -> None:
+def test_pairing_code_works_once_within_ten_minutes_and_five_tries() -> None:
     now_s = 0.0
     pairing = PairingCode(lambda: now_s)
     assert not pairing.redeem("")
@@ -60,43 +60,43 @@ def test_a_code_is_good_once_for_ten_minutes_and_five_guesses() -> None:
     assert len(code) == 8
     assert code.isdigit()
     assert pairing.redeem(code)
-    assert not pairing.redeem(code), "used up"
+    assert not pairing.redeem(code), "accepted a second time"
     for _ in range(CODE_TRIES - 1):
         code = code if pairing.redeem(None) else pairing.issue()
     code = pairing.issue()
     assert not any(pairing.redeem(guess) for guess in ("x", "ä", 7, None))
-    assert pairing.redeem(code), "the fifth try"
+    assert pairing.redeem(code), "the fifth try was refused"
     code = pairing.issue()
     assert not any(pairing.redeem("00000000x") for _ in range(CODE_TRIES))
-    assert not pairing.redeem(code), "guessed too often"
+    assert not pairing.redeem(code), "accepted after too many tries"
     code = pairing.issue()
     now_s += CODE_VALID_S + 1
-    assert not pairing.redeem(code), "too old"
+    assert not pairing.redeem(code), "accepted after it expired"
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::1", "http://robot", "robot/..", "", "robot lab", "-robot", "robot:8765"]
 )
-def test_an_address_that_is_not_one_of_this_machine_is_refused_with_an_example(host: str) -> None:
+def test_check_host_refuses_invalid_host(host: str) -> None:
     with pytest.raises(BadInput, match=r"--console.host .*: expected this machine's IPv4 address"):
         check_host(host)
 
 
-def test_an_address_or_a_name_is_taken() -> None:
+def test_check_host_accepts_ipv4_address_or_name() -> None:
     check_host("192.168.1.20")
     check_host("robot-3.lab")
 
 
-def _client(certificate: Path) -> aiohttp.TCPConnector:
-    """A client that trusts this certificate alone."""
+def _tls_connector(certificate: Path) -> aiohttp.TCPConnector:
+    """Return a connector that trusts only this certificate."""
     return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(certificate)))
 
 
-def test_a_phone_enters_through_tls_with_the_token_or_once_with_the_code(certificate: Path) -> None:
+def test_phone_enters_over_tls_with_token_or_single_use_code(certificate: Path) -> None:
     async def check() -> None:
         async with (
             site(LAB, certificate) as here,
-            aiohttp.ClientSession(connector=_client(certificate)) as client,
+            aiohttp.ClientSession(connector=_tls_connector(certificate)) as client,
         ):
             lab = f"https://{LAB}:{here.port}"
 
@@ -117,13 +117,13 @@ def test_a_phone_enters_through_tls_with_the_token_or_once_with_the_code(certifi
     asyncio.run(check())
 
 
-def test_the_lab_address_is_served_with_tls_alone_and_each_address_only_as_itself(
+def test_lab_address_needs_tls_and_matching_host_and_origin(
     certificate: Path,
 ) -> None:
     async def check() -> None:
         async with (
             site(LAB, certificate) as here,
-            aiohttp.ClientSession(connector=_client(certificate)) as client,
+            aiohttp.ClientSession(connector=_tls_connector(certificate)) as client,
         ):
             lab, name = f"https://{LAB}:{here.port}", f"{LAB}:{here.port}"
             async with client.get(lab) as answer:
@@ -142,7 +142,7 @@ def test_the_lab_address_is_served_with_tls_alone_and_each_address_only_as_itsel
     asyncio.run(check())
 
 
-def test_without_an_address_in_the_lab_no_code_opens_the_page() -> None:
+def test_console_without_lab_address_refuses_pairing_code() -> None:
     async def check() -> None:
         async with site() as here:
             code = here.console.pairing.issue()
@@ -155,7 +155,7 @@ def test_without_an_address_in_the_lab_no_code_opens_the_page() -> None:
     asyncio.run(check())
 
 
-def test_the_qr_code_and_the_pairing_code_are_for_a_page_with_the_token(certificate: Path) -> None:
+def test_qr_code_and_pairing_code_need_token(certificate: Path) -> None:
     async def check() -> None:
         async with site(LAB, certificate) as here:
             for word in ("", "Bearer wrong", here.token):
@@ -165,7 +165,7 @@ def test_the_qr_code_and_the_pairing_code_are_for_a_page_with_the_token(certific
     asyncio.run(check())
 
 
-def test_sockets_that_show_no_token_take_no_place_of_a_page_that_does() -> None:
+def test_sockets_without_token_do_not_block_authenticated_page() -> None:
     async def check() -> None:
         async with site() as here:
             page = await here.enter()
@@ -185,24 +185,24 @@ def test_sockets_that_show_no_token_take_no_place_of_a_page_that_does() -> None:
     asyncio.run(check())
 
 
-async def _inside(page: Page) -> None:
+async def _wait_until_unlocked(page: Page) -> None:
     await page.until("document.getElementById('task').textContent === 'reach'")
 
 
 @in_chromium
-def test_the_printed_address_opens_the_page_and_so_does_a_new_tab(address: str) -> None:
+def test_printed_url_opens_page_and_later_tab_needs_no_token(address: str) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page, tab(address) as other:
             told(here, {"driver": "policy"})
             await page.open(f"{here.own}/#{here.token}")
-            await _inside(page)
+            await _wait_until_unlocked(page)
             assert await page.run("location.href") == f"{here.own}/"
             assert not [url for url in page.requests if here.token in url.partition("#")[0]]
             await other.open(here.own)
-            await _inside(other)
+            await _wait_until_unlocked(other)
             await other.open("about:blank")
-            await other.open(f"{here.own}/#{'x' * 43}")  # of yesterday
-            await _inside(other)
+            await other.open(f"{here.own}/#{'x' * 43}")  # an outdated token
+            await _wait_until_unlocked(other)
             await page.run("localStorage.clear()")
             await page.open("about:blank")
             await page.open(here.own)
@@ -213,17 +213,17 @@ def test_the_printed_address_opens_the_page_and_so_does_a_new_tab(address: str) 
 
 
 @in_chromium
-def test_a_phone_scans_the_code_of_the_page_or_types_the_one_that_it_shows(
+def test_phone_enters_by_typed_code_and_page_shows_qr_code_of_url(
     address: str, certificate: Path
 ) -> None:
     async def check() -> None:
         async with site(LAB, certificate) as here, tab(address) as page, tab(address) as small:
             told(here, {"driver": "policy"})
             await page.open(f"{here.own}/#{here.token}")
-            await _inside(page)
+            await _wait_until_unlocked(page)
             await page.click("phone")
             await page.until("document.getElementById('qr').naturalWidth > 0")
-            assert await _scanned(page) == f"https://{LAB}:{here.port}/#{here.token}"
+            assert await _scan_qr_code(page) == f"https://{LAB}:{here.port}/#{here.token}"
             says = await page.text("phone-says")
             assert f"https://{LAB}:{here.port}/" in says
             await small.open(f"https://{LAB}:{here.port}/")
@@ -231,21 +231,21 @@ def test_a_phone_scans_the_code_of_the_page_or_types_the_one_that_it_shows(
                 await small.unlock(code)
                 if code == "0000 0000":
                     await small.reads("refused", "This code is wrong")
-            await _inside(small)
+            await _wait_until_unlocked(small)
             await small.open("about:blank")
             await small.open(f"https://{LAB}:{here.port}/")
-            await _inside(small)
+            await _wait_until_unlocked(small)
 
     asyncio.run(check())
 
 
-async def _scanned(page: Page) -> str:
-    """What a camera reads from the picture of the page."""
+async def _scan_qr_code(page: Page) -> str:
+    """Return the text of the QR code on a screenshot of the page, or an empty string."""
     await page.call(
         "Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=2,
         mobile=False,
     )  # fmt: skip
-    for _ in range(100):  # until it is drawn as large
+    for _ in range(100):  # until it is drawn at this size
         shot = await page.call("Page.captureScreenshot", format="png")
         picture = cv2.imdecode(np.frombuffer(base64.b64decode(shot["data"]), np.uint8), 0)
         assert picture is not None
@@ -256,7 +256,7 @@ async def _scanned(page: Page) -> str:
     return ""
 
 
-def test_a_terminal_shows_the_same_code() -> None:
+def test_terminal_qr_code_encodes_url() -> None:
     url = "https://192.168.1.20:8765/#" + "A" * 43
     lines = phone.qr_text(url).splitlines()
     rows = []

@@ -1,4 +1,4 @@
-"""What the console shows: newest pictures, at a price, and numbers of the run."""
+"""Pictures of the console and their CPU cost, and the status of a training run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from serl.training.link import LinkStatus, write_status
 from serl.types import Image
 
 
-def test_a_scene_is_drawn_where_another_arm_has_it() -> None:
+def test_scene_is_drawn_from_placement_of_another_simulation() -> None:
     task = Reach()
     arm = SimArm(task.scene, task.config)
     placement: Placement | None = None
@@ -37,7 +37,7 @@ def test_a_scene_is_drawn_where_another_arm_has_it() -> None:
     placement = arm.placement()
     first = scene.look()
     assert first is not None
-    assert scene.look() is None, "nothing has moved"
+    assert scene.look() is None, "drawn although nothing has moved"
     arm.reset(2)
     placement = arm.placement()
     second = scene.look()
@@ -59,7 +59,7 @@ def test_a_scene_is_drawn_where_another_arm_has_it() -> None:
         ("racing_car", {"front", "driver"}),
     ],
 )
-def test_a_scene_is_seen_from_the_front_and_from_each_hand(name: str, cameras: set[str]) -> None:
+def test_scene_is_drawn_from_front_and_each_robot_camera(name: str, cameras: set[str]) -> None:
     task = make_task(resolve({"task": name}))
     with plugins.make_simulation(task) as robot:
         simulated: Any = robot
@@ -70,10 +70,10 @@ def test_a_scene_is_seen_from_the_front_and_from_each_hand(name: str, cameras: s
     assert next(iter(seen)) == "front"
     for image in seen.values():
         assert image.shape == (360, 480, 3)
-        assert image.std() > 5.0, "there is something to see"
+        assert image.std() > 5.0, "the image is uniform"
 
 
-def test_a_scene_of_10_hz_moves_20_times_a_second_and_ends_where_it_is() -> None:
+def test_scene_at_10_hz_is_interpolated_to_20_hz() -> None:
     task = Reach()
     arm = SimArm(task.scene, task.config)
     arm.reset(1)
@@ -94,30 +94,30 @@ def test_a_scene_of_10_hz_moves_20_times_a_second_and_ends_where_it_is() -> None
     assert np.array_equal(whole["front"], shown["front"])
 
 
-def test_a_scene_beside_another_is_drawn_small_and_large_once_it_is_driven() -> None:
-    task, beside = Reach(), True
+def test_unselected_scene_is_drawn_small_and_large_once_selected() -> None:
+    task, is_small = Reach(), True
     arm = SimArm(task.scene, task.config)
     arm.reset(1)
-    scene = DrawnScene(task, arm.placement, lambda: beside)
+    scene = DrawnScene(task, arm.placement, lambda: is_small)
     small = scene.look()
     assert small is not None
     assert {name: image.shape for name, image in small.items()} == {"front": (180, 240, 3)}
     assert scene.look() is None
-    beside = False
+    is_small = False
     large = scene.look()
-    assert large is not None, "nothing has moved, and yet"
+    assert large is not None, "not drawn again at the larger size"
     assert {image.shape for image in large.values()} == {(360, 480, 3)}
 
 
 @pytest.mark.parametrize("placement", [np.zeros(3), np.full(400, np.nan), np.zeros((2, 9))])
-def test_a_placement_of_another_scene_is_refused(placement: Placement) -> None:
+def test_placement_of_wrong_shape_or_value_is_refused(placement: Placement) -> None:
     task = Reach()
     with pytest.raises(BadInput, match="placement: expected"):
         SimArm(task.scene, task.config).show(placement)
 
 
-class Slow:
-    """Takes its time to look."""
+class SlowSource:
+    """Picture source that spends `cost_s` of CPU time per look."""
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s, self.looks, self.looked = cost_s, 0, threading.Event()
@@ -136,11 +136,11 @@ class Slow:
         self.closed = True
 
 
-def test_a_driver_sees_5_pictures_a_second_however_long_they_take() -> None:
-    source = Slow(0.15)
+def test_driver_gets_5_pictures_per_second_from_slow_source() -> None:
+    source = SlowSource(0.15)
     pictures = Pictures(source, lambda: True)
     eventually(pictures.newest)
-    for _ in range(5):  # a busy machine delays; a defect shows at every try
+    for _ in range(5):  # a busy machine may delay one try; a defect fails all
         began_s, before = time.monotonic(), source.looks
         while source.looks < before + 5:
             pictures.newest()
@@ -152,7 +152,7 @@ def test_a_driver_sees_5_pictures_a_second_however_long_they_take() -> None:
     pictures.close()
 
 
-def test_pictures_of_cameras_at_different_rates_are_each_the_newest() -> None:
+def test_pictures_keep_newest_frame_of_each_camera() -> None:
     class Cameras:
         number = 0
 
@@ -175,12 +175,12 @@ def test_pictures_of_cameras_at_different_rates_are_each_the_newest() -> None:
     pictures.close()
 
 
-def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() -> None:
-    source = Slow(0.05)
+def test_pictures_are_made_only_when_watched_and_within_cpu_share() -> None:
+    source = SlowSource(0.05)
     pictures = Pictures(source)
     assert not source.looked.wait(0.3)
     assert pictures.newest() == []
-    eventually(pictures.newest)  # who looks once may have left before a busy machine draws
+    eventually(pictures.newest)  # on a busy machine one look may expire before a picture is drawn
     began_s, before = time.monotonic(), source.looks
     while time.monotonic() - began_s < 1.0:
         pictures.newest()
@@ -192,36 +192,40 @@ def test_pictures_are_made_only_while_somebody_watches_and_within_their_share() 
     eventually(lambda: source.closed)
 
 
-def row(success: bool, assisted: bool) -> EpisodeRow:
+def episode_row(success: bool, assisted: bool) -> EpisodeRow:
     human_steps, takeovers = 5 * assisted, 2 * assisted
     return EpisodeRow(
         "actor0", 0, 20, success, assisted, 1.0, human_steps, takeovers, "success", 2.0, 1
     )
 
 
-def test_the_overview_tells_numbers_of_the_run_and_what_is_unwell(tmp_path: Path) -> None:
+def test_training_status_shows_run_numbers_and_component_health(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, TrainConfig(task="reach", steps=100), datetime(2026, 11, 22))
     overview = TrainingStatus(run, "actor0")
     nothing = overview.read({})
     assert (nothing["steps"], nothing["alone"], nothing["link"][0]) == (None, (0, 0), False)
     with MetricsWriter(run.path) as metrics:
-        for episode in (row(True, True), row(False, False), row(True, False)):
+        for episode in (
+            episode_row(True, True),
+            episode_row(False, False),
+            episode_row(True, False),
+        ):
             metrics.write(10, episode)
         metrics.write(20, UpdateRow(5, 12.3, 3.9, weights_version=4))
         write_folder = run.link("actor0")
         write_folder.mkdir(parents=True)
         write_status(write_folder, LinkStatus(1234, 5, True))
         states = {"learner": "running", "link-actor0": "running", "actor0": "running"}
-        told = overview.read(states)
-        assert told["recent"] == ["assisted", "failed", "alone"]
-        assert (told["alone"], told["assisted"]) == ((1, 2), (1, 1))
-        assert told["cycle_time_s"] == 2.0
-        assert told["takeovers"] == 2
-        assert 0.02 < told["budget_share"] < nothing["budget_share"] == 0.5
-        assert told["learner"] == (True, "12 updates/s, 3.9 per step")
-        assert told["weights"] == (True, "version 4, 1 behind")
-        assert told["link"] == (True, "1,234 acknowledged, 5 waiting")
-        assert told["advice"] == "correct briefly: 1 of the last 2 unassisted episodes succeeded"
+        status = overview.read(states)
+        assert status["recent"] == ["assisted", "failed", "alone"]
+        assert (status["alone"], status["assisted"]) == ((1, 2), (1, 1))
+        assert status["cycle_time_s"] == 2.0
+        assert status["takeovers"] == 2
+        assert 0.02 < status["budget_share"] < nothing["budget_share"] == 0.5
+        assert status["learner"] == (True, "12 updates/s, 3.9 per step")
+        assert status["weights"] == (True, "version 4, 1 behind")
+        assert status["link"] == (True, "1,234 acknowledged, 5 waiting")
+        assert status["advice"] == "correct briefly: 1 of the last 2 unassisted episodes succeeded"
         assert overview.read({**states, "learner": "silent"})["learner"] == (False, "silent")
         assert not overview.over
         metrics.write(100, EvaluationRow(100, 50, 49, 1.9, "final"))

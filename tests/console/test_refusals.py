@@ -1,4 +1,4 @@
-"""Whoever is not the page with the token is refused and moves nothing; nor does nonsense of it."""
+"""Requests without the token and invalid frames: the console refuses them and moves nothing."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ FIRST_FRAMES = ["", "{}", "[]", "nonsense", json.dumps(PUSH)]
     "first", [*(json.dumps({"token": t}) for t in WRONG_TOKENS), *FIRST_FRAMES]
 )
 @served
-async def test_a_socket_without_the_token_in_its_first_frame_gets_nothing(
-    here: Site, first: str
-) -> None:
-    for query in ("", f"?token={here.token}"):  # a token in the address opens nothing
+async def test_socket_without_token_in_first_frame_is_closed(here: Site, first: str) -> None:
+    for query in ("", f"?token={here.token}"):  # a token in the URL is ignored
         url = f"{here.own}/socket{query}"
         page = await here.client.ws_connect(url, headers={"Origin": here.own})
         await page.send_str(first)
@@ -55,7 +53,7 @@ ELSEWHERE = ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0
 
 
 @served
-async def test_a_page_of_another_origin_or_of_none_gets_no_socket(here: Site) -> None:
+async def test_socket_with_foreign_or_missing_origin_is_refused(here: Site) -> None:
     for origin in [*ELSEWHERE, f"http://127.0.0.1:{here.port}.evil.example"]:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
             await here.enter(Origin=origin)
@@ -71,10 +69,10 @@ async def test_a_page_of_another_origin_or_of_none_gets_no_socket(here: Site) ->
     [("/", 200), ("http://evil.example/", 403), ("http://{host}/", 403), ("*", 400), ("", 400)],
 )
 @served
-async def test_an_address_in_the_request_line_is_refused_whatever_the_host(
+async def test_absolute_url_in_request_line_is_refused_for_any_host(
     here: Site, target: str, status: int
 ) -> None:
-    """As a proxy would be asked, which the console is not."""
+    """Refuse requests in the form for proxies: the console is not a proxy."""
     host = f"127.0.0.1:{here.port}"
     reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
     head = f"GET {target.format(host=host)} HTTP/1.1\r\nHost: {host}\r\n"
@@ -88,7 +86,7 @@ HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost", "127.0
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
 @served
-async def test_another_host_or_site_is_refused_also_with_the_token(here: Site, method: str) -> None:
+async def test_foreign_host_or_origin_is_refused_despite_token(here: Site, method: str) -> None:
     token = {"Authorization": f"Bearer {here.token}"}
     for host in [*HOSTS, "[::1]:{port}", "127.0.0.1:1", "0.0.0.0:{port}"]:
         for path in ("/", "/report", "/socket", "/nothing"):
@@ -103,7 +101,7 @@ async def test_another_host_or_site_is_refused_also_with_the_token(here: Site, m
 
 
 @served
-async def test_what_a_browser_says_of_the_sender_counts(here: Site) -> None:
+async def test_fetch_site_header_decides_if_request_is_served(here: Site) -> None:
     for word in ("cross-site", "same-site"):
         assert (await here.ask("GET", "/", Sec_Fetch_Site=word)).status == 403
     for word in ("same-origin", "none"):
@@ -111,7 +109,7 @@ async def test_what_a_browser_says_of_the_sender_counts(here: Site) -> None:
 
 
 @served
-async def test_the_page_is_locked_down_and_asks_nobody(here: Site) -> None:
+async def test_page_has_strict_headers_and_loads_nothing_external(here: Site) -> None:
     for path in FILES:
         answer = await here.ask("GET", path)
         assert answer.status == 200
@@ -131,7 +129,7 @@ async def test_the_page_is_locked_down_and_asks_nobody(here: Site) -> None:
 
 
 @served
-async def test_other_paths_and_methods_are_nothing(here: Site) -> None:
+async def test_unknown_paths_and_methods_are_refused(here: Site) -> None:
     for path in ("/..%2fgate.py", "/static/style.css", "/favicon.ico", "/index.html"):
         assert (await here.ask("GET", path)).status == 404
     assert (await here.ask("POST", "/", Origin=here.own)).status == 405
@@ -171,7 +169,7 @@ TEXTS = [
 
 
 @served
-async def test_a_frame_that_is_none_ends_the_page_and_moves_nothing(here: Site) -> None:
+async def test_invalid_frame_closes_socket_and_moves_nothing(here: Site) -> None:
     for text in [*map(json.dumps, FRAMES), *TEXTS]:
         page = await operator(here)
         await page.send_str(text)
@@ -186,7 +184,7 @@ async def test_a_frame_that_is_none_ends_the_page_and_moves_nothing(here: Site) 
 
 
 @served
-async def test_who_sends_too_much_is_heard_sixty_times_a_second_and_then_not_at_all(
+async def test_flooding_page_is_rate_limited_and_then_closed(
     here: Site,
 ) -> None:
     page = await operator(here)
@@ -201,20 +199,20 @@ async def test_who_sends_too_much_is_heard_sixty_times_a_second_and_then_not_at_
 
 
 @served
-async def test_it_listens_on_loopback_alone(here: Site) -> None:
+async def test_console_listens_on_loopback_only(here: Site) -> None:
     import psutil
 
     mine = [c for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"]
     assert {c.laddr.ip for c in mine if c.laddr.port == here.port} == {"127.0.0.1"}
 
 
-def test_tokens_are_long_and_differ() -> None:
+def test_tokens_are_long_and_unique() -> None:
     tokens = {new_token() for _ in range(100)}
     assert len(tokens) == 100
     assert all(len(token) >= 43 for token in tokens)
 
 
-def test_the_door_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_address_file_is_private_and_damaged_one_is_ignored(tmp_path: Path) -> None:
     assert read_address(tmp_path) is None
     write_address(tmp_path, ConsoleAddress("http://127.0.0.1:8765/", "secret"))
     assert read_address(tmp_path) == ConsoleAddress("http://127.0.0.1:8765/", "secret")
@@ -225,13 +223,13 @@ def test_the_door_is_for_its_owner_alone(tmp_path: Path) -> None:
     remove_address(tmp_path)
 
 
-def test_frames_are_checked_whole() -> None:
+def test_read_entry_refuses_token_together_with_pairing_code() -> None:
     assert read_frame('{"type": "say", "what": "estop"}') == "estop"
     with pytest.raises(CorruptData, match="expected the token or a pairing code first"):
         read_entry('{"token": "a", "pair": "1"}')
 
 
-def test_a_lease_expires_in_silence() -> None:
+def test_lease_expires_without_renewal() -> None:
     now_s = 0.0
     lease = OperatorLease(lambda: now_s)
     assert lease.take("a")
@@ -246,7 +244,7 @@ def test_a_lease_expires_in_silence() -> None:
     assert lease.holder == "b"
 
 
-def test_a_rate_lets_a_burst_and_then_a_steady_stream_through() -> None:
+def test_rate_limit_passes_burst_then_steady_stream() -> None:
     now_s = 0.0
     rate = RateLimit(60.0, lambda: now_s)
     assert sum(rate.allows() for _ in range(100)) == 15

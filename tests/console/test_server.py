@@ -1,4 +1,4 @@
-"""What pages with the token see, say and drive."""
+"""The console server: states, commands and the lease of pages that hold the token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .site import LIMIT_S, PUSH, REST, Site, heard, operator, refused, served, s
 
 
 @served
-async def test_whoever_has_the_token_sees_and_drives(here: Site) -> None:
+async def test_page_with_token_sees_state_and_drives(here: Site) -> None:
     page = await operator(here)
     await page.send_json(PUSH)
     await settled(lambda: len(here.backend.driven) == 2)
@@ -35,7 +35,7 @@ async def test_whoever_has_the_token_sees_and_drives(here: Site) -> None:
 
 
 @served
-async def test_what_could_not_be_done_is_said(here: Site) -> None:
+async def test_page_gets_reason_when_command_fails(here: Site) -> None:
     page = await operator(here)
     await page.send_json({"type": "say", "what": "reset"})
     answer = await heard(page, "answer")
@@ -43,7 +43,7 @@ async def test_what_could_not_be_done_is_said(here: Site) -> None:
 
 
 @served
-async def test_a_defect_freezes_neither_the_page_nor_the_answers(
+async def test_page_continues_after_exceptions_in_backend(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = iter((True, False))
@@ -64,7 +64,9 @@ async def test_a_defect_freezes_neither_the_page_nor_the_answers(
 
 
 @served
-async def test_a_stop_waits_for_no_disk(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_estop_is_answered_while_progress_read_blocks(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk, read = threading.Event(), threading.Event()
 
     def progress() -> dict[str, str]:
@@ -84,7 +86,7 @@ async def test_a_stop_waits_for_no_disk(here: Site, monkeypatch: pytest.MonkeyPa
 
 
 @served
-async def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates(here: Site) -> None:
+async def test_confirmation_needs_current_question_and_lease(here: Site) -> None:
     here.backend.shown = {"question": "estop: Enter ends this stop"}
     page = await operator(here)
     await page.send_json({"type": "yes", "question": "the guard is disarmed: Enter arms it"})
@@ -100,10 +102,10 @@ async def test_a_yes_is_to_the_question_that_was_read_and_of_who_operates(here: 
 
 
 @served
-async def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(
+async def test_flood_of_estops_executes_once_and_needs_no_lease(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose flood delays nobody: others are shown the state meanwhile, and it is answered once."""
+    """Check that other pages still receive states and that the flood gets one answer."""
     monkeypatch.setattr(server, "STOP_PERIOD_S", 1e6)
     other = await operator(here)
     page = await here.enter()
@@ -113,7 +115,7 @@ async def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(
     for _ in range(3000):
         await page.send_json({"type": "say", "what": "estop"})
     await page.send_json({"type": "say", "what": "success"})
-    assert (await heard(page, "answer"))["text"] == "take over first", "all of it was read"
+    assert (await heard(page, "answer"))["text"] == "take over first", "some frames were not read"
     assert here.backend.said == ["estop"]
     assert len(asyncio.all_tasks()) < before + 10
     for _ in range(3):
@@ -123,8 +125,8 @@ async def test_a_flood_of_stops_is_one_stop_and_needs_no_lease(
 
 
 @served
-async def test_a_stop_that_is_said_while_one_is_under_way_is_another_one(here: Site) -> None:
-    """The first one may be past what somebody has let go on since; each page is answered."""
+async def test_estop_during_pending_estop_is_executed_too(here: Site) -> None:
+    """Execute both: a component may have been released after the first stop reached it."""
     pages = [await here.enter(), await here.enter()]
     here.backend.slow["estop"] = asyncio.Event()
     for number, page in enumerate(pages, 1):
@@ -136,7 +138,7 @@ async def test_a_stop_that_is_said_while_one_is_under_way_is_another_one(here: S
 
 
 @served
-async def test_one_page_operates_and_another_waits_until_it_is_free(here: Site) -> None:
+async def test_second_page_gets_lease_only_after_first_gives_it_up(here: Site) -> None:
     first, second = await operator(here), await here.enter()
 
     async def beat() -> None:
@@ -162,7 +164,7 @@ async def test_one_page_operates_and_another_waits_until_it_is_free(here: Site) 
 
 
 @served
-async def test_without_the_lease_nothing_but_a_stop_is_done(here: Site) -> None:
+async def test_page_without_lease_cannot_command_or_drive(here: Site) -> None:
     page = await here.enter()
     for what in ("success", "failure", "discard", "reset", "release", "pause", "resume"):
         await page.send_json({"type": "say", "what": what})
@@ -174,8 +176,8 @@ async def test_without_the_lease_nothing_but_a_stop_is_done(here: Site) -> None:
 
 
 @served
-async def test_a_page_that_goes_sends_no_last_beat_and_frees_the_lease(here: Site) -> None:
-    """Hands that were on are out of hearing then: it is the actor who holds."""
+async def test_closed_page_frees_lease_without_hands_off_message(here: Site) -> None:
+    """Check that closing a driving page sends no hands-off message: the actor then holds."""
     page = await operator(here)
     await page.send_json(PUSH)
     await settled(lambda: len(here.backend.driven) == 2)
@@ -187,7 +189,7 @@ async def test_a_page_that_goes_sends_no_last_beat_and_frees_the_lease(here: Sit
 
 
 @served
-async def test_who_gives_the_controls_back_lets_go(here: Site) -> None:
+async def test_backend_gets_hands_off_when_page_gives_up_lease(here: Site) -> None:
     page = await operator(here)
     await page.send_json(PUSH)
     await page.send_json({"type": "give"})
@@ -196,7 +198,7 @@ async def test_who_gives_the_controls_back_lets_go(here: Site) -> None:
 
 
 @served
-async def test_orders_with_arguments_are_of_the_operator_alone(here: Site) -> None:
+async def test_orders_with_arguments_need_lease(here: Site) -> None:
     orders = {
         "judge": {"type": "judge", "episode": "7-000000", "keep": False},
         "crop": {"type": "crop", "camera": "wrist", "crop": [0.0, 0, 0.5, 1]},
@@ -218,7 +220,7 @@ async def test_orders_with_arguments_are_of_the_operator_alone(here: Site) -> No
 
 
 @served
-async def test_a_film_and_its_last_picture_are_for_a_page_with_the_token(here: Site) -> None:
+async def test_film_and_its_last_picture_need_token(here: Site) -> None:
     here.backend.films["7-000000"] = b"\0\0\0\x03one\0\0\0\x03two"
     own = {"Authorization": f"Bearer {here.token}"}
     for path in ("/film/7-000000", "/film/7-000000/last"):
@@ -232,7 +234,7 @@ async def test_a_film_and_its_last_picture_are_for_a_page_with_the_token(here: S
 
 
 @served
-async def test_only_so_many_pages_are_served(here: Site) -> None:
+async def test_server_refuses_more_than_max_pages(here: Site) -> None:
     pages = [await here.enter() for _ in range(MAX_PAGES)]
     for page in pages:
         await heard(page, "state")
@@ -242,7 +244,7 @@ async def test_only_so_many_pages_are_served(here: Site) -> None:
 
 
 @served
-async def test_the_report_is_for_a_page_with_the_token(here: Site, tmp_path: Path) -> None:
+async def test_report_needs_token_or_its_cookie(here: Site, tmp_path: Path) -> None:
     here.backend.page = tmp_path / "report.html"
     here.backend.page.write_text("<p>well done</p>")
     assert (await here.ask("GET", "/report")).status == 403

@@ -1,4 +1,4 @@
-"""How a person's recording is told: counts, what to do, and what lies where."""
+"""Status of a recording session: counts, advice, and episodes by folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from serl.testing import FakeRobot, FakeTask, episode
 WANTED = {"demonstrations": 3}
 
 
-def log(recorded: Recording, good: bool) -> None:
-    """An episode of a person, sorted."""
+def record_episode(recorded: Recording, good: bool) -> None:
+    """Record and sort one demonstration: successful if `good`, else without motion."""
     robot, task = FakeRobot(), FakeTask()
     epoch = recorded.next_epoch(0)
     policy = task.expert(robot.truth, 0) if good else ZeroPolicy(robot.action_spec)
@@ -33,7 +33,7 @@ def log(recorded: Recording, good: bool) -> None:
     recorded.sort()
 
 
-def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
+def test_recording_status_counts_episodes_by_folder(tmp_path: Path) -> None:
     run = RunFolder.create_at(tmp_path / "demos", resolve({"task": "reach"}), datetime.now())
     assert isinstance(make_status(run, ACTOR), TrainingStatus)
     write_session(run.path, RecordingSession(purpose="demonstrations", wanted=WANTED))
@@ -41,14 +41,18 @@ def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
     assert isinstance(overview, RecordingStatus)
     assert overview.read({})["advice"] == "to go: 3 demonstrations"
     for good in (True, False, True, True):
-        log(recorded, good)
+        record_episode(recorded, good)
     recorded.undo()
-    told = overview.read({})
-    assert told["counts"] == [["demonstrations", 2, 3], ["failures", 1, None], ["undone", 1, None]]
-    assert told["recent"] == ["alone", "failed", "alone"]
-    assert told["disk"][1].endswith("GB free")
+    status = overview.read({})
+    assert status["counts"] == [
+        ["demonstrations", 2, 3],
+        ["failures", 1, None],
+        ["undone", 1, None],
+    ]
+    assert status["recent"] == ["alone", "failed", "alone"]
+    assert status["disk"][1].endswith("GB free")
     assert not overview.over
-    log(recorded, True)
+    record_episode(recorded, True)
     assert overview.read({})["advice"] == "done: all requested samples are recorded"
     assert overview.over
 
@@ -67,5 +71,7 @@ def test_a_recording_is_told_from_what_lies_where(tmp_path: Path) -> None:
         (4, [], "done: all requested samples are recorded"),
     ],
 )
-def test_it_says_what_to_do_now(have: int, recent: list[bool], advice: str) -> None:
+def test_session_advice_follows_count_and_recent_failures(
+    have: int, recent: list[bool], advice: str
+) -> None:
     assert advise_session({"demonstrations": have}, WANTED, recent) == advice

@@ -1,4 +1,4 @@
-"""A film in the place of a camera, over real DDS: `serl camera` in a process of its own."""
+"""`serl camera` in its own process, with a film instead of a camera, over real DDS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CELL = ("--namespace", "/cell/arm")
 
 
 class Bench:
-    """Cameras as processes, and a node that looks at them."""
+    """Camera processes, and a node that subscribes to their images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cell"
@@ -62,12 +62,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         made.processes.end()
 
 
-def seen(camera: RosCamera) -> bool:
+def is_fresh(camera: RosCamera) -> bool:
     return camera.feed.is_fresh
 
 
 def newest(camera: RosCamera) -> tuple[Mapping[str, Image], float]:
-    """Return the images, once a busy machine is not late, and the time when they were taken."""
+    """Return the first images that are not late, and their capture time."""
     found: list[tuple[Mapping[str, Image], float]] = []
 
     def is_seen() -> bool:
@@ -79,7 +79,7 @@ def newest(camera: RosCamera) -> tuple[Mapping[str, Image], float]:
     return found[0]
 
 
-def test_pictures_arrive_in_size_colour_and_time_and_its_end_is_noticed(bench: Bench) -> None:
+def test_camera_node_publishes_cropped_resized_images_until_it_ends(bench: Bench) -> None:
     infos: list[CameraInfo] = []
     bench.node.subscribe(info_topic("arm", "front"), infos.append)
     camera = bench.camera("front")
@@ -90,41 +90,41 @@ def test_pictures_arrive_in_size_colour_and_time_and_its_end_is_noticed(bench: B
     assert images["front"].shape == (24, 32, 3)
     assert np.abs(images["front"][5, 20].astype(int) - RED).max() < 15
     whole = camera.feed._samples[-1].value
-    assert whole.shape == (64, 48, 3), "cut and resized before it was sent"
+    assert whole.shape == (64, 48, 3), "the image must be cropped and resized before publishing"
     eventually(lambda: infos)
     info = infos[-1]
     assert (info.width, info.height, info.header.frame_id) == (48, 64, "front_optical")
     first_ns = camera.feed.stamp_ns
     eventually(lambda: camera.feed.stamp_ns > first_ns)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[1]
-    assert process.returncode == 0, said
-    eventually(lambda: not seen(camera))
+    output = process.communicate(timeout=30)[1]
+    assert process.returncode == 0, output
+    eventually(lambda: not is_fresh(camera))
     with pytest.raises(Silent, match=r"front/image_raw: its newest message is .* over 0.2 s"):
         camera.images()
 
 
-def test_a_compressed_one_is_known_by_the_profile_of_the_cell(bench: Bench) -> None:
+def test_cell_profile_reads_and_crops_compressed_camera(bench: Bench) -> None:
     left = bench.camera("wrist", compressed=True, crop=(0.0, 0.0, 0.1, 1.0))
     bench.start("wrist", "--jpeg", "90", "--loop")
-    eventually(lambda: newest(left)[0]["wrist"][12, 3, 2] > 150)  # the bar, which has come
+    eventually(lambda: newest(left)[0]["wrist"][12, 3, 2] > 150)  # the bar is there
     assert newest(left)[0]["wrist"].shape == (24, 32, 3)
 
 
-def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
+def test_unplugged_camera_is_reported_and_raises_fault_after_200_ms(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The end of a film is a camera that is gone: its last picture is too old within 300 ms."""
+    """End the film to emulate an unplugged camera; its last image becomes too old."""
     bench.film = write_film(tmp_path / "side.avi", 80)
-    camera = bench.camera("side", oldest_s=60.0)  # a feed that lets everything pass
+    camera = bench.camera("side", oldest_s=60.0)  # the feed accepts any age
     watch = CameraMonitor({"side": View(camera="side", width=32, height=24).spec})
     process = bench.start("side")
-    eventually(lambda: seen(camera))
+    eventually(lambda: is_fresh(camera))
     assert process.wait(60.0) == 0
     ended_s = time.monotonic()
-    assert "camera side: " in (said := capfd.readouterr().out)
-    assert "side.avi ended" in said
-    eventually(lambda: faulty(camera, watch))
+    assert "camera side: " in (output := capfd.readouterr().out)
+    assert "side.avi ended" in output
+    eventually(lambda: has_fault(camera, watch))
     last_s = camera.images()[1]
     with pytest.raises(CameraFault, match=r"camera side: its image is .* s old, over 0.2 s"):
         watch.check(reading(camera, last_s + 0.21))
@@ -133,8 +133,8 @@ def test_an_unplugged_camera_is_told_and_stops_the_robot_in_time(
     assert last_s < ended_s
 
 
-def test_a_frozen_camera_is_noticed_by_its_pictures(bench: Bench, tmp_path: Path) -> None:
-    """New messages, new stamps, and the same picture: 300 ms are 5 of them at 20 Hz."""
+def test_frozen_camera_raises_fault_after_five_equal_images(bench: Bench, tmp_path: Path) -> None:
+    """Publish one image repeatedly with new stamps; the fifth equal image is a fault."""
     bench.film = write_film(tmp_path / "one.avi", 1)
     camera = bench.camera("stuck", oldest_s=2.0)
     watch = CameraMonitor(
@@ -142,7 +142,7 @@ def test_a_frozen_camera_is_noticed_by_its_pictures(bench: Bench, tmp_path: Path
         CameraMonitorConfig(max_age_s=2.0),
     )
     bench.start("stuck", "--loop")
-    eventually(lambda: seen(camera))
+    eventually(lambda: is_fresh(camera))
     stamps: list[float] = []
 
     def look() -> None:
@@ -157,12 +157,12 @@ def test_a_frozen_camera_is_noticed_by_its_pictures(bench: Bench, tmp_path: Path
 
 
 def reading(camera: RosCamera, now_s: float) -> Observation:
-    """Of a robot whose state is of now, and of this camera."""
+    """Return an observation of the camera's images with a robot stamp of `now_s`."""
     images, taken_s = camera.images()
     return Observation({}, images, {"robot": now_s, **dict.fromkeys(images, taken_s)})
 
 
-def faulty(camera: RosCamera, watch: CameraMonitor) -> bool:
+def has_fault(camera: RosCamera, watch: CameraMonitor) -> bool:
     try:
         watch.on_begin(ActionSource.POLICY)
         watch.check(reading(camera, time.monotonic()))

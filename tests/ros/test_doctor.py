@@ -1,4 +1,4 @@
-"""`serl doctor --graph` and `--robot` on real processes, well and ill."""
+"""`serl doctor --graph` and `--robot` on real processes, healthy and faulty."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EVERY_CHECK = [
 
 
 class Bench:
-    """A fake arm, and who asks what the doctor finds of it."""
+    """A fake arm, and a node that runs the doctor's checks on it."""
 
     def __init__(self, folder: Path) -> None:
         self.driver = Run(folder)
@@ -84,17 +84,17 @@ def _well(bench: Bench) -> None:
     bench.misbehave("")
 
 
-def test_an_arm_as_its_profile_says_passes_every_check(bench: Bench) -> None:
+def test_arm_that_matches_its_profile_passes_every_check(bench: Bench) -> None:
     found = bench.findings()
     assert sorted(found) == sorted(EVERY_CHECK)
-    busy = ("a second", " s ago, over")  # on a busy machine messages are few and late
+    busy = ("a second", " s ago, over")  # a busy machine delays messages
     bad = [str(each) for each in found.values() if not each.sound]
     assert all(any(sign in line for sign in busy) for line in bad), bad
     assert "use_local_jacobian is False, will be True" in found["gains"].text
     assert found["contact"].text == "after a stop by a contact: 200 N/m"
 
 
-def test_messages_that_arrive_while_others_are_read_are_left_out(
+def test_robot_check_ends_while_messages_keep_arriving(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(int):
@@ -115,7 +115,7 @@ def test_messages_that_arrive_while_others_are_read_are_left_out(
         ("late", " s ago, over 0.1 s"),
     ],
 )
-def test_a_driver_that_misbehaves_is_wrong_in_one_line(
+def test_robot_check_reports_driver_fault_in_one_line(
     bench: Bench, fault: str, complaint: str
 ) -> None:
     bench.misbehave(fault)
@@ -171,14 +171,14 @@ WITHOUT_GAIN = ControllerProfile(node=FRANKA.controller.node, parameters={"gain"
         ),
     ],
 )
-def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
+def test_robot_check_reports_each_mismatch_between_profile_and_driver(
     bench: Bench,
     profile: object,
     complaints: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "controller" in complaints and "absent" in complaints["controller"]:
-        monkeypatch.setattr(driver_check, "_ANSWER_S", 1.0)  # of a node that is not there
+        monkeypatch.setattr(driver_check, "_ANSWER_S", 1.0)  # the node does not exist
     found = bench.findings(profile)
     for subject, complaint in complaints.items():
         assert not found[subject].sound
@@ -188,7 +188,7 @@ def test_a_profile_that_is_not_the_drivers_is_wrong_a_line_for_each(
 PROGRAM = Channel(name="/program", type=RUNNING)
 
 
-def test_a_wrench_in_another_frame_is_found_on_an_arm_that_reports_no_error(bench: Bench) -> None:
+def test_robot_check_reports_wrench_frame_of_arm_without_errors(bench: Bench) -> None:
     bench.misbehave("misframed")
     with RosNode("program", bench.driver.folder, local=True) as node:
         node.publisher(fault_topic(PROGRAM, bench.arm)).publish(Bool(data=True))
@@ -200,7 +200,7 @@ def test_a_wrench_in_another_frame_is_found_on_an_arm_that_reports_no_error(benc
     assert (found["errors"].sound, found["errors"].text) == (True, "/program: the arm is well")
 
 
-def test_a_program_that_stopped_and_another_commander_are_found(bench: Bench) -> None:
+def test_robot_check_reports_stopped_program_and_second_commander(bench: Bench) -> None:
     with RosNode("stranger", bench.driver.folder, local=True) as stranger:
         stranger.publisher(Topic(f"{bench.arm}/target_pose", PoseStamped, SENSOR))
         gripper = f"{bench.arm}/gripper/gripper_position_controller/commands"
@@ -214,7 +214,7 @@ def test_a_program_that_stopped_and_another_commander_are_found(bench: Bench) ->
     assert (found["errors"].sound, found["errors"].text) == (False, line)
 
 
-def test_the_command_is_one_line_for_each_check(
+def test_doctor_command_prints_one_line_for_each_check(
     bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ["doctor", "--robot", "franka", "--namespace", bench.arm]
@@ -224,7 +224,7 @@ def test_the_command_is_one_line_for_each_check(
     assert code == (cli.FAILED if any(line.startswith("BAD") for line in lines) else cli.DONE)
 
 
-def test_no_driver_is_said_with_how_one_is_seen(
+def test_doctor_explains_transports_when_no_driver_is_found(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", _other_domain())
@@ -238,20 +238,20 @@ def _other_domain() -> str:
     return str(101 - int(os.environ["ROS_DOMAIN_ID"]))
 
 
-def test_a_graph_is_shown_with_types_rates_and_who_hears_whom(
+def test_graph_lists_types_rates_and_publishers(
     bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["doctor", "--graph"]) == cli.DONE
-    said = capfd.readouterr().out
-    row = next(line for line in said.splitlines() if "external_wrench" in line).split()
-    assert row[1] == "WrenchStamped", said
-    assert row[2] != "-", said
+    output = capfd.readouterr().out
+    row = next(line for line in output.splitlines() if "external_wrench" in line).split()
+    assert row[1] == "WrenchStamped", output
+    assert row[2] != "-", output
     assert float(row[2]) > 1.0
     assert row[3].startswith("cartesian")
-    assert "ok " in said.splitlines()[-1]
+    assert "ok " in output.splitlines()[-1]
 
 
-def test_the_graph_of_a_run_lacks_its_nodes_until_they_are_started(
+def test_graph_of_run_reports_nodes_that_are_not_started(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = resolve({"task": "reach", "robot": "sim", "demos": 0})
@@ -270,7 +270,7 @@ def test_the_graph_of_a_run_lacks_its_nodes_until_they_are_started(
 
 @contextmanager
 def _idle(folder: Path, domain: int) -> Iterator[None]:
-    """A node in a process of its own, which is there while the block runs."""
+    """Run an idle node in a separate process while the block runs."""
     node = subprocess.Popen(
         [sys.executable, "-m", "serl.ros.nodes.idle", "--run", str(folder)],
         env=environment(domain, folder),
@@ -285,10 +285,10 @@ def _idle(folder: Path, domain: int) -> Iterator[None]:
         node.stdin.close()
 
 
-def test_a_domain_is_looked_at_in_both_ways(
+def test_graph_searches_domain_over_loopback_and_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One node talks over 127.0.0.1, as `serl sim` does, another one as the processes of a run."""
+    """Find one node on 127.0.0.1 (as of `serl sim`) and one on shared memory (as of a run)."""
     monkeypatch.setenv("ROS_DOMAIN_ID", domain := _other_domain())
     assert cli.main(["doctor", "--graph", domain]) == cli.FAILED
     assert "found no node of this host" in capfd.readouterr().out
@@ -308,7 +308,7 @@ def test_a_domain_is_looked_at_in_both_ways(
     assert [way.split()[0] for way in ways] == ["over", "through"]
 
 
-def test_what_is_wrong_with_a_graph_is_a_line_and_an_exit_code(
+def test_graph_problems_print_one_line_each_and_fail_the_command(
     bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = bench.driver.folder

@@ -1,4 +1,4 @@
-"""Launch files start what `serl train` starts; tried with ROS 2's own `launch` where it is."""
+"""Launch files start the processes of `serl train`; run by `ros2 launch` where installed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ Launcher = Callable[..., Program]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
-    """`ros2 launch`, of a file by its path or of one of ours by its name."""
+    """Yield a starter of `ros2 launch` for a file path or for the name of a file of serl."""
     environment = {**os.environ, **_installed(tmp_path), "SERL_SHARED_MEMORY": ""}
     numbers = count()
 
@@ -114,7 +114,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 
         def start(file: str, *given: str) -> Program:
             package = [] if "/" in file else ["serl"]
-            patience = "sigterm_timeout:=90"  # else 5, and a busy machine needs more
+            patience = "sigterm_timeout:=90"  # the default of 5 s is too short for a busy machine
             words = [sys.executable, "-c", ROS2, "launch", *package, file, *given, patience]
             output = tmp_path / f"{next(numbers)}.out"
             return stack.enter_context(Program(words, output, environment))
@@ -123,7 +123,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def _installed(folder: Path) -> dict[str, str]:
-    """The environment of a prefix that has our package, as a build or pip installs it."""
+    """Install the package's data files in a prefix; return the environment that selects it."""
     prefix = folder / "prefix"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for target, patterns in project["tool"]["setuptools"]["data-files"].items():
@@ -135,7 +135,7 @@ def _installed(folder: Path) -> dict[str, str]:
 
 
 def assert_ended_well(launched: Program, *modules: str) -> None:
-    """Every process that was started has ended by itself or when it was asked to."""
+    """Assert that the launch started these modules and that all of them ended cleanly."""
     said = launched.output
     started = dict(re.findall(r"\[(\S+)-\d+\]: process started with pid \[(\d+)\]", said))
     assert {*modules} == {*started}, said
@@ -148,7 +148,7 @@ def newest(folder: Path) -> RunFolder:
     return RunFolder.open(max((folder / "runs" / "reach").iterdir()))
 
 
-def test_a_launch_file_starts_the_same_processes(tmp_path: Path) -> None:
+def test_train_launch_file_starts_the_processes_of_serl_train(tmp_path: Path) -> None:
     given = {**NOTHING, "task": "reach", "settings": TINY, "runs": str(tmp_path / "runs")}
     graph = launching._run_graph(given, all_processes)
     assert list(graph.processes) == all_processes(graph.run)
@@ -168,7 +168,9 @@ def test_a_launch_file_starts_the_same_processes(tmp_path: Path) -> None:
         ({"task": "reach", "settings": "--agent.nonsense 1"}, "agent.nonsense: unknown setting"),
     ],
 )
-def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -> None:
+def test_train_launch_file_rejects_bad_arguments_in_one_line(
+    given: dict[str, str], complaint: str
+) -> None:
     with pytest.raises(BadInput, match=complaint) as raised:
         launching._run_graph({**NOTHING, **given}, all_processes)
     assert "\n" not in str(raised.value)
@@ -188,7 +190,7 @@ def test_what_it_cannot_use_is_one_line(given: dict[str, str], complaint: str) -
         ("up", {"file"}),
     ],
 )
-def test_each_file_declares_its_arguments_and_needs_launch_only_when_it_is_read(
+def test_launch_file_declares_its_arguments_and_imports_launch_lazily(
     file: str, arguments: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared: list[set[str]] = []
@@ -199,12 +201,12 @@ def test_each_file_declares_its_arguments_and_needs_launch_only_when_it_is_read(
     assert declared == [arguments]
 
 
-def test_a_launch_file_is_there_for_each_description() -> None:
+def test_launch_folder_has_the_six_launch_files() -> None:
     files = {path.name.removesuffix(".launch.py") for path in (ROOT / "launch").iterdir()}
     assert files == {"train", "learner", "actor", "sim", "guard", "up"}
 
 
-def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> None:
+def test_simulated_arm_and_its_guard_have_separate_launch_graphs(tmp_path: Path) -> None:
     motion = "--task_config.motion"
     box = f"{motion}.box_low_m [0.4,-0.1,0.1] {motion}.box_high_m [0.6,0.1,0.4]"
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "name": "left", "settings": box}
@@ -219,10 +221,12 @@ def test_a_simulated_arm_and_its_guard_are_launched_apart(tmp_path: Path) -> Non
     rest = {"profile": "franka", "arm_namespace": "/fr3"}
     (guard,) = launching._guard_graph({**again, **rest}).processes
     assert guard.arguments[2:4] == ("--robot", "/fr3")
-    assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), "the arm's, not the run's"
+    assert guard.arguments[-1].endswith("/serl/franka@fr3.latch"), (
+        "the latch must belong to the arm, not to the run"
+    )
 
 
-def test_one_simulated_arm_tells_the_time_that_all_nodes_go_by(tmp_path: Path) -> None:
+def test_only_one_simulated_arm_publishes_clock(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
     before = launching._run_graph(
         {**new, "settings": new["settings"] + " --actors 2"}, all_processes
@@ -232,10 +236,10 @@ def test_one_simulated_arm_tells_the_time_that_all_nodes_go_by(tmp_path: Path) -
     assert [each.name for each in changed] == ["sim-actor0"]
     assert changed[0].arguments[-1] == "--clock"
     assert launching._with_clock(after) == after
-    assert launching._with_clock(after[-1:]) == after[-1:]  # it may be told by somebody else
+    assert launching._with_clock(after[-1:]) == after[-1:]  # another node may publish /clock
 
 
-def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> None:
+def test_up_launch_file_starts_the_processes_of_serl_up(tmp_path: Path) -> None:
     file = tmp_path / "cell.yaml"
     robots = [{"name": "left"}, {"name": "right"}]
     text = {"task": "reach", "runs": str(tmp_path), "settings": {"demos": 0}, "robots": robots}
@@ -262,7 +266,7 @@ def test_a_file_of_serl_up_is_launched_as_it_is_supervised(tmp_path: Path) -> No
         (launching._actor_graph, {"name": "actor0"}, "run: expected the folder of a run"),
     ],
 )
-def test_what_a_launch_file_cannot_use_is_one_line(
+def test_launch_files_reject_bad_arguments_in_one_line(
     graph: Callable[..., object], given: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     given = {**NOTHING, "runs": str(tmp_path), "name": "arm", **given}
@@ -283,11 +287,13 @@ def test_what_a_launch_file_cannot_use_is_one_line(
         ("/plant", "/cell", "/cell"),
     ],
 )
-def test_a_group_has_its_namespace(pushed: str, given: str, namespace: str) -> None:
+def test_launch_namespace_combines_group_and_argument(
+    pushed: str, given: str, namespace: str
+) -> None:
     assert launching._within(pushed, given) == namespace
 
 
-def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None:
+def test_launched_processes_have_known_lifecycle_node_names(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
     processes = launching._run_graph(new, all_processes).processes
     assert {spec.module: spec.node for spec in processes} == {
@@ -299,7 +305,7 @@ def test_each_node_that_has_a_lifecycle_is_known_by_name(tmp_path: Path) -> None
     }
 
 
-def test_the_package_names_what_a_node_imports() -> None:
+def test_package_xml_lists_imported_message_packages() -> None:
     named = {each.text for each in ElementTree.parse(ROOT / "package.xml").iter("exec_depend")}
     sources = "\n".join(path.read_text() for path in (ROOT / "serl").rglob("*.py"))
     imported = re.findall(r"^\s*from (\w+)\.(?:msg|srv) import", sources, re.MULTILINE)
@@ -307,7 +313,7 @@ def test_the_package_names_what_a_node_imports() -> None:
 
 
 @with_launch
-def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None:
+def test_ros2_launch_runs_training_to_its_end(tmp_path: Path, launch: Launcher) -> None:
     training = launch("train.launch.py", "task:=reach", f"settings:={TINY}")
     assert "[learner-1]: process has finished cleanly" in training.succeed()
     assert_ended_well(training, "learner", "link-actor0", "actor0")
@@ -315,7 +321,7 @@ def test_ros2_launch_trains_to_the_end(tmp_path: Path, launch: Launcher) -> None
 
 
 @with_launch
-def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launcher) -> None:
+def test_launch_activates_managed_node(tmp_path: Path, launch: Launcher) -> None:
     file = tmp_path / "managed.launch.py"
     file.write_text(MANAGED.format(file=ROOT / "launch" / "sim.launch.py"))
     launched = launch(str(file))
@@ -327,7 +333,9 @@ def test_launch_manages_a_node_that_waits_for_it(tmp_path: Path, launch: Launche
 
 
 @with_launch
-def test_ctrl_c_ends_all_and_another_launch_goes_on(tmp_path: Path, launch: Launcher) -> None:
+def test_ctrl_c_ends_launched_processes_and_second_launch_resumes_run(
+    tmp_path: Path, launch: Launcher
+) -> None:
     longer = TINY.replace("--steps 120", "--steps 400")
     training = launch("train.launch.py", "task:=reach", f"settings:={longer}")
     training.until((tmp_path / "runs" / "reach").exists)
@@ -339,7 +347,9 @@ def test_ctrl_c_ends_all_and_another_launch_goes_on(tmp_path: Path, launch: Laun
 
 
 @with_launch
-def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: Launcher) -> None:
+def test_learner_and_actor_launched_separately_train_together(
+    tmp_path: Path, launch: Launcher
+) -> None:
     shorter = TINY.replace("--steps 120", "--steps 40")
     where, settings = "namespace:=cell", f"settings:={shorter} --robot sim"
     learner = launch("learner.launch.py", "task:=reach", settings, where)
@@ -357,7 +367,7 @@ def test_learner_and_actor_are_launched_apart_and_meet(tmp_path: Path, launch: L
 
 
 @with_launch
-def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
+def test_arm_and_guard_launched_separately_with_remapped_topics_connect(
     tmp_path: Path, launch: Launcher
 ) -> None:
     file = tmp_path / "renamed.launch.py"
@@ -377,9 +387,9 @@ def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
     assert seen.returncode == 0, seen.stderr
     assert "/cell/left/wrench" in seen.stdout
     assert "/cell/left/current_pose" not in seen.stdout.split()
-    assert "/clock" not in seen.stdout.split(), "nobody asked for use_sim_time"
+    assert "/clock" not in seen.stdout.split(), "/clock needs use_sim_time"
     second = launch("guard.launch.py", *given)
-    assert second.wait() == 1, "two guards of one arm"
+    assert second.wait() == 1, "an arm must reject a second guard"
     assert "the arm of this latch" in second.output
     assert [guard.interrupt(group=True), arm.interrupt(group=True)] == [0, 0]
     assert_ended_well(guard, "guard-left")
@@ -387,7 +397,7 @@ def test_an_arm_and_its_guard_are_launched_apart_under_other_names(
 
 
 @with_launch
-def test_a_file_of_serl_up_is_launched_to_its_end(tmp_path: Path, launch: Launcher) -> None:
+def test_up_launch_file_runs_training_to_its_end(tmp_path: Path, launch: Launcher) -> None:
     settings = parse_overrides(shlex.split(TINY))
     cell = {"task": "reach", "settings": settings, "robots": [{"name": "left", "profile": None}]}
     (tmp_path / "cell.yaml").write_text(yaml.safe_dump(cell))

@@ -1,4 +1,4 @@
-"""What ROS 2's own tools see of a node and may do to it: lifecycle, parameters, diagnostics."""
+"""Lifecycle, parameters and diagnostics of nodes, as standard ROS 2 tools use them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROBOT = "left"
 
 
 class Rig:
-    """A simulated arm in lock-step and an actor, each in a process of its own."""
+    """A simulated arm in lock-step and two actors, each in its own process."""
 
     def __init__(self, folder: Path) -> None:
         config = resolve({"task": "reach", "demos": 0, "agent": {"hidden": [8], "device": "cpu"}})
@@ -70,7 +70,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         made.processes.end()
 
 
-def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
+def test_inactive_simulated_arm_does_not_advance_time(rig: Rig) -> None:
     node = f"{ROBOT}/arm"
     eventually(lambda: rig.tools.state(node) == "active", LIMIT_S)
     rig.arm.reset(0)
@@ -85,7 +85,7 @@ def test_an_arm_passes_no_time_while_it_is_not_active(rig: Rig) -> None:
     rig.arm.advance(0.1)
 
 
-def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
+def test_node_parameters_are_described_and_task_is_read_only(rig: Rig) -> None:
     for node in (f"{ROBOT}/arm", "actor0"):
         found = rig.tools.descriptors(node)
         assert "use_sim_time" in found
@@ -97,56 +97,60 @@ def test_parameters_say_what_they_are_and_some_nobody_may_set(rig: Rig) -> None:
         assert not rig.tools.refusal(node, "use_sim_time", False)
 
 
-def test_each_node_tells_its_health_once_a_second(rig: Rig) -> None:
-    def told(text: str) -> bool:
+def test_each_node_publishes_diagnostics_once_a_second(rig: Rig) -> None:
+    def has_five_stamps(text: str) -> bool:
         return len(rig.tools.stamps_s(text)) >= 5
 
     for text in ("simulated arm", "actor actor0"):
-        eventually(partial(told, text), LIMIT_S)
+        eventually(partial(has_five_stamps, text), LIMIT_S)
         gaps_s = [b - a for a, b in pairwise(rig.tools.stamps_s(text))]
-        assert 0.8 < median(gaps_s) < 2.5, gaps_s  # whichever of them a busy machine delayed
+        assert 0.8 < median(gaps_s) < 2.5, gaps_s  # the median ignores single delays
     status = rig.tools.told("actor actor0")[-1]
     assert status.name == f"{rig.node.absolute('actor0')}: actor actor0"
     assert {pair.key for pair in status.values} >= {"episodes", "paused"}
 
 
-def test_an_actor_holds_while_its_node_is_not_active(rig: Rig) -> None:
-    said: list[str] = []
-    rig.node.subscribe(control_topic("actor0"), lambda message: said.append(message.message))
+def test_actor_holds_while_its_node_is_inactive(rig: Rig) -> None:
+    control_messages: list[str] = []
+    rig.node.subscribe(
+        control_topic("actor0"), lambda message: control_messages.append(message.message)
+    )
     eventually(lambda: rig.tools.state("actor0") == "active", LIMIT_S)
-    assert not rig.tools.change("actor0", ACTIVATE)  # it is, and goes on
+    assert not rig.tools.change("actor0", ACTIVATE)  # it is active already
     assert rig.tools.change("actor0", DEACTIVATE)
-    eventually(lambda: said and said[-1] == INACTIVE, LIMIT_S)
+    eventually(lambda: control_messages and control_messages[-1] == INACTIVE, LIMIT_S)
     remote = Remote(rig.node, lambda: None)
     with pytest.raises(SerlError, match=f"{INACTIVE}: activate it"):
         remote.trigger("actor0/resume")
     assert rig.tools.change("actor0", ACTIVATE)
-    eventually(lambda: said[-1] == "", LIMIT_S)
+    eventually(lambda: control_messages[-1] == "", LIMIT_S)
     assert remote.trigger("actor0/pause") == "paused"
     assert rig.tools.change("actor0", DEACTIVATE)
     with pytest.raises(SerlError, match=f"{INACTIVE}: activate it"):
         remote.trigger("actor0/resume")
     assert rig.tools.change("actor0", ACTIVATE)
-    eventually(lambda: said[-1] == "paused", LIMIT_S)  # of the person who said so
+    eventually(lambda: control_messages[-1] == "paused", LIMIT_S)  # the operator's pause persists
 
 
-def test_a_node_that_somebody_manages_waits_for_it(rig: Rig) -> None:
-    said: list[str] = []
-    rig.node.subscribe(control_topic("actor1"), lambda message: said.append(message.message))
+def test_managed_node_waits_until_it_is_configured_and_activated(rig: Rig) -> None:
+    control_messages: list[str] = []
+    rig.node.subscribe(
+        control_topic("actor1"), lambda message: control_messages.append(message.message)
+    )
     assert rig.tools.state("actor1") == "unconfigured"
-    eventually(lambda: said and said[-1] == INACTIVE, LIMIT_S)
+    eventually(lambda: control_messages and control_messages[-1] == INACTIVE, LIMIT_S)
     assert not rig.tools.change("actor1", ACTIVATE)  # it is not configured
     assert rig.tools.change("actor1", CONFIGURE)
     assert rig.tools.change("actor1", ACTIVATE)
-    eventually(lambda: said[-1] == "", LIMIT_S)
+    eventually(lambda: control_messages[-1] == "", LIMIT_S)
 
 
-def test_a_guard_lets_go_and_is_not_armed_while_its_node_is_not_active(tmp_path: Path) -> None:
+def test_guard_disarms_and_refuses_arming_while_its_node_is_inactive(tmp_path: Path) -> None:
     with GuardBench(tmp_path) as bench, RosNode("tools", tmp_path, local=True) as node:
         tools, name = Tools(node), guard_name(GUARDED)
         bench.start_all()
         assert tools.descriptors(name)["speed_m_s"].read_only
-        assert "read-only" in tools.refusal(name, "use_sim_time", True)  # it goes on by its clock
+        assert "read-only" in tools.refusal(name, "use_sim_time", True)  # it keeps its clock
         assert tools.change(name, DEACTIVATE)
         bench.until_disarmed()
         armed, why = bench.call("arm")

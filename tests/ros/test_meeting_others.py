@@ -1,4 +1,4 @@
-"""Programs that are not ours, with ROS 2's default transports, are met over 127.0.0.1."""
+"""Communication over 127.0.0.1 with other programs that use ROS 2's default transports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stock() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_stock_program_hears_is_heard_and_answers(
+def test_program_with_default_transports_exchanges_messages_and_services(
     stock: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     script = Path(__file__).parent / "support/meeting_process.py"
@@ -47,7 +47,7 @@ def test_a_stock_program_hears_is_heard_and_answers(
     assert stock.poll() is None
 
 
-def test_who_has_shared_memory_alone_is_met_there(
+def test_meet_others_writes_nothing_while_only_shared_memory_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meet_others(tmp_path)

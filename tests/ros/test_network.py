@@ -1,4 +1,4 @@
-"""Several hosts: over 127.0.0.1, and between network namespaces where the machine lets us."""
+"""Runs on several hosts: over 127.0.0.1, and between network namespaces where available."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MANAGED = str(Path(__file__).parent / "support/managed_process.py")
 
 
 def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str, ...] = ()) -> Run:
-    """The folder of a run on one of its hosts."""
+    """Create the folder of a run as one of its hosts holds it."""
     network = NetworkConfig(hosts=hosts, key_file=key)
     info = RunInfo(created=datetime.now(), versions={}, config=TrainConfig(network=network))
     folder.mkdir(parents=True)
@@ -56,27 +56,27 @@ def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str
 
 
 def counts(run: Run) -> dict[str, float]:
-    """What a learner process counted until it ended."""
+    """Return the counters that the learner process wrote when it ended."""
     found: dict[str, float] = json.loads((run.folder / "counts.json").read_text())
     return found
 
 
 def doctor(folder: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, list[str]]:
-    """`serl doctor --network` in a folder: its exit code and what it prints."""
+    """Run `serl doctor --network` in a folder; return its exit code and output lines."""
     command = [*before, sys.executable, "-m", "serl.cli.main", "doctor", "--network", *words]
     environ = {name: value for name, value in os.environ.items() if name != "ROS_DOMAIN_ID"}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
-def test_a_run_opens_no_socket(tmp_path: Path) -> None:
+def test_run_on_one_host_opens_no_socket(tmp_path: Path) -> None:
     assert doctor(tmp_path) == (
         0,
         ["ok   sockets        none: processes talk through shared memory alone"],
     )
 
 
-def test_a_node_that_others_can_reach_does_not_start(tmp_path: Path) -> None:
+def test_node_reachable_from_other_hosts_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "DEFAULT_FASTRTPS_PROFILES.xml").write_text(OPEN)  # Fast DDS looks for it here
     code, (line,) = doctor(tmp_path)
     assert code == 1
@@ -84,7 +84,7 @@ def test_a_node_that_others_can_reach_does_not_start(tmp_path: Path) -> None:
     assert line.endswith("; expected this host alone")
 
 
-def test_too_little_shared_memory_means_loopback(tmp_path: Path) -> None:
+def test_node_falls_back_to_loopback_when_shared_memory_is_small(tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$0" "$@"'
     before = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script)
     if subprocess.run([*before, "true"], capture_output=True).returncode:
@@ -98,10 +98,10 @@ def test_too_little_shared_memory_means_loopback(tmp_path: Path) -> None:
     assert warning.endswith("MB free, a run needs 16: processes talk over 127.0.0.1 instead")
 
 
-def test_a_run_of_several_hosts_is_reached_at_its_address_alone(
-    tmp_path: Path, here_and_there: tuple[Run, Run]
+def test_run_on_several_hosts_binds_only_its_own_address(
+    tmp_path: Path, run_on_two_hosts: tuple[Run, Run]
 ) -> None:
-    for run, address in zip(here_and_there, ADDRESSES, strict=True):
+    for run, address in zip(run_on_two_hosts, ADDRESSES, strict=True):
         code, lines = doctor(tmp_path, str(run.folder), before=run.before)
         assert code == 0
         assert lines
@@ -109,7 +109,7 @@ def test_a_run_of_several_hosts_is_reached_at_its_address_alone(
 
 
 def weights(run: Run, actor: str) -> bytes:
-    """Where the weights of an actor come from: the folder of a learner."""
+    """Return the learner folder encoded in the weights that an actor received."""
     path = run.link_folder(actor) / "weights.safetensors"
     if not path.exists():
         return b""
@@ -125,64 +125,64 @@ def ours(tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
-def strange(tmp_path: Path) -> Iterator[Run]:
+def foreign(tmp_path: Path) -> Iterator[Run]:
     new_key(tmp_path / "other")
     host = make_host(tmp_path / "strange" / "run", ("127.0.0.1",), tmp_path / "other")
     yield host
     host.end()
 
 
-def test_nobody_manages_a_node_over_a_network(ours: Run) -> None:
-    """Its services would not be signed; and one that waits for somebody would wait for ever."""
+def test_node_on_a_network_has_no_lifecycle_services(ours: Run) -> None:
+    """Reject `autostart:=false`: lifecycle services are unsigned, so no manager could start it."""
     link = ("-m", "serl.ros.nodes.link", "--run", str(ours.folder), "--actor", "actor0")
     process = ours.start(*link, "--ros-args", "-p", "autostart:=false")
-    said = process.communicate(timeout=LIMIT_S)[1]
+    stderr = process.communicate(timeout=LIMIT_S)[1]
     assert process.returncode == 2
-    assert "autostart: expected true: no manager reaches it over a network" in said
+    assert "autostart: expected true: no manager reaches it over a network" in stderr
     ours.processes.clear()
-    managed = [sys.executable, MANAGED, str(ours.folder)]  # a process has one network in its life
+    managed = [sys.executable, MANAGED, str(ours.folder)]  # a process keeps its network
     done = subprocess.run(managed, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"active": True, "services": []}
 
 
 @pytest.mark.parametrize("program", [(), (STRANGER,)], ids=["wrong key", "no key"])
-def test_who_lacks_the_key_neither_feeds_nor_is_fed(
-    ours: Run, strange: Run, program: tuple[str, ...]
+def test_processes_without_the_run_key_exchange_no_data_with_the_run(
+    ours: Run, foreign: Run, program: tuple[str, ...]
 ) -> None:
-    strange.announce("actor9", 1)
-    hello = str(strange.link_folder("actor9") / "hello.json")
-    strange.start(*program, LEARNER, str(strange.folder), hello)
-    link = ("-m", "serl.ros.nodes.link", "--run", str(strange.folder), "--actor", "actor9")
-    strange.start(*program, *link)
+    foreign.announce("actor9", 1)
+    hello = str(foreign.link_folder("actor9") / "hello.json")
+    foreign.start(*program, LEARNER, str(foreign.folder), hello)
+    link = ("-m", "serl.ros.nodes.link", "--run", str(foreign.folder), "--actor", "actor9")
+    foreign.start(*program, *link)
     ours.start_link("actor0")
     ours.act("actor0", epoch=1, episodes=4)
     ours.start_learner("actor0")
     eventually(lambda: len(ours.received()) == 200 and weights(ours, "actor0"))
-    strange.act("actor9", epoch=1, episodes=1)
+    foreign.act("actor9", epoch=1, episodes=1)
     eventually(lambda: counts(ours).get("unauthenticated"))
-    eventually(lambda: program or len(strange.received()) >= 50)
+    eventually(lambda: program or len(foreign.received()) >= 50)
 
-    said = ours.end()
+    stderr = ours.end()
     assert ours.received() == expected("actor0", 1, 4)
     assert weights(ours, "actor0") == str(ours.folder).encode()
-    assert any("dropped a message without this run's tag" in text for text in said), said
-    assert {key[0] for key in strange.received()} <= {"actor9"}
-    if not program:  # they have another key; two without one cannot tell us from each other
-        eventually(lambda: weights(strange, "actor9"))
-        assert strange.received() == expected("actor9", 1, 1)
-        assert weights(strange, "actor9") == str(strange.folder).encode()
-    strange.end()
+    assert any("dropped a message without this run's tag" in text for text in stderr), stderr
+    assert {key[0] for key in foreign.received()} <= {"actor9"}
+    if not program:  # processes with another key are a separate run; without a key they are not
+        eventually(lambda: weights(foreign, "actor9"))
+        assert foreign.received() == expected("actor9", 1, 1)
+        assert weights(foreign, "actor9") == str(foreign.folder).encode()
+    foreign.end()
 
 
-def test_what_is_said_again_changes_nothing(ours: Run) -> None:
+def test_replayed_messages_are_dropped_as_duplicates(ours: Run) -> None:
     ours.start(REPLAYING, str(ours.folder))
     eventually((ours.folder / "listening").exists)
     ours.start_link("actor0")
     ours.act("actor0", 1, episodes=2)
     first = ours.start_learner("actor0")
     eventually(lambda: len(ours.received()) == 100)
-    first.terminate()  # its acknowledgements will come again in the time of its successor
+    first.terminate()  # its acknowledgements are replayed while its successor runs
     first.wait(LIMIT_S)
     ours.start_learner("actor0")
     ours.announce("actor0", 2)
@@ -212,7 +212,7 @@ def test_what_is_said_again_changes_nothing(ours: Run) -> None:
 
 
 def repeated(run: Run) -> float:
-    """How many messages its learner passed over."""
+    """Return the number of duplicate or unknown messages that the learner ignored."""
     return counts(run).get("duplicate", 0) + counts(run).get("stranger", 0)
 
 
@@ -227,8 +227,8 @@ def hosts() -> Iterator[Hosts]:
 
 
 @pytest.fixture
-def here_and_there(tmp_path: Path, hosts: Hosts) -> Iterator[tuple[Run, Run]]:
-    """One run on two hosts."""
+def run_on_two_hosts(tmp_path: Path, hosts: Hosts) -> Iterator[tuple[Run, Run]]:
+    """Yield the two folders of one run on two hosts."""
     new_key(tmp_path / "key")
     runs = [
         make_host(tmp_path / f"host{n}" / "run", ADDRESSES, tmp_path / "key", hosts.inside(n))
@@ -240,10 +240,10 @@ def here_and_there(tmp_path: Path, hosts: Hosts) -> Iterator[tuple[Run, Run]]:
 
 
 @pytest.mark.parametrize("loss_s", [3.0, pytest.param(30.0, marks=pytest.mark.slow)])
-def test_nothing_is_lost_while_the_cable_is_out(
-    hosts: Hosts, here_and_there: tuple[Run, Run], loss_s: float
+def test_link_delivers_all_steps_after_network_outage(
+    hosts: Hosts, run_on_two_hosts: tuple[Run, Run], loss_s: float
 ) -> None:
-    here, there = here_and_there
+    here, there = run_on_two_hosts
     there.announce("actor0", 1)
     there.start_link("actor0")
     here.start(LEARNER, str(here.folder), str(there.link_folder("actor0") / "hello.json"))

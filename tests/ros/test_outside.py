@@ -1,4 +1,4 @@
-"""A training whose task, algorithm, person, reward and transport are files from outside."""
+"""A training with task, algorithm, human, reward and transport from external files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_training_of_plugins_from_outside_survives_its_learners_death(
+def test_training_with_external_plugins_survives_learner_kill(
     outside: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = start("train", "./near.py", **FROM_OUTSIDE, steps=300)
@@ -56,12 +56,14 @@ def test_a_training_of_plugins_from_outside_survives_its_learners_death(
         each for each in read_records(run.episodes("actor0"), spec) if isinstance(each, Step)
     ]
     share = sum(record.source is ActionSource.HUMAN for record in records) / len(records)
-    assert 0.2 < share < 0.3, "every fourth step is the person's"
+    assert 0.2 < share < 0.3, "the simulated human drives every fourth step"
     assert any(record.reward_provenance == "high" for record in records)
     assert cli.main(["eval", str(run.path), "--trials", "1"]) == cli.DONE
     assert "1 trial" in capsys.readouterr().out
 
 
-def test_an_arm_from_outside_is_examined(outside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_external_arm_profile(
+    outside: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["doctor", "--robot", "./my_arm.py"]) == cli.FAILED, "there is no driver"
     assert "an arm from outside" in capfd.readouterr().out

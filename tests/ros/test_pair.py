@@ -1,4 +1,4 @@
-"""Two arms behind topics, each in a namespace of its own, as one robot, over real DDS."""
+"""Two arms on topics, each in its own namespace, as one robot, over real DDS."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60
 PATIENCE_S = 10.0
 
 
-class Two:
-    """Two fakes of an FR3 in processes of their own, and the actor's end of both."""
+class TwoArms:
+    """Two fake FR3 arms in separate processes, and the actor's interface to both."""
 
     def __init__(self, folder: Path) -> None:
         self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
         self.drivers: dict[str, subprocess.Popen[str]] = {}
 
-    def __enter__(self) -> Two:
+    def __enter__(self) -> TwoArms:
         self.node.__enter__()
         for side in ("left", "right"):
             place = self.node.absolute(side)
@@ -74,7 +74,7 @@ class Two:
         return RosArm(self.node, side, profile, config, lease="both", guarded=guarded)
 
     def guarded(self) -> RosPair:
-        """A pair whose guards the test plays; the right arm looks at the left one."""
+        """Return a pair whose guards the test emulates; the right base faces the left one."""
         mounts = (UNMOVED_BASE, Mount((1.1, 0.0, 0.0), 2))
         arms = [
             MountedRosArm(self._arm(side, guarded=True), mount)
@@ -83,18 +83,18 @@ class Two:
         return RosPair(arms[0], arms[1], (), {})
 
     def pair(self) -> Pair:
-        """Well, and ready to be driven."""
+        """Return a recovered pair that accepts actions."""
         pair = Pair(*self.arms)
         self.recover(pair)
         return pair
 
     def be_patient(self, patch: pytest.MonkeyPatch) -> None:
-        """Believe late messages of a busy machine."""
+        """Accept late messages of a busy machine."""
         for feed in (feed for arm in self.arms for feed in arm.feeds):
             patch.setattr(feed, "_oldest_s", PATIENCE_S)
 
     def recover(self, pair: Pair) -> None:
-        """Recover both arms, once both are heard."""
+        """Recover both arms once both publish."""
 
         def is_recovered() -> bool:
             self.wait()
@@ -111,14 +111,14 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    with Two(tmp_path_factory.mktemp("two")) as made:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoArms]:
+    with TwoArms(tmp_path_factory.mktemp("two")) as made:
         yield made
 
 
 class TestPairOfRosArms(RobotSuite):
     @pytest.fixture(autouse=True)
-    def _ready(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _ready(self, two: TwoArms, monkeypatch: pytest.MonkeyPatch) -> None:
         self.two = two
         two.be_patient(monkeypatch)
 
@@ -130,8 +130,8 @@ class TestPairOfRosArms(RobotSuite):
         self.two.wait()
 
 
-def test_a_driver_that_hangs_stops_both_arms_until_both_are_well(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+def test_hanging_driver_of_one_arm_stops_both_until_recovery(
+    two: TwoArms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = two.pair()
     assert pair.action_spec.unit.split() == [
@@ -139,14 +139,14 @@ def test_a_driver_that_hangs_stops_both_arms_until_both_are_well(
     ]
     two.drivers["right"].send_signal(signal.SIGSTOP)
 
-    def silent() -> bool:
+    def reports_right_arm() -> bool:
         try:
             pair.observe()
         except SerlError as error:
             return "right/" in str(error)
         return False
 
-    eventually(silent)
+    eventually(reports_right_arm)
     assert all(arm.stop_reason for arm in two.arms)
     assert not pair.act(np.ones(6, np.float32)).any()
     two.drivers["right"].send_signal(signal.SIGCONT)
@@ -157,14 +157,14 @@ def test_a_driver_that_hangs_stops_both_arms_until_both_are_well(
     assert all(arm.stop_reason is None for arm in two.arms)
 
 
-def _keep(beats: list[str], message: Header) -> None:
+def _append_beat(beats: list[str], message: Header) -> None:
     beats.append(message.frame_id)
 
 
 class Guards:
-    """The reports of two guards, repeated; and the heartbeats that each receives."""
+    """Two emulated guards that repeat their reports and record received heartbeats."""
 
-    def __init__(self, two: Two) -> None:
+    def __init__(self, two: TwoArms) -> None:
         self.states = {"left": "policy", "right": "policy"}
         self.beats: dict[str, list[str]] = {"left": [], "right": []}
         reports = {side: two.node.publisher(of_robot(GUARD_STATE, side)) for side in self.states}
@@ -176,20 +176,22 @@ class Guards:
         two.node.every(0.05, report)
         for side, beats in self.beats.items():
             topic = of_robot(HEARTBEAT, side)
-            two.node.subscribe(topic, partial(_keep, beats))
+            two.node.subscribe(topic, partial(_append_beat, beats))
 
     def last(self, side: str) -> str:
         return self.beats[side][-1] if self.beats[side] else ""
 
 
-def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -> None:
+def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms) -> None:
     guards, pair = Guards(two), two.guarded()
 
-    def both(mode: str) -> bool:
+    def beats_have_mode(mode: str) -> bool:
         pair.beat()
         return all(f" {mode} " in guards.last(side) for side in guards.beats)
 
-    eventually(lambda: all(guard.allows_motion for guard in pair.guards) and both("policy"))
+    eventually(
+        lambda: all(guard.allows_motion for guard in pair.guards) and beats_have_mode("policy")
+    )
     reading = pair.observe_when_fresh(60.0)
     right = two.arms[1].observe_when_fresh(60.0).state["tcp_pose"]
     assert reading.state["right_tcp_pose"][:2] == pytest.approx(
@@ -200,7 +202,7 @@ def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -
     pair.begin_from(reading)
     guards.states["left"] = "hold: two actors send heartbeats"
     eventually(lambda: not pair.guards[0].allows_motion)
-    assert not pair.act(np.full(6, 0.5, np.float32)).any(), "nor does the right arm move"
+    assert not pair.act(np.full(6, 0.5, np.float32)).any(), "the right arm must not move either"
     guards.states["left"] = "estop: a person"
     eventually(lambda: not pair.guards[0].has_arm)
     assert pair.stop_reason is None
@@ -212,8 +214,8 @@ def test_a_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: Two) -
         pair.observe()
 
 
-def test_a_page_stops_the_actor_and_both_guards_and_names_the_arm_that_waits(
-    two: Two, tmp_path: Path
+def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
+    two: TwoArms, tmp_path: Path
 ) -> None:
     called, refusals = [], {"left": "", "right": ""}
 

@@ -1,4 +1,4 @@
-"""A link that is cut off from a living learner, and how it finds back."""
+"""Detection and recovery of a link that is cut off from a living learner."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.ros
 
 
 @pytest.mark.parametrize("lost", ["_on_frame", "_on_hello"])
-def test_a_link_that_reaches_nobody_joins_the_network_anew(
+def test_link_without_reachable_learner_rejoins_network(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: Run, lost: str
 ) -> None:
-    """Whatever is in the way of its frames or hellos: a learner is heard."""
-    heed = getattr(LearnerTransport, lost)
+    """Drop all frames or hellos until the link rejoins; the records still arrive."""
+    handle = getattr(LearnerTransport, lost)
     joined: list[Link] = []
 
     def join(*given: Any) -> Link:
@@ -39,7 +39,7 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
 
     monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.1)
     monkeypatch.setattr(stream_sender, "_MOST_IN_VAIN", 12)
-    monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and heed(*given))
+    monkeypatch.setattr(LearnerTransport, lost, lambda *given: len(joined) > 1 and handle(*given))
     monkeypatch.setattr(link_node, "Link", join)
     run.act("a", 1, episodes=1)
     with RosNode("learner", run.folder) as node:
@@ -55,9 +55,7 @@ def test_a_link_that_reaches_nobody_joins_the_network_anew(
     assert "out of reach: joining the network anew" in caplog.text
 
 
-def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_link_without_actor_is_not_cut_off(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(stream_sender, "SILENCE_S", 0.5)
     with RosNode("both", run.folder) as node:
         LearnerTransport(node, SPEC, run.folder.name)
@@ -69,7 +67,7 @@ def test_a_link_whose_actor_has_not_come_yet_is_not_cut_off(
         link.close()
 
 
-def test_a_link_whose_weights_do_not_arrive_is_cut_off(
+def test_link_is_cut_off_while_published_weights_do_not_arrive(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     weights = {"w": np.zeros(3, np.float32)}
@@ -85,7 +83,7 @@ def test_a_link_whose_weights_do_not_arrive_is_cut_off(
         with monkeypatch.context() as lost:
             lost.setattr(WeightsReceiver, "_take", lambda *_: None)
             assert shipped(link, transport, 50) == expected("a", 1, 1)
-            assert not is_cut_off(), "none were offered"
+            assert not is_cut_off(), "no weights were published yet"
             transport.publish(Snapshot(3, {}, weights))
             eventually(is_cut_off)
         transport.publish(Snapshot(4, {}, weights))
@@ -93,22 +91,22 @@ def test_a_link_whose_weights_do_not_arrive_is_cut_off(
         link.close()
 
 
-def test_a_link_that_hears_nothing_of_a_living_learner_is_cut_off(run: Run) -> None:
+def test_link_is_cut_off_when_living_learner_sends_nothing(run: Run) -> None:
     run.announce("a", 1)
     with RosNode("link", run.folder) as node:
         link = Link(node, run.folder, "a", LogConfig())
         link.step()
-        assert not link.is_cut_off(0.0), "there is no learner"
+        assert not link.is_cut_off(0.0), "no learner runs"
         with FileLock(run.folder / LEARNER_LOCK, "learner"):
             assert link.is_cut_off(0.0)
-            assert not link.is_cut_off(60.0), "not for long"
+            assert not link.is_cut_off(60.0), "the silence is shorter than the limit"
         (run.folder / LEARNER_LOCK).write_text("999999999")
-        assert not link.is_cut_off(0.0), "it died"
+        assert not link.is_cut_off(0.0), "the learner died"
         link.close()
 
 
-def test_a_link_waits_for_a_learner_that_is_busy(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """It says hello, and that frames arrive; it takes none of them for a while."""
+def test_link_keeps_resending_to_busy_learner(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """Resend frames that the learner acknowledges as seen but does not take for a while."""
     monkeypatch.setattr(stream_sender, "_PATIENCE_S", 0.02)
     monkeypatch.setattr(stream_sender, "_LONGEST_PATIENCE_S", 0.02)
     monkeypatch.setattr(transport_module, "_NACK_PERIOD_S", 0.0)
@@ -117,10 +115,10 @@ def test_a_link_waits_for_a_learner_that_is_busy(monkeypatch: pytest.MonkeyPatch
         transport = LearnerTransport(node, SPEC, run.folder.name)
         link = Link(node, run.folder, "a", LogConfig())
 
-        def resent() -> bool:
+        def has_resent() -> bool:
             link.step()
             return transport.counts["duplicate"] > 500
 
-        eventually(resent)
+        eventually(has_resent)
         assert shipped(link, transport, 50) == expected("a", 1, 1)
         link.close()

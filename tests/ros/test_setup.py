@@ -1,4 +1,4 @@
-"""The first day with an arm: every step against a fake FR3 that a person guides and stops."""
+"""The steps of `serl setup` against a fake FR3 that a simulated person guides and stops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOME = (0.3069, 0.0, 0.4869)
 
 
 class Cell:
-    """A fake arm in a process of its own, a person, and a sitting."""
+    """A fake arm in its own process, a simulated person, and a setup session."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / PLACE.cell
@@ -79,8 +79,8 @@ class Cell:
         return str(caught.value)
 
 
-def again(cell: Cell, step: str) -> str:
-    """As a person would who is told that a busy machine told too little."""
+def run_when_measured(cell: Cell, step: str) -> str:
+    """Run a setup step; repeat it while a busy machine measures too low a message rate."""
     for _ in range(10):
         try:
             return cell.run(step)
@@ -93,7 +93,7 @@ def again(cell: Cell, step: str) -> str:
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     with Cell(tmp_path_factory.mktemp("first_day")) as made:
-        made.run("limits")  # its controller has the gains without which no guard takes the arm
+        made.run("limits")  # sets the controller gains that the guard requires
         yield made
 
 
@@ -104,14 +104,14 @@ def _well(cell: Cell) -> None:
     cell.person.whenever.clear()
 
 
-def test_what_the_driver_tells_is_measured(cell: Cell) -> None:
-    found = again(cell, "connection")
+def test_connection_step_measures_rates_of_driver(cell: Cell) -> None:
+    found = run_when_measured(cell, "connection")
     assert found.startswith("pose ")
     assert "joints" in found
 
 
 @pytest.mark.parametrize("what", ["target", "gripper"])
-def test_an_arm_that_somebody_else_commands_already_is_left_alone(what: str, cell: Cell) -> None:
+def test_connection_step_refuses_arm_with_another_command_publisher(what: str, cell: Cell) -> None:
     profile = cell.session.profile
     assert profile.gripper is not None
     channel = profile.target if what == "target" else profile.gripper.command
@@ -119,12 +119,12 @@ def test_an_arm_that_somebody_else_commands_already_is_left_alone(what: str, cel
         stranger.publisher(topic_of(channel, "", SENSOR))
         eventually(lambda: cell.nodes[0].handle.count_publishers(channel.name))
         while "Hz, expected at least" in (line := cell.refused("connection")):
-            """A busy machine hears less often."""
+            """Repeat while a busy machine measures too low a message rate."""
     assert line.startswith(f"others publish {channel.name}: ")
     assert line.endswith("/stranger: end them first")
 
 
-def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
+def test_limits_step_refuses_wrong_gains_joints_out_of_range_and_unset_payload(cell: Cell) -> None:
     assert "parameters set and read back" in cell.run("limits")
     cell.misbehave("stubborn")
     assert "controller is active" in cell.refused("limits")
@@ -145,12 +145,12 @@ def test_gains_that_differ_and_joints_outside_are_refused(cell: Cell) -> None:
     assert "parameters set and read back" in cell.run("limits")
 
 
-def test_axes_are_measured_and_seen(cell: Cell) -> None:
+def test_frames_step_measures_axes_after_first_start_stop_is_released(cell: Cell) -> None:
     assert cell.run("frames") == "x forward, y left, z up"
-    assert "guard.release" in cell.person.asked, "the first start is a stop that a person ends"
+    assert "guard.release" in cell.person.asked, "the operator releases the stop of the first start"
 
 
-def test_a_frame_that_is_mirrored_is_refused_before_a_person_is_asked(cell: Cell) -> None:
+def test_frames_step_refuses_mirrored_frame_before_asking_operator(cell: Cell) -> None:
     cell.misbehave("mirrored")
     cell.person.asked.clear()
     line = cell.refused("frames")
@@ -159,13 +159,13 @@ def test_a_frame_that_is_mirrored_is_refused_before_a_person_is_asked(cell: Cell
     assert "frames.x" not in cell.person.asked
 
 
-def test_an_axis_that_points_elsewhere_is_refused_in_words(cell: Cell) -> None:
+def test_frames_step_refuses_axis_that_operator_saw_in_another_direction(cell: Cell) -> None:
     cell.person.answers["frames.x"] = "left"
     line = cell.refused("frames")
     assert line.startswith("x: the tool went left, expected forward")
 
 
-def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(cell: Cell) -> None:
+def test_workspace_step_refuses_inverted_or_small_box_and_saves_valid_box(cell: Cell) -> None:
     answers, guide = cell.person.answers, cell.person.guide
     x, y, z = HOME
     answers["workspace.home"] = lambda: guide(HOME)
@@ -185,8 +185,8 @@ def test_a_box_that_is_inverted_or_too_small_is_refused_and_a_good_one_is_kept(c
     assert place.reference == pytest.approx((1.0, 0.0, 0.0, 0.0))
 
 
-def test_corners_are_typed_where_nobody_guides_the_arm(cell: Cell) -> None:
-    """As at a simulated arm: home is where it stands."""
+def test_workspace_step_accepts_typed_corners_when_arm_is_not_guided(cell: Cell) -> None:
+    """Accept typed corners, as for a simulated arm; home is the current TCP position."""
     before = cell.session.profile
     x, y, z = cell.person.place
     assert "0.000 m along x" in (line := cell.refused("workspace"))
@@ -207,11 +207,11 @@ def test_corners_are_typed_where_nobody_guides_the_arm(cell: Cell) -> None:
     assert "'0.4,0,0.2': home is where the arm stands: Enter alone" in cell.person.said
 
 
-def test_a_person_takes_over_and_lets_go(cell: Cell) -> None:
+def test_takeover_step_passes_when_operator_takes_over_and_releases(cell: Cell) -> None:
     began_s = time.monotonic()
 
     def hands() -> None:
-        """Off for a second, on for two, off for one, and so on: hands are first seen off."""
+        """Steer for two seconds in every four, starting with a second without input."""
         on = 1.0 < (time.monotonic() - began_s) % 4.0 < 3.0
         cell.person.steer(1.0 if on else 0.0, 0.0, 0.0)
 
@@ -222,14 +222,14 @@ def test_a_person_takes_over_and_lets_go(cell: Cell) -> None:
         cell.nodes[1].soon(lambda: cell.nodes[1].handle.destroy_timer(timer))
 
 
-def test_the_stop_is_pressed_latched_and_released(cell: Cell) -> None:
+def test_estop_step_passes_when_stop_latches_over_restart_and_is_released(cell: Cell) -> None:
     cell.person.whenever["estop"] = cell.person.push_button
     found = cell.run("estop")
     assert "stayed stopped over a restart, was released" in found
 
 
-def test_the_stop_of_a_device_ends_every_motion(cell: Cell) -> None:
-    """It counts in all steps, not only in those that try takeovers and stops."""
+def test_device_stop_button_stops_arm_in_every_setup_step(cell: Cell) -> None:
+    """Press the device's stop in the frames step, which does not test takeovers or stops."""
     assert cell.session.people.operators
     joy = cell.nodes[1].publisher(joy_topic(PLACE.robot))
     presses = [0] * 20 + [1] * 400  # down once, while the tool moves
@@ -245,7 +245,7 @@ def test_the_stop_of_a_device_ends_every_motion(cell: Cell) -> None:
         cell.nodes[1].soon(lambda: cell.nodes[1].handle.destroy_timer(timer))
 
 
-def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:
+def test_estop_step_refuses_arm_that_keeps_moving(cell: Cell) -> None:
     def press() -> bool:
         cell.misbehave("runaway")
         return cell.person.push_button()
@@ -256,7 +256,7 @@ def test_a_stop_that_does_not_stop_is_refused(cell: Cell) -> None:
 
 
 @pytest.mark.slow
-def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
+def test_stop_button_step_passes_when_arm_stops_and_refuses_when_it_moves(cell: Cell) -> None:
     def press() -> bool:
         cell.misbehave("stuck")
         return True
@@ -272,15 +272,15 @@ def test_the_red_button_of_the_arm_is_tried_as_well(cell: Cell) -> None:
     assert cell.run("stop_button") == "stood, and moved again once it was released"
 
 
-def test_what_another_stop_does_is_no_red_button(cell: Cell) -> None:
-    """The arm stands, and its own button was never tried."""
+def test_stop_button_step_refuses_stop_by_another_button(cell: Cell) -> None:
+    """Refuse a stop by the guard's topic, which leaves the arm's own button untested."""
     cell.person.whenever["stop_button"] = cell.person.push_button
     line = cell.refused("stop_button")
     assert line == "the guard stopped the arm: the topic estop: that was not the arm's own button"
 
 
 @pytest.mark.slow
-def test_an_arm_that_falls_silent_when_its_button_is_pressed_is_seen_by_the_person(
+def test_stop_button_step_asks_operator_when_pressed_arm_stops_publishing(
     cell: Cell,
 ) -> None:
     def press() -> bool:
@@ -301,7 +301,7 @@ def test_an_arm_that_falls_silent_when_its_button_is_pressed_is_seen_by_the_pers
 
 
 @pytest.mark.slow
-def test_around_the_box(cell: Cell) -> None:
+def test_dry_run_step_reaches_both_corners_and_home(cell: Cell) -> None:
     room = (0.04, 0.04, 0.04)
     place = Workspace(
         low_m=subtract(HOME, room),

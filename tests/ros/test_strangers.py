@@ -1,4 +1,4 @@
-"""A process without the run's key, in the domain of a run on one host, steers nothing."""
+"""Rejection of messages from a process without the run's key in the run's domain."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FORGING = str(Path(__file__).parent / "support/forging_process.py")
 HALF = 25
 
 
-def counted(folder: Path) -> dict[str, float]:
-    """Return what the learner has counted so far."""
+def read_counts(folder: Path) -> dict[str, float]:
+    """Return the learner's message counters."""
     found: dict[str, float] = json.loads((folder / "counts.json").read_text())
     return found
 
 
-def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
-    """Frames, actors, acknowledgements, refusals and weights; see `forging_process.py`."""
+def test_forged_messages_without_run_key_are_dropped_and_counted(run: Run) -> None:
+    """Forge frames, actors, acknowledgements, refusals and weights with `forging_process.py`."""
     name, link_folder = run.folder.name, run.link_folder("a")
     keys = [Key(name, "a", 1, 0, index) for index in range(EPISODE_STEPS + 1)]
     rng = np.random.default_rng(1)
@@ -53,7 +53,7 @@ def test_forged_messages_are_dropped_and_counted(run: Run) -> None:
     eventually(path.exists)
     weights = decode_snapshot(path.read_bytes(), SPEC.digest)
     assert weights.weights["folder"].tobytes() == str(run.folder).encode()
-    eventually(lambda: counted(run.folder)["unauthenticated"] >= 20)  # frames and hellos
+    eventually(lambda: read_counts(run.folder)["unauthenticated"] >= 20)  # frames and hellos
     said = "".join(run.end())
     for topic in ("transitions", "actors", "transitions/ack", "policy/weights", "refused"):
         assert f"{topic}: dropped a message without this run's tag" in said

@@ -1,4 +1,4 @@
-"""`serl train TASK --robot NAME` on a fake Franka: what a person types and answers."""
+"""`serl train TASK --robot NAME` on a fake Franka, with the operator's answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SETTINGS = (
 POSE = f"--reward.pose=[{GOAL_M[0]},{GOAL_M[1]},{GOAL_M[2]},1,0,0,0]"
 
 
-def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
+def test_training_on_a_real_arm_moves_it_through_its_guard_and_evaluates(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,9 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
         assert "the guard is disarmed: Enter arms it" in command.output
-        assert not list((tmp_path / "runs").rglob("*.mcap")), "it moved before a person said so"
+        assert not list((tmp_path / "runs").rglob("*.mcap")), (
+            "the arm moved before the operator's confirmation"
+        )
         answer_all(command)
     assert command.process.returncode == 0, command.output
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
@@ -79,7 +81,7 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
     records = list(read_records(run.episodes("actor0"), make_spec(make_task(run.config))))
     steps = [record for record in records if isinstance(record, Step)]
     assert {step.source for step in steps} == {ActionSource.POLICY}
-    assert {step.reward_provenance for step in steps} - {"none"} == {"pose"}  # none: a late arm
+    assert {step.reward_provenance for step in steps} - {"none"} == {"pose"}  # none: late arm
     assert any(record.text == "time limit" for record in records if isinstance(record, End))
     assert read_control_status(run.link("actor0")) is not None
     finals = rows(run, "evaluation")
@@ -93,27 +95,29 @@ def test_an_arm_is_trained_on_through_its_guard_and_tried_on(
 
 
 @pytest.mark.slow
-def test_a_training_without_a_terminal_waits_for_its_services(tmp_path: Path, start: Start) -> None:
+def test_training_without_terminal_waits_for_signed_service_calls(
+    tmp_path: Path, start: Start
+) -> None:
     with franka_beside_a_goal(tmp_path) as (driver, arm):
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--trials", 0)
         command = start("train", "reach", *words, *SETTINGS)
         assert command.process.stdin is not None
-        command.process.stdin.close()  # as of a service
+        command.process.stdin.close()  # as systemd does
         with RosNode("person", driver.folder, local=True) as node:
             waits, guard = "no person is at this terminal: it waits for serl order", f"{arm}/guard"
             command.until(f"{waits} {guard}/ack {guard}/reset --key ")
             (key,) = tmp_path.glob("mine*.latch.key")
-            eventually(lambda: answered(node, f"{guard}/ack", key))
-            eventually(lambda: answered(node, f"{guard}/reset", key))
+            eventually(lambda: is_order_accepted(node, f"{guard}/ack", key))
+            eventually(lambda: is_order_accepted(node, f"{guard}/reset", key))
             command.until(f"{waits} {guard}/arm --key ")
-            eventually(lambda: answered(node, f"{guard}/arm", key))
+            eventually(lambda: is_order_accepted(node, f"{guard}/arm", key))
         command.until(f"{RESTORE}: Enter goes on")
         assert command.is_running
         assert command.interrupt() == 130
 
 
-def answered(node: RosNode, service: str, key: Path) -> bool:
-    """Whether an order was taken; one that a busy machine refuses is given again."""
+def is_order_accepted(node: RosNode, service: str, key: Path) -> bool:
+    """Send an order; return False if it was refused, as on a busy machine."""
     try:
         Remote(node).order(service, key)
     except SerlError:
@@ -123,7 +127,7 @@ def answered(node: RosNode, service: str, key: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
-def test_a_training_that_is_stopped_or_killed_leaves_the_arm_where_it_is(
+def test_stopped_or_killed_training_leaves_arm_at_rest(
     number: signal.Signals, tmp_path: Path, start: Start
 ) -> None:
     with franka_beside_a_goal(tmp_path) as (driver, arm):
@@ -158,7 +162,7 @@ WAITS = (
 )
 
 
-def stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def trigger_guard_stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", str(started_domain_id(run)))
     with RosNode("presser", run.path, local=True) as node:
         Remote(node, lambda: None).trigger("actor0/guard/estop", LIMIT_S)
@@ -174,17 +178,17 @@ def run_of(folder: Path) -> RunFolder:
 
 
 @pytest.mark.slow
-def test_a_latched_guard_asks_at_the_terminal_and_the_progress_says_so_also_when_resumed(
+def test_latched_guard_is_confirmed_at_terminal_also_after_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = [word for name, value in TINY.items() for word in (f"--{name}", value)]
     words = ("train", "reach", "--robot", "sim", "--steps", 100_000, *options)
     with Command(tmp_path, *words) as command:
         command.until(PROGRESS)
-        stop(run_of(tmp_path), monkeypatch)
+        trigger_guard_stop(run_of(tmp_path), monkeypatch)
         command.until(WAITS)
     with Command(tmp_path, "train", "--resume", run_of(tmp_path).path) as command:
         command.until(WAITS)
         answer_until(command, lambda: "disarmed\n" in command.output, (SEEN,))
         eventually(lambda: "waits for a person" not in last_progress(command), LIMIT_S)
-        assert "Enter arms it" not in command.output, "its actor does that itself"
+        assert "Enter arms it" not in command.output, "the actor arms the guard of a simulated arm"

@@ -1,4 +1,4 @@
-"""Devices of the kernel and of a HID interface, played from their events."""
+"""Fake evdev and HID devices that replay given events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Change:
 
 
 class Kernel:
-    """An `evdev.InputDevice` without a kernel."""
+    """Fake `evdev.InputDevice` with the state of a kernel device."""
 
     def __init__(self, ranges: dict[int, tuple[int, int]]) -> None:
         self.ranges = ranges
@@ -62,7 +62,7 @@ class Kernel:
         pass
 
     def happen(self, *changes: tuple[int, int, int]) -> None:
-        """Events, and the report that closes them."""
+        """Queue events and the report that ends them."""
         for kind, code, value in changes:
             if kind == 1:
                 (self.down.add if value else self.down.discard)(code)
@@ -73,7 +73,7 @@ class Kernel:
 
 @dataclass
 class InputBench(Clock):
-    """A keyboard (w is pushed), or a gamepad (the deadman and the left stick)."""
+    """Bench of a keyboard (pushes w) or a gamepad (pushes the deadman and the left stick)."""
 
     kernel: Kernel
     names: Names
@@ -92,7 +92,7 @@ class InputBench(Clock):
         self.kernel.happen(*self.off)
 
     def die(self) -> None:
-        self.kernel.happen(*self.off)  # the kernel lets go of all keys first
+        self.kernel.happen(*self.off)  # the kernel releases all keys first
         self.kernel.gone = True
 
 
@@ -111,13 +111,13 @@ _PUSHED = bytes.fromhex("01 0000 5e01 0000")
 
 @dataclass
 class SpaceMouseBench(Clock):
-    """Pushed to the person."""
+    """Bench of a SpaceMouse that is pushed toward the operator."""
 
     waiting: deque[bytes] = field(default_factory=deque)
-    battery: bool = False  # that gets flat, where another one is pulled out
+    battery: bool = False  # die() drains the battery instead of unplugging the device
     gone: bool = False
-    pushed: bool = False  # a report at every moment
-    said_s: float = 0.0
+    pushed: bool = False  # sends a report at every instant
+    last_report_s: float = 0.0
     time_s: float = 100.0
 
     def __post_init__(self) -> None:
@@ -127,9 +127,9 @@ class SpaceMouseBench(Clock):
     def _receive(self) -> bytes | None:
         if self.gone:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if not self.waiting and self.pushed and self.said_s != self.time_s:
+        if not self.waiting and self.pushed and self.last_report_s != self.time_s:
             self.waiting.append(_PUSHED)
-        self.said_s = self.time_s
+        self.last_report_s = self.time_s
         return self.waiting.popleft() if self.waiting else None
 
     def push(self) -> None:

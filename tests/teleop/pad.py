@@ -1,4 +1,4 @@
-"""A person at a pad that beats as long as it lives, two of them, and a script."""
+"""Fake pad with heartbeats, benches of one or two operators, and a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_MOTION = MAPPING.model_copy(update={"deadman": None, "threshold": 0.1})
 
 
 class Pad:
-    """A device that beats as long as it lives; the test sets what it reports."""
+    """Device that sends heartbeats while `alive`; the test sets its axes and buttons."""
 
     name = "pad"
 
@@ -67,7 +67,7 @@ class Pad:
 
 
 class Bench:
-    """A person at a pad, ten looks a second."""
+    """Operator at a pad that is read ten times per second."""
 
     def __init__(self, mapping: MappingConfig = MAPPING, config: OperatorConfig = HABITS) -> None:
         self.pad = Pad()
@@ -82,13 +82,13 @@ class Bench:
 
 
 def moved(action: Action | None) -> list[float]:
-    """Of somebody who drives."""
+    """Return the rounded action of an active operator."""
     assert action is not None
     return [round(value, 3) for value in action.tolist()]
 
 
 class Script:
-    """Always wants the same."""
+    """Teleop that always returns the same action."""
 
     def begin(self) -> None:
         pass
@@ -101,7 +101,7 @@ class Script:
 
 
 class Two:
-    """Two people and a script."""
+    """Two operators and a script behind one mux."""
 
     def __init__(self) -> None:
         self.first, self.second = Bench(), Bench()

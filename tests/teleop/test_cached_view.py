@@ -9,8 +9,8 @@ from serl.testing import FakeRobot
 from serl.types import Observation
 
 
-class Fading(FakeRobot):
-    """A robot that falls silent."""
+class SilencedRobot(FakeRobot):
+    """Robot that raises `Silent` while `silent` is set."""
 
     silent = False
 
@@ -25,8 +25,8 @@ class Fading(FakeRobot):
         return super().truth()
 
 
-def test_the_last_values_are_repeated_during_a_silence() -> None:
-    robot = Fading()
+def test_cached_view_repeats_last_values_while_robot_is_silent() -> None:
+    robot = SilencedRobot()
     view = CachedView(robot)
     seen, known = view.observe(), view.truth()
     robot.silent = True
@@ -34,8 +34,8 @@ def test_the_last_values_are_repeated_during_a_silence() -> None:
     assert view.truth() is known
 
 
-def test_before_the_first_reading_it_raises() -> None:
-    robot = Fading()
+def test_cached_view_raises_before_first_reading() -> None:
+    robot = SilencedRobot()
     robot.silent = True
     view = CachedView(robot)
     for look in (view.observe, view.truth):

@@ -1,4 +1,4 @@
-"""Dead zones, axes, scales and buttons of devices are settings; one of them changes no other."""
+"""Settings of device mappings: dead zones, axes, scales and buttons."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from serl.teleop import gamepad
 from serl.teleop.config import JOY, TeleopConfig
 
 
-def given(*words: str) -> TeleopConfig:
+def teleop_config(*words: str) -> TeleopConfig:
     return resolve({"task": "reach"}, parse_overrides(words)).teleop
 
 
-def test_one_setting_of_a_mapping_leaves_all_others_as_they_were() -> None:
-    config = given("--teleop.joy.dead_zone=0.3", "--teleop.gamepad.axes.left_y=[x, -0.5]")
+def test_override_of_one_mapping_setting_keeps_all_others() -> None:
+    config = teleop_config("--teleop.joy.dead_zone=0.3", "--teleop.gamepad.axes.left_y=[x, -0.5]")
     assert config.joy == JOY.model_copy(update={"dead_zone": 0.3})
     axes = {**gamepad.MAPPING.axes, "left_y": ("x", -0.5)}
     assert config.gamepad == gamepad.MAPPING.model_copy(update={"axes": axes})
     assert config.spacemouse == TeleopConfig().spacemouse
 
 
-def test_settings_that_were_written_down_are_read_the_same() -> None:
-    config = given("--teleop.joy.axes.axis1=[y, 0]", "--teleop.keyboard.deadman=null")
+def test_teleop_settings_survive_json_round_trip() -> None:
+    config = teleop_config("--teleop.joy.axes.axis1=[y, 0]", "--teleop.keyboard.deadman=null")
     assert config.keyboard.deadman is None
     assert TeleopConfig.model_validate(config.model_dump(mode="json")) == config
 
@@ -40,6 +40,6 @@ def test_settings_that_were_written_down_are_read_the_same() -> None:
         ("--teleop=7", "teleop"),
     ],
 )
-def test_what_cannot_be_is_one_line_that_names_it(word: str, line: str) -> None:
+def test_invalid_teleop_setting_is_refused_by_name(word: str, line: str) -> None:
     with pytest.raises(BadInput, match=line):
-        given(word)
+        teleop_config(word)

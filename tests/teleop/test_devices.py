@@ -62,7 +62,7 @@ def moved(wish: Wish) -> dict[str, float]:
         ((57,), {}),
     ],
 )
-def test_keys_move(keys: tuple[int, ...], motion: dict[str, float]) -> None:
+def test_keyboard_keys_map_to_motion(keys: tuple[int, ...], motion: dict[str, float]) -> None:
     bench = keyboard_bench()
     bench.kernel.happen(*((1, key, 1) for key in keys))
     wish = wish_of(bench.device, keyboard.MAPPING)
@@ -70,7 +70,7 @@ def test_keys_move(keys: tuple[int, ...], motion: dict[str, float]) -> None:
     assert wish.hands == (bool(motion) or keys == (57,))
 
 
-def test_a_key_that_was_hit_for_a_moment_is_told_once() -> None:
+def test_short_key_press_is_reported_once() -> None:
     bench = keyboard_bench()
     bench.kernel.happen((1, 28, 1))
     bench.kernel.happen((1, 28, 2))
@@ -79,15 +79,15 @@ def test_a_key_that_was_hit_for_a_moment_is_told_once() -> None:
     assert wish_of(bench.device, keyboard.MAPPING).events == ()
 
 
-def test_all_that_was_said_between_two_looks_is_told_in_order() -> None:
+def test_events_between_two_reads_are_reported_in_order() -> None:
     bench = keyboard_bench()
     for key in (14, 45, 1):
         bench.kernel.happen((1, key, 1), (1, key, 0))
-    said = wish_of(bench.device, keyboard.MAPPING).events
-    assert said == (Event.FAILURE, Event.DISCARD, Event.STOP)
+    events = wish_of(bench.device, keyboard.MAPPING).events
+    assert events == (Event.FAILURE, Event.DISCARD, Event.STOP)
 
 
-def test_after_lost_events_the_state_is_asked_for() -> None:
+def test_keyboard_state_is_queried_after_dropped_events() -> None:
     bench = keyboard_bench()
     bench.kernel.happen((1, 17, 1))
     assert wish_of(bench.device, keyboard.MAPPING).hands
@@ -97,30 +97,30 @@ def test_after_lost_events_the_state_is_asked_for() -> None:
     assert moved(wish) == {"y": -1.0}
 
 
-def test_a_key_that_is_down_at_the_start_is_known() -> None:
+def test_key_down_at_start_is_reported() -> None:
     bench = keyboard_bench()
     bench.kernel.down = {17}
     bench.__post_init__()
     assert wish_of(bench.device, keyboard.MAPPING).hands
 
 
-def test_sticks_and_triggers_move() -> None:
+def test_gamepad_sticks_and_triggers_map_to_motion() -> None:
     bench = gamepad_bench()
     bench.kernel.happen((3, 1, -32768), (3, 0, 32767), (3, 5, 1023))
     wish = wish_of(bench.device, gamepad.MAPPING)
     assert moved(wish) == {"x": 1.0, "y": -1.0, "gripper": 1.0}
-    assert not wish.hands, "without its deadman a stick moves nothing"
+    assert not wish.hands, "hands are on without the deadman"
 
 
 @pytest.mark.parametrize(("value", "moves"), [(0, 0.0), (3000, 0.0), (32767, 1.0), (18022, 0.5)])
-def test_the_dead_zone_is_rest_and_motion_begins_gently_beyond(value: int, moves: float) -> None:
+def test_stick_motion_starts_from_zero_at_edge_of_dead_zone(value: int, moves: float) -> None:
     bench = gamepad_bench()
     bench.kernel.happen((3, 3, value))
     wish = wish_of(bench.device, gamepad.MAPPING)
     assert -wish.motion[AXES.index("yaw")] == pytest.approx(moves, abs=1e-3)
 
 
-def test_a_pad_that_counts_from_zero_rests_in_its_middle() -> None:
+def test_gamepad_with_range_from_zero_rests_at_center() -> None:
     bench = gamepad_bench()
     bench.kernel.ranges[1] = (0, 255)
     bench.kernel.values[1] = 128
@@ -130,20 +130,20 @@ def test_a_pad_that_counts_from_zero_rests_in_its_middle() -> None:
     assert moved(wish_of(bench.device, gamepad.MAPPING)) == {"x": 1.0}
 
 
-def test_a_wired_spacemouse_reports_translation_and_rotation_apart() -> None:
+def test_wired_spacemouse_reports_translation_and_rotation_separately() -> None:
     bench = SpaceMouseBench()
     bench.waiting += [bytes.fromhex("01 5e01 0000 a2fe"), bytes.fromhex("02 0000 0000 a2fe")]
     wish = wish_of(bench.device, spacemouse.MAPPING)
     assert moved(wish) == {"y": -1.0, "z": 1.0, "yaw": 1.0}
 
 
-def test_a_wireless_spacemouse_reports_both_at_once() -> None:
+def test_wireless_spacemouse_reports_translation_and_rotation_together() -> None:
     bench = SpaceMouseBench()
     bench.waiting.append(bytes.fromhex("01 0000 a2fe 0000 0000 0000 5e01"))
     assert moved(wish_of(bench.device, spacemouse.MAPPING)) == {"x": 1.0, "yaw": -1.0}
 
 
-def test_its_buttons_close_and_open_the_gripper() -> None:
+def test_spacemouse_buttons_close_and_open_gripper() -> None:
     bench = SpaceMouseBench()
     bench.waiting.append(bytes.fromhex("03 01 00"))
     wish = wish_of(bench.device, spacemouse.MAPPING)
@@ -153,13 +153,13 @@ def test_its_buttons_close_and_open_the_gripper() -> None:
 
 
 @pytest.mark.parametrize("report", ["", "01", "01 00", "02 0000", "17 0102", "03", "ff" * 64])
-def test_other_reports_are_ignored(report: str) -> None:
+def test_spacemouse_ignores_unknown_reports(report: str) -> None:
     bench = SpaceMouseBench()
     bench.waiting.append(bytes.fromhex(report))
     assert moved(wish_of(bench.device, spacemouse.MAPPING)) == {}
 
 
-def test_a_device_beyond_its_range_is_kept_within_one() -> None:
+def test_motion_of_device_beyond_its_range_is_clipped_to_one() -> None:
     bench = SpaceMouseBench()
     bench.waiting.append(bytes.fromhex("01 0080 ff7f 0000"))
     motion = wish_of(bench.device, spacemouse.MAPPING).motion
@@ -167,20 +167,20 @@ def test_a_device_beyond_its_range_is_kept_within_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "opened", [keyboard.open_keyboard, gamepad.open_gamepad, spacemouse.open_spacemouse]
+    "open_device", [keyboard.open_keyboard, gamepad.open_gamepad, spacemouse.open_spacemouse]
 )
-def test_a_device_that_is_not_there_is_one_clear_line(opened: object, tmp_path: Path) -> None:
-    assert callable(opened)
+def test_opening_missing_device_names_its_path(open_device: object, tmp_path: Path) -> None:
+    assert callable(open_device)
     with pytest.raises(BadInput, match="nothing_here"):
-        opened(tmp_path / "nothing_here")
+        open_device(tmp_path / "nothing_here")
 
 
 UINPUT = Path("/dev/uinput")
 
 
 @pytest.fixture
-def virtual() -> Iterator[SimpleNamespace]:
-    """A keyboard of the kernel, made by uinput."""
+def uinput_keyboard() -> Iterator[SimpleNamespace]:
+    """Create a virtual keyboard in the kernel with uinput."""
     if not os.access(UINPUT, os.W_OK):
         pytest.skip(f"NO REAL INPUT DEVICE TESTED: {UINPUT} is missing or may not be written")
     import evdev
@@ -190,12 +190,12 @@ def virtual() -> Iterator[SimpleNamespace]:
     made.close()
 
 
-def test_a_real_keyboard_of_the_kernel_is_read_and_lost(virtual: SimpleNamespace) -> None:
-    device = keyboard.open_keyboard(virtual.path)
+def test_uinput_keyboard_is_read_and_then_lost(uinput_keyboard: SimpleNamespace) -> None:
+    device = keyboard.open_keyboard(uinput_keyboard.path)
     assert not wish_of(device, keyboard.MAPPING).hands
-    virtual.input.write(1, 17, 1)
-    virtual.input.syn()
+    uinput_keyboard.input.write(1, 17, 1)
+    uinput_keyboard.input.syn()
     assert moved(wish_of(device, keyboard.MAPPING)) == {"x": 1.0}
-    virtual.input.close()
+    uinput_keyboard.input.close()
     with pytest.raises(DeviceLost, match=os.strerror(errno.ENODEV)):
         device.read()

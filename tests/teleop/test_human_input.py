@@ -23,24 +23,24 @@ from serl.types import ActionSource, End, Record, Step
 from .pad import Bench
 
 
-class Office:
-    """An actor's desk, with a person at a pad, and episodes of the fake task."""
+class HumanInputBench:
+    """Human input of an actor with an operator at a pad, and episodes of the fake task."""
 
     def __init__(self, folder: Path) -> None:
         self.bench, self.folder = Bench(), folder
-        self.hold = StopLatch(folder / "stopped")
-        self.desk = HumanInput(
-            TeleopMux([self.bench.person]), self.hold, folder, LastEnd(self.bench.pad.now_s)
+        self.latch = StopLatch(folder / "stopped")
+        self.human_input = HumanInput(
+            TeleopMux([self.bench.person]), self.latch, folder, LastEnd(self.bench.pad.now_s)
         )
         self.robot = FakeRobot()
         self.task: FakeTask | ShapedTask = FakeTask()
         self.records: list[Record] = []
-        self.at: dict[int, Callable[[], object]] = {}
+        self.callbacks: dict[int, Callable[[], object]] = {}
         self.episode = 0
         self.chosen_by = ActionSource.POLICY
 
     def run(self) -> Result:
-        """One episode; `at` a step things happen."""
+        """Run one episode; call `callbacks` at their steps."""
         self.robot.reset(1)
         self.records.clear()
         key = EpisodeKey("run", "actor", 7, self.episode)
@@ -53,18 +53,18 @@ class Office:
             still,
             clock,
             key,
-            [RecordCallback(self.records.append), self.desk],
-            teleop=self.desk,
+            [RecordCallback(self.records.append), self.human_input],
+            teleop=self.human_input,
             chosen_by=self.chosen_by,
         )
 
     def advance(self, dt_s: float) -> None:
         self.robot.advance(dt_s)
         self.bench.pad.time_s += dt_s
-        self.at.pop(len(self.records), lambda: None)()
+        self.callbacks.pop(len(self.records), lambda: None)()
 
-    def say(self, event: Event) -> Callable[[], str]:
-        return lambda: self.desk.add_event(event, "the operator")
+    def send_event(self, event: Event) -> Callable[[], str]:
+        return lambda: self.human_input.add_event(event, "the operator")
 
     def lines(self) -> list[dict[str, object]]:
         path = self.folder / LABELS_FILE
@@ -72,163 +72,182 @@ class Office:
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path)
+def input_bench(tmp_path: Path) -> HumanInputBench:
+    return HumanInputBench(tmp_path)
 
 
-class TestDesk(TeleopSuite):
+class TestHumanInput(TeleopSuite):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.folder = tmp_path
 
     def make(self) -> tuple[Teleop, ArraySpec]:
-        office = Office(self.folder)
-        office.bench.pad.hold()
-        return office.desk, FakeRobot.action_spec
+        input_bench = HumanInputBench(self.folder)
+        input_bench.bench.pad.hold()
+        return input_bench.human_input, FakeRobot.action_spec
 
 
 @pytest.mark.parametrize(("event", "label"), [(Event.SUCCESS, 1), (Event.FAILURE, 0)])
 @pytest.mark.parametrize("shaped", [False, True])
-def test_what_a_person_says_is_a_label_with_its_origin(
-    office: Office, event: Event, label: int, shaped: bool
+def test_operator_event_is_stored_as_label_with_its_origin(
+    input_bench: HumanInputBench, event: Event, label: int, shaped: bool
 ) -> None:
-    if shaped:  # whatever shaping makes of the reward
+    if shaped:  # shaping must not affect the label
         progress = TopicProgress(RewardConfig(kind="progress", topic="/near"))
         progress.newest = lambda: 0.9
-        office.task = ShapedTask(FakeTask(), Shaper(progress, 2.0, 0.9))
-    office.at[4] = office.say(event)
-    assert office.run().success == bool(label)
-    assert read_labels(office.folder) == {StepKey(7, 0, 5): label}
-    assert [line["by"] for line in office.lines()] == ["the operator"]
+        input_bench.task = ShapedTask(FakeTask(), Shaper(progress, 2.0, 0.9))
+    input_bench.callbacks[4] = input_bench.send_event(event)
+    assert input_bench.run().success == bool(label)
+    assert read_labels(input_bench.folder) == {StepKey(7, 0, 5): label}
+    assert [line["by"] for line in input_bench.lines()] == ["the operator"]
 
 
-def test_a_button_at_a_device_is_a_label_of_that_device(office: Office) -> None:
-    office.at[4] = lambda: office.bench.pad.hit("yes")
-    assert office.run().success
-    assert [line["by"] for line in office.lines()] == ["pad"]
+def test_device_button_is_stored_as_label_of_that_device(input_bench: HumanInputBench) -> None:
+    input_bench.callbacks[4] = lambda: input_bench.bench.pad.hit("yes")
+    assert input_bench.run().success
+    assert [line["by"] for line in input_bench.lines()] == ["pad"]
 
 
-def test_labels_are_appended_and_other_endings_say_nothing(office: Office) -> None:
-    office.at[2] = office.say(Event.SUCCESS)
-    office.run()
-    office.run()  # to its time limit
-    office.at[3] = office.say(Event.DISCARD)
-    assert office.run().reason == "discarded"
-    office.at[9] = office.say(Event.FAILURE)
-    office.run()
-    assert read_labels(office.folder) == {StepKey(7, 0, 3): 1, StepKey(7, 3, 10): 0}
+def test_labels_are_appended_and_other_endings_add_none(input_bench: HumanInputBench) -> None:
+    input_bench.callbacks[2] = input_bench.send_event(Event.SUCCESS)
+    input_bench.run()
+    input_bench.run()  # runs to its time limit
+    input_bench.callbacks[3] = input_bench.send_event(Event.DISCARD)
+    assert input_bench.run().reason == "discarded"
+    input_bench.callbacks[9] = input_bench.send_event(Event.FAILURE)
+    input_bench.run()
+    assert read_labels(input_bench.folder) == {StepKey(7, 0, 3): 1, StepKey(7, 3, 10): 0}
 
 
-def test_what_is_said_between_two_episodes_is_not_heard(office: Office) -> None:
-    assert office.desk.add_event(Event.SUCCESS, "the operator") == "ignored: no episode runs"
-    assert office.run().reason == "time limit"
-    assert office.desk.add_event(Event.SUCCESS, "the operator") == "ignored: no episode runs"
-    office.desk.rest()
-    office.bench.pad.hit("yes")
-    assert office.bench.tick() is None
-    assert office.desk.events() == ()
+def test_event_between_episodes_is_ignored(input_bench: HumanInputBench) -> None:
+    assert (
+        input_bench.human_input.add_event(Event.SUCCESS, "the operator")
+        == "ignored: no episode runs"
+    )
+    assert input_bench.run().reason == "time limit"
+    assert (
+        input_bench.human_input.add_event(Event.SUCCESS, "the operator")
+        == "ignored: no episode runs"
+    )
+    input_bench.human_input.rest()
+    input_bench.bench.pad.hit("yes")
+    assert input_bench.bench.tick() is None
+    assert input_bench.human_input.events() == ()
 
 
 @pytest.mark.parametrize("at_a_device", [False, True])
-def test_a_word_that_is_said_twice_is_not_one_of_the_next_episode(
-    office: Office, at_a_device: bool
+def test_repeated_event_does_not_end_next_episode(
+    input_bench: HumanInputBench, at_a_device: bool
 ) -> None:
     answers: list[str] = []
 
-    def again() -> None:
+    def repeat_event() -> None:
         if at_a_device:
-            office.bench.pad.hit("yes")
+            input_bench.bench.pad.hit("yes")
         else:
-            answers.append(office.desk.add_event(Event.FAILURE, "the operator"))
+            answers.append(input_bench.human_input.add_event(Event.FAILURE, "the operator"))
 
-    office.at[4] = office.say(Event.SUCCESS)
-    assert office.run().success
-    office.at = {0: again, 4: again}
-    assert office.run().reason == "time limit"
+    input_bench.callbacks[4] = input_bench.send_event(Event.SUCCESS)
+    assert input_bench.run().success
+    input_bench.callbacks = {0: repeat_event, 4: repeat_event}
+    assert input_bench.run().reason == "time limit"
     assert set(answers) <= {"ignored: the last episode has just ended on an operator's event"}
-    office.at = {9: again}
-    assert office.run().reason == ("success" if at_a_device else "failure"), "later it is another"
+    input_bench.callbacks = {9: repeat_event}
+    assert input_bench.run().reason == ("success" if at_a_device else "failure"), (
+        "a later press was ignored"
+    )
 
 
-def test_a_word_that_is_said_twice_is_not_one_of_the_next_stage(tmp_path: Path) -> None:
+def test_repeated_event_is_ignored_by_every_input_of_actor(tmp_path: Path) -> None:
     last = LastEnd(lambda: 10.0)
-    nobody = TeleopMux([])
+    empty_mux = TeleopMux([])
     first, second = (
-        HumanInput(nobody, StopLatch(tmp_path / "stopped"), tmp_path, last) for _ in range(2)
+        HumanInput(empty_mux, StopLatch(tmp_path / "stopped"), tmp_path, last) for _ in range(2)
     )
     last.set()
-    for desk in (first, second):
-        desk.begin()
-        assert "just ended on an operator's event" in desk.add_event(Event.SUCCESS, "the operator")
-        assert desk.events() == ()
+    for human_input in (first, second):
+        human_input.begin()
+        assert "just ended on an operator's event" in human_input.add_event(
+            Event.SUCCESS, "the operator"
+        )
+        assert human_input.events() == ()
 
 
-def test_a_label_that_is_said_twice_in_a_step_is_one(office: Office) -> None:
-    office.at[4] = lambda: (office.say(Event.SUCCESS)(), office.say(Event.SUCCESS)())
-    assert office.run().success
-    assert [line["label"] for line in office.lines()] == [1], "twice is once"
+def test_repeated_event_in_one_step_is_one_label(input_bench: HumanInputBench) -> None:
+    input_bench.callbacks[4] = lambda: (
+        input_bench.send_event(Event.SUCCESS)(),
+        input_bench.send_event(Event.SUCCESS)(),
+    )
+    assert input_bench.run().success
+    assert [line["label"] for line in input_bench.lines()] == [1], (
+        "the repeated event added a label"
+    )
 
 
-def test_a_reset_is_neither_success_nor_failure(office: Office) -> None:
-    office.chosen_by = ActionSource.SCRIPT
+def test_scene_reset_accepts_no_label(input_bench: HumanInputBench) -> None:
+    input_bench.chosen_by = ActionSource.SCRIPT
     answers: list[str] = []
-    office.at[3] = lambda: answers.append(office.desk.add_event(Event.SUCCESS, "the operator"))
-    office.at[4] = lambda: office.bench.pad.hit("yes")
-    office.at[6] = office.say(Event.RESET)
-    assert office.run().reason == "operator", "which ends this attempt"
+    input_bench.callbacks[3] = lambda: answers.append(
+        input_bench.human_input.add_event(Event.SUCCESS, "the operator")
+    )
+    input_bench.callbacks[4] = lambda: input_bench.bench.pad.hit("yes")
+    input_bench.callbacks[6] = input_bench.send_event(Event.RESET)
+    assert input_bench.run().reason == "operator", "the event does not end the reset"
     assert answers == ["ignored: the scene is being reset"]
-    assert office.lines() == []
-    office.chosen_by = ActionSource.POLICY
-    office.at[9] = office.say(Event.SUCCESS)
-    assert office.run().success
-    assert [line["label"] for line in office.lines()] == [1]
+    assert input_bench.lines() == []
+    input_bench.chosen_by = ActionSource.POLICY
+    input_bench.callbacks[9] = input_bench.send_event(Event.SUCCESS)
+    assert input_bench.run().success
+    assert [line["label"] for line in input_bench.lines()] == [1]
 
 
-def test_a_stop_is_heard_also_between_two_episodes(office: Office) -> None:
-    office.desk.add_event(Event.STOP, "the operator")
-    result = office.run()
+def test_stop_between_episodes_ends_next_episode_after_one_step(
+    input_bench: HumanInputBench,
+) -> None:
+    input_bench.human_input.add_event(Event.STOP, "the operator")
+    result = input_bench.run()
     assert (result.steps, result.reason) == (1, "stopped")
-    assert office.hold.stopped == "stopped by the operator"
+    assert input_bench.latch.stopped == "stopped by the operator"
 
 
-def test_a_stop_at_a_device_is_kept_as_well(office: Office) -> None:
-    office.at[3] = lambda: office.bench.pad.hit("stop")
-    assert office.run().reason == "stopped"
-    assert StopLatch(office.folder / "stopped").stopped == "stopped by pad"
-    assert office.robot.stop_reason
+def test_stop_from_device_is_persisted(input_bench: HumanInputBench) -> None:
+    input_bench.callbacks[3] = lambda: input_bench.bench.pad.hit("stop")
+    assert input_bench.run().reason == "stopped"
+    assert StopLatch(input_bench.folder / "stopped").stopped == "stopped by pad"
+    assert input_bench.robot.stop_reason
 
 
-def test_after_release_and_resume_the_next_episode_runs(office: Office) -> None:
-    office.at[3] = office.say(Event.STOP)
-    office.run()
-    office.hold.release()
-    office.desk.resume()
-    assert office.run().reason == "time limit"
+def test_episode_runs_after_release_and_resume(input_bench: HumanInputBench) -> None:
+    input_bench.callbacks[3] = input_bench.send_event(Event.STOP)
+    input_bench.run()
+    input_bench.latch.release()
+    input_bench.human_input.resume()
+    assert input_bench.run().reason == "time limit"
 
 
-def test_a_device_that_fell_silent_pauses_the_actor_and_a_person_goes_on(office: Office) -> None:
-    pad = office.bench.pad
-    office.at[2] = lambda: pad.hold()
-    office.at[4] = lambda: setattr(pad, "alive", False)
-    assert office.run().reason == "device lost"
-    assert office.hold.reason == "pad fell silent"
-    assert office.desk.mux.silent == "pad"
-    office.desk.resume()
-    assert office.run().human_steps == 0
+def test_silent_device_pauses_actor_until_resume(input_bench: HumanInputBench) -> None:
+    pad = input_bench.bench.pad
+    input_bench.callbacks[2] = lambda: pad.hold()
+    input_bench.callbacks[4] = lambda: setattr(pad, "alive", False)
+    assert input_bench.run().reason == "device lost"
+    assert input_bench.latch.reason == "pad fell silent"
+    assert input_bench.human_input.mux.silent == "pad"
+    input_bench.human_input.resume()
+    assert input_bench.run().human_steps == 0
 
 
-def test_the_log_says_who_drove(office: Office) -> None:
-    pad = office.bench.pad
-    office.at[2] = lambda: pad.hold()
-    office.at[6] = lambda: pad.hold(False)
-    office.run()
-    steps = [record for record in office.records if isinstance(record, Step)]
+def test_log_records_which_steps_operator_drove(input_bench: HumanInputBench) -> None:
+    pad = input_bench.bench.pad
+    input_bench.callbacks[2] = lambda: pad.hold()
+    input_bench.callbacks[6] = lambda: pad.hold(False)
+    input_bench.run()
+    steps = [record for record in input_bench.records if isinstance(record, Step)]
     human = [step.key.index for step in steps if step.source is ActionSource.HUMAN]
-    assert human == [3, 4, 5, 6, 7, 8]  # and the hold-over
-    assert isinstance(office.records[-1], End)
+    assert human == [3, 4, 5, 6, 7, 8]  # including the hold-over
+    assert isinstance(input_bench.records[-1], End)
 
 
-def test_real_time_passes_only_while_it_is_asked_for() -> None:
+def test_real_time_pacing_waits_only_while_wanted() -> None:
     slept: list[float] = []
     wanted, now = False, 0.0
 
@@ -243,7 +262,7 @@ def test_real_time_passes_only_while_it_is_asked_for() -> None:
     for _ in range(5):
         pace()
     assert slept == []
-    now = 7.3  # it asks late: nothing is caught up
+    now = 7.3  # a late request: missed time is not caught up
     wanted = True
     pace()
     wanted = False

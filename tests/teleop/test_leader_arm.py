@@ -1,4 +1,4 @@
-"""A leader arm moves a robot as far as it was moved itself, and makes no jump."""
+"""Leader arm: the robot moves by the same distance and never jumps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPRIGHT = (0.0, 0.0, 0.0, 1.0)
 
 
 class LeaderBench(Clock):
-    """Moved 10 mm forward by each push."""
+    """Bench of a leader arm that each push moves 10 mm forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def axes(arm: LeaderArm) -> dict[str, float]:
     return {name: round(value, 4) for name, value in report.axes.items() if abs(value) > 1e-6}
 
 
-def test_what_one_step_cannot_move_is_moved_in_the_next_ones() -> None:
+def test_leader_motion_beyond_one_step_is_spread_over_next_steps() -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
     arm.receive((0.3, 0.0, 0.2), UPRIGHT)
     assert axes(arm) == {}
@@ -56,14 +56,14 @@ def test_what_one_step_cannot_move_is_moved_in_the_next_ones() -> None:
     assert [axes(arm) for _ in range(4)] == [{"y": -1.0}, {"y": -1.0}, {"y": -0.6667}, {}]
 
 
-def test_turns_are_followed_about_their_axis() -> None:
+def test_leader_rotation_is_followed_about_its_axis() -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)
     arm.receive((0.3, 0.0, 0.2), UPRIGHT)
     arm.receive((0.3, 0.0, 0.2), (0.0, 0.0, math.sin(0.125), math.cos(0.125)))  # 0.25 rad of yaw
     assert [axes(arm) for _ in range(4)] == [{"yaw": 1.0}, {"yaw": 1.0}, {"yaw": 0.5}, {}]
 
 
-def test_an_arm_that_was_moved_in_silence_makes_no_jump() -> None:
+def test_leader_moved_during_silence_causes_no_jump() -> None:
     clock = Clock()
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=clock.now_s)
     arm.receive((0.3, 0.0, 0.2), UPRIGHT)
@@ -80,7 +80,7 @@ def test_an_arm_that_was_moved_in_silence_makes_no_jump() -> None:
         ((0.5, 0.0, 0.2), (0.0, 0.0, math.inf, 1.0)),
     ],
 )
-def test_a_pose_that_is_none_is_not_heard(
+def test_leader_ignores_invalid_pose(
     position: tuple[float, float, float], quaternion: tuple[float, float, float, float]
 ) -> None:
     arm = LeaderArm(FULL_M, FULL_RAD, now_s=Clock().now_s)

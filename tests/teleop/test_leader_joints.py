@@ -1,4 +1,4 @@
-"""Joints of a leader arm: kinematics as MuJoCo's, and takeover near the robot only."""
+"""Leader arm read by joints: kinematics compared with MuJoCo, and takeover near the robot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def urdf(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_tool_is_where_mujoco_puts_it(urdf: Path) -> None:
+def test_tip_pose_equals_that_of_mujoco(urdf: Path) -> None:
     compiler = '<mujoco><compiler fusestatic="false"/></mujoco>'
     text = urdf.read_text().replace('name="leader">', f'name="leader">{compiler}', 1)
     model = mujoco.MjModel.from_xml_string(text)
@@ -77,19 +77,19 @@ def test_the_tool_is_where_mujoco_puts_it(urdf: Path) -> None:
         (("<robot", '<!DOCTYPE a [<!ENTITY b "c">]><robot'), "without a document type"),
     ],
 )
-def test_a_wrong_urdf_is_one_line(urdf: Path, change: tuple[str, str], line: str) -> None:
+def test_invalid_urdf_is_refused(urdf: Path, change: tuple[str, str], line: str) -> None:
     urdf.write_text(urdf.read_text().replace(*change))
     with pytest.raises(BadInput, match=line):
         read_chain(urdf, "base", "tool")
 
 
-def test_a_missing_urdf_is_one_line(tmp_path: Path) -> None:
+def test_missing_urdf_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read_chain(tmp_path / "none.urdf", "base", "tool")
 
 
-class Leader(Clock):
-    """A leader arm near a robot, both at the pose of the joints `HOME`."""
+class LeaderBench(Clock):
+    """Leader arm and robot, both at the tip pose of the joints `HOME`."""
 
     def __init__(self, urdf: Path, **settings: float | None) -> None:
         super().__init__()
@@ -107,8 +107,8 @@ class Leader(Clock):
         return pose
 
     def send(self, grip: float = 0.0, **positions: float) -> None:
-        everything = HOME | positions | {"grip": grip}
-        self.joints.receive([*everything], [*everything.values()])
+        positions_by_joint = HOME | positions | {"grip": grip}
+        self.joints.receive([*positions_by_joint], [*positions_by_joint.values()])
 
     def wish(self) -> Wish:
         self.wait(0.05)
@@ -119,8 +119,8 @@ class Leader(Clock):
         return wish
 
 
-def test_a_leader_near_the_robot_takes_over_and_closes_the_distance(urdf: Path) -> None:
-    leader = Leader(urdf)
+def test_leader_near_robot_takes_over_and_closes_distance(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
     leader.send(slide=0.02)
     assert not leader.wish().hands
     leader.send(slide=0.04)
@@ -134,10 +134,10 @@ def test_a_leader_near_the_robot_takes_over_and_closes_the_distance(urdf: Path) 
 
 
 @pytest.mark.parametrize("positions", [{"slide": 0.2}, {"wrist": 0.6}])
-def test_a_leader_elsewhere_is_refused_and_said_so_once(
+def test_leader_far_from_robot_cannot_take_over_and_warns_once(
     urdf: Path, positions: dict[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    leader = Leader(urdf)
+    leader = LeaderBench(urdf)
     leader.send(**positions)
     leader.wish()
     with caplog.at_level(logging.WARNING):
@@ -147,29 +147,29 @@ def test_a_leader_elsewhere_is_refused_and_said_so_once(
     assert sum("cannot take over" in line for line in caplog.messages) == 1
 
 
-def test_it_is_refused_while_the_robots_pose_is_unknown(urdf: Path) -> None:
-    leader = Leader(urdf)
+def test_leader_cannot_take_over_while_robot_pose_is_unknown(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
     leader.arm.robot_pose = None
     for step in range(3):
         leader.send(slide=0.01 * step)
         assert not leader.wish().hands
 
 
-def test_one_of_other_kinematics_repeats_its_motion_from_anywhere(urdf: Path) -> None:
-    leader = Leader(urdf, limit_m=None)
+def test_leader_without_distance_limit_takes_over_from_anywhere(urdf: Path) -> None:
+    leader = LeaderBench(urdf, limit_m=None)
     leader.send(slide=0.5)
     assert not leader.wish().hands
     leader.send(slide=0.505)
     assert leader.wish().hands
 
 
-def test_its_motion_is_along_the_axes_of_the_robots_tool_where_actions_are() -> None:
+def test_leader_motion_is_converted_to_tool_frame_of_robot() -> None:
     arm = LeaderArm(0.015, 0.1, in_tool_frame=True)
     for x_m in (0.0, 0.01, 0.02):
         arm.receive((x_m, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
         report = arm.read()
         assert report is not None
-        assert report.axes["x"] == 0.0, "the robot's pose is not known"
+        assert report.axes["x"] == 0.0, "motion without a known pose of the robot"
     half = math.sqrt(0.5)
     arm.robot_pose = (0.0, 0.0, 0.0), (0.0, 0.0, half, half)  # a quarter turn to the left
     arm.receive((0.03, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
@@ -179,10 +179,10 @@ def test_its_motion_is_along_the_axes_of_the_robots_tool_where_actions_are() -> 
     assert report.axes["x"] == pytest.approx(0.0)
 
 
-def test_its_gripper_is_commanded_when_it_moves_and_leaves_at_rest(urdf: Path) -> None:
-    leader = Leader(urdf)
+def test_leader_gripper_takes_over_only_when_it_moves(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
     leader.send(grip=0.8)
-    assert not leader.wish().hands, "as it was found"
+    assert not leader.wish().hands, "the first gripper position took over"
     leader.send(grip=0.0)
     assert leader.wish().motion[-1] == -1.0
     leader.wait(1.0)
@@ -190,8 +190,8 @@ def test_its_gripper_is_commanded_when_it_moves_and_leaves_at_rest(urdf: Path) -
     assert not leader.wish().hands
 
 
-def test_a_leader_with_motors_follows_until_it_drives(urdf: Path) -> None:
-    leader = Leader(urdf)
+def test_motorized_leader_follows_robot_until_it_takes_over(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
     leader.send()
     leader.wish()
     assert leader.joints.command([0.1, 0.2, 0.3]) == {"pan": 0.1, "slide": 0.2, "wrist": 0.3}
@@ -208,10 +208,10 @@ def test_a_leader_with_motors_follows_until_it_drives(urdf: Path) -> None:
     st.lists(st.sampled_from(["pan", "slide", "wrist", "grip", "x"]), max_size=6),
     st.lists(st.floats(), max_size=6),
 )
-def test_any_joint_states_leave_finite_motion(
+def test_any_joint_states_give_finite_motion(
     urdf: Path, names: list[str], positions: list[float]
 ) -> None:
-    leader = Leader(urdf)
+    leader = LeaderBench(urdf)
     leader.send()
     leader.joints.receive(names, positions)
     assert all(math.isfinite(value) for value in leader.wish().motion)

@@ -1,4 +1,4 @@
-"""Several people and a script at one robot: one of them drives at a time."""
+"""Teleop mux: several operators and a script at one robot, one active at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serl.testing import TeleopSuite
 from .pad import SPEC, Bench, Two, moved
 
 
-class TestOneOwner(TeleopSuite):
+class TestTeleopMux(TeleopSuite):
     def make(self) -> tuple[Teleop, ArraySpec]:
         bench = Bench()
         bench.pad.hold()
@@ -18,7 +18,7 @@ class TestOneOwner(TeleopSuite):
         return TeleopMux([bench.person, Bench().person], Bench().person), SPEC
 
 
-def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
+def test_mux_lets_one_operator_drive_and_script_only_without_any() -> None:
     two = Two()
     assert moved(two.tick()) == [-1.0, -1.0]
     assert two.one.scripted
@@ -27,7 +27,7 @@ def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
     assert moved(two.tick()) == [0.25, 0.0]
     assert not two.one.scripted
     two.first.pad.axes["x"] = 1.0
-    two.first.pad.hold()  # comes later, and waits
+    two.first.pad.hold()  # comes later and waits
     assert moved(two.tick()) == [0.25, 0.0]
     assert two.one.owner is two.second.person
     two.second.pad.hold(False)
@@ -37,7 +37,7 @@ def test_one_person_drives_at_a_time_and_the_script_only_without_any() -> None:
     assert two.one.owner is two.first.person
 
 
-def test_the_robot_holds_for_an_owner_who_is_silent_whatever_others_want() -> None:
+def test_mux_holds_robot_for_silent_owner_until_release() -> None:
     two = Two()
     two.first.pad.hold()
     two.tick()
@@ -53,7 +53,7 @@ def test_the_robot_holds_for_an_owner_who_is_silent_whatever_others_want() -> No
     assert two.one.silent == ""
 
 
-def test_everybody_is_heard() -> None:
+def test_mux_merges_events_of_all_operators() -> None:
     two = Two()
     two.first.pad.hit("yes")
     two.second.pad.hit("stop")

@@ -28,8 +28,8 @@ ALWAYS = {
 EXACT = dict.fromkeys(ViewConfig.model_fields, 0.0)
 
 
-class Watched(Reach):
-    """A task that notes what its expert is shown, and which stands still."""
+class RecordingReach(Reach):
+    """Reach task whose expert records the truth it gets and always moves up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class Watched(Reach):
 
 
 def drive(view: ViewConfig, steps: int = 12) -> tuple[list[Truth], list[Truth]]:
-    """What an operator who drives from the first step on is shown, and what was true."""
-    task = Watched()
+    """Let a novice drive; return the truths that it was shown and the actual ones."""
+    task = RecordingReach()
     arm = SimArm(task.scene, task.config)
     arm.reset(3)
     human = NoviceHuman(NoviceConfig(**ALWAYS, view=view), task, arm, 10**9, seed=0)
@@ -58,16 +58,16 @@ def drive(view: ViewConfig, steps: int = 12) -> tuple[list[Truth], list[Truth]]:
     return task.shown, known[steps - len(task.shown) :]
 
 
-def test_it_sees_scene_and_arm_late_and_its_own_command_at_once() -> None:
+def test_novice_sees_arm_late_and_its_own_command_at_once() -> None:
     shown, known = drive(ViewConfig(**(EXACT | {"delay_s": 0.25})))
     assert len(shown) > 8
     for now in range(4, len(shown)):
         assert np.array_equal(shown[now]["tcp_pose"], known[now - 3]["tcp_pose"])
         assert np.array_equal(shown[now]["target_pose"], known[now]["target_pose"])
-    assert known[-1]["tcp_pose"][2] > known[-4]["tcp_pose"][2] + 0.005, "the arm moved meanwhile"
+    assert known[-1]["tcp_pose"][2] > known[-4]["tcp_pose"][2] + 0.005, "the arm did not move"
 
 
-def test_it_sees_the_goal_elsewhere_and_the_arm_where_it_is() -> None:
+def test_novice_sees_goal_with_bias_and_arm_without() -> None:
     shown, known = drive(ViewConfig(**(EXACT | {"bias_m": 0.004})))
     for seen, true in zip(shown, known, strict=True):
         error = seen["goal_pose"][:3] - true["goal_pose"][:3]
@@ -75,7 +75,7 @@ def test_it_sees_the_goal_elsewhere_and_the_arm_where_it_is() -> None:
         assert np.array_equal(seen["tcp_pose"], true["tcp_pose"])
 
 
-def test_it_is_selected_by_name_with_settings_of_its_own() -> None:
+def test_novice_is_selected_by_name_with_its_own_settings() -> None:
     config = resolve({"intervention": "novice", "human": {"view": {"delay_s": 0.2}, "gain": 0.4}})
     assert isinstance(config.human, NoviceConfig)
     assert (config.human.view.delay_s, config.human.view.bias_m) == (0.2, 0.0005)
@@ -85,7 +85,7 @@ def test_it_is_selected_by_name_with_settings_of_its_own() -> None:
     assert isinstance(made, NoviceHuman)
 
 
-def test_it_helps_a_policy_that_does_nothing() -> None:
+def test_novice_completes_task_for_idle_policy() -> None:
     task = Reach()
     arm = SimArm(task.scene, task.config)
     human = NoviceHuman(NoviceConfig(**ALWAYS), task, arm, 10**9, seed=0)
@@ -97,7 +97,7 @@ def test_it_helps_a_policy_that_does_nothing() -> None:
     assert helped >= 4
 
 
-def test_its_labels_are_true() -> None:
+def test_novice_labels_only_true_success() -> None:
     robot, task = FakeRobot(), FakeTask()
     human = NoviceHuman(NoviceConfig(), task, robot, 10**9, seed=0, labels=True)
     robot.place(0.1, 0.1)
@@ -107,7 +107,7 @@ def test_its_labels_are_true() -> None:
     assert human.events() == (Event.SUCCESS,)
 
 
-def test_it_exerts_no_wrenches() -> None:
+def test_novice_refuses_wrench_actions() -> None:
     task = FakeTask()
     motion = task.config.motion.model_copy(update={"action_mode": "wrench"})
     task.config = task.config.model_copy(update={"motion": motion})

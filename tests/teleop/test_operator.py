@@ -1,4 +1,4 @@
-"""A person at a device takes over, hands back by rule, and holds the robot when out of hearing."""
+"""Operator at a device: takeover, hand-back, and hold when the device is silent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestOperator(TeleopSuite):
 
 
 def driving(**axes: float) -> Bench:
-    """A person who drives, with the axes of the pad there."""
+    """Return the bench of an operator who drives with these axes."""
     bench = Bench()
     bench.pad.axes.update(axes)
     bench.pad.hold()
@@ -39,7 +39,7 @@ def driving(**axes: float) -> Bench:
 
 
 def silenced(looks: int = 0, **axes: float) -> Bench:
-    """A person who drives, and whose pad fell silent so many looks ago."""
+    """Return the bench of a driving operator whose pad has been silent for `looks` reads."""
     bench = driving(**axes)
     bench.pad.alive = False
     if looks:
@@ -47,7 +47,7 @@ def silenced(looks: int = 0, **axes: float) -> Bench:
     return bench
 
 
-def test_hands_are_on_while_the_deadman_is_held_and_a_little_longer() -> None:
+def test_operator_drives_while_deadman_is_held_and_for_hold_over() -> None:
     bench = Bench()
     bench.pad.axes["x"] = 0.5
     assert bench.tick() is None
@@ -58,7 +58,7 @@ def test_hands_are_on_while_the_deadman_is_held_and_a_little_longer() -> None:
     assert [bench.tick() is None for _ in range(4)] == [False, True, True, True]
 
 
-def test_motion_alone_takes_over_where_the_table_says_so() -> None:
+def test_motion_alone_takes_over_if_mapping_has_threshold() -> None:
     bench = Bench(BY_MOTION)
     bench.pad.axes["x"] = 0.05
     assert bench.tick() is None
@@ -69,16 +69,16 @@ def test_motion_alone_takes_over_where_the_table_says_so() -> None:
     assert bench.tick(3) is None
 
 
-def test_axes_are_ordered_scaled_and_turned_as_the_task_asks() -> None:
+def test_axes_are_ordered_and_scaled_by_mapping() -> None:
     bench = Bench()
     bench.pad.axes["y"] = 0.8
     bench.pad.hold()
     assert moved(bench.tick()) == [0.0, -0.4]
 
 
-def test_a_button_that_is_stuck_takes_over_nothing_until_it_was_off() -> None:
+def test_deadman_held_at_start_takes_over_only_after_release() -> None:
     pad = Pad()
-    pad.buttons.hold(frozenset({"hold"}))  # before anybody looked
+    pad.buttons.hold(frozenset({"hold"}))  # before the first read
     person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
     assert [person() for _ in range(3)] == [None] * 3
     pad.hold(False)
@@ -87,51 +87,51 @@ def test_a_button_that_is_stuck_takes_over_nothing_until_it_was_off() -> None:
     assert person() is not None
 
 
-def test_a_deadman_that_was_seen_going_down_is_believed_at_once() -> None:
+def test_deadman_pressed_before_first_read_takes_over_at_once() -> None:
     pad = Pad()
     pad.buttons.hold(frozenset())
     person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
-    pad.hold()  # nobody looked in between
+    pad.hold()  # before the first read
     assert person() is not None
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_silence_in_a_hand_holds_the_robot_and_cuts_the_episode(lost: bool) -> None:
+def test_silence_while_driving_holds_robot_and_reports_lost_device(lost: bool) -> None:
     bench = driving(x=1.0)
     bench.pad.alive, bench.pad.lost = False, lost
-    bench.tick(2)  # now its last word is stale
-    said = [bench.person.events()]
+    bench.tick(2)  # now its last report is stale
+    events = [bench.person.events()]
     for _ in range(9):
         action = bench.tick()
         assert action is not None
         assert not action.any()
-        said.append(bench.person.events())
+        events.append(bench.person.events())
     assert bench.person.hands is Hands.SILENT
-    assert sum(said, ()) == (Event.LOST,)
+    assert sum(events, ()) == (Event.LOST,)
 
 
-def test_silence_in_a_hand_is_known_before_the_next_look() -> None:
+def test_silence_while_driving_is_known_before_next_read() -> None:
     bench = Bench()
-    assert bench.person.silence_s == 0.0, "nobody drives"
+    assert bench.person.silence_s == 0.0, "silence counts although no operator drives"
     bench.pad.hold()
     bench.tick()
     bench.pad.alive = False
     bench.pad.time_s += 1.1 * HABITS.stale_s
     assert bench.person.silence_s == pytest.approx(1.1 * HABITS.stale_s)
-    assert bench.person.hands is Hands.ON, "nobody has looked yet"
+    assert bench.person.hands is Hands.ON, "changed before the next read"
     bench.tick()
     bench.pad.alive = True
-    assert bench.person.silence_s == math.inf, "the robot holds until somebody looks"
+    assert bench.person.silence_s == math.inf, "silence ended before the next read"
     bench.tick()
     assert bench.person.silence_s == 0.0
     bench.pad.hold(False)
     bench.tick(3)
     bench.pad.alive = False
     bench.pad.time_s += 1.0
-    assert bench.person.silence_s == 0.0, "hands are off"
+    assert bench.person.silence_s == 0.0, "silence counts although hands are off"
 
 
-def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
+def test_short_silence_keeps_operator_in_control() -> None:
     bench = silenced(x=1.0)
     assert moved(bench.tick(3)) == [0.0, 0.0]
     bench.pad.alive = True
@@ -139,7 +139,7 @@ def test_a_hiccup_shorter_than_that_goes_on_with_the_hands_still_on() -> None:
     assert bench.person.events() == ()
 
 
-def test_a_device_that_comes_back_with_hands_off_does_not_hand_back() -> None:
+def test_device_back_with_hands_off_keeps_holding_until_new_press() -> None:
     bench = silenced(3)
     bench.pad.alive = True
     bench.pad.hold(False)
@@ -162,7 +162,7 @@ def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
     assert any(moved(bench.tick()))
 
 
-def test_a_silence_lasts_over_short_episodes() -> None:
+def test_silence_is_counted_across_short_episodes() -> None:
     bench = silenced()
     for _ in range(3):
         bench.tick(3)
@@ -171,31 +171,31 @@ def test_a_silence_lasts_over_short_episodes() -> None:
     assert bench.person.events() == (Event.LOST,)
 
 
-def test_a_new_episode_does_not_hand_back_either() -> None:
+def test_new_episode_keeps_holding_for_silent_operator() -> None:
     bench = silenced(10)
     assert bench.person.events() == (Event.LOST,)
     bench.person.begin()
     assert bench.tick() is not None
     bench.tick(10)
-    assert bench.person.events() == (Event.LOST,), "it is cut as well"
+    assert bench.person.events() == (Event.LOST,), "the new episode is not ended"
 
 
-def test_another_person_may_release_it() -> None:
+def test_silent_operator_can_be_released_and_needs_new_press() -> None:
     bench = silenced(10)
     bench.person.release()
     assert bench.tick() is None
     bench.pad.alive = True
-    assert bench.tick() is None, "the button is still down"
+    assert bench.tick() is None, "took over although the button was not released"
 
 
-def test_silence_while_hands_are_off_changes_nothing() -> None:
+def test_silence_while_hands_are_off_is_ignored() -> None:
     bench = Bench()
     bench.pad.alive = False
     assert bench.tick(20) is None
     assert bench.person.events() == ()
 
 
-def test_what_was_said_before_the_silence_counts() -> None:
+def test_event_before_silence_counts() -> None:
     bench = Bench()
     bench.pad.alive = False
     bench.pad.hit("yes")
@@ -204,7 +204,7 @@ def test_what_was_said_before_the_silence_counts() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_is_none_is_silence(value: float) -> None:
+def test_non_finite_axis_counts_as_silence(value: float) -> None:
     bench = driving()
     bench.pad.axes["y"] = value
     bench.pad.axes["x"] = 1.0
@@ -212,20 +212,20 @@ def test_a_number_that_is_none_is_silence(value: float) -> None:
     assert bench.person.hands is Hands.SILENT
 
 
-def test_a_stamp_from_the_future_is_none() -> None:
+def test_stamp_from_future_counts_as_silence() -> None:
     bench = silenced()
     bench.pad._beat_s += 100.0
     bench.tick()
     assert bench.person.hands is Hands.SILENT
 
 
-def test_an_axis_that_nobody_can_move_is_refused() -> None:
+def test_action_axis_without_mapping_is_refused() -> None:
     strange = ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")
     with pytest.raises(BadInput, match="no axis 'elbow'"):
         Operator(Pad(), MAPPING, HABITS, strange)
 
 
-def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
+def test_lost_device_ends_episode_and_stops_robot() -> None:
     bench, robot, task = Bench(), FakeRobot(), FakeTask()
     robot.reset(1)
     records: list[Record] = []
@@ -252,12 +252,12 @@ def test_a_lost_device_ends_a_real_episode_and_the_robot_is_stopped() -> None:
     steps = [record for record in records if isinstance(record, Step)]
     sources = [step.source for step in steps]
     first = sources.index(ActionSource.HUMAN)
-    assert set(sources[first:]) == {ActionSource.HUMAN}, "it never went back to the policy"
+    assert set(sources[first:]) == {ActionSource.HUMAN}, "control returned to the policy"
     assert steps[-1].truncated
     assert not np.any([step.action for step in steps[-4:]])
 
 
-def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:
+def test_operator_of_some_axes_leaves_others_to_policy() -> None:
     bench = Bench(config=HABITS.model_copy(update={"drives": ("x",)}))
     bench.pad.axes.update(x=0.5, y=1.0)
     bench.pad.hold()
@@ -270,24 +270,24 @@ def test_hands_take_over_some_axes_and_the_policy_keeps_the_others() -> None:
     assert chosen.tolist() == [0.5, 0.25]
     assert source is ActionSource.HUMAN
     bench.pad.alive = False
-    assert moved(bench.tick(3)) == [0.0, 0.0], "who is out of hearing holds all of it"
+    assert moved(bench.tick(3)) == [0.0, 0.0], "a silent operator does not hold all axes"
 
 
-def test_hands_that_could_move_nothing_are_refused() -> None:
+def test_operator_of_unknown_axes_is_refused() -> None:
     with pytest.raises(BadInput, match=r"drives \('yaw',\): the actions move x, y"):
         Bench(config=HABITS.model_copy(update={"drives": ("yaw",)}))
 
 
-def test_an_axis_that_moves_a_little_is_a_hand_and_one_that_never_does_is_stuck() -> None:
+def test_axis_without_change_is_reported_as_stuck() -> None:
     bench = Bench(config=HABITS.model_copy(update={"stuck_s": 1.0}))
     bench.pad.hold()
-    assert moved(bench.tick(30)) == [0.0, 0.0], "to hold still is no push"
+    assert moved(bench.tick(30)) == [0.0, 0.0], "holding still counts as pushing"
     assert bench.person.hands is Hands.ON
     bench.pad.axes["x"] = 0.5
     assert moved(bench.tick(9)) == [0.5, 0.0]
     bench.pad.axes["x"] = 0.55
     assert moved(bench.tick(5)) == [0.55, 0.0]
-    bench.pad.axes["x"] = 0.555  # no stick is quite still
+    bench.pad.axes["x"] = 0.555  # within the noise of a stick
     assert moved(bench.tick(5))[0] != 0.0
     assert moved(bench.tick(3)) == [0.0, 0.0]
     assert bench.person.trouble == "pad pushed the same way for 1 s"

@@ -1,4 +1,4 @@
-"""Which SpaceMouse is opened where there are several: by path, serial number or port of USB."""
+"""Choice among several SpaceMice: by path, serial number or USB port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plug(
     port: str = "",
     product: str = "C635",
 ) -> None:
-    """What the kernel says of a device, and a file to read its reports from."""
+    """Create the sysfs entry of a HID device and a FIFO for its reports."""
     about = folder / "sys" / f"hidraw{number}" / "device"
     about.mkdir(parents=True)
     lines = (
@@ -40,8 +40,8 @@ def plug(
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two SpaceMice of the same kind, and what else there is on a desk."""
+def hidraw_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create two SpaceMice of one model and two other HID devices."""
     monkeypatch.setattr(spacemouse, "FOLDER", tmp_path / "sys")
     monkeypatch.setattr(spacemouse, "FILES", tmp_path)
     plug(tmp_path, 0, "0000046D", "Logitech USB Optical Mouse")
@@ -52,7 +52,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(folder: Path, number: int, report: bytes) -> None:
-    """The device sends a report, which somebody has open."""
+    """Send a report from a device that is open."""
     with (folder / f"hidraw{number}").open("wb", buffering=0) as file:
         file.write(report)
 
@@ -63,10 +63,10 @@ def moved(device: SpaceMouse) -> dict[str, float]:
     return {axis: value for axis, value in zip(AXES, wish.motion, strict=True) if value}
 
 
-def test_they_are_found_by_vendor_and_name(desk: Path) -> None:
+def test_spacemice_are_found_by_vendor_and_name(hidraw_folder: Path) -> None:
     assert spacemouse._find() == [
-        SpaceMouseInfo(desk / "hidraw1", COMPACT, "C635", "A17", PORTS[0]),
-        SpaceMouseInfo(desk / "hidraw3", COMPACT, "C635", "", PORTS[1]),
+        SpaceMouseInfo(hidraw_folder / "hidraw1", COMPACT, "C635", "A17", PORTS[0]),
+        SpaceMouseInfo(hidraw_folder / "hidraw3", COMPACT, "C635", "", PORTS[1]),
     ]
 
 
@@ -74,34 +74,34 @@ def test_they_are_found_by_vendor_and_name(desk: Path) -> None:
     ("which", "number"),
     [(None, 1), ("A17", 1), (PORTS[0], 1), (PORTS[1], 3), ("hidraw3", 3)],
 )
-def test_one_is_chosen_by_path_serial_number_or_port(
-    desk: Path, which: str | None, number: int
+def test_spacemouse_is_chosen_by_path_serial_number_or_port(
+    hidraw_folder: Path, which: str | None, number: int
 ) -> None:
-    place = desk / which if which == "hidraw3" else Path(which) if which else None
+    place = hidraw_folder / which if which == "hidraw3" else Path(which) if which else None
     device = open_spacemouse(place)
     assert device.name == COMPACT
     assert moved(device) == {}
-    report(desk, number, UP)
+    report(hidraw_folder, number, UP)
     assert moved(device) == {"z": 1.0}
     device.close()
     device.close()
 
 
-def test_two_of_a_kind_are_read_apart(desk: Path) -> None:
+def test_two_equal_spacemice_are_read_separately(hidraw_folder: Path) -> None:
     left, right = (open_spacemouse(Path(port)) for port in PORTS)
-    report(desk, 1, UP)
-    report(desk, 3, BACK)
+    report(hidraw_folder, 1, UP)
+    report(hidraw_folder, 3, BACK)
     assert (moved(left), moved(right)) == ({"z": 1.0}, {"x": -1.0})
     left.close()
     right.close()
 
 
-def test_who_asks_for_one_that_is_not_there_reads_which_are(desk: Path) -> None:
+def test_unknown_spacemouse_is_refused_with_list_of_found_ones(hidraw_folder: Path) -> None:
     with pytest.raises(BadInput) as refusal:
         open_spacemouse(Path("B99"))
     assert "no SpaceMouse 'B99' by path, serial number or port; found:" in str(refusal.value)
-    assert f"{COMPACT} ({desk}/hidraw1, serial A17, port {PORTS[0]})" in str(refusal.value)
-    assert f"{COMPACT} ({desk}/hidraw3, port {PORTS[1]})" in str(refusal.value)
+    assert f"{COMPACT} ({hidraw_folder}/hidraw1, serial A17, port {PORTS[0]})" in str(refusal.value)
+    assert f"{COMPACT} ({hidraw_folder}/hidraw3, port {PORTS[1]})" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_who_asks_for_one_that_is_not_there_reads_which_are(desk: Path) -> None:
         ("C633", [20, 21, 76, 175, 3], {"9", "10", "11", "space"}, ()),
     ],
 )
-def test_each_model_has_its_own_buttons(
-    desk: Path, product: str, bits: list[int], buttons: set[str], events: tuple[Event, ...]
+def test_button_names_depend_on_spacemouse_model(
+    hidraw_folder: Path, product: str, bits: list[int], buttons: set[str], events: tuple[Event, ...]
 ) -> None:
-    plug(desk, 4, "0000256F", "3Dconnexion SpaceMouse", "Z", product=product)
+    plug(hidraw_folder, 4, "0000256F", "3Dconnexion SpaceMouse", "Z", product=product)
     device = open_spacemouse(Path("Z"))
-    report(desk, 4, bytes([3]) + sum(1 << bit for bit in bits).to_bytes(22, "little"))
+    report(hidraw_folder, 4, bytes([3]) + sum(1 << bit for bit in bits).to_bytes(22, "little"))
     found = device.read()
     device.close()
     assert found.buttons == buttons

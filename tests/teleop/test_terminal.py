@@ -1,4 +1,4 @@
-"""A terminal as a keyboard: silence is a released key, and its mode is restored."""
+"""Terminal as a keyboard: key timing, escape sequences and terminal mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .bench import Clock
 
 
 class TerminalBench(Clock):
-    """A pseudo terminal at which w is typed."""
+    """Bench of a pseudo-terminal; each push types w."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def bench() -> Iterator[TerminalBench]:
     bench.device.close()
 
 
-def test_a_key_moves_for_a_moment_and_keeps_control_until_it_would_repeat(
+def test_terminal_key_moves_briefly_and_keeps_control_until_repeat_delay(
     bench: TerminalBench,
 ) -> None:
     bench.push()
@@ -79,7 +79,7 @@ def test_a_key_moves_for_a_moment_and_keeps_control_until_it_would_repeat(
     assert not bench.wish().hands
 
 
-def test_space_takes_over_and_holds_the_robot(bench: TerminalBench) -> None:
+def test_space_takes_over_and_holds_robot(bench: TerminalBench) -> None:
     bench.type(b" ")
     wish = bench.wish()
     assert wish.hands
@@ -96,7 +96,7 @@ def test_space_takes_over_and_holds_the_robot(bench: TerminalBench) -> None:
         (b"\x1b[1;5P\xc3\xa4?", {}),
     ],
 )
-def test_arrows_and_letters_move(
+def test_arrows_and_letters_map_to_motion(
     bench: TerminalBench, typed: bytes, motion: dict[str, float]
 ) -> None:
     bench.type(typed)
@@ -104,12 +104,12 @@ def test_arrows_and_letters_move(
 
 
 @pytest.mark.parametrize("typed", [b"\x1b", b"\x1bw", b"\x1b\x1b[A", b"\x1b["])
-def test_an_escape_stops_unless_it_begins_a_sequence(bench: TerminalBench, typed: bytes) -> None:
+def test_escape_stops_unless_it_begins_sequence(bench: TerminalBench, typed: bytes) -> None:
     bench.type(typed)
     assert bench.wish().events == (Event.STOP,)
 
 
-def test_a_held_label_is_one_label(bench: TerminalBench) -> None:
+def test_held_label_key_is_one_label(bench: TerminalBench) -> None:
     bench.type(b"\r\r")
     assert bench.wish().events == (Event.SUCCESS,)
     bench.wait(0.5)
@@ -120,7 +120,7 @@ def test_a_held_label_is_one_label(bench: TerminalBench) -> None:
     assert bench.wish().events == (Event.FAILURE,)
 
 
-def test_the_mode_is_restored_and_chosen_again_after_a_shell_changed_it() -> None:
+def test_terminal_mode_is_set_again_after_change_and_restored_at_close() -> None:
     bench = TerminalBench()
     assert not _is_line_mode(bench.near)
     mode = termios.tcgetattr(bench.near)
@@ -134,24 +134,24 @@ def test_the_mode_is_restored_and_chosen_again_after_a_shell_changed_it() -> Non
     assert _is_line_mode(bench.near)
 
 
-def test_ctrl_c_stays_an_interrupt(bench: TerminalBench) -> None:
+def test_ctrl_c_remains_interrupt(bench: TerminalBench) -> None:
     assert termios.tcgetattr(bench.near)[3] & termios.ISIG
 
 
-def test_a_terminal_that_was_hung_up_is_lost(bench: TerminalBench) -> None:
+def test_hung_up_terminal_is_lost_device(bench: TerminalBench) -> None:
     bench.die()
     with pytest.raises(DeviceLost, match="this terminal"):
         bench.device.read()
 
 
-def test_a_file_is_no_terminal() -> None:
+def test_file_is_refused_as_terminal() -> None:
     with open(os.devnull) as file, pytest.raises(BadInput, match="is no terminal"):
         TerminalKeyboard(file.fileno())
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_keys_or_nothing(typed: bytes) -> None:
+def test_any_bytes_are_split_into_known_keys(typed: bytes) -> None:
     assert set(_split(typed)) <= set(keyboard.NAMES.keys.values())
 
 

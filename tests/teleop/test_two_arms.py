@@ -1,4 +1,4 @@
-"""A person with a SpaceMouse in each hand: two arms, one owner, and both hold when either dies."""
+"""Operator with two SpaceMice and two arms: both arms hold when one device is lost."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FORWARD, BACK, LEFT, HALF_LEFT = (
 )
 
 
-class Two:
-    """Two SpaceMice before a pair of arms; ten looks a second."""
+class TwoArmBench:
+    """Two SpaceMice that control a pair of arms, read ten times per second."""
 
     def __init__(self, config: OperatorConfig = HABITS) -> None:
         self.left, self.right = SpaceMouseBench(), SpaceMouseBench()
@@ -38,7 +38,7 @@ class Two:
         self.tick()
 
     def tick(self, left: str = "", right: str = "") -> Action | None:
-        """Reports come, and somebody looks."""
+        """Deliver reports, advance by 0.1 s and read the operator."""
         for bench, report in ((self.left, left), (self.right, right)):
             bench.wait(0.1)
             if report:
@@ -47,13 +47,13 @@ class Two:
 
 
 def moved(action: Action | None) -> list[float]:
-    """Of somebody who drives: x and y of the left arm, then of the right one."""
+    """Return the action of an active operator: x and y of the left arm, then of the right."""
     assert action is not None
     return [round(value, 2) for value in action.tolist()]
 
 
-def test_each_hand_moves_its_own_arm_by_the_same_mapping() -> None:
-    two = Two()
+def test_each_spacemouse_moves_its_own_arm_by_same_mapping() -> None:
+    two = TwoArmBench()
     assert two.pair.action_spec.unit.split() == ["left_x", "left_y", "right_x", "right_y"]
     assert two.tick() is None
     action = two.tick(left=FORWARD, right=LEFT)
@@ -63,35 +63,35 @@ def test_each_hand_moves_its_own_arm_by_the_same_mapping() -> None:
     assert moved(two.tick(left=REST, right=BACK)) == [0.0, 0.0, -1.0, 0.0]
 
 
-def test_either_hand_takes_over_both_arms_and_both_have_to_let_go() -> None:
-    two = Two()
+def test_either_spacemouse_takes_over_both_arms_until_both_rest() -> None:
+    two = TwoArmBench()
     assert moved(two.tick(right=FORWARD)) == [0.0, 0.0, 1.0, 0.0]
     assert moved(two.tick(left=FORWARD, right=REST)) == [1.0, 0.0, 0.0, 0.0]
-    assert moved(two.tick(left=REST)) == [0.0] * 4, "it holds"
+    assert moved(two.tick(left=REST)) == [0.0] * 4, "the arms do not hold"
     for _ in range(3):
         action = two.tick()
     assert action is None
 
 
 @pytest.mark.parametrize("dead", ["left", "right"])
-def test_one_that_is_unplugged_while_pushing_holds_both_arms(dead: str) -> None:
-    two = Two()
+def test_spacemouse_unplugged_while_pushed_holds_both_arms(dead: str) -> None:
+    two = TwoArmBench()
     two.tick(left=FORWARD, right=FORWARD)
     (two.left if dead == "left" else two.right).die()
-    said: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
     for _ in range(10):
-        action = two.tick(left=BACK, right=BACK)  # the other one goes on
+        action = two.tick(left=BACK, right=BACK)  # the other device keeps reporting
         assert moved(action) == [0.0] * 4
         assert action is not None
         assert not two.pair.act(action).any()
-        said += two.person.events()
+        events += two.person.events()
     assert two.person.hands is Hands.SILENT
-    assert said == (Event.LOST,)
+    assert events == (Event.LOST,)
     assert two.person.trouble == f"{dead} SpaceMouse: Input/output error (is it plugged in?)"
 
 
-def test_one_whose_reports_end_while_pushing_holds_both_arms() -> None:
-    two = Two()
+def test_spacemouse_silent_while_pushed_holds_both_arms() -> None:
+    two = TwoArmBench()
     assert moved(two.tick(left=FORWARD, right=FORWARD)) == [1.0, 0.0, 1.0, 0.0]
     for _ in range(3):
         action = two.tick(right=FORWARD)
@@ -100,15 +100,15 @@ def test_one_whose_reports_end_while_pushing_holds_both_arms() -> None:
     assert two.person.trouble == "left SpaceMouse fell silent"
 
 
-def test_one_that_was_dead_before_anybody_drove_lets_nobody_take_over() -> None:
-    two = Two()
+def test_lost_spacemouse_prevents_takeover_by_other() -> None:
+    two = TwoArmBench()
     two.right.die()
     assert [two.tick(left=FORWARD) for _ in range(20)] == [None] * 20
     assert two.person.events() == ()
 
 
-def test_one_that_is_stuck_holds_both_while_the_other_moves() -> None:
-    two = Two()
+def test_stuck_spacemouse_holds_both_arms_while_other_moves() -> None:
+    two = TwoArmBench()
     for turn in range(19):
         assert any(moved(two.tick(left=FORWARD, right=(LEFT, HALF_LEFT)[turn % 2])))
     for turn in range(4):
@@ -117,8 +117,8 @@ def test_one_that_is_stuck_holds_both_while_the_other_moves() -> None:
     assert two.person.trouble == "left SpaceMouse pushed the same way for 2 s"
 
 
-def test_hands_that_take_some_axes_take_them_of_both_arms() -> None:
-    two = Two(HABITS.model_copy(update={"drives": ("x",)}))
+def test_operator_of_some_axes_drives_them_on_both_arms() -> None:
+    two = TwoArmBench(HABITS.model_copy(update={"drives": ("x",)}))
     action = two.tick(left=FORWARD, right=BACK)
     assert action is not None
     np.testing.assert_array_equal(action, np.array([1.0, np.nan, -1.0, np.nan], np.float32))
@@ -135,12 +135,12 @@ def test_input_for_two_arms_is_split_and_moves_nothing_if_made_for_one() -> None
         assert split_wish(two, 1) == [still]
 
 
-def test_a_stick_whose_deadman_is_not_held_moves_its_arm_by_nothing() -> None:
+def test_stick_without_its_deadman_does_not_move_its_arm() -> None:
     left, right = gamepad_bench(), gamepad_bench()
     spec = Pair(FakeRobot(), FakeRobot()).action_spec
     person = Operator((left.device, right.device), gamepad.MAPPING, HABITS, spec, left.now_s)
     assert person() is None
-    right.kernel.happen((3, 1, -32768))  # it drifts
+    right.kernel.happen((3, 1, -32768))  # the stick drifts
     _push(left)
     assert moved(person()) == [1.0, 0.0, 0.0, 0.0]
 
@@ -156,7 +156,7 @@ def _push(bench: InputBench) -> None:
         (2, 1, r"move one arm \(x\): give one device"),
     ],
 )
-def test_there_is_a_device_for_each_arm(devices: int, arms: int, line: str) -> None:
+def test_number_of_devices_must_match_number_of_arms(devices: int, arms: int, line: str) -> None:
     benches = [SpaceMouseBench() for _ in range(devices)]
     spec = Pair(FakeRobot(), FakeRobot()).action_spec if arms == 2 else FakeRobot.action_spec
     given = tuple(bench.device for bench in benches)

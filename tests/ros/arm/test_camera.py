@@ -1,4 +1,4 @@
-"""Pictures of cameras for people: whole, the newest, and a JPEG as it came."""
+"""Camera images for operators: uncropped, newest, and JPEG data passed through."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ pytestmark = pytest.mark.ros
 IMAGE = np.full((48, 64, 3), 90, np.uint8)
 
 
-def test_a_person_sees_each_camera_at_its_own_size() -> None:
-    heed: dict[str, Callable[[Any], None]] = {}
+def test_operator_gets_newest_image_of_each_camera_at_its_own_size() -> None:
+    callbacks: dict[str, Callable[[Any], None]] = {}
 
     def subscribe(topic: Topic, callback: Callable[[Any], None]) -> None:
-        heed[topic.name] = callback
+        callbacks[topic.name] = callback
 
     wrist = CellCamera(topic="/cell/wrist", compressed=True, crop=(0.0, 0.0, 0.5, 0.5), rate_hz=30)
     cameras = WatchedCameras(
         cast("Any", SimpleNamespace(subscribe=subscribe)), "arm", {"front": None, "wrist": wrist}
     )
-    assert set(heed) == {"arm/front/image_raw", "/cell/wrist/image_raw/compressed"}
+    assert set(callbacks) == {"arm/front/image_raw", "/cell/wrist/image_raw/compressed"}
     assert cameras.look() == {}
     jpeg = encode_image(IMAGE, ".jpg")
-    heed["arm/front/image_raw"](image_message(IMAGE // 2, "front", 0))
-    heed["arm/front/image_raw"](image_message(IMAGE, "front", 1))
-    heed["/cell/wrist/image_raw/compressed"](CompressedImage(format="jpeg", data=jpeg))
+    callbacks["arm/front/image_raw"](image_message(IMAGE // 2, "front", 0))
+    callbacks["arm/front/image_raw"](image_message(IMAGE, "front", 1))
+    callbacks["/cell/wrist/image_raw/compressed"](CompressedImage(format="jpeg", data=jpeg))
     seen = cameras.look()
-    assert seen["wrist"] == jpeg, "whole, and not compressed again"
-    assert np.array_equal(cast("Any", seen["front"]), IMAGE), "the newest"
-    assert cameras.look() == {}, "nothing is new"
-    heed["/cell/wrist/image_raw/compressed"](CompressedImage(data=b"nonsense"))
-    heed["arm/front/image_raw"](image_message(IMAGE, "front", 2))
-    assert set(cameras.look()) == {"front"}, "a damaged picture hides no other"
-    heed["/cell/wrist/image_raw/compressed"](
+    assert seen["wrist"] == jpeg, "a JPEG is passed on uncropped and unchanged"
+    assert np.array_equal(cast("Any", seen["front"]), IMAGE), "only the newest image counts"
+    assert cameras.look() == {}, "no new image arrived"
+    callbacks["/cell/wrist/image_raw/compressed"](CompressedImage(data=b"nonsense"))
+    callbacks["arm/front/image_raw"](image_message(IMAGE, "front", 2))
+    assert set(cameras.look()) == {"front"}, "a damaged image must not block other cameras"
+    callbacks["/cell/wrist/image_raw/compressed"](
         CompressedImage(format="png", data=encode_image(IMAGE))
     )
     assert cast("Any", cameras.look()["wrist"]).shape == IMAGE.shape
@@ -76,13 +76,13 @@ def looker(tmp_path: Path) -> Iterator[RosNode]:
 
 
 def driver(folder: Path, fixed: str) -> RosNode:
-    """The node of `serl camera`, with its parameters, and a publisher of its pictures."""
+    """Return a node with the parameters of `serl camera`."""
     view = View(camera="front", width=64, height=48, crop=(0.25, 0.0, 1.0, 1.0))
     parameters = describe("a film", PublishConfig(frame="front", view=view), fixed)
     return RosNode("camera_front", folder, local=True, parameters=parameters)
 
 
-def test_settings_are_those_of_the_driver_and_the_crop_of_the_arms_file(
+def test_camera_settings_combine_driver_parameters_and_profile_crop(
     looker: RosNode, tmp_path: Path
 ) -> None:
     with driver(tmp_path / "run", "exposure_s 0.01, gain 5") as camera:
@@ -104,7 +104,7 @@ def test_settings_are_those_of_the_driver_and_the_crop_of_the_arms_file(
     assert found[-1]["wrist"] == {}, "nothing publishes it"
 
 
-def test_a_start_warns_of_what_differs_from_the_demonstrations(
+def test_start_warns_of_camera_settings_that_differ_from_demonstrations(
     looker: RosNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     profile = plugins.load("robot", "sim").model_copy(update={"cameras": {"front": ENTRY}})

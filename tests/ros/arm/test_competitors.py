@@ -1,4 +1,4 @@
-"""Second publishers of what an arm measures, in a graph that the tests make up."""
+"""Duplicate publishers of an arm's measurements, in an emulated ROS graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POSE, WRENCH = "/arm/current_pose", "/arm/wrench"
 
 
 class Graph:
-    """In the place of a node: the publishers of topics, as (process, node) each."""
+    """A stand-in for a node: the publishers of each topic as (process, node name)."""
 
     def __init__(self) -> None:
         self.handle, self.now_s = self, 100.0
@@ -41,7 +41,7 @@ class Graph:
         return self.doubles.check(self.missing.__contains__, shared, accepts)
 
 
-def test_one_node_that_publishes_several_topics_is_alone() -> None:
+def test_one_node_with_several_topics_is_no_duplicate() -> None:
     graph = Graph()
     assert graph.check() == ""
     graph.publishers = {POSE: [(1, "driver")], WRENCH: [(1, "driver")]}
@@ -49,7 +49,7 @@ def test_one_node_that_publishes_several_topics_is_alone() -> None:
 
 
 @pytest.mark.parametrize("process", [1, 2])
-def test_a_second_node_is_named_with_its_topic_until_it_is_gone(process: int) -> None:
+def test_second_publisher_is_named_with_its_topic_until_it_ends(process: int) -> None:
     graph = Graph()
     graph.publishers[WRENCH] = [(1, "driver")]
     graph.check()
@@ -59,13 +59,13 @@ def test_a_second_node_is_named_with_its_topic_until_it_is_gone(process: int) ->
     assert graph.check() == ""
 
 
-def test_a_node_that_comes_to_a_shared_topic_while_the_arm_is_held_is_a_fault() -> None:
-    """One message about other joints, from anybody, makes a topic a shared one."""
+def test_new_publisher_of_shared_topic_is_a_fault_while_arm_is_armed() -> None:
+    """Report new publishers of a shared topic unless `accepts` is set."""
     graph = Graph()
     graph.publishers[WRENCH] = [(1, "driver"), (2, "gripper")]
     assert graph.check(shared=(WRENCH,), accepts=True) == ""
     assert graph.check(shared=(WRENCH,)) == ""
-    graph.publishers[WRENCH][1] = (3, "gripper")  # it was started anew
+    graph.publishers[WRENCH][1] = (3, "gripper")  # it restarted
     assert graph.check(shared=(WRENCH,)) == ""
     graph.publishers[WRENCH].append((4, "stranger"))
     words = f"several nodes publish {WRENCH}: /driver, /gripper, /stranger"
@@ -74,16 +74,14 @@ def test_a_node_that_comes_to_a_shared_topic_while_the_arm_is_held_is_a_fault() 
     assert graph.check(shared=(WRENCH,), accepts=True) == ""
 
 
-def test_a_node_without_a_name_counts_from_the_second_look_on() -> None:
+def test_node_without_a_name_is_reported_from_the_second_check_on() -> None:
     graph = Graph()
     graph.publishers[POSE] = [(1, "driver"), (2, "_NODE_NAME_UNKNOWN_")]
     assert graph.check() == ""
     assert graph.check() == f"several nodes publish {POSE}: /driver, one without a name"
 
 
-def test_a_driver_that_starts_again_after_a_silence_is_its_own_successor_for_half_a_minute() -> (
-    None
-):
+def test_restarted_driver_is_accepted_as_successor_for_half_a_minute() -> None:
     graph = Graph()
     graph.publishers[POSE] = [(1, "driver")]
     graph.check(100.0)
@@ -97,7 +95,7 @@ def test_a_driver_that_starts_again_after_a_silence_is_its_own_successor_for_hal
     assert graph.check() == ""
 
 
-def test_a_namesake_that_comes_while_the_driver_measures_is_no_successor() -> None:
+def test_second_driver_of_same_name_is_reported_while_first_publishes() -> None:
     graph = Graph()
     graph.publishers[POSE] = [(1, "driver")]
     graph.check()

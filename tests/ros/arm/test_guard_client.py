@@ -1,4 +1,4 @@
-"""What an actor makes of its guard's words: those of the guard itself, without its process."""
+"""Parsing of guard reports by an actor, with a real `Guard` in the same process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...support.guarding import START, Loop, armed, driving
 
 
 def report(loop: Loop) -> GuardReport:
-    """As its node tells it."""
+    """Parse the report that the guard's node would publish."""
     state, cause = loop.guard.state, loop.guard.cause
     return parse_report(DiagnosticStatus(message=f"{state}: {cause}" if cause else str(state)))
 
 
-def test_a_guard_waits_for_whoever_begins_to_drive() -> None:
+def test_guard_report_waits_until_a_controller_sends_targets() -> None:
     loop = armed()
     assert report(loop).waits, "armed"
     causes = {loop.guard.cause}
@@ -30,10 +30,10 @@ def test_a_guard_waits_for_whoever_begins_to_drive() -> None:
     loop.ticks_until(GuardState.HOLD)
     assert report(loop).waits, loop.guard.cause
     causes.add(loop.guard.cause)
-    assert len(causes) == 5, causes  # with the empty one, of an arm that moves
+    assert len(causes) == 5, causes  # including the empty cause of a moving arm
 
 
-def test_a_guard_that_holds_for_another_reason_waits_for_nobody() -> None:
+def test_guard_report_does_not_wait_during_hold_for_a_fault() -> None:
     rests = driving("teleop")
     rests.mode = "policy"
     two = driving()

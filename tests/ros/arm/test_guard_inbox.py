@@ -1,4 +1,4 @@
-"""What a guard hears when its machine is busy: the newest pose, and all joints and forces."""
+"""Messages that a busy guard receives: the newest pose, and all joints and wrenches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ARM, GRIPPER = tuple(f"joint{number}" for number in range(7)), ("finger",)
 
 
 @contextmanager
-def an_arm_and_a_busy_guard(
+def arm_and_busy_guard(
     folder: Path, guard: Guard, channel: Channel, profile: ArmProfile = PROFILE
 ) -> Iterator[tuple[Any, Waiting, threading.Lock]]:
-    """What publishes on a channel of the arm, what of it waits, and what keeps the guard busy."""
+    """Yield a publisher of an arm channel, its waiting messages, and the lock of a busy guard."""
     busy = threading.Lock()
     with RosNode("guard", folder, local=True) as node, RosNode("arm", folder, local=True) as arm:
         GuardInbox(node, ROBOT, profile, ARM, guard, busy)
@@ -46,65 +46,65 @@ def an_arm_and_a_busy_guard(
         yield publisher, waiting, busy
 
 
-def test_a_guard_that_was_busy_hears_the_newest_pose_alone(
+def test_guard_inbox_delivers_only_newest_pose_after_busy_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard, heard = Guard(config()), list[float]()
-    monkeypatch.setattr(guard, "pose", lambda values, _: heard.append(values[0]))
-    with an_arm_and_a_busy_guard(tmp_path, guard, PROFILE.pose) as (poses, waiting, busy):
+    guard, received = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "pose", lambda values, _: received.append(values[0]))
+    with arm_and_busy_guard(tmp_path, guard, PROFILE.pose) as (poses, waiting, busy):
         with busy:
             for x in range(LAST + 1):
                 values = [float(x), 0.0, 0.2, 1.0, 0.0, 0.0, 0.0]
                 poses.publish(pose_message(values, "base", time.time_ns()))
             eventually(lambda: waiting.newest().pose.position.x == LAST)
-        eventually(lambda: heard and heard[-1] == LAST)
-    assert len(heard) <= 2, "that which it was busy with, and the newest"
+        eventually(lambda: received and received[-1] == LAST)
+    assert len(received) <= 2, "only the pose in progress and the newest one"
 
 
 def waits_with(waiting: Waiting, value: float) -> bool:
     return list(waiting.newest().position) == [value]
 
 
-def ends_with(heard: list[float], value: float) -> bool:
-    return heard[-1:] == [value]
+def ends_with(received: list[float], value: float) -> bool:
+    return received[-1:] == [value]
 
 
-def test_a_guard_that_was_busy_hears_its_joints_before_a_grippers_on_the_same_topic(
+def test_guard_inbox_delivers_arm_joints_when_gripper_shares_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard, heard = Guard(config()), list[float]()
-    monkeypatch.setattr(guard, "joints", lambda values, _: heard.append(values[0]))
+    guard, received = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "joints", lambda values, _: received.append(values[0]))
     shared = Channel(name="/joint_states", type=PROFILE.joint_states.type)
     profile = PROFILE.model_copy(update={"joint_states": shared})
-    with an_arm_and_a_busy_guard(tmp_path, guard, shared, profile) as (joints, waiting, busy):
+    with arm_and_busy_guard(tmp_path, guard, shared, profile) as (joints, waiting, busy):
         for value in (1.0, 2.0):
             with busy:
                 for names in (GRIPPER, ARM, GRIPPER):
                     positions = [value] * len(names)
                     joints.publish(JointState(name=list(names), position=positions))
                 eventually(partial(waits_with, waiting, value))
-            eventually(partial(ends_with, heard, value))
-    assert heard == [1.0, 2.0]
+            eventually(partial(ends_with, received, value))
+    assert received == [1.0, 2.0]
 
 
-def test_a_guard_that_was_busy_hears_of_a_blow_that_is_over(
+def test_guard_inbox_delivers_every_wrench_after_busy_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard, heard = Guard(config()), list[float]()
-    monkeypatch.setattr(guard, "wrench", lambda values, _: heard.append(values[2]))
+    guard, received = Guard(config()), list[float]()
+    monkeypatch.setattr(guard, "wrench", lambda values, _: received.append(values[2]))
     assert PROFILE.wrench is not None
-    with an_arm_and_a_busy_guard(tmp_path, guard, PROFILE.wrench) as (forces, waiting, busy):
+    with arm_and_busy_guard(tmp_path, guard, PROFILE.wrench) as (forces, waiting, busy):
         with busy:
             for force_n in (1.0, 40.0, 2.0, 3.0):
                 message = WrenchStamped()
                 message.wrench.force.z = force_n
                 forces.publish(message)
             eventually(lambda: waiting.newest().wrench.force.z == 3.0)
-        eventually(lambda: heard and heard[-1] == 3.0)
-    assert heard == [1.0, 40.0, 2.0, 3.0]
+        eventually(lambda: received and received[-1] == 3.0)
+    assert received == [1.0, 40.0, 2.0, 3.0]
 
 
-def test_a_message_about_other_joints_hides_no_node_that_comes_while_the_arm_is_held(
+def test_guard_inbox_names_new_joint_publisher_that_sends_other_joints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard, topic = Guard(config()), topic_of(PROFILE.joint_states, ROBOT, SENSOR)

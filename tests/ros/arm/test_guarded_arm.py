@@ -1,4 +1,4 @@
-"""An actor's arm behind a real guard and a fake driver, beyond what `ProfileSuite` checks."""
+"""An actor's arm with a real guard and a fake driver, beyond the checks of `ProfileSuite`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ...support.upstream import file_of
 pytestmark = pytest.mark.ros
 
 TRIES = 5
-"""A busy machine delays; a defect shows at every try."""
+"""Attempts of timing-dependent tests; a busy machine delays single ones."""
 
 NODE = f"{ROBOT}/cartesian_impedance_controller"
 GAIN = "task.k_pos_x"
@@ -48,7 +48,7 @@ def crisp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfileBench]:
 
 @pytest.fixture
 def guarded(crisp: ProfileBench, monkeypatch: pytest.MonkeyPatch) -> ProfileBench:
-    """The bench with an arm that reads its guard's reports, as that of a run does."""
+    """Return the bench with an arm that reads its guard's reports, as in a run."""
     monkeypatch.setattr(crisp.arm, "guard", GuardClient(crisp.node, ROBOT, crisp.arm.remote))
     crisp.misbehave()
     crisp.take()
@@ -56,8 +56,8 @@ def guarded(crisp: ProfileBench, monkeypatch: pytest.MonkeyPatch) -> ProfileBenc
     return crisp
 
 
-class Watching:
-    """A task that observes the pose of the tool, and never ends."""
+class PoseTask:
+    """A task that observes the TCP pose and truncates only after 300 steps."""
 
     observation_spec = ObservationSpec(state={"tcp_pose": POSE})
 
@@ -71,8 +71,8 @@ class Watching:
         return Outcome(truncated=index > 300)
 
 
-class TenSteps(NoOperator):
-    """A person who drives along y for ten steps, and lets go."""
+class TenStepOperator(NoOperator):
+    """An operator who drives along y for ten steps, and then releases control."""
 
     def __init__(self, action: Action) -> None:
         self.action, self.left = action, 10
@@ -82,13 +82,13 @@ class TenSteps(NoOperator):
         return self.action if self.left >= 0 else None
 
 
-def along_y(bench: ProfileBench, sign: float) -> Action:
-    """An action along y: towards the middle of the box for 1, away from it for -1."""
+def action_along_y(bench: ProfileBench, sign: float) -> Action:
+    """Return an action along y: towards the middle of the box for 1, away from it for -1."""
     side = -1.0 if bench.position()[1] > 0.0 else 1.0
     return np.array([0.0, sign * side, 0.0, 0.0, 0.0], np.float32)
 
 
-def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(tmp_path: Path) -> None:
+def test_velocity_controlled_arm_stands_still_after_disarm_and_estop(tmp_path: Path) -> None:
     standing = [0.0] * 6
     with ProfileBench(tmp_path, "ur5e_servo", file_of("ur5e_servo")) as bench:
         sent = bench.velocities()
@@ -108,14 +108,14 @@ def test_an_arm_that_takes_velocities_stands_when_it_is_stopped(tmp_path: Path) 
             assert all(twist[1] >= 0.0 for twist in sent[begin:])  # no retract
 
 
-def test_an_arm_is_not_taken_before_it_said_that_it_is_well(tmp_path: Path) -> None:
+def test_guard_is_not_armed_before_driver_reports_no_fault(tmp_path: Path) -> None:
     fault = {"name": "/nobody", "type": RUNNING}
     with ProfileBench(tmp_path, "ur5e", file_of("ur5e"), fault=fault) as bench:
         line = "not now: /nobody: no fault reports of the driver"
         eventually(lambda: bench.call("arm")[1] == line, found=lambda: bench.not_now)
 
 
-def test_an_arm_that_a_fault_stopped_waits_for_a_person_and_then_moves(
+def test_arm_stopped_by_a_fault_waits_for_operator_and_then_moves(
     guarded: ProfileBench, tmp_path: Path
 ) -> None:
     arm, hold = guarded.arm, StopLatch(tmp_path / "stopped")
@@ -128,21 +128,21 @@ def test_an_arm_that_a_fault_stopped_waits_for_a_person_and_then_moves(
     guarded.misbehave("silent")
     pose = next(iter(arm.feeds))
     eventually(lambda: not pose.is_fresh)
-    assert not arm.act(np.ones(5, np.float32)).any(), "it acts on what it cannot see"
+    assert not arm.act(np.ones(5, np.float32)).any(), "an arm without a fresh pose must not act"
     arm.stop("no pose")  # as the control loop does
     guarded.misbehave()
     guarded.take()
     eventually(lambda: station.has_arm)
-    assert not station.standby(), "nobody held it"
+    assert not station.standby(), "the arm is not held yet"
     assert arm.stop_reason == "no pose"
     hold.pause("no pose")
     assert station.standby()
     assert arm.stop_reason is None
-    start_m, side = guarded.position()[1], along_y(guarded, 1.0)[1]
+    start_m, side = guarded.position()[1], action_along_y(guarded, 1.0)[1]
     guarded.drive(until=lambda: side * (guarded.position()[1] - start_m) > 0.01, y=side)
 
 
-def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(
+def test_guard_holds_then_stops_arm_whose_joint_turns_too_fast(
     crisp: ProfileBench,
 ) -> None:
     crisp.make_ready()
@@ -152,7 +152,7 @@ def test_an_arm_whose_joint_runs_while_the_tool_follows_is_held_then_stopped(
     assert crisp.has_reported("hold: joint 2 turns faster than 1.5 rad/s", since)
 
 
-def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
+def test_log_stores_zero_action_for_steps_that_guard_held(
     guarded: ProfileBench,
 ) -> None:
     arm = guarded.arm
@@ -163,17 +163,17 @@ def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
             steps.append(record)
 
     def is_whole() -> bool:
-        """A busy machine is late at times, and the episode is over."""
+        """Record an episode; return False if a busy machine ended it early."""
         steps.clear()
         guarded.take()
         guarded.recover()
         if not arm.remote.wait(lambda: guarded.state == "hold: command is stale", 5.0):
             return False
-        person, back = TenSteps(along_y(guarded, 1.0)), along_y(guarded, -1.0)
+        person, back = TenStepOperator(action_along_y(guarded, 1.0)), action_along_y(guarded, -1.0)
         clock, key = WallClock(10.0, arm.beat), EpisodeKey("run", "actor", 0, 1)
         ends = lambda: len(steps) > 20  # noqa: E731
         observers = [RecordCallback(sink)]
-        run(arm, Watching(), lambda o: back, clock, key, observers, teleop=person, interrupted=ends)
+        run(arm, PoseTask(), lambda o: back, clock, key, observers, teleop=person, interrupted=ends)
         return len(steps) > 20
 
     guarded.make_ready()
@@ -182,12 +182,14 @@ def test_what_the_guard_does_not_let_happen_is_not_logged_as_executed(
         moved = [float(step.action[1]) for step in steps]
         if not _has_late_step([*steps]):
             break
-    assert abs(moved[0]) == 1.0, "a guard that waits for the first target moves the arm to it"
-    assert moved[10:13] == [0.0] * 3, "it rests for half a second after a person"
-    assert moved[0] * min(moved[15:], key=lambda value: moved[0] * value) < 0, "then it goes on"
+    assert abs(moved[0]) == 1.0, "the first action after the guard's wait is executed"
+    assert moved[10:13] == [0.0] * 3, "the guard rests for half a second after a takeover"
+    assert moved[0] * min(moved[15:], key=lambda value: moved[0] * value) < 0, (
+        "then the policy's actions are executed"
+    )
 
 
-def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is_not_learned(
+def test_stuck_arm_ends_episode_and_replay_skips_steps_it_did_not_follow(
     guarded: ProfileBench,
 ) -> None:
     for _ in range(TRIES):
@@ -195,22 +197,22 @@ def test_an_episode_in_which_the_arm_is_stuck_ends_and_what_it_did_not_follow_is
         moved = _moving_steps(records)
         is_late = "its newest message is" in _reason(records) or _has_late_step(records)
         if not is_late and learned <= moved:
-            break  # only what is late on a busy machine is a reason to try again
+            break  # only lateness on a busy machine justifies another try
     assert _reason(records) == f"the guard holds the arm: {STUCK}"
     assert learned <= moved < len(records) - 10
-    assert len(records) > 20  # all of it is logged
+    assert len(records) > 20  # the log has all steps
 
 
 def _has_late_step(records: list[Record]) -> bool:
     times_s = [record.monotonic_s for record in records]
-    return bool(max(np.diff(times_s)) > 0.15)  # the guard holds then: the arm is not stuck
+    return bool(max(np.diff(times_s)) > 0.15)  # the guard holds for lateness then
 
 
 def _moving_steps(records: list[Record]) -> int:
     """Return the number of steps up to the one in which the tool came to rest."""
     poses = [step.observation.state["tcp_pose"] for step in records if isinstance(step, Step)]
     ways_m = np.linalg.norm(np.array(poses)[:, :3] - poses[-1][:3], axis=1)
-    return int(np.sum(ways_m > 1e-3)) + 1  # in one more it moved by less
+    return int(np.sum(ways_m > 1e-3)) + 1  # plus one smaller motion
 
 
 def _reason(records: list[Record]) -> str:
@@ -220,9 +222,9 @@ def _reason(records: list[Record]) -> str:
 
 
 def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
-    """Run an episode whose arm is stuck from its fifth step on; its records, and steps learned."""
-    bench.make_ready()  # ends also the hold of the try before
-    aside = along_y(bench, 1.0)
+    """Run an episode whose arm sticks from step 5 on; return its records and replay size."""
+    bench.make_ready()  # also ends the hold of the previous try
+    aside = action_along_y(bench, 1.0)
     records: list[Record] = []
 
     def sink(record: Record) -> None:
@@ -230,7 +232,7 @@ def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
             bench.misbehave("stuck")
         records.append(record)
 
-    arm, task = bench.arm, Watching()
+    arm, task = bench.arm, PoseTask()
     clock = WallClock(10.0, arm.beat)
     run(arm, task, lambda o: aside, clock, EpisodeKey("run", "actor", 0, 0), [RecordCallback(sink)])
     spec = Spec(
@@ -249,7 +251,7 @@ def _stuck_episode(bench: ProfileBench) -> tuple[list[Record], int]:
         ("stubborn", "controller is active"),
     ],
 )
-def test_gains_that_the_controller_does_not_take_stop_the_arm(
+def test_gain_switch_that_controller_rejects_stops_arm(
     crisp: ProfileBench, fault: str, complaint: str
 ) -> None:
     crisp.make_ready()
@@ -261,8 +263,8 @@ def test_gains_that_the_controller_does_not_take_stop_the_arm(
     settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
 
 
-def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: ProfileBench) -> None:
-    """An actor that starts beside an armed guard, after another one that was compliant."""
+def test_settle_controller_ramps_gains_to_start_values(crisp: ProfileBench) -> None:
+    """Settle the controller as an actor that starts after a compliant one at an armed guard."""
     gains = crisp.history(GAIN)
 
     def settle() -> None:
@@ -279,7 +281,7 @@ def test_gains_go_back_to_those_of_the_start_over_half_a_second(crisp: ProfileBe
 
 
 def _undisturbed(crisp: ProfileBench, change: Callable[[], object]) -> None:
-    """Change the gains of an arm that the guard has taken, without a stop.
+    """Change the gains of an armed arm without a protective stop.
 
     A guard stops an arm whose gains are between two modes for two seconds, as on a busy machine;
     it has seen them at rest at most half a second before. Only then it is tried again.
@@ -295,7 +297,7 @@ def _undisturbed(crisp: ProfileBench, change: Callable[[], object]) -> None:
     raise AssertionError(f"gains took {took_s:.1f} s at the last of {TRIES} tries")
 
 
-def test_a_service_of_the_actor_switches_gains(crisp: ProfileBench) -> None:
+def test_gain_service_of_actor_switches_gains(crisp: ProfileBench) -> None:
     crisp.make_ready()
     GainServices(crisp.node, crisp.arm)
     remote, own = crisp.arm.remote, crisp.node.handle.get_fully_qualified_name()
@@ -304,7 +306,7 @@ def test_a_service_of_the_actor_switches_gains(crisp: ProfileBench) -> None:
     crisp.misbehave("stubborn")
 
     def is_stopped() -> bool:
-        with suppress(SerlError):  # the switch before may not be over
+        with suppress(SerlError):  # the previous switch may be in progress
             remote.trigger(f"{own}/gains/precision")
         crisp.pass_time(0.05)
         return "controller is active" in (crisp.arm.stop_reason or "")
@@ -314,7 +316,7 @@ def test_a_service_of_the_actor_switches_gains(crisp: ProfileBench) -> None:
     settle_controller(remote, ROBOT, crisp.profile)
 
 
-def test_an_arm_whose_gain_stays_between_two_modes_is_stopped(crisp: ProfileBench) -> None:
+def test_guard_stops_arm_whose_gain_stays_between_two_modes(crisp: ProfileBench) -> None:
     crisp.make_ready()
     since, wanted = len(crisp.states), crisp.profile.controller.parameters[GAIN]
     crisp.set(**{GAIN: 1000.0})
@@ -328,7 +330,7 @@ def test_an_arm_whose_gain_stays_between_two_modes_is_stopped(crisp: ProfileBenc
     importlib.util.find_spec("control_msgs") is None,
     reason="NOT TESTED: grippers by control_msgs/action/GripperCommand, which no wheel has",
 )
-def test_a_gripper_that_takes_no_goal_stops_the_arm(tmp_path: Path) -> None:
+def test_gripper_that_rejects_goals_stops_arm(tmp_path: Path) -> None:
     with ProfileBench(tmp_path, "ur5e", file_of("ur5e")) as bench:
         bench.make_ready()
         bench.misbehave("numb")

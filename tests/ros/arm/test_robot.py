@@ -1,4 +1,4 @@
-"""RosArm on a fake of an FR3 under crisp_controllers, over real DDS."""
+"""`RosArm` on a fake FR3 with crisp_controllers, over real DDS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ONES = np.ones(3, np.float32)
 
 
 class Bench:
-    """The fake arm in a process of its own, and what stands where a guard would: it forwards."""
+    """A fake arm in its own process, and a node that forwards targets instead of a guard."""
 
     def __init__(self, folder: Path) -> None:
         self.processes, self.node = Run(folder), RosNode("test", folder, local=True)
@@ -80,7 +80,7 @@ class Bench:
         self._command = message
 
     def commanded(self) -> int:
-        """Stamp of the target that came last."""
+        """Return the stamp in ns of the newest target; 0 without one."""
         command = self._command
         return 0 if command is None else nanoseconds_of(command.header.stamp)
 
@@ -107,7 +107,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture
 def arm(bench: Bench) -> RosArm:
-    """Well, and ready to be driven."""
+    """Return the recovered arm, ready for actions."""
     bench.misbehave("")
     bench.arm.observe_when_fresh(120.0)
     eventually(lambda: recovers(bench.arm))
@@ -119,7 +119,7 @@ def pose_feed(arm: RosArm) -> Feed[Any]:
 
 
 def pass_time(arm: RosArm) -> None:
-    """A control period, by the stamps of what the arm measures."""
+    """Wait for one control period, measured by the stamps of the arm's pose."""
     pose = pose_feed(arm)
     begun_ns = pose.stamp_ns
     eventually(lambda: pose.stamp_ns - begun_ns >= 100_000_000)
@@ -142,7 +142,7 @@ class TestRosArmOnAFakeFranka(RobotSuite):
         self.arm.observe_when_fresh(30.0)
 
 
-def test_the_controller_gets_its_gains_and_is_asked_for_them(arm: RosArm, bench: Bench) -> None:
+def test_arm_sets_controller_gains_and_reads_them_back(arm: RosArm, bench: Bench) -> None:
     with arm:
         found = arm.remote.get_parameters(CONTROLLER, list(PROFILE.controller.parameters))
         assert found == PROFILE.controller.parameters
@@ -152,7 +152,7 @@ def test_the_controller_gets_its_gains_and_is_asked_for_them(arm: RosArm, bench:
 
 
 class Forgetful:
-    """A controller that says yes and does something else."""
+    """A controller that accepts parameters without applying them."""
 
     def set_parameters(self, node: str, values: object) -> None:
         assert node == CONTROLLER
@@ -165,14 +165,14 @@ class Forgetful:
         return False
 
 
-def test_gains_that_are_not_kept_are_named() -> None:
+def test_settle_controller_names_gains_that_were_not_applied() -> None:
     with pytest.raises(SerlError) as caught:
         settle_controller(cast(Remote, Forgetful()), ROBOT, PROFILE)
     assert "task.k_pos_x is 1.0, expected 2000.0" in str(caught.value)
     assert "limit_error is None, expected True" in str(caught.value)
 
 
-def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
+def test_arm_moves_by_actions_through_forwarded_targets(arm: RosArm) -> None:
     before = arm.observe_when_fresh(30.0).state["tcp_pose"][0]
     for _ in range(5):
         assert arm.act(np.array([1, 0, 0], np.float32))[0] > 0.0
@@ -182,7 +182,7 @@ def test_it_goes_where_actions_say_through_who_forwards(arm: RosArm) -> None:
 
 
 @pytest.mark.parametrize("found", [0.3, 0.7])
-def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
+def test_gripper_gets_no_command_until_an_action_changes_it(
     arm: RosArm, bench: Bench, found: float
 ) -> None:
     def comes_after(stamp_ns: int) -> bool:
@@ -197,7 +197,7 @@ def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
 
     bench.grips.clear()
     arm.begin(pose_feed(arm).newest().value, found < 0.5)
-    keep(arm, 0.0 * ONES)  # of a task without a gripper
+    keep(arm, 0.0 * ONES)  # a task without a gripper
     motion = MOTION.model_copy(update={"gripper": True})
     driver = RosArm(bench.node, ROBOT, PROFILE, ReachConfig(motion=motion))
     driver.observe_when_fresh(30.0)
@@ -206,11 +206,11 @@ def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
     other = 1.0 if found < 0.5 else -1.0
     switch = np.array([0, 0, 0, other], np.float32)
     eventually(lambda: driver.act(switch).any() and bench.grips)
-    assert set(bench.grips) == {max(other, 0.0)}, "it was told what nobody had asked for"
+    assert set(bench.grips) == {max(other, 0.0)}, "the gripper got a command without an action"
     keep(driver, np.zeros(4, np.float32), times=1)
-    told = len(bench.grips)
+    refusal = len(bench.grips)
     keep(driver, np.zeros(4, np.float32))
-    assert len(bench.grips) > told, "what was asked is told again: messages are lost"
+    assert len(bench.grips) > refusal, "gripper commands are repeated, as messages may be lost"
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_a_gripper_that_is_to_keep_what_it_holds_is_told_nothing(
         ("late", r"s old, over 0.1 s"),
     ],
 )
-def test_what_cannot_be_believed_is_one_clear_line(
+def test_invalid_pose_stops_actions_and_is_reported_in_one_line(
     arm: RosArm, bench: Bench, fault: str, complaint: str
 ) -> None:
     bench.misbehave(fault)
     eventually(lambda: not pose_feed(arm).is_fresh)
-    assert not arm.act(ONES).any(), "it acts on what it cannot see"
+    assert not arm.act(ONES).any(), "an arm without a fresh pose must not act"
     eventually(lambda: re.search(complaint, silence(arm)), found=lambda: silence(arm))
     assert "\n" not in silence(arm)
     arm.stop("no pose")  # as the control loop does
@@ -236,18 +236,18 @@ def test_what_cannot_be_believed_is_one_clear_line(
     assert arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
 
 
-def test_a_wrench_of_another_frame_is_refused_by_its_topic(arm: RosArm, bench: Bench) -> None:
+def test_wrench_in_unknown_frame_is_rejected_with_its_topic(arm: RosArm, bench: Bench) -> None:
     _, _, wrench, *_ = arm.feeds
     bench.misbehave("misframed")
     eventually(lambda: not wrench.is_fresh)
-    told = r"in_base_frame: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
-    eventually(lambda: re.search(told, silence(arm)), found=lambda: silence(arm))
+    refusal = r"in_base_frame: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
+    eventually(lambda: re.search(refusal, silence(arm)), found=lambda: silence(arm))
     bench.misbehave("")
     arm.observe_when_fresh(30.0)
 
 
 def silence(arm: RosArm) -> str:
-    """Return why there is no reading; empty if there is one."""
+    """Return why the arm has no observation; empty if it has one."""
     try:
         arm.observe()
     except Silent as error:
@@ -256,7 +256,7 @@ def silence(arm: RosArm) -> str:
 
 
 def recovers(arm: RosArm) -> bool:
-    """A robot that is still silent cannot be recovered."""
+    """Recover the arm; return False while its messages are late."""
     try:
         arm.recover()
     except Silent:
@@ -264,15 +264,13 @@ def recovers(arm: RosArm) -> bool:
     return True
 
 
-def test_a_reflex_shows_in_the_reading(arm: RosArm, bench: Bench) -> None:
+def test_wrench_observation_shows_reflex_of_arm(arm: RosArm, bench: Bench) -> None:
     bench.misbehave("reflex")
     eventually(lambda: arm.observe_when_fresh(30.0).state["wrench"][2] > 50.0)
 
 
 @pytest.mark.parametrize("fault", ["stuck", "dropped"])
-def test_the_target_never_runs_away_from_an_arm_that_does_not_follow(
-    arm: RosArm, bench: Bench, fault: str
-) -> None:
+def test_target_stays_near_arm_that_does_not_follow(arm: RosArm, bench: Bench, fault: str) -> None:
     bench.misbehave(fault)
     for _ in range(20):
         arm.act(ONES)
@@ -283,24 +281,24 @@ def test_the_target_never_runs_away_from_an_arm_that_does_not_follow(
     assert np.linalg.norm(np.array(arm.aim.target.position) - tool) < lead_m + 1e-3
 
 
-def test_beats_say_in_whose_name_and_hold_when_stopped(arm: RosArm, bench: Bench) -> None:
+def test_heartbeats_carry_controller_mode_and_hold_after_stop(arm: RosArm, bench: Bench) -> None:
     bench.modes.clear()
 
-    def beats(mode: str) -> bool:
+    def sends_mode(mode: str) -> bool:
         arm.beat()
         return mode in bench.modes
 
     arm.drive_as(ActionSource.SCRIPT)
-    eventually(lambda: beats("reset"))
+    eventually(lambda: sends_mode("reset"))
     arm.stop("test")
     eventually(lambda: "hold" in bench.modes)
     assert arm.stop_reason == "test"
     eventually(lambda: recovers(arm))
     arm.drive_as(ActionSource.POLICY)
-    eventually(lambda: beats("policy"))
+    eventually(lambda: sends_mode("policy"))
 
 
-def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, bench: Bench) -> None:
+def test_heartbeat_holds_when_operator_sends_no_actions(arm: RosArm, bench: Bench) -> None:
     def drives() -> bool:
         arm.act(0.0 * ONES)
         arm.beat()
@@ -312,15 +310,15 @@ def test_a_person_whose_episode_is_over_or_paused_does_not_drive(arm: RosArm, be
 
     arm.drive_as(ActionSource.HUMAN)
     eventually(drives)
-    eventually(pauses)  # nothing acts meanwhile: the guard would take the person for lost
+    eventually(pauses)  # without actions the guard would report a lost operator
     assert arm.stop_reason is None
     arm.drive_as(ActionSource.POLICY)
 
 
-def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
+def test_teleop_heartbeats_carry_silence_of_device_in_milliseconds(
     arm: RosArm, bench: Bench
 ) -> None:
-    def says(mode: str, *silence: str) -> bool:
+    def sends_beat(mode: str, *silence: str) -> bool:
         if arm.stop_reason is not None:  # a busy machine was late; the control loop does the same
             with suppress(Silent):
                 arm.recover()
@@ -329,24 +327,24 @@ def test_beats_of_a_person_say_how_long_their_device_has_been_silent(
         return bench.beats[-1][1] == mode and bench.beats[-1][3:] == list(silence)
 
     arm.drive_as(ActionSource.HUMAN)
-    eventually(lambda: says("teleop", "0"))
+    eventually(lambda: sends_beat("teleop", "0"))
     arm.silence_s = lambda: 0.0634
-    eventually(lambda: says("teleop", "63"))
+    eventually(lambda: sends_beat("teleop", "63"))
     arm.silence_s = lambda: math.inf
-    eventually(lambda: says("teleop", "99000"))
+    eventually(lambda: sends_beat("teleop", "99000"))
     arm.drive_as(ActionSource.POLICY)
-    eventually(lambda: says("policy"))  # whose devices are nobody's
+    eventually(lambda: sends_beat("policy"))  # no device is active then
     arm.silence_s = lambda: 0.0
 
 
-def test_wrenches_are_refused_before_anything_is_heard_or_sent() -> None:
+def test_arm_rejects_wrench_task_before_it_uses_a_node() -> None:
     flip = make_task(resolve({"task": "object_flip"}))
     nobody = cast(Any, None)
     with pytest.raises(BadInput, match="arm left: wrenches are exerted in this process only"):
         RosArm(nobody, "left", plugins.load("robot", "sim"), flip.config)
 
 
-def test_missing_message_packages_are_named_at_the_start() -> None:
+def test_check_types_names_missing_message_packages() -> None:
     strange = Channel(name="gripper", type="no_such_msgs/action/Grip")
     assert PROFILE.gripper is not None
     gripper = PROFILE.gripper.model_copy(update={"command": strange})

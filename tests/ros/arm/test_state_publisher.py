@@ -1,4 +1,4 @@
-"""A simulation in the actor's process, as other programs of ROS 2 see it, over real DDS."""
+"""Topics of a simulation in the actor's process, read by a second node over real DDS."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAYOUT = Path(__file__).parents[3] / "docs/examples/foxglove.json"
 
 
 class Watched:
-    """A simulation with its publisher, and the newest message of each topic at another node."""
+    """A simulation with its publisher, and a second node with the newest message per topic."""
 
     def __init__(self, folder: Path, task: str, observe: str, stack: ExitStack) -> None:
         config = resolve({"task": task, "observe": observe})
@@ -49,7 +49,7 @@ class Watched:
         self.publisher = StatePublisher(self.own, "actor0", config, self.robot)
 
     def subscribe(self, *topics: Any) -> None:
-        """Late, as a program that is started beside a training."""
+        """Subscribe after the publisher started, as a program that joins a training does."""
         for topic in topics:
             self.node.subscribe(topic, partial(self.found.__setitem__, topic.name))
 
@@ -67,7 +67,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_an_arm_in_process_is_on_the_topics_of_an_arm_with_its_kinematics(
+def test_simulated_arm_publishes_state_images_and_urdf_of_an_arm(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     seen = Watched(tmp_path / "run", "pick_cube", "pixels", stack)
@@ -108,7 +108,7 @@ def test_an_arm_in_process_is_on_the_topics_of_an_arm_with_its_kinematics(
     importlib.util.find_spec("tf2_msgs") is None,
     reason="NOT TESTED: transforms on /tf by tf2_msgs/TFMessage, which no wheel has",
 )
-def test_the_transforms_of_the_arm_are_on_tf(stack: ExitStack, tmp_path: Path) -> None:
+def test_state_publisher_sends_arm_transforms_on_tf(stack: ExitStack, tmp_path: Path) -> None:
     seen = Watched(tmp_path / "run", "pick_cube", "state", stack)
     seen.subscribe(transforms(""))
     seen.robot.reset(3)
@@ -119,8 +119,8 @@ def test_the_transforms_of_the_arm_are_on_tf(stack: ExitStack, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["pick_cube", "connector_insertion"])
-def test_the_transforms_lead_to_the_tool_and_to_every_camera(name: str) -> None:
-    """An optical frame looks along z, and y is down in the picture."""
+def test_transforms_reach_tcp_and_every_camera(name: str) -> None:
+    """Compare frames with MuJoCo; z of an optical frame points forward, y down in the image."""
     task = make_task(resolve({"task": name, "task_config": {"randomize": "full"}}))
     with plugins.make_simulation(task) as simulation:
         robot: Any = simulation
@@ -141,7 +141,7 @@ def test_the_transforms_lead_to_the_tool_and_to_every_camera(name: str) -> None:
         assert np.allclose(found["tcp"].position, robot.data.site("tcp").xpos, atol=1e-6)
 
 
-def test_each_arm_of_a_pair_has_a_urdf_in_the_frame_of_its_own_base(tmp_path: Path) -> None:
+def test_urdf_of_each_paired_arm_is_in_its_own_base_frame(tmp_path: Path) -> None:
     task: Any = make_task(resolve({"task": "handover"}))
     with plugins.make_simulation(task) as simulation:
         robot: Any = simulation
@@ -159,7 +159,7 @@ def test_each_arm_of_a_pair_has_a_urdf_in_the_frame_of_its_own_base(tmp_path: Pa
 
 
 def _composed(messages: Iterable[Any]) -> dict[str, Pose]:
-    """The pose in the base of each frame, of transforms whose parents come first."""
+    """Return each frame's pose in the base, from transforms ordered parents first."""
     found = {"base": Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))}
     for each in messages:
         parent, moved = found[each.header.frame_id], each.transform.translation
@@ -170,7 +170,9 @@ def _composed(messages: Iterable[Any]) -> dict[str, Pose]:
     return found
 
 
-def test_readings_between_two_periods_are_dropped(stack: ExitStack, tmp_path: Path) -> None:
+def test_state_publisher_drops_observations_within_one_period(
+    stack: ExitStack, tmp_path: Path
+) -> None:
     seen = Watched(tmp_path / "run", "pick_cube", "state", stack)
     topic = topic_of(PROFILE.joint_states, "actor0", SENSOR)
     received: list[Any] = []
@@ -189,7 +191,9 @@ def test_readings_between_two_periods_are_dropped(stack: ExitStack, tmp_path: Pa
     assert len(received) < 1000
 
 
-def test_both_arms_of_a_pair_have_a_namespace_each(stack: ExitStack, tmp_path: Path) -> None:
+def test_state_publisher_uses_one_namespace_per_paired_arm(
+    stack: ExitStack, tmp_path: Path
+) -> None:
     seen = Watched(tmp_path / "run", "handover", "state", stack)
     topics = [topic_of(PROFILE.pose, f"actor0/{side}", SENSOR) for side in ("left", "right")]
     seen.subscribe(*topics, tracked_pose("actor0/left", "bar"), robot_description("actor0/right"))
@@ -202,7 +206,7 @@ def test_both_arms_of_a_pair_have_a_namespace_each(stack: ExitStack, tmp_path: P
         assert np.allclose([place.x, place.y, place.z], reading.state[f"{side}_tcp_pose"][:3])
 
 
-def test_the_layout_for_foxglove_shows_topics_that_the_simulated_arm_has() -> None:
+def test_foxglove_layout_shows_only_topics_of_simulated_arm() -> None:
     layout = json.loads(LAYOUT.read_text())
     shown = set(layout["configById"])
     text = json.dumps(layout["layout"])

@@ -1,4 +1,4 @@
-"""Who asks a person before real arms: a guard in a process of its own, and an arm that is late."""
+"""`Attendant`, which asks the operator of a real arm, with a guard in its own process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def assert_answered(attendant: Attendant, question: str, reply: str) -> None:
-    """Answer a question until it is accepted: a guard refuses while it hears nothing of its arm.
+    """Answer a question until it is accepted; a guard refuses while its arm's messages are late.
 
     On a busy machine that may begin between question and answer.
     """
@@ -53,7 +53,7 @@ def assert_answered(attendant: Attendant, question: str, reply: str) -> None:
     eventually(is_accepted, found=lambda: f"{refused}; {attendant.hindrance()}")
 
 
-def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
+def test_attendant_asks_when_answer_helps_and_reports_hindrance_before(
     bench: GuardBench, run: RunFolder
 ) -> None:
     bench.latch.unlink()
@@ -69,16 +69,16 @@ def test_a_person_is_asked_when_an_answer_helps_and_told_why_not_until_then(
         key, guard = f"--key {bench.latch}.key", f"{bench.prefix}/guard"
         assert attendant.means() == f"serl order {guard}/ack {guard}/reset {key}"
         assert_answered(attendant, "this the first start?", "noted; next: end the guard's stop")
-        assert bench.state.startswith("estop"), "what was seen is ended by another answer"
+        assert bench.state.startswith("estop"), "ending the stop needs a second answer"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means() == f"serl order {guard}/reset {key}"
         assert_answered(attendant, "Enter ends the guard's stop", "disarmed")
         assert_answered(attendant, "Enter arms it", "armed")
-        assert not attendant.question(), "an armed guard asks nothing"
+        assert not attendant.question(), "an armed guard has no question"
         bench.until("hold")
 
 
-def test_an_arm_that_is_outside_of_its_box_is_no_question(
+def test_attendant_asks_nothing_while_arm_is_outside_its_box(
     bench: GuardBench, run: RunFolder
 ) -> None:
     bench.start_arm(away_m=0.5)
@@ -90,8 +90,8 @@ def test_an_arm_that_is_outside_of_its_box_is_no_question(
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
 
 
-def test_an_answer_is_to_what_was_asked(bench: GuardBench, run: RunFolder) -> None:
-    """A person who says yes to one thing has not said it to another."""
+def test_attendant_rejects_answer_to_outdated_question(bench: GuardBench, run: RunFolder) -> None:
+    """Stop the guard between question and answer; the answer must not apply to the stop."""
     bench.start_arm()
     bench.start_guard()
     with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
@@ -104,7 +104,7 @@ def test_an_answer_is_to_what_was_asked(bench: GuardBench, run: RunFolder) -> No
         assert bench.state.startswith("estop")
 
 
-def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(
+def test_attendant_asks_for_acknowledgement_of_new_stop_again(
     bench: GuardBench, run: RunFolder
 ) -> None:
     bench.latch.unlink()
@@ -112,7 +112,7 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(
     bench.start_guard()
     with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
         assert_answered(attendant, "dealt with it", "noted; next: end the guard's stop")
-        assert bench.call("estop")[0], "pressed once more"
+        assert bench.call("estop")[0], "a second stop before the reset"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
@@ -122,7 +122,7 @@ def test_a_guard_that_has_not_heard_of_it_is_acknowledged_again(
         assert bench.state.startswith("estop")
 
 
-def test_of_two_arms_that_is_asked_about_which_an_answer_helps(
+def test_attendant_asks_about_the_arm_with_a_running_guard(
     bench: GuardBench, run: RunFolder
 ) -> None:
     bench.start_arm()
@@ -133,7 +133,7 @@ def test_of_two_arms_that_is_asked_about_which_an_answer_helps(
         assert_answered(attendant, "actor0: the guard is disarmed", "armed")
 
 
-def test_a_guard_that_starts_after_the_attendant_went_deaf_is_heard(
+def test_attendant_receives_late_guard_after_losing_shared_memory_ports(
     bench: GuardBench, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process took the attendant's shared-memory ports for those of a dead one."""

@@ -1,4 +1,4 @@
-"""What an actor says of its arm, and how an arm at which a person records is watched."""
+"""State of an arm that operators see, and monitoring of an arm during recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ...support.acting import FakeCameraArm, notice_frozen_camera
 pytestmark = pytest.mark.ros
 
 
-def test_an_operator_reads_force_gripper_and_place_of_one_arm_and_the_force_of_two() -> None:
+def test_operator_display_has_force_gripper_and_position_or_force_of_pair() -> None:
     with plugins.make_simulation(PickCube()) as arm:
         reading = arm.reset(0)
     felt = felt_by_arm(reading)
@@ -45,7 +45,7 @@ def test_an_operator_reads_force_gripper_and_place_of_one_arm_and_the_force_of_t
     assert felt_by_arm(Observation({"speed": none}, {}, {})) == {}
 
 
-def test_who_records_at_an_arm_has_its_cameras_watched(
+def test_recording_on_an_arm_monitors_cameras_and_device_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "make_arm", lambda *arguments: FakeCameraArm())
@@ -55,10 +55,10 @@ def test_who_records_at_an_arm_has_its_cameras_watched(
         assert notice_frozen_camera(station.observers)
         arm: Any = station.robot
         monkeypatch.setattr(TeleopMux, "silence_s", 0.3)
-        assert arm.silence_s() == 0.3, "of the device, for the guard"
+        assert arm.silence_s() == 0.3, "the guard needs the silence of the device"
 
 
-def test_a_simulation_in_which_a_person_records_is_on_the_topics_of_an_arm(tmp_path: Path) -> None:
+def test_simulated_recording_publishes_the_topics_of_an_arm(tmp_path: Path) -> None:
     config = resolve({"task": "reach", "demos": 0, "intervention": "none"})
     run, found = RunFolder.create(tmp_path, config, datetime.now()), list[Any]()
     clock, ros = VirtualClock(lambda dt_s: None, 10.0), RosConfig(publish_state=True)

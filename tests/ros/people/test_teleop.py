@@ -1,4 +1,4 @@
-"""People drive by topics, over real DDS."""
+"""Teleoperation by topics, over real DDS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TWO_ARMS = "left_x left_z right_x right_y"
 
 @dataclass
 class TopicBench:
-    """A device, and messages that reach it without DDS: `TestOverDds` is for that."""
+    """A device that receives its messages directly, without DDS."""
 
     device: TopicDevice
     mapping: MappingConfig
@@ -76,7 +76,7 @@ class TopicBench:
         self.device.receive(*self.off)
 
     def die(self) -> None:
-        """It says nothing any more."""
+        """Stop sending; the device needs no call for that."""
 
 
 class TestRemote(DeviceSuite):
@@ -94,12 +94,12 @@ class TestTwist(DeviceSuite):
         return bench
 
 
-def test_what_no_device_can_move_leaves_nobody(ends: tuple[TopicDevices, RosNode]) -> None:
+def test_action_axes_without_device_yield_no_operators(ends: tuple[TopicDevices, RosNode]) -> None:
     assert ends[0].people(ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")) == []
     assert len(ends[0].people(SPEC)) == 5
 
 
-def test_joints_of_a_leader_drive_and_its_motors_follow_until_then(tmp_path: Path) -> None:
+def test_leader_joints_drive_arm_and_leader_follows_before_takeover(tmp_path: Path) -> None:
     urdf = tmp_path / "leader.urdf"
     urdf.write_text(
         '<robot name="leader"><joint name="slide" type="prismatic"><parent link="base"/>'
@@ -134,38 +134,38 @@ def test_joints_of_a_leader_drive_and_its_motors_follow_until_then(tmp_path: Pat
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
-    """The topics of an actor, and another node."""
+    """Yield the device topics of an actor, and a second node that publishes to them."""
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
         yield TopicDevices(node, "actor0", TeleopConfig(), ActionFrame("base")), other
 
 
-def test_hands_at_the_console_drive_over_dds_and_silence_holds(
+def test_console_input_drives_over_dds_and_its_timeout_holds_arm(
     ends: tuple[TopicDevices, RosNode],
 ) -> None:
     devices, other = ends
-    one = TeleopMux(devices.people(SPEC))
+    mux = TeleopMux(devices.people(SPEC))
     hand = RemoteHand(other, console_topic("actor0"))
 
     def drives(wish: Wish) -> bool:
         hand.send(wish)
         time.sleep(0.02)
-        return one() is not None
+        return mux() is not None
 
     assert not devices.has_operator
     eventually(lambda: not drives(Wish(REST, False, ())) and devices.has_operator)
     eventually(lambda: drives(Wish(PUSH, True, ())))
-    np.testing.assert_allclose(np.array(one()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
+    np.testing.assert_allclose(np.array(mux()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
     hand.send(Wish(REST, True, (Event.SUCCESS,)))
-    eventually(lambda: one() is not None and Event.SUCCESS in one.events())
-    eventually(lambda: one.silence_s > 0.3)  # which needs no look
-    assert not np.any(one())
-    assert one.silent == "the console"
-    assert one.operators[0].hands is Hands.SILENT
+    eventually(lambda: mux() is not None and Event.SUCCESS in mux.events())
+    eventually(lambda: mux.silence_s > 0.3)  # without a call of the mux
+    assert not np.any(mux())
+    assert mux.silent == "the console"
+    assert mux.operators[0].hands is Hands.SILENT
 
 
-def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -> None:
+def test_device_silence_is_reported_for_the_running_stage_only(tmp_path: Path) -> None:
     folder = tmp_path / "2026-11-22_10-00-00"
     folder.mkdir()
     with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
@@ -173,7 +173,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
             node, "actor0", TeleopConfig(), ActionFrame("base"), folder / "link"
         )
         hand = RemoteHand(other, console_topic("actor0"))
-        assert people.silence_s() == 0.0, "nobody has a desk yet"
+        assert people.silence_s() == 0.0, "no stage has an operator input yet"
         first, second = (people.human_input(FakeRobot(), None, folder / stage) for stage in "ab")
 
         def drives(wish: Wish) -> bool:
@@ -184,7 +184,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
         eventually(lambda: not drives(Wish(REST, False, ())) and people.has_operator())
         eventually(lambda: drives(Wish(PUSH, True, ())))
         eventually(lambda: second.mux.silence_s > 0.3)
-        assert people.silence_s() == 0.0, "the first stage runs, which nobody drives"
+        assert people.silence_s() == 0.0, "no operator drives the running first stage"
         people.use(second)
         assert people.silence_s() > 0.3
         assert first() is None
@@ -198,7 +198,7 @@ def test_a_silence_is_known_at_the_desk_of_the_stage_that_runs(tmp_path: Path) -
     ],
     ids=["page", "devices"],
 )
-def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
+def test_pair_of_remote_devices_drives_two_arms_and_one_timeout_holds_both(
     ends: tuple[TopicDevices, RosNode],
     place: int,
     topics: Callable[[str, int], tuple[Topic, ...]],
@@ -221,16 +221,16 @@ def test_a_hand_for_each_of_two_arms_drives_over_dds_and_one_silence_holds_both(
     eventually(lambda: drives(Wish(PUSH, True, ())))
     np.testing.assert_allclose(np.array(person()), np.array([0.5, -0.25, 0.0, 1.0]), atol=1e-6)
 
-    def held() -> bool:
+    def holds_both_arms() -> bool:
         right.send(Wish(PUSH, True, ()))
         time.sleep(0.02)
         return not np.any(person())
 
-    eventually(held)
+    eventually(holds_both_arms)
     eventually(lambda: person() is not None and person.trouble == trouble)
 
 
-def test_a_twist_for_each_of_two_arms_drives_over_dds(
+def test_pair_of_twist_topics_drives_two_arms_over_dds(
     ends: tuple[TopicDevices, RosNode],
 ) -> None:
     devices, other = ends
@@ -253,73 +253,73 @@ def test_a_twist_for_each_of_two_arms_drives_over_dds(
     assert not action[2:].any(), "the right arm stands"
 
 
-def test_a_joy_node_and_a_twist_drive_as_well(ends: tuple[TopicDevices, RosNode]) -> None:
+def test_joystick_and_twist_topics_drive_arm(ends: tuple[TopicDevices, RosNode]) -> None:
     devices, other = ends
-    one = TeleopMux(devices.people(SPEC))
+    mux = TeleopMux(devices.people(SPEC))
     joy, twist = other.publisher(joy_topic("actor0")), other.publisher(twist_topic("actor0"))
 
     def pad(deadman: int) -> bool:
         buttons = [0, 0, 0, 0, 0, deadman]
         joy.publish(Joy(axes=[0.0, 1.0, 0.0, 0.0, 0.0, 0.0], buttons=buttons))
         time.sleep(0.02)
-        return one() is not None and one.owner is not None
+        return mux() is not None and mux.owner is not None
 
     eventually(lambda: not pad(0) and devices.has_operator)
-    eventually(lambda: pad(1) and np.array_equal(np.array(one()), [1.0, 0.0, 0.0]))
-    assert one.owner is not None
-    assert one.owner.name == "the joystick"
-    # A gap in the messages of a busy machine is a silence, which a takeover ends.
-    eventually(lambda: not pad(1 if one.silent else 0))
+    eventually(lambda: pad(1) and np.array_equal(np.array(mux()), [1.0, 0.0, 0.0]))
+    assert mux.owner is not None
+    assert mux.owner.name == "the joystick"
+    # A message gap on a busy machine counts as a timeout, which a takeover ends.
+    eventually(lambda: not pad(1 if mux.silent else 0))
 
     def command(x: float, frame: str = "base") -> bool:
         message = TwistStamped(header=Header(frame_id=frame))
         message.twist.linear.x = x
         twist.publish(message)
         time.sleep(0.02)
-        return one() is not None
+        return mux() is not None
 
     eventually(lambda: not command(0.0))
     eventually(lambda: command(0.525, ""))
-    eventually(lambda: not command(0.525 if one.silent else 0.0))
-    eventually(lambda: command(0.525) and np.allclose(np.array(one()), [0.5, 0.0, 0.0]))
-    assert one.owner is not None
-    assert one.owner.name == "the twist topic"
-    eventually(lambda: command(float("nan")) and one.silent)
+    eventually(lambda: not command(0.525 if mux.silent else 0.0))
+    eventually(lambda: command(0.525) and np.allclose(np.array(mux()), [0.5, 0.0, 0.0]))
+    assert mux.owner is not None
+    assert mux.owner.name == "the twist topic"
+    eventually(lambda: command(float("nan")) and mux.silent)
 
 
 def _forward(x: float) -> Twist:
     return Twist(linear=Vector3(x=x))
 
 
-def test_a_twist_in_a_foreign_frame_is_no_input_and_is_named_once(
+def test_twist_in_unknown_frame_is_ignored_and_warned_of_once(
     ends: tuple[TopicDevices, RosNode], caplog: pytest.LogCaptureFixture
 ) -> None:
     devices, other = ends
-    one = TeleopMux(devices.people(SPEC))
+    mux = TeleopMux(devices.people(SPEC))
     stock = rclpy.create_node("stock", context=other.handle.context)
     twist = stock.create_publisher(TwistStamped, other.absolute("actor0/teleop/twist"), 10)
 
     def command(x: float, frame: str) -> bool:
         twist.publish(TwistStamped(header=Header(frame_id=frame), twist=_forward(x)))
         time.sleep(0.02)
-        return one() is not None
+        return mux() is not None
 
-    def named() -> list[str]:
+    def frame_warnings() -> list[str]:
         return [record.getMessage() for record in caplog.records if "frame" in record.getMessage()]
 
-    eventually(lambda: not command(0.0, "camera\x1b[31m") and named())
+    eventually(lambda: not command(0.0, "camera\x1b[31m") and frame_warnings())
     for _ in range(10):
         assert not command(0.5, "camera\x1b[31m")
     assert not devices.has_operator
     expected = "the twist topic: ignored a twist in the frame '{}': expected 'base' or no frame"
-    assert named() == [expected.format("camera\\x1b[31m")]
+    assert frame_warnings() == [expected.format("camera\\x1b[31m")]
     eventually(lambda: not command(0.0, "base") and devices.has_operator)
     eventually(lambda: command(0.5, "base"))
-    eventually(lambda: command(0.5, "camera") and one.silent)
+    eventually(lambda: command(0.5, "camera") and mux.silent)
     stock.destroy_node()
 
 
-def test_frame_names_without_end_are_warned_of_eight_times(
+def test_warnings_of_unknown_twist_frames_stop_after_eight(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     device = TopicDevice("the twist topic", TWIST_AXES)
@@ -342,16 +342,16 @@ def test_frame_names_without_end_are_warned_of_eight_times(
         ("kinova_gen3", "tool", "end_effector_link"),
     ],
 )
-def test_the_frame_of_actions_is_named_as_the_arms_driver_does(
+def test_action_frame_has_frame_name_of_arm_driver(
     robot: str | None, frame: str, name: str
 ) -> None:
     config = resolve({"task": "reach", "task_config": {"motion": {"frame": frame}}})
     assert action_frame(config, robot).name == name
 
 
-def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:
+def test_leader_arm_drives_while_it_is_moved(ends: tuple[TopicDevices, RosNode]) -> None:
     devices, other = ends
-    one = TeleopMux(devices.people(SPEC))
+    mux = TeleopMux(devices.people(SPEC))
     leader = other.publisher(leader_topic("actor0"))
 
     def moved_to(x_m: float) -> Action | None:
@@ -359,10 +359,10 @@ def test_a_leader_arm_drives_as_far_as_it_is_moved(ends: tuple[TopicDevices, Ros
         message.pose.position.x, message.pose.orientation.w = x_m, 1.0
         leader.publish(message)
         time.sleep(0.02)
-        return one()
+        return mux()
 
     eventually(lambda: moved_to(0.3) is None and devices.has_operator)
     eventually(lambda: moved_to(0.33) is not None)
-    assert one.owner is not None
-    assert one.owner.name == "the leader arm"
+    assert mux.owner is not None
+    assert mux.owner.name == "the leader arm"
     eventually(lambda: moved_to(0.33) is None)
