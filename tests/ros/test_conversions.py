@@ -46,7 +46,7 @@ pytestmark = pytest.mark.ros
 VALUES = [0.1, 0.2, 1 / 3, math.sqrt(0.5), 0.0, 0.0, math.sqrt(0.5)]
 
 
-def test_poses_come_back_to_the_bit_with_their_stamp() -> None:
+def test_pose_and_stamp_survive_conversion_exactly() -> None:
     message = pose_message(VALUES, "base", 1_700_000_000_123_456_789)
     pose = pose_of(message, "base")
     assert [*pose.position, *pose.quaternion] == VALUES
@@ -64,9 +64,7 @@ def test_poses_come_back_to_the_bit_with_their_stamp() -> None:
         (0, 0.1, "world", "in the frame 'world', expected 'base'"),
     ],
 )
-def test_poses_that_nobody_should_believe_are_refused(
-    index: int, value: float, frame: str, complaint: str
-) -> None:
+def test_invalid_poses_are_rejected(index: int, value: float, frame: str, complaint: str) -> None:
     values = [*VALUES]
     values[index] = value
     if complaint == "quaternion":
@@ -75,7 +73,7 @@ def test_poses_that_nobody_should_believe_are_refused(
         pose_of(pose_message(values, frame, 0), "base")
 
 
-def test_joints_are_found_by_name_whoever_else_is_told_of() -> None:
+def test_joints_are_found_by_name_among_other_joints() -> None:
     message = joints_message(["g", "b", "a"], [9.0, 2.0, 1.0], [0.9, 0.2, 0.1], 0)
     assert joints_of(message, ["a", "b"]) == ([1.0, 2.0], [0.1, 0.2])
     assert joints_of(message, ["x", "y"]) is None
@@ -94,12 +92,12 @@ def test_joints_are_found_by_name_whoever_else_is_told_of() -> None:
         JointState(name=["a", "b"], position=[1.0, 2.0], velocity=[1.0, -math.inf]),
     ],
 )
-def test_joint_states_that_lack_something_are_refused(message: Any) -> None:
+def test_incomplete_or_nonfinite_joint_states_are_rejected(message: Any) -> None:
     with pytest.raises(BadInput):
         joints_of(message, ["a", "b"])
 
 
-def test_wrenches_are_turned_into_the_base_frame_and_never_mixed() -> None:
+def test_wrench_is_rotated_to_base_without_mixing_force_and_torque() -> None:
     quarter = Pose((5.0, 5.0, 5.0), (0.0, 0.0, math.sqrt(0.5), math.sqrt(0.5)))
     wrench = wrench_of(wrench_message([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], "tool", 0), ["tool"])
     assert rotate_to_base(wrench, quarter) == pytest.approx([0.0, 1.0, 0.0, -2.0, 0.0, 0.0])
@@ -109,28 +107,28 @@ def test_wrenches_are_turned_into_the_base_frame_and_never_mixed() -> None:
     ("message", "decode"),
     [(twist_message, twist_of), (wrench_message, wrench_of)],
 )
-def test_what_says_that_it_is_in_another_frame_is_refused(message: Any, decode: Any) -> None:
+def test_twist_and_wrench_in_another_frame_are_rejected(message: Any, decode: Any) -> None:
     numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    for frame in ("base", "link0", ""):  # some drivers say nothing
+    for frame in ("base", "link0", ""):  # some drivers omit it
         assert decode(message(numbers, frame, 0), ["base", "link0"]) == numbers
     with pytest.raises(BadInput, match="in the frame 'tool', expected 'base' or 'link0'"):
         decode(message(numbers, "tool", 0), ["base", "link0"])
 
 
-def test_a_twist_is_worked_out_of_two_poses() -> None:
+def test_twist_is_derived_from_two_poses() -> None:
     before = Pose((0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
     after = Pose((0.1, 0.0, 0.0), (0.0, 0.0, math.sin(0.05), math.cos(0.05)))
     assert twist_between(before, after, 0.1) == pytest.approx([1.0, 0, 0, 0, 0, 1.0])
 
 
-def test_commands_are_one_finite_number() -> None:
+def test_gripper_command_must_be_one_finite_number() -> None:
     assert number_of(Float64MultiArray(data=[0.04])) == 0.04
     for values in ([], [1.0, 2.0], [math.nan]):
         with pytest.raises(BadInput):
             number_of(Float64MultiArray(data=values))
 
 
-def test_the_truth_comes_back_and_a_lie_about_its_sizes_does_not() -> None:
+def test_truth_survives_conversion_and_wrong_sizes_are_rejected() -> None:
     arrays = {"a": np.array([1 / 3, 2], np.float32), "b": np.array([3], np.float32)}
     message = truth_message(arrays)
     found = truth_of(message)
@@ -154,7 +152,7 @@ def raw(encoding: str = "rgb8", padding: int = 0) -> Any:
     return message
 
 
-def test_pictures_of_every_known_encoding_are_rgb() -> None:
+def test_images_of_every_known_encoding_convert_to_rgb() -> None:
     for encoding in ("rgb8", "bgr8"):
         for padding in (0, 5):
             assert np.array_equal(picture_of(raw(encoding, padding)), PICTURE)
@@ -172,7 +170,7 @@ def test_pictures_of_every_known_encoding_are_rgb() -> None:
         {"data": b"\0" * 10},
     ],
 )
-def test_pictures_whose_sizes_do_not_fit_are_refused(change: dict[str, Any]) -> None:
+def test_images_with_inconsistent_sizes_are_rejected(change: dict[str, Any]) -> None:
     message = raw()
     for name, value in change.items():
         setattr(message, name, value)
@@ -181,7 +179,7 @@ def test_pictures_whose_sizes_do_not_fit_are_refused(change: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("kind", [".png", ".jpg"])
-def test_compressed_pictures_are_rgb_and_damaged_ones_are_refused(kind: str) -> None:
+def test_compressed_images_decode_to_rgb_and_damaged_ones_are_rejected(kind: str) -> None:
     smooth = np.zeros((24, 32, 3), np.uint8)
     smooth[:, :, 0] = 200
     data = cv2.imencode(kind, smooth[:, :, ::-1])[1].tobytes()
@@ -192,14 +190,14 @@ def test_compressed_pictures_are_rgb_and_damaged_ones_are_refused(kind: str) -> 
             compressed_picture_of(CompressedImage(format=kind, data=bad))
 
 
-def test_a_bomb_is_refused_before_anything_is_made_of_it() -> None:
+def test_oversized_compressed_image_is_rejected_before_decoding() -> None:
     data = bytearray(cv2.imencode(".png", PICTURE)[1].tobytes())
     data[16:24] = (1 << 20).to_bytes(4, "big") * 2
     with pytest.raises(CorruptData, match="1048576 x 1048576"):
         compressed_picture_of(CompressedImage(data=bytes(data)))
 
 
-def test_views_are_cut_from_pictures_of_any_size_unless_they_say_which() -> None:
+def test_view_crops_image_of_any_size_unless_capture_size_is_set() -> None:
     view = View(camera="a", width=8, height=8, crop=(0.0, 0.0, 0.5, 1.0))
     assert cut_any(view, PICTURE).shape == (8, 8, 3)
     with pytest.raises(SpecMismatch, match="camera a: expected a picture"):
@@ -215,7 +213,7 @@ def stored(path: Path) -> list[Message]:
         return list(file.whole())
 
 
-def test_raw_images(tmp_path: Path) -> None:
+def test_raw_logged_images_are_ros_images(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, RECORDS)
     for record, message in zip(RECORDS, stored(path), strict=True):
         for camera, data in zip(CAMERAS, message.images, strict=True):
@@ -229,7 +227,7 @@ def test_raw_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])
-def test_compressed_images(tmp_path: Path, encoding: str) -> None:
+def test_compressed_logged_images_are_ros_compressed_images(tmp_path: Path, encoding: str) -> None:
     (path,) = write_log(tmp_path, RECORDS)
     assert compact(path, CONFIG.model_copy(update={"images": encoding}))
     for record, message in zip(RECORDS, stored(path), strict=True):
@@ -245,15 +243,15 @@ PART = View(camera="c", width=84, height=64, crop=(0.25, 0.5, 0.75, 1.0), captur
 
 
 @pytest.mark.parametrize("view", [None, PART])
-def test_the_intrinsics_of_a_view_are_those_of_the_simulated_camera(view: View | None) -> None:
+def test_camera_info_of_view_matches_simulated_camera(view: View | None) -> None:
     width, height = (view.width, view.height) if view else (320, 240)
     image = image_message(np.zeros((height, width, 3), np.uint8), "c", 0)
     info = camera_info_message(image, 0.7, view)
     right_m, down_m = 0.1, -0.05
     column, row, _ = info.k.reshape(3, 3) @ (right_m, down_m, 1.0)
     left, top, right, bottom = view.crop if view else WHOLE
-    x = 320 * (left + (right - left) * (column + 0.5) / width)  # in the whole picture
+    x = 320 * (left + (right - left) * (column + 0.5) / width)  # in the whole image
     y = 240 * (top + (bottom - top) * (row + 0.5) / height)
     assert np.allclose(Pinhole(320, 240, 0.7).slopes(x, y), (right_m, -down_m))
     assert np.array_equal(info.p.reshape(3, 4)[:, :3], info.k.reshape(3, 3))
-    assert not camera_info_message(image).k.any(), "unknown"
+    assert not camera_info_message(image).k.any(), "the intrinsics are unknown"

@@ -29,20 +29,20 @@ SHARED_MEMORY_PROFILE = Path(environment.__file__).with_name("shared_memory.xml"
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Locks and shared memory of an imaginary machine."""
+    """Use a temporary folder for locks and shared memory."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(environment, "SHARED_MEMORY", tmp_path)
     return tmp_path
 
 
-def test_two_runs_get_two_domains_and_a_closed_one_is_free_again(elsewhere: Path) -> None:
+def test_two_runs_get_two_domains_and_closed_domain_is_reused(elsewhere: Path) -> None:
     with free_domain({}) as first, free_domain({}) as second:
         assert (first.id, second.id) == (1, 2)
     with free_domain({}) as third:
         assert third.id == 1
 
 
-def test_a_dead_holder_frees_its_domain(elsewhere: Path) -> None:
+def test_domain_of_killed_process_is_free_again(elsewhere: Path) -> None:
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['HERE']\n"
         "from serl.ros.environment import free_domain\n"
@@ -65,44 +65,46 @@ def test_a_dead_holder_frees_its_domain(elsewhere: Path) -> None:
         assert again.id == min(held, other.id)
 
 
-def test_a_domain_in_use_by_other_programs_is_left_alone(elsewhere: Path) -> None:
+def test_free_domain_skips_domain_used_by_other_programs(elsewhere: Path) -> None:
     with (elsewhere / f"fastrtps_port{7400 + 250}_sl").open("w") as port:
         fcntl.flock(port, fcntl.LOCK_SH)
         with free_domain({}) as domain:
             assert domain.id == 2
 
 
-def test_all_domains_in_use(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_domain_fails_when_all_domains_are_in_use(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(environment, "DOMAINS", range(3))
     with free_domain({}), free_domain({}), pytest.raises(BadInput, match="ROS_DOMAIN_ID"):
         free_domain({})
 
 
-def test_the_domain_that_the_user_set_is_used_and_shared() -> None:
+def test_domain_from_environment_is_used_and_shared() -> None:
     with free_domain({"ROS_DOMAIN_ID": "42"}) as first, free_domain({"ROS_DOMAIN_ID": "42"}) as two:
         assert first.id == two.id == 42
     assert domain_id_of({}) == domain_id_of({"ROS_DOMAIN_ID": ""}) == 0
 
 
-def test_a_run_goes_on_in_the_domain_in_which_its_actors_are(
+def test_resumed_run_reuses_its_previous_domain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with free_domain({}, before=77) as first:
         assert first.id == 77
-        with free_domain({}, before=77) as shared:  # another run has it: they differ by namespace
+        with free_domain({}, before=77) as shared:  # runs share it by namespace
             assert shared.id == 77
     with free_domain({"ROS_DOMAIN_ID": "42"}, before=77) as asked:
         assert asked.id == 42
 
 
 @pytest.mark.parametrize("bad", ["102", "-1", "x", "1.5", " ", "\u00b2"])
-def test_a_bad_domain_is_one_clear_line(bad: str) -> None:
+def test_invalid_domain_is_rejected_with_valid_range(bad: str) -> None:
     with pytest.raises(BadInput, match="from 0 to 101"):
         free_domain({"ROS_DOMAIN_ID": bad})
 
 
-def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
+def test_settle_replaces_network_variables_with_local_settings(tmp_path: Path) -> None:
     environ = {"HOME": "/h", "ROS_LOCALHOST_ONLY": "1", "ROS_STATIC_PEERS": "10.0.0.2"}
     environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}
     environ |= {"FASTRTPS_DEFAULT_PROFILES_FILE": "x", "ROS_DISCOVERY_SERVER": "10.0.0.2:11811"}
@@ -119,7 +121,7 @@ def test_a_run_is_local_whatever_is_set(tmp_path: Path) -> None:
     }
 
 
-def test_the_need_for_shared_memory_is_that_of_the_profile() -> None:
+def test_segment_bytes_equals_size_in_transport_profile() -> None:
     sizes = [
         int(element.text or "")
         for element in ElementTree.parse(SHARED_MEMORY_PROFILE).iter()
@@ -135,7 +137,7 @@ def test_the_need_for_shared_memory_is_that_of_the_profile() -> None:
         ("SEGMENT_BYTES", 1 << 60, "MB free, a run needs"),
     ],
 )
-def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
+def test_run_without_shared_memory_uses_loopback_and_warns(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -151,12 +153,12 @@ def test_without_shared_memory_a_run_talks_over_loopback_and_says_so(
     assert _addresses(environ) == (["127.0.0.1"], ["127.0.0.1"])
     assert problem in caplog.text
     assert "over 127.0.0.1 instead" in caplog.text
-    choose_transport(tmp_path)  # the run is started again, and by now there is enough
+    choose_transport(tmp_path)  # a restart with enough shared memory
     settle(environ, 7, tmp_path)
     assert environ["FASTRTPS_DEFAULT_PROFILES_FILE"] == str(SHARED_MEMORY_PROFILE)
 
 
-def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
+def test_full_shared_memory_does_not_change_transport_of_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_transport(tmp_path)
@@ -166,7 +168,7 @@ def test_shared_memory_that_fills_up_during_a_run_parts_no_processes(
     assert environ["FASTRTPS_DEFAULT_PROFILES_FILE"] == str(SHARED_MEMORY_PROFILE)
 
 
-def test_several_hosts_talk_udp_at_their_own_addresses(tmp_path: Path) -> None:
+def test_run_on_several_hosts_uses_udp_at_its_addresses(tmp_path: Path) -> None:
     network = NetworkConfig(hosts=("198.51.100.77", "127.0.0.1"), domain=9)
     environ = {"FASTDDS_BUILTIN_TRANSPORTS": "SHM"}
     with free_domain({}, network) as domain, free_domain({"ROS_DOMAIN_ID": "8"}, network) as asked:
@@ -179,7 +181,7 @@ def test_several_hosts_talk_udp_at_their_own_addresses(tmp_path: Path) -> None:
         settle(environ, 9, tmp_path, NetworkConfig(hosts=("198.51.100.77",)))
 
 
-def test_a_folder_without_configuration_is_local(tmp_path: Path) -> None:
+def test_folder_without_configuration_has_local_network(tmp_path: Path) -> None:
     assert network_of(tmp_path) == NetworkConfig()
     (tmp_path / "config.yaml").write_text("damaged")
     with pytest.raises(CorruptData):
@@ -187,7 +189,7 @@ def test_a_folder_without_configuration_is_local(tmp_path: Path) -> None:
 
 
 def _addresses(environ: dict[str, str]) -> tuple[list[str | None], list[str | None]]:
-    """White list and initial peers of the profile."""
+    """Return the interface white list and initial peers of the selected profile."""
     root = ElementTree.parse(environ["FASTRTPS_DEFAULT_PROFILES_FILE"]).getroot()
     lists = (
         root.iterfind(f".//{{*}}{name}") for name in ("interfaceWhiteList", "initialPeersList")
@@ -196,7 +198,9 @@ def _addresses(environ: dict[str, str]) -> tuple[list[str | None], list[str | No
     return white, peers
 
 
-def test_missing_ros_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ros_status_names_missing_package_and_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status = ros_status()
     assert "rclpy" in status.problem
@@ -204,7 +208,7 @@ def test_missing_ros_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPat
     assert status.version == ""
 
 
-def test_only_what_the_dead_left_is_removed(tmp_path: Path) -> None:
+def test_clean_shared_memory_removes_only_files_of_dead_processes(tmp_path: Path) -> None:
     segment, orphan = "fastrtps_00000000000000aa", "fastrtps_port7411"
     alive, shared, fresh = "fastrtps_port7410", "fastrtps_port7400", "fastrtps_port7660"
     dead = {segment, f"{segment}_el", orphan, f"sem.{orphan}_mutex"}
@@ -222,20 +226,21 @@ def test_only_what_the_dead_left_is_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == kept | {fresh, f"{fresh}_el"}
 
 
-def test_the_doctor_says_what_runs_do_with_a_domain(
+def test_doctor_reports_domain_use_for_runs(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told() -> str:
+    def domain_finding() -> str:
         return next(str(found.text) for found in findings() if found.subject == "ROS domain")
 
     monkeypatch.delenv("ROS_DOMAIN_ID", raising=False)
-    assert told() == "1: unused; the next run takes it"
+    assert domain_finding() == "1: unused; the next run takes it"
     monkeypatch.setenv("ROS_DOMAIN_ID", "87")
-    assert told() == "87, from ROS_DOMAIN_ID: unused; runs share it by namespace"
+    assert domain_finding() == "87, from ROS_DOMAIN_ID: unused; runs share it by namespace"
     port = elsewhere / f"fastrtps_port{7400 + 250 * 87}_sl"
     port.touch()
     with port.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # as Fast DDS does while it is there
         assert (
-            told() == "87, from ROS_DOMAIN_ID: used by other processes; runs share it by namespace"
+            domain_finding()
+            == "87, from ROS_DOMAIN_ID: used by other processes; runs share it by namespace"
         )

@@ -1,4 +1,4 @@
-"""`serl guard`: a guard alone, in a process of its own, ended by Ctrl-C."""
+"""`serl guard`: a guard in its own process, ended by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(folder: Path, *words: str) -> tuple[Run, subprocess.Popen[str]]:
     return processes, processes.start("-m", "serl.cli.main", "guard", *words)
 
 
-def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
+def test_guard_command_starts_stopped_and_ends_cleanly_on_sigint(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     folder.mkdir()
     meet_others(folder)
@@ -55,17 +55,19 @@ def test_it_starts_stopped_and_ends_clean(tmp_path: Path) -> None:
         processes, process = start(folder, str(profile))
         eventually(lambda: guard.feed.is_fresh)
         state, cause, _ = guard.feed.newest().value
-        assert state is GuardState.ESTOP, "a real arm's first start is a stop"
+        assert state is GuardState.ESTOP, "the first start of a real arm is a stop"
         assert "is this the first start" in cause
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=30)[1]
         assert process.returncode == 0, said
         assert said == ""
         processes.processes.clear()
-    assert LatchFile(latch).read()[0] is GuardState.ESTOP, "the latch is beside the profile"
+    assert LatchFile(latch).read()[0] is GuardState.ESTOP, (
+        "the latch must be in the profile's folder"
+    )
 
 
-def test_a_guard_that_refuses_after_an_emergency_stop_is_not_waited_for_without_end(
+def test_guard_client_waits_for_stop_to_end_but_not_for_later_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard_client, "_AGE_S", 60.0)
@@ -88,7 +90,7 @@ def test_a_guard_that_refuses_after_an_emergency_stop_is_not_waited_for_without_
         taking = threading.Thread(target=take)
         taking.start()
         taking.join(0.5)
-        assert taking.is_alive(), "a person has to end the stop"
+        assert taking.is_alive(), "the client waits for the end of the stop"
         state = "disarmed"
         taking.join(LIMIT_S)
         node.stopping = True
@@ -106,12 +108,14 @@ def test_a_guard_that_refuses_after_an_emergency_stop_is_not_waited_for_without_
         ("/", "/", ""),
     ],
 )
-def test_an_arm_has_a_namespace(asked: str | None, namespace: str, prefix: str) -> None:
+def test_arm_namespace_is_given_or_of_the_cell(
+    asked: str | None, namespace: str, prefix: str
+) -> None:
     place = place_of(SIM, asked)
     assert (place.namespace, place.prefix) == (namespace, prefix)
 
 
-def test_its_process_gets_files(tmp_path: Path) -> None:
+def test_guard_process_arguments_have_profile_and_config_files(tmp_path: Path) -> None:
     config = workspace_guard(SIM.model_copy(update={"workspace": WORKSPACE}))
     words = guard_arguments(tmp_path, ArmNamespace("cell", "sim"), SIM, config, tmp_path / "latch")
     pairs = dict(zip(words[::2], words[1::2], strict=True))
@@ -119,4 +123,4 @@ def test_its_process_gets_files(tmp_path: Path) -> None:
     assert Path(pairs["--config"]).exists()
     assert pairs["--robot"] == "sim"
     words = guard_arguments(tmp_path, ArmNamespace("cell", ""), SIM, config, tmp_path / "latch")
-    assert words[3] == "/", "the root itself, not the namespace of the cell"
+    assert words[3] == "/", "the root must not become the cell's namespace"

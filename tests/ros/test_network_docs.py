@@ -48,7 +48,7 @@ TOOLS = {
 
 
 class Host:
-    """A bash on one of the hosts, in a home of its own."""
+    """A host with its own home directory, in which bash scripts run."""
 
     def __init__(self, folder: Path, hosts: Hosts, number: int) -> None:
         self.home = folder / ADDRESSES[number]
@@ -64,7 +64,7 @@ class Host:
         return Program(words, self.work / "out", self._environ)
 
     def kill(self, module: str) -> None:
-        """Kill -9 the process of this host that runs a module."""
+        """Kill the process of this host that runs a module, by SIGKILL."""
         (pid,) = (
             process.pid
             for process in psutil.process_iter(["cmdline"])
@@ -98,7 +98,7 @@ def pair(tmp_path: Path, hosts: Hosts) -> tuple[Host, Host]:
     return Host(tmp_path, hosts, 0), Host(tmp_path, hosts, 1)
 
 
-def test_two_hosts_train_as_the_page_says(pair: tuple[Host, Host]) -> None:
+def test_commands_of_network_page_train_on_two_hosts(pair: tuple[Host, Host]) -> None:
     here, there = pair
     here.start(ALONE).succeed()
     with here.start(FIRST.strip() + SHORT) as learner:

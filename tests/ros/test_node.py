@@ -42,24 +42,24 @@ pytestmark = pytest.mark.ros
         ("\u00fcber", "ber"),
     ],
 )
-def test_any_text_becomes_a_valid_name(text: str, name: str) -> None:
+def test_ros_name_turns_any_text_into_valid_name(text: str, name: str) -> None:
     assert ros_name(text) == name
 
 
-def test_the_namespace_is_the_folders_name(tmp_path: Path) -> None:
+def test_namespace_is_name_of_resolved_folder(tmp_path: Path) -> None:
     assert namespace(tmp_path / "run_1" / "..") == namespace(tmp_path)
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C does what it usually does, whichever other node of this process has seen to it."""
+    """Restore the default SIGINT handler during the test."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_the_first_signal_asks_and_a_later_one_interrupts(
+def test_first_sigint_requests_stop_and_later_one_interrupts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "_ECHO_S", 60.0)
@@ -74,15 +74,15 @@ def test_the_first_signal_asks_and_a_later_one_interrupts(
 
 
 @pytest.mark.parametrize("managed", [False, True])
-def test_a_node_leaves_the_network_with_its_context(tmp_path: Path, managed: bool) -> None:
-    """One that stays reads the ports of its domain without anybody who empties them."""
+def test_node_releases_its_ports_when_its_context_ends(tmp_path: Path, managed: bool) -> None:
+    """Check ports, as a remaining reader would fill the ports of its domain."""
     before = read_ports()
     with RosNode("left", tmp_path, managed=managed):
         assert read_ports() != before
     assert read_ports() == before
 
 
-def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
+def test_exception_in_callback_is_raised_at_exit_of_node(tmp_path: Path) -> None:
     def fail(message: object) -> None:
         raise ZeroDivisionError("a defect")
 
@@ -90,7 +90,7 @@ def test_a_failing_callback_ends_the_process_loudly(tmp_path: Path) -> None:
         _listen(tmp_path, fail)
 
 
-def test_a_node_whose_context_is_shut_down_ends_loudly(tmp_path: Path) -> None:
+def test_node_raises_when_its_context_is_shut_down(tmp_path: Path) -> None:
     def shut_down() -> None:
         with RosNode("a", tmp_path) as node:
             node.handle.context.shutdown()
@@ -108,7 +108,7 @@ def test_a_node_whose_context_is_shut_down_ends_loudly(tmp_path: Path) -> None:
         (RuntimeError("a defect"), True),
     ],
 )
-def test_what_rclpy_trips_over_as_it_is_shut_down_is_no_defect(
+def test_node_ignores_known_rclpy_errors_during_shutdown(
     error: Exception, defect: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spin(executor: SingleThreadedExecutor) -> None:
@@ -126,14 +126,14 @@ def test_what_rclpy_trips_over_as_it_is_shut_down_is_no_defect(
     assert raised == expected
 
 
-def test_a_run_opens_no_network_socket(tmp_path: Path) -> None:
-    before = set(psutil.Process().net_connections("inet"))  # another test may have left some
+def test_local_node_opens_no_network_socket(tmp_path: Path) -> None:
+    before = set(psutil.Process().net_connections("inet"))  # sockets of other tests
     with RosNode("a", tmp_path) as node:
         node.publisher(ACTORS)
         assert set(psutil.Process().net_connections("inet")) <= before
 
 
-def test_stats_of_every_source_are_kept_with_their_age(tmp_path: Path) -> None:
+def test_stats_monitor_keeps_values_and_age_of_every_source(tmp_path: Path) -> None:
     with RosNode("a", tmp_path) as node:
         Stats(node, "one", lambda: {"steps": 3, "success": 0.5, "state": "training"})
         Stats(node, "two", lambda: {})
@@ -144,17 +144,17 @@ def test_stats_of_every_source_are_kept_with_their_age(tmp_path: Path) -> None:
         assert 0 <= reading.age_s < 5
 
 
-def test_what_happens_periodically_goes_on_when_ros_time_stands_still(tmp_path: Path) -> None:
+def test_periodic_callbacks_continue_while_ros_time_is_frozen(tmp_path: Path) -> None:
     calls: list[int] = []
     with RosNode("a", tmp_path) as node:
-        node.handle.set_parameters([Parameter("use_sim_time", value=True)])  # nobody tells /clock
+        node.handle.set_parameters([Parameter("use_sim_time", value=True)])  # without /clock
         node.every(0.01, lambda: calls.append(node.handle.get_clock().now().nanoseconds))
         eventually(lambda: len(calls) >= 3)
     assert set(calls) == {0}
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 98_000])
-def test_bulk_messages_carry_their_payload(size: int) -> None:
+def test_cdr_messages_preserve_payload_and_reject_corruption(size: int) -> None:
     payload = os.urandom(size)
     message = to_cdr(payload)
     assert from_cdr(message) == payload
@@ -171,7 +171,7 @@ def _listen(folder: Path, callback: Callable[[object], None]) -> None:
         eventually(lambda: node.stopping)
 
 
-def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_node_reports_disk_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/a")
 
@@ -179,7 +179,7 @@ def test_what_the_disk_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == f"[Errno {errno.EROFS}] Read-only file system: 'runs/a'\n"
 
 
-def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
+def test_node_uses_namespace_from_ros_arguments(run: Run) -> None:
     words = ("--run", str(run.folder), "--ros-args", "-r", "__ns:=/cell")
     process = subprocess.Popen(
         [sys.executable, "-m", "serl.ros.nodes.idle", *words],
@@ -199,31 +199,31 @@ def test_a_run_is_in_the_namespace_that_ros_was_asked_for(run: Run) -> None:
         assert not node.handle.count_subscribers(node.absolute("stats"))
 
 
-def test_who_drains_takes_all_that_waits_before_anybody_else_is_served(tmp_path: Path) -> None:
-    """So who is starved is not behind by what waits, and still sees all of it."""
+def test_draining_subscription_takes_all_waiting_messages_first(tmp_path: Path) -> None:
+    """Block the executor, and check the order in which waiting messages are received."""
     drained, other = Topic("drained", String, 10), Topic("other", String, 10)
-    heard, free = list[str](), threading.Event()
+    received, free = list[str](), threading.Event()
 
-    def hear(message: Any) -> None:
-        heard.append(message.data)
+    def receive(message: Any) -> None:
+        received.append(message.data)
         free.wait(LIMIT_S)
 
     with (
         RosNode("busy", tmp_path, local=True) as busy,
         RosNode("talker", tmp_path, local=True) as talker,
     ):
-        busy.subscribe(drained, hear, drain=True)
-        busy.subscribe(other, hear)
+        busy.subscribe(drained, receive, drain=True)
+        busy.subscribe(other, receive)
         waiting = [Waiting(busy, topic) for topic in (drained, other)]
         publishers = [talker.publisher(topic) for topic in (drained, other)]
         pairs = list(zip(waiting, publishers, strict=True))
         eventually(lambda: all(each.hears(publisher) for each, publisher in pairs))
         publishers[0].publish(String(data="first"))
-        eventually(lambda: heard)
+        eventually(lambda: received)
         for number in range(5):
             for publisher, name in zip(publishers, ("drained", "other"), strict=True):
                 publisher.publish(String(data=f"{name} {number}"))
         eventually(lambda: [each.newest().data for each in waiting] == ["drained 4", "other 4"])
         free.set()
-        eventually(lambda: len(heard) == 11)
-    assert heard[1:6] == [f"drained {number}" for number in range(5)]
+        eventually(lambda: len(received) == 11)
+    assert received[1:6] == [f"drained {number}" for number in range(5)]

@@ -1,4 +1,4 @@
-"""Other users of the host, who meet the processes beside a real arm over 127.0.0.1."""
+"""Rights of other users of the host, who reach a real arm's processes over 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.ros
 ACTOR, LIMIT_S = "actor0", 240
 
 
-def ordered(*words: str) -> subprocess.CompletedProcess[str]:
-    """`serl order`, in a process of its own: this one has its transport."""
+def run_order_command(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `serl order` in its own process, as this process has another transport."""
     return subprocess.run(
         [sys.executable, "-m", "serl.cli.main", "order", *words],
         env=stock_environment(),
@@ -38,12 +38,12 @@ def ordered(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
+def test_other_user_can_stop_arm_but_not_end_stop_or_arm_guard(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SERL_SHARED_MEMORY")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    meet_others(run.folder)  # as beside a real arm
+    meet_others(run.folder)  # as for a real arm
     latch, settings = tmp_path / "panda.latch", tmp_path / "guard.yaml"
     LatchFile(latch).write(Latch())
     settings.write_text(json.dumps(config().model_dump(mode="json")))
@@ -86,12 +86,12 @@ def test_another_user_can_stop_an_arm_and_neither_end_the_stop_nor_arm_it(
     answers: list[subprocess.CompletedProcess[str]] = []
 
     def is_answered() -> bool:
-        answers.append(ordered(*words))
+        answers.append(run_order_command(*words))
         return "not now: " not in answers[-1].stderr  # measurements are late on a busy machine
 
     eventually(is_answered, LIMIT_S)
     assert answers[-1].returncode == 0, answers[-1].stderr
     assert answers[-1].stdout.splitlines()[1] == f"{arm}/guard/reset: disarmed"
-    owner = ordered(f"{actor}/release", "--key", f"{stopped}.key")
+    owner = run_order_command(f"{actor}/release", "--key", f"{stopped}.key")
     assert owner.returncode == 0, owner.stderr
     assert not stopped.exists()

@@ -1,4 +1,4 @@
-"""Shared-memory ports that other processes lock, remove or fill: what Fast DDS does not notice."""
+"""Recovery from shared-memory ports that other processes lock, remove or fill."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from serl.ros.topics import ACTORS
 pytestmark = pytest.mark.ros
 
 TRIES = 5
-"""Fast DDS looks for dead readers when it likes; a defect shows at every try."""
+"""Attempts of timing-dependent tests; Fast DDS looks for dead readers at random times."""
 
 
 @pytest.fixture
 def domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Domain]:
-    """A ROS domain in which nobody is yet."""
+    """Yield an unused ROS domain."""
     monkeypatch.delenv("ROS_DOMAIN_ID")
     with free_domain({}) as domain:
         monkeypatch.setenv("ROS_DOMAIN_ID", str(domain.id))
@@ -49,7 +49,7 @@ def domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Domain]:
 
 @contextmanager
 def locked(domain: Domain) -> Iterator[None]:
-    """Hold the lock of the domain's port, as a process does that looks whether it is in use."""
+    """Hold the lock of the domain's port, as a process that checks for its use does."""
     path = SHARED_MEMORY / f"fastrtps_port{discovery_port(domain.id)}_sl"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -59,10 +59,10 @@ def locked(domain: Domain) -> Iterator[None]:
             path.unlink()
 
 
-def test_a_node_joins_again_when_another_process_has_held_the_port_of_its_domain(
+def test_node_rejoins_domain_after_another_process_released_its_port(
     domain: Domain, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     def hold() -> None:
         with locked(domain):
@@ -75,14 +75,14 @@ def test_a_node_joins_again_when_another_process_has_held_the_port_of_its_domain
     with RosNode("first", tmp_path) as node:
         holding.join()
         assert reads_domain(read_ports(), domain.id)
-        node.subscribe(ACTORS, lambda message: heard.append(message.data))
+        node.subscribe(ACTORS, lambda message: received.append(message.data))
         with RosNode("second", tmp_path) as other:
             publisher = other.publisher(ACTORS)
             publisher.publish(String(data="hello"))
-            eventually(lambda: heard)
+            eventually(lambda: received)
 
 
-def test_a_node_that_cannot_have_the_port_of_its_domain_is_refused(
+def test_node_does_not_start_while_port_of_its_domain_is_locked(
     domain: Domain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "_JOIN_S", 0.0)
@@ -90,13 +90,15 @@ def test_a_node_that_cannot_have_the_port_of_its_domain_is_refused(
         RosNode("first", tmp_path)
 
 
-def test_a_node_whose_port_is_removed_ends_in_one_line(
+def test_node_ends_with_one_line_when_its_port_is_removed(
     domain: Domain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "_LOOK_S", 0.1)
     with pytest.raises(SerlError, match="first: deaf: another process removed"):
         _lose(domain, tmp_path)
-    assert not removed_ports(domain.id, read_ports().values()), "it has left"
+    assert not removed_ports(domain.id, read_ports().values()), (
+        "the node must leave no removed port"
+    )
 
 
 def _lose(domain: Domain, folder: Path) -> None:
@@ -111,14 +113,14 @@ def _lose(domain: Domain, folder: Path) -> None:
         eventually(lambda: node.stopping)
 
 
-def test_a_node_leaves_after_the_death_of_a_process_that_was_sending_to_it(
+def test_node_shuts_down_after_kill_of_a_process_that_sent_to_it(
     domain: Domain, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("support") / "leaving_process.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=120.0, check=True)
 
 
-def test_a_port_that_is_open_without_its_lock_is_not_read() -> None:
+def test_read_ports_excludes_open_port_without_lock() -> None:
     paths = [Path(f"/dev/shm/fastrtps_port9{os.getpid()}{kind}") for kind in ("", "_el")]
     with ExitStack() as opened:
         for path in paths:
@@ -127,7 +129,7 @@ def test_a_port_that_is_open_without_its_lock_is_not_read() -> None:
         assert set(map(str, paths)) & set(read_ports().values()) == {str(paths[1])}
 
 
-def test_no_port_that_a_node_closes_is_replaced_meanwhile(domain: Domain, tmp_path: Path) -> None:
+def test_held_port_is_not_replaced_until_node_closes(domain: Domain, tmp_path: Path) -> None:
     with RosNode("survivor", tmp_path):
         port, locks = path_of(domain), set(read_ports().values())
         for _ in range(TRIES):
@@ -255,7 +257,7 @@ def fill(domain: Domain, folder: Path) -> bool:
     return full_port(domain.id) is not None
 
 
-def test_a_port_that_killed_processes_left_full_is_replaced_and_nodes_meet(
+def test_full_port_of_killed_processes_is_replaced_and_nodes_connect(
     domain: Domain,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -263,7 +265,7 @@ def test_a_port_that_killed_processes_left_full_is_replaced_and_nodes_meet(
 ) -> None:
     monkeypatch.setattr(node_module, "_LOOK_S", 0.5)
     with peer("survivor", domain, tmp_path):
-        assert any(fill(domain, tmp_path) for _ in range(TRIES)), "not full: the test is blind"
+        assert any(fill(domain, tmp_path) for _ in range(TRIES)), "the port was never full"
         inode = inode_of(path_of(domain))
         with RosNode("newcomer", tmp_path) as node:
             eventually(lambda: "survivor" in node.handle.get_node_names())
@@ -274,8 +276,8 @@ def test_a_port_that_killed_processes_left_full_is_replaced_and_nodes_meet(
             assert full_port(domain.id) is None
 
 
-def test_a_port_that_is_not_full_stays(domain: Domain, tmp_path: Path) -> None:
-    assert full_port(domain.id) is None, "there is none"
+def test_replace_port_keeps_port_that_is_not_full(domain: Domain, tmp_path: Path) -> None:
+    assert full_port(domain.id) is None, "no port exists yet"
     with RosNode("first", tmp_path) as node:
         inode = path_of(domain).stat().st_ino
         replace_port(domain.id)

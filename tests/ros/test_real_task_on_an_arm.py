@@ -1,4 +1,4 @@
-"""A task without a simulation on arms: the tutorial's commands, and an arm of another maker."""
+"""A task without a simulation: the tutorial's commands, and an arm of another maker."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ SHORT = (
 )
 
 
-def words(start: str) -> list[str]:
-    """A command of the page, without `serl`."""
+def tutorial_command(start: str) -> list[str]:
+    """Return the arguments of the tutorial's command that starts with these words."""
     (line,) = re.findall(rf"^serl ({start}.*)$", PAGE, re.MULTILINE)
     return shlex.split(line)
 
 
 def answer(command: Command, answers: list[str]) -> None:
-    """Answer each question of a dialogue in turn, until it is over."""
-    left, heard = list(answers), 0
+    """Answer each question of a dialogue in turn until the command ends."""
+    left, answered_chars = list(answers), 0
 
     def done() -> bool:
-        nonlocal heard
+        nonlocal answered_chars
         said = command.output
-        if len(said) > heard and re.search(r"(:|in m|corners|\]) $", said) and left:
-            heard = len(said)
+        if len(said) > answered_chars and re.search(r"(:|in m|corners|\]) $", said) and left:
+            answered_chars = len(said)
             command.say(left.pop(0))
         return not command.is_running
 
@@ -64,7 +64,7 @@ def answer(command: Command, answers: list[str]) -> None:
 
 
 def train_to_the_end(command: Command) -> None:
-    """Answer what a person is asked; late messages of a busy machine are asked for, too."""
+    """Confirm every question, also those for late messages, until the training ends."""
     asked = 0
 
     def done() -> bool:
@@ -84,21 +84,21 @@ def assert_trained(folder: Path) -> None:
     assert sum(trained(RunFolder.open(run)).values()) >= STEPS
 
 
-def test_the_tutorial_teaches_and_trains_a_task(tmp_path: Path, start: Start) -> None:
+def test_tutorial_commands_teach_and_train_a_task(tmp_path: Path, start: Start) -> None:
     (tmp_path / "rehearsal.yaml").write_text(REHEARSAL)
-    sim = start(*words("sim"), "--task_config.renderer", "ray", "--rehearsal.slips", "0")
+    sim = start(*tutorial_command("sim"), "--task_config.renderer", "ray", "--rehearsal.slips", "0")
     sim.until("topics and services under /sim/arm")
     summary, goal, begin, keep = TYPED[:4]
-    teaching = start(*words("task new"))
+    teaching = start(*tutorial_command("task new"))
     answer(teaching, [summary, goal, begin, "", "", keep, ""])
     assert teaching.process.returncode == 0, teaching.output
     assert "next: serl train press.yaml --robot rehearsal.yaml" in teaching.output
     task = read_task(tmp_path / "press.yaml")()
     assert task.config.origin_m == tuple(map(float, goal.split(",")))
-    listed = start(*words("list"))
+    listed = start(*tutorial_command("list"))
     listed.wait()
     assert re.search(r"reward.kind +pose", listed.output)
-    training = start(*words("train"), *SHORT)
+    training = start(*tutorial_command("train"), *SHORT)
     train_to_the_end(training)
     assert training.process.returncode == 0, training.output
     assert_trained(tmp_path)
@@ -115,9 +115,7 @@ training:
 
 
 @pytest.mark.parametrize("maker", ["rehearsal", "ur5e"])
-def test_one_task_file_trains_on_arms_of_two_makers(
-    maker: str, tmp_path: Path, start: Start
-) -> None:
+def test_task_file_trains_on_arms_of_two_makers(maker: str, tmp_path: Path, start: Start) -> None:
     (tmp_path / "press.yaml").write_text(ANY_ARM)
     with Run(tmp_path / "driver") as driver:
         driver.folder.mkdir()

@@ -1,4 +1,4 @@
-"""A person records demonstrations at the page: Chromium, real DDS, a real simulation."""
+"""Recording of demonstrations at the page: Chromium, real DDS, a real simulation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAGE = (Path(__file__).parents[2] / "docs/tutorials/record.md").read_text(encodi
 
 
 def commands(start: str) -> list[list[str]]:
-    """The words of the page's commands that begin so, without "serl"."""
+    """Return the arguments of the tutorial's commands that start with these words."""
     lines = re.findall(rf"^serl ({start}.*)$", PAGE, re.MULTILINE)
     assert lines, start
     return [line.split() for line in lines]
@@ -67,7 +67,7 @@ async def enter(page: Page, door: ConsoleAddress) -> None:
 
 
 async def demonstrate(page: Page, says: str) -> None:
-    """Hold a key until the page says who drives, then say how it went and let go."""
+    """Drive by a key, press the key of an outcome, and release control."""
     await page.key("KeyD")
     await page.says("You drive")
     await asyncio.sleep(0.5)
@@ -86,7 +86,7 @@ ASLEEP = "const until = Date.now() + 25_000; while (Date.now() < until);"
 
 
 async def sleep_while_pushing(page: Page, command: Command) -> None:
-    """The tab runs nothing for a while, as one that its browser has put to sleep."""
+    """Block the page's script while a key is held, as in a suspended tab."""
     await page.key("KeyD")
     await page.says("You drive")
     asleep = asyncio.create_task(page.run(f"(() => {{ {ASLEEP} }})()"))
@@ -132,7 +132,7 @@ SHORT = {
 }
 
 
-def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None:
+def test_operator_records_undoes_and_continues_in_second_session(tmp_path: Path) -> None:
     command, door = recording(tmp_path, 2)
     with command:
         asyncio.run(first_session(tmp_path, door, command))
@@ -146,7 +146,9 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
     spec = make_spec(make_task(RunFolder.open(folder).config))
     kept = [read_episode(path, spec) for path in episode_paths(folder)]
     assert [episode.success for episode in kept] == [True, True]
-    assert all(episode.steps[0].source is ActionSource.HUMAN for episode in kept), "begins by hand"
+    assert all(episode.steps[0].source is ActionSource.HUMAN for episode in kept), (
+        "a demonstration starts with a human step"
+    )
     assert len(episode_paths(folder / UNDONE)) == 1
     failures = [read_episode(path, spec) for path in episode_paths(folder / FAILURES)]
     assert [episode.end and episode.end.text for episode in failures] == [
@@ -154,8 +156,8 @@ def test_a_person_records_undoes_and_goes_on_another_day(tmp_path: Path) -> None
         "device lost",
     ]
     lost = failures[1].steps[-3:]
-    assert not any(step.action.any() for step in lost), "a page that sleeps holds the robot"
-    assert sorted(read_labels(folder).values()) == [0, 1, 1, 1], "who said what is kept"
+    assert not any(step.action.any() for step in lost), "the robot must hold while the page sleeps"
+    assert sorted(read_labels(folder).values()) == [0, 1, 1, 1], "labels of all episodes are kept"
     for words in (*commands("replay"), *commands("demos undo")):
         with Command(tmp_path, *words) as look:
             look.succeed()

@@ -1,4 +1,4 @@
-"""`serl record TASK --robot NAME` on a fake Franka: a person drives it by a joystick."""
+"""`serl record TASK --robot NAME` on a fake Franka that a joystick drives."""
 
 from __future__ import annotations
 
@@ -40,38 +40,40 @@ SETTINGS = (
 )
 
 
-def at_a_joystick(node: RosNode, folder: Path, command: Command) -> None:
-    """Hands rest, drive downwards, and end it, again and again: by a stop, a failure, successes."""
+def publish_joystick(node: RosNode, folder: Path, command: Command) -> None:
+    """Publish a joystick that rests, drives and ends: by a stop, a failure, then successes."""
     topic, ticks = joy_topic(ACTOR), count()
     sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
 
     def move() -> None:
         turn = next(ticks) % (OFF + ON)
-        drives, tells = turn >= OFF, turn == OFF + ON - 1
-        told = [word in command.output for word in (STOPPED, FAILED)].count(True)
+        drives, presses = turn >= OFF, turn == OFF + ON - 1
+        outcome = [word in command.output for word in (STOPPED, FAILED)].count(True)
         buttons = [0] * 12
         buttons[5] = int(drives)
-        buttons[(STOP, FAILURE, SUCCESS)[told]] = int(tells)
+        buttons[(STOP, FAILURE, SUCCESS)[outcome]] = int(presses)
         sticks.publish(Joy(axes=[0.0, 1.0 if drives else 0.0, *[0.0] * 6], buttons=buttons))
 
     node.every(PERIOD_S, move)
 
 
-def test_a_person_demonstrates_on_an_arm_through_its_guard(tmp_path: Path, start: Start) -> None:
+def test_operator_records_demonstration_on_guarded_arm_by_joystick(
+    tmp_path: Path, start: Start
+) -> None:
     folder = tmp_path / "demos"
     with frankas_beside_goals(tmp_path, None) as (_, (arm,), node):
-        been: list[float] = []
+        positions_m: list[float] = []
         pose = Topic(f"{arm}/current_pose", PoseStamped, 10)
-        node.subscribe(pose, lambda message: been.append(message.pose.position.x))
+        node.subscribe(pose, lambda message: positions_m.append(message.pose.position.x))
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 1, "--out", folder)
         command = start("record", "reach", *words, *SETTINGS)
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         make_folder(folder)
-        at_a_joystick(node, folder, command)
+        publish_joystick(node, folder, command)
         answer_until(command, lambda: FAILED in command.output, (*ARMS, MOVES, GOES_ON))
         assert f"{STOPPED}{MOVES}" in command.output
         command.until(f"{RESTORE}: Enter goes on")
-        assert not episode_paths(folder), "it succeeded before it was said"
+        assert not episode_paths(folder), "a demonstration exists before the success button"
         answer_all(command, (*ARMS, GOES_ON))
     assert command.process.returncode == 0, command.output
     assert f"next: serl train reach --demos {folder}" in command.output
@@ -82,7 +84,7 @@ def test_a_person_demonstrates_on_an_arm_through_its_guard(tmp_path: Path, start
     assert episode.success
     driven = [step.action for step in episode.steps if step.source is ActionSource.HUMAN]
     assert episode_paths(folder / FAILURES)
-    assert sum(action.any() for action in driven) > 10, "it was stopped two episodes ago"
-    assert max(been) - min(been) > 0.005, "the arm moved"
+    assert sum(action.any() for action in driven) > 10, "the arm must move after the stop"
+    assert max(positions_m) - min(positions_m) > 0.005, "the arm must move"
     (latch,) = tmp_path.glob("mine@*.latch")
     assert latch.read_text() == "serl latch: disarmed\n"

@@ -1,4 +1,4 @@
-"""The tutorial docs/tutorials/first-day.md: its commands alone, on the simulated arm."""
+"""The commands of docs/tutorials/first-day.md on the simulated arm."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SWINGS = "a stop of a device counts, too."
 
 
 def command(start: str) -> list[str]:
-    """A command of the page, without its first word."""
+    """Return the arguments of the tutorial's command that starts with these words."""
     (line,) = re.findall(rf"^(serl {start}.*)$", PAGE, re.MULTILINE)
     return shlex.split(line, comments=True)[1:]
 
 
 def answer(said: str) -> str | None:
-    """What a person answers to the end of what was said; nothing while nothing is asked."""
+    """Return the answer to the last question in the output; None without a question."""
     end = said.rstrip()[-400:]
     if end.endswith(CHOICE):
         step = re.findall(r"\d+/10 (\w+): ", said)[-1]
@@ -59,7 +59,7 @@ def sim(tmp_path: Path) -> Iterator[Command]:
 
 
 def rehearse(person: Command) -> None:
-    """Answer what is asked until it is over; who stops the swing presses until it is heard."""
+    """Answer all questions until the command ends; repeat the press that stops the swing."""
     heard = 0
 
     def done() -> bool:
@@ -74,7 +74,7 @@ def rehearse(person: Command) -> None:
     eventually(done, 600.0)
 
 
-def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
+def test_first_day_tutorial_sets_up_arm_and_starts_guard_and_training(
     sim: Command, tmp_path: Path
 ) -> None:
     with Command(tmp_path, *command("setup sim")) as person:
@@ -92,11 +92,11 @@ def test_the_rehearsal_goes_through_all_steps_to_a_guard_and_a_training(
         guard.until("Ctrl-C ends it")
     words = [*command("train pick_cube --robot rehearsal"), *shlex.split(FASTER)]
     with Command(tmp_path, *words) as training:
-        trains(training)
+        train_until_acknowledged(training)
 
 
-def trains(training: Command) -> None:
-    """Arm the guard and answer what is asked, until steps of the arm have come to the learner."""
+def train_until_acknowledged(training: Command) -> None:
+    """Answer all questions until the learner has acknowledged steps of the arm."""
     heard = 0
 
     def learns() -> bool:

@@ -38,7 +38,7 @@ LONGEST_S = 20.0 * EPISODES + 300.0
 
 @pytest.fixture
 def robot(tmp_path: Path) -> str:
-    """A copy of the example, as the latch lies beside it."""
+    """Copy the example profile, whose folder also gets the latch."""
     (tmp_path / "rehearsal.yaml").write_text(EXAMPLE.read_text())
     return "rehearsal.yaml"
 
@@ -47,17 +47,17 @@ def robot(tmp_path: Path) -> str:
 def train(start: Start, robot: str) -> Callable[..., Command]:
     """Start the rehearsal arm of a task, and a training on it."""
 
-    def both(task: str, faults: tuple[str, ...], *words: str) -> Command:
+    def start_both(task: str, faults: tuple[str, ...], *words: str) -> Command:
         sim = start("sim", task, "--rehearsal", "--task_config.renderer", "ray", *faults)
         sim.until("topics and services under /sim/arm")
         place = ("--robot", robot, "--namespace", "/sim/arm", "--demos", "0", "--trials", "0")
         return start("train", task, *place, *SMALL, *words)
 
-    return both
+    return start_both
 
 
 def sealed(part: RunFolder) -> int:
-    """The number of episodes that ended, resets among them."""
+    """Return the number of ended episodes, including resets."""
     return len([*part.episodes("actor0").glob("*[0-9].mcap")])
 
 
@@ -71,7 +71,7 @@ def records_of(part: RunFolder) -> list[Record]:
 
 
 def policy_episodes(part: RunFolder) -> list[int]:
-    """The numbers of the policy's episodes that ended."""
+    """Return the numbers of the policy's ended episodes."""
     records = records_of(part)
     ended = {record.key.episode for record in records if isinstance(record, End)}
     return [
@@ -85,13 +85,13 @@ def policy_episodes(part: RunFolder) -> list[int]:
 
 
 def first_tools(part: RunFolder) -> dict[int, list[float]]:
-    """The tool's position in the first reading of each episode."""
+    """Return the TCP position in the first observation of each episode."""
     lines = (part.episodes("actor0") / "tools.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return {row["episode"]: row["tools_m"][0] for row in rows}
 
 
-def test_an_arm_returns_to_its_starts_by_itself(
+def test_arm_resets_to_sampled_start_poses_without_operator(
     tmp_path: Path, train: Callable[..., Command]
 ) -> None:
     words = ("--reset.kind", "home", "--reward.kind", "human", "--task_config.time_limit_s", "1.0")
@@ -110,7 +110,7 @@ def test_an_arm_returns_to_its_starts_by_itself(
     assert isinstance(reset, ArmReset)
     tools, away_mm = first_tools(run), list[float]()
     for episode in policy_episodes(run):
-        for _ in range(1 + 3 * len(asked)):  # a start that was interrupted is drawn anew
+        for _ in range(1 + 3 * len(asked)):  # interrupted starts are drawn again
             reset.begin()
             distance_mm = 1e3 * math.dist(tools[episode], reset.start.position)
             if distance_mm < 3.0:
@@ -121,7 +121,7 @@ def test_an_arm_returns_to_its_starts_by_itself(
     assert max(away_mm) < 3.0
 
 
-def test_two_directions_reset_each_other_on_an_arm(
+def test_forward_and_backward_stages_reset_each_other_on_an_arm(
     tmp_path: Path, train: Callable[..., Command]
 ) -> None:
     words = ("--task_config.time_limit_s", "2.0", "--steps", "100000")
@@ -144,5 +144,7 @@ def test_two_directions_reset_each_other_on_an_arm(
                 firsts[record.key.episode] = record
         for episode in policy_episodes(part):
             part_m = np.array(tools[episode]) + firsts[episode].observation.state["part_from_tcp"]
-            assert abs(part_m[1] - bins[stage]) < 0.09, "it begins with the part in its bin"
+            assert abs(part_m[1] - bins[stage]) < 0.09, (
+                "the episode must begin with the part in its bin"
+            )
             assert part_m[2] < 0.03

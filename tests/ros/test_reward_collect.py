@@ -1,4 +1,4 @@
-"""A person collects images of success and of none at the page: Chromium, DDS, a real simulation."""
+"""Collection of labelled images at the page: Chromium, DDS, a real simulation."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def collecting(folder: Path) -> tuple[Command, ConsoleAddress]:
     return command, door
 
 
-async def says(page: Page, what: str) -> None:
+async def shows_answer(page: Page, what: str) -> None:
     await page.until(f"document.getElementById('answer').textContent.startsWith('{what}')")
 
 
 async def drive(page: Page) -> None:
-    """As the page says: let go of all keys first, and go on where it holds.
+    """Take over by a key; resume first if the page holds.
 
     On a busy machine the page may have fallen silent in a hand.
     """
@@ -61,8 +61,8 @@ async def drive(page: Page) -> None:
     raise AssertionError(await page.run("document.body.innerText"))
 
 
-async def marked(page: Page, code: str, name: str) -> None:
-    """Hit a key at a step, and see that it is counted."""
+async def mark(page: Page, code: str, name: str) -> None:
+    """Press the key of a label until the page counts one more."""
     before = await page.run(NUMBER.format(name))
     await page.hit(code)
     await page.until(f"{NUMBER.format(name)} === {before + 1}")
@@ -72,21 +72,21 @@ async def first_session(folder: Path, door: ConsoleAddress) -> None:
     async with browser(folder / "first") as page:
         await enter(page, door)
         await page.hit("Digit1")
-        await says(page, "nothing to mark: the episode begins when you drive")
+        await shows_answer(page, "nothing to mark: the episode begins when you drive")
         await counted(page, "positives", 0)
         await drive(page)
-        await marked(page, "Digit0", "negatives")
+        await mark(page, "Digit0", "negatives")
         await page.click_on("[data-say=negative]")
         await counted(page, "negatives", 2)
         await page.press_on("[data-say=positive]")  # and holds
         await page.until(f"{NUMBER.format('positives')} >= 3")
         await page.release()
-        await page.hit("Enter")  # is of no use here
+        await page.hit("Enter")  # has no effect here
         await page.until("document.getElementById('who').textContent !== 'Ready'")
         await page.hit("KeyN")
         await page.says("Ready")
         await page.hit("Digit0")
-        await says(page, "nothing to mark")
+        await shows_answer(page, "nothing to mark")
 
 
 async def second_session(folder: Path, door: ConsoleAddress, command: Command) -> None:
@@ -94,15 +94,15 @@ async def second_session(folder: Path, door: ConsoleAddress, command: Command) -
         await enter(page, door)
         await counted(page, "negatives", 2)
         await drive(page)
-        await marked(page, "Digit0", "negatives")
-        await marked(page, "Digit1", "positives")
+        await mark(page, "Digit0", "negatives")
+        await mark(page, "Digit1", "positives")
         while command.is_running:
             for code in ("Digit0", "Digit1"):
                 await page.hit(code)
                 await asyncio.sleep(0.3)  # a step passes
 
 
-def test_a_person_collects_both_kinds_by_key_and_by_button_over_two_days(tmp_path: Path) -> None:
+def test_operator_collects_positives_and_negatives_in_two_sessions(tmp_path: Path) -> None:
     command, door = collecting(tmp_path)
     with command:
         asyncio.run(first_session(tmp_path, door))
@@ -111,7 +111,7 @@ def test_a_person_collects_both_kinds_by_key_and_by_button_over_two_days(tmp_pat
     folder = tmp_path / "images"
     first = list(read_labels(folder).values())
     assert first.count(0) == 2
-    assert first.count(1) >= 3, "nothing but marks is a label"
+    assert first.count(1) >= 3, "only marks create labels"
     command, door = collecting(tmp_path)
     with command:
         asyncio.run(second_session(tmp_path, door, command))

@@ -38,8 +38,8 @@ SETTINGS = (
 )
 
 
-def at_a_joystick(node: RosNode, folder: Path) -> None:
-    """Hands rest, and drive while saying "failure" or "success" by turns, again and again."""
+def publish_joystick(node: RosNode, folder: Path) -> None:
+    """Publish a joystick that rests, then drives while pressing failure or success in turn."""
     topic, ticks = joy_topic(ACTOR), count()
     sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
 
@@ -54,7 +54,7 @@ def at_a_joystick(node: RosNode, folder: Path) -> None:
     node.every(PERIOD_S, move)
 
 
-def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
+def test_operator_labels_camera_images_while_driving_arm_by_joystick(
     tmp_path: Path, start: Start
 ) -> None:
     folder = tmp_path / "images"
@@ -66,7 +66,7 @@ def test_a_person_marks_what_real_cameras_see_while_driving_an_arm(
         command.until("is this the first start?: Enter confirms that you have dealt with it")
         assert "labels the current step as positive" in command.output
         make_folder(folder)
-        at_a_joystick(node, folder)
+        publish_joystick(node, folder)
         answer_all(command, (*ARMS, GOES_ON))
     assert command.process.returncode == 0, command.output
     assert f"next: serl reward train {folder}" in command.output

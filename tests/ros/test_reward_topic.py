@@ -1,4 +1,4 @@
-"""Rewards that another process publishes, over real DDS."""
+"""Rewards from another process, over real DDS."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def put(process: subprocess.Popen[str], word: str) -> None:
     process.stdin.write(f"{word}\n")
 
 
-def rewarded(kind: str, max_age_s: float = STALE_S) -> RewardedTask:
+def make_task_with_reward(kind: str, max_age_s: float = STALE_S) -> RewardedTask:
     reward = {"kind": "topic", "topic": "/cell/done", "message": kind, "max_age_s": max_age_s}
     task = make_rewarded_task(resolve({"task": "reach", "reward": reward}))
     assert isinstance(task, RewardedTask)
@@ -86,7 +86,7 @@ def newest(task: Task) -> float:
     return source.number()
 
 
-def fresh(task: Task) -> bool:
+def is_fresh(task: Task) -> bool:
     try:
         newest(task)
     except Silent:
@@ -95,12 +95,12 @@ def fresh(task: Task) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["Bool", "PointStamped"])
-def test_another_process_ends_an_episode_as_a_success(tmp_path: Path, kind: str) -> None:
-    task, seen = rewarded(kind), Steps()
+def test_reward_from_another_process_ends_episode_as_success(tmp_path: Path, kind: str) -> None:
+    task, seen = make_task_with_reward(kind), Steps()
     with published(tmp_path, kind) as process, RosNode("actor0", tmp_path, local=True) as node:
         connect_reward(node, task)
         put(process, "0")
-        eventually(lambda: fresh(task))
+        eventually(lambda: is_fresh(task))
         with plugins.make_simulation(task) as robot:
             cut = episode(task, robot, seen)
             assert (cut.reason, cut.success, cut.reward) == (EndReason.TIME_LIMIT, False, 0.0)
@@ -112,14 +112,14 @@ def test_another_process_ends_an_episode_as_a_success(tmp_path: Path, kind: str)
     assert (seen.steps[-1].reward, seen.steps[-1].terminated) == (1.0, True)
 
 
-def test_a_reward_that_falls_silent_makes_the_episode_void(tmp_path: Path) -> None:
-    task, seen = rewarded("Float32", 0.2), Steps()
+def test_reward_timeout_makes_episode_void(tmp_path: Path) -> None:
+    task, seen = make_task_with_reward("Float32", 0.2), Steps()
     with published(tmp_path, "Float32") as process, RosNode("actor0", tmp_path, local=True) as node:
         connect_reward(node, task)
         put(process, "0.25")
-        eventually(lambda: fresh(task))
+        eventually(lambda: is_fresh(task))
         put(process, "-")
-        eventually(lambda: not fresh(task))
+        eventually(lambda: not is_fresh(task))
         with plugins.make_simulation(task) as robot:
             result = episode(task, robot, seen)
     assert (result.steps, result.reason) == (1, EndReason.FAULT)
@@ -130,7 +130,7 @@ def test_a_reward_that_falls_silent_makes_the_episode_void(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["topic", "progress"])
-def test_actor_and_recorder_subscribe_to_the_topic(tmp_path: Path, kind: str) -> None:
+def test_actor_and_recorder_subscribe_to_reward_topic(tmp_path: Path, kind: str) -> None:
     reward = {"kind": kind, "topic": "/cell/done", "message": "Float32", "max_age_s": STALE_S}
     config = resolve({"task": "reach", "demos": 0, "reward": reward, "intervention": "none"})
     folder = RunFolder.create(tmp_path, config, datetime.now())
@@ -140,16 +140,16 @@ def test_actor_and_recorder_subscribe_to_the_topic(tmp_path: Path, kind: str) ->
             robot = plugins.make_simulation(make_task(config))
             arm = DrivenArm(logs.enter_context(robot))
             actor = _make_actor(node, folder, config, "actor0", arm, RunSite(), [], logs)
-            eventually(lambda: fresh(actor.task))
+            eventually(lambda: is_fresh(actor.task))
             assert newest(actor.task) == 0.25
         task, clock = make_rewarded_task(config), VirtualClock(lambda dt_s: None, 10.0)
         with recording_station(folder, robot, clock, [], {}, lambda: None) as station:
             station.connect(task)
-            eventually(lambda: fresh(task))
+            eventually(lambda: is_fresh(task))
             assert newest(task) == 0.25
 
 
-def test_a_number_counts_from_its_stamp_and_must_be_finite(tmp_path: Path) -> None:
+def test_reward_value_expires_by_its_stamp_and_must_be_finite(tmp_path: Path) -> None:
     config = RewardConfig(kind="topic", topic="/cell/done", message="PointStamped", max_age_s=2.0)
     with RosNode("actor0", tmp_path, local=True) as node:
         publisher = node.publisher(Topic("/cell/done", PointStamped, 10))
@@ -175,7 +175,7 @@ def test_a_number_counts_from_its_stamp_and_must_be_finite(tmp_path: Path) -> No
             feed.newest()
 
 
-def test_settings_of_a_topic_are_checked() -> None:
+def test_reward_topic_settings_are_validated() -> None:
     for reward, line in (
         ({"kind": "topic"}, "topic: expected the name of a ROS topic"),
         ({"kind": "topic", "topic": "a b"}, "topic"),
@@ -184,7 +184,7 @@ def test_settings_of_a_topic_are_checked() -> None:
     ):
         with pytest.raises(BadInput, match=line):
             resolve({"task": "reach", "reward": reward})
-    task = rewarded("Bool")
+    task = make_task_with_reward("Bool")
     with plugins.make_simulation(task) as robot:
         robot.reset(0)
         with pytest.raises(SerlError, match="no topic"):

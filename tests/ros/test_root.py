@@ -1,4 +1,4 @@
-"""A driver as its makers start it, with its names at the root: set up, guarded and let go."""
+"""Setup and guarding of a driver with its names in the root namespace."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def driver(tmp_path: Path) -> Iterator[Run]:
     run.end()
 
 
-def answers(remote: Remote, service: str, key: Path, expected: str) -> bool:
-    """Whether it does; a refusal is none, and passes once the guard has heard all of the arm."""
+def is_answered(remote: Remote, service: str, key: Path, expected: str) -> bool:
+    """Return whether a signed order gets this answer; False while the guard refuses."""
     with suppress(SerlError):
         return remote.order(service, key) == expected
     return False
 
 
-def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run) -> None:
+def test_driver_at_root_namespace_is_set_up_and_guarded(tmp_path: Path, driver: Run) -> None:
     (tmp_path / "mine.py").write_text(PROFILE)
     out = tmp_path / "mine.yaml"
     with Command(tmp_path, "setup", "mine.py", "--out", out) as command:
@@ -83,10 +83,12 @@ def test_a_stock_driver_is_set_up_guarded_and_let_go(tmp_path: Path, driver: Run
         remote, key = Remote(node), key_path(out.with_suffix(".latch"))
         guard = GuardClient(node, "", remote)
         eventually(lambda: guard.feed.is_fresh, LIMIT_S)
-        assert guard.feed.newest().value[0] is GuardState.DISARMED, "as the setup has left it"
+        assert guard.feed.newest().value[0] is GuardState.DISARMED, (
+            "the setup must leave the guard disarmed"
+        )
         assert "services under /guard; latch" in command.output
         assert f"serl guard of /, {profile.summary}" in command.output
-        eventually(lambda: answers(remote, "/guard/arm", key, "armed"), LIMIT_S)
+        eventually(lambda: is_answered(remote, "/guard/arm", key, "armed"), LIMIT_S)
         eventually(lambda: guard.has_arm)
         remote.trigger("/guard/estop")
         assert command.interrupt() == 0

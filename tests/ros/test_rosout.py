@@ -1,4 +1,4 @@
-"""What a node logs reaches the log viewers of ROS 2, and never holds up the thread that logs."""
+"""Publication of a node's log on /rosout, without blocking the logging thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sink:
 
 @contextmanager
 def viewer() -> Iterator[Callable[[], list[Log]]]:
-    """Messages on /rosout, as a stock participant with default quality of service hears them."""
+    """Yield a reader of /rosout messages in a plain ROS 2 node with default QoS."""
     context, messages = Context(), list[Log]()
     rclpy.init(context=context)
     node = rclpy.create_node("viewer", context=context)
@@ -50,35 +50,35 @@ def viewer() -> Iterator[Callable[[], list[Log]]]:
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
 
-    def heard() -> list[Log]:
+    def received_messages() -> list[Log]:
         executor.spin_once(0.1)
         return messages
 
-    yield heard
+    yield received_messages
     executor.shutdown()
     node.destroy_node()
     context.try_shutdown()
 
 
-def test_a_warning_is_heard_by_a_stock_node_with_the_name_of_who_logs(tmp_path: Path) -> None:
+def test_warning_reaches_plain_ros_node_with_name_of_logging_node(tmp_path: Path) -> None:
     folder = tmp_path / "run_1"
     folder.mkdir()
-    with RosNode("actor0", folder, robot="left") as node, viewer() as heard:
+    with RosNode("actor0", folder, robot="left") as node, viewer() as received_messages:
         eventually(lambda: node.handle.count_subscribers("/rosout"))
         logger.warning("the %s is \x1b[31mred", "light")
-        eventually(heard)
+        eventually(received_messages)
         logger.error("worse")
-        eventually(lambda: len(heard()) > 1)
-        warning, error = heard()
+        eventually(lambda: len(received_messages()) > 1)
+        warning, error = received_messages()
     assert (warning.level, warning.name) == (Log.WARN, "run_1.left.actor0")
     assert warning.msg == "the light is \\x1b[31mred"
     assert (Path(warning.file), warning.line > 0) == (Path(__file__), True)
-    assert warning.function.startswith("test_a_warning_is_heard")
+    assert warning.function.startswith("test_warning_reaches_plain_ros_node")
     assert (error.level, error.msg) == (Log.ERROR, "worse")
     assert not any(isinstance(handler, RosoutHandler) for handler in logging.root.handlers)
 
 
-def test_a_process_without_handlers_goes_on_printing_its_warnings(run: Run) -> None:
+def test_process_without_log_handlers_still_prints_warnings(run: Run) -> None:
     code = (
         "import logging, pathlib, sys\n"
         "from serl.ros.node import RosNode\n"
@@ -90,7 +90,7 @@ def test_a_process_without_handlers_goes_on_printing_its_warnings(run: Run) -> N
     assert process.returncode == 0
 
 
-def test_a_full_queue_drops_the_oldest_and_never_blocks() -> None:
+def test_full_rosout_queue_drops_oldest_messages_without_blocking() -> None:
     sink = Sink()
     handler = RosoutHandler("node", sink)
     sink.free.clear()
@@ -114,7 +114,7 @@ def test_a_full_queue_drops_the_oldest_and_never_blocks() -> None:
     assert len(sink.messages) == len(said)
 
 
-def test_a_defective_logging_call_is_no_failure_of_the_node(
+def test_invalid_logging_call_does_not_fail_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
@@ -123,7 +123,7 @@ def test_a_defective_logging_call_is_no_failure_of_the_node(
     assert not handler._queue
 
 
-def test_the_lines_of_a_traceback_stay_lines() -> None:
+def test_traceback_keeps_its_lines_in_rosout() -> None:
     handler = RosoutHandler("node", sink := Sink())
     try:
         raise ValueError("a\x07b")
@@ -136,7 +136,7 @@ def test_the_lines_of_a_traceback_stay_lines() -> None:
     assert (lines[0], lines[-1]) == ("failed", "ValueError: a\\x07b")
 
 
-def test_levels_are_those_of_ros() -> None:
+def test_log_levels_map_to_ros_levels() -> None:
     handler = RosoutHandler("node", sink := Sink())
     for level in (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
         handler.handle(_record("a", level))

@@ -1,4 +1,4 @@
-"""`serl run`: the command that a person types, its processes, and what stays behind."""
+"""`serl run`: its command line, processes and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ros
 
 
 def assert_logged(run: RunFolder, episodes: int) -> None:
-    """So many whole episodes, or more, lie in the deployment's folder, with the tool's places."""
+    """Assert that the deployment has this many whole episodes or more, with TCP positions."""
     spec = make_spec(make_task(run.config))
     paths = episode_paths(run.episodes("actor0"))
     assert len(paths) >= episodes  # those that a late message ended are void, and repeated
@@ -36,7 +36,7 @@ def assert_logged(run: RunFolder, episodes: int) -> None:
         assert np.isfinite(places[episode_name(path)]).all()
 
 
-def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
+def test_policy_runs_in_simulation_and_ctrl_c_keeps_whole_episodes(
     tmp_path: Path, start: Start
 ) -> None:
     run = trained(tmp_path, 100)
@@ -61,7 +61,7 @@ def test_a_policy_runs_in_simulation_and_ctrl_c_leaves_whole_episodes(
     ],
     ids=["in a namespace", "at the root, stopped in another run"],
 )
-def test_a_real_arm_moves_when_a_person_has_said_so(
+def test_real_arm_moves_only_after_operator_confirmation(
     place: str | None,
     before: Latch | None,
     cause: str,
@@ -72,7 +72,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     if before is not None:
         LatchFile(tmp_path / "mine.latch").write(before)
     with franka_beside_a_goal(tmp_path, place) as (_, arm):
-        where = ("--namespace", arm) if arm else ()  # the root is where it looks by itself
+        where = ("--namespace", arm) if arm else ()  # the root is the default
         words = ("--robot", "mine.py", *where, "--episodes", 1)
         command = start("run", run.path, *words)
         command.until(f"{cause}: Enter confirms that you have dealt with it")
@@ -86,7 +86,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
     assert_logged(RunFolder.open(folder), 2)  # the return to a start, and the episode
     place = f"@{arm.strip('/').replace('/', '.')}" if arm else ""
     latch = (tmp_path / f"mine{place}.latch").read_text()
-    assert latch == "serl latch: disarmed\n", "beside its profile"
+    assert latch == "serl latch: disarmed\n", "the latch must be in the profile's folder"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_real_arm_moves_when_a_person_has_said_so(
         (["--namespace", "left"], "--namespace 'left': expected one such as /left"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
+def test_run_rejects_bad_arguments_in_one_line_without_files(
     tmp_path: Path, words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path, 100)

@@ -36,7 +36,7 @@ ATTEMPTS = 12
 
 
 class Patient(Person):
-    """Presses Enter again when a busy machine was late, and skips what a simulation has not."""
+    """A simulated person who repeats late steps, and skips the button that a simulation lacks."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -51,7 +51,7 @@ class Patient(Person):
         return super().ask(key, question)
 
 
-def test_a_whole_first_day(tmp_path: Path) -> None:
+def test_setup_walk_completes_every_step_on_simulated_arm(tmp_path: Path) -> None:
     config = resolve({"task": "pick_cube"})
     folder = RunFolder.create(tmp_path, config, datetime.now()).path
     place = ArmNamespace(ros_name(folder.name), ROBOT)
@@ -85,7 +85,7 @@ def test_a_whole_first_day(tmp_path: Path) -> None:
 
 
 def prepare(person: Person, node: RosNode) -> None:
-    """What the person does with their hands, when asked."""
+    """Define how the simulated person guides the arm, steers it and presses the stop."""
     began_s, start = time.monotonic(), list[Vector]()
 
     def guide(x: float, y: float, z: float) -> str:
@@ -102,8 +102,8 @@ def prepare(person: Person, node: RosNode) -> None:
     person.answers["cameras.front.crop"] = "0.5,0,1,1"
     person.whenever["estop"] = person.push_button
 
-    def hands() -> None:
+    def steer_periodically() -> None:
         on = 1.0 < (time.monotonic() - began_s) % 4.0 < 3.0
         person.steer(0.0, 0.0, 1.0 if on else 0.0)
 
-    node.every(0.05, hands)
+    node.every(0.05, steer_periodically)

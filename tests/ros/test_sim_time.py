@@ -1,4 +1,4 @@
-"""A simulation twice as fast as the wall clock: those who drive its arm go by its `/clock`."""
+"""A simulation at twice the speed of the wall clock, whose guard and actor use its `/clock`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _LIMIT_S = 60.0
 
 
 class Rig:
-    """A simulated arm at twice the speed and its guard; this process is the actor's."""
+    """A simulated arm at double speed and its guard; the test's process is the actor."""
 
     def __init__(
         self, folder: Path, *of_guard: str, tells: tuple[str, ...] = ("--rtf", "2", "--clock")
     ) -> None:
         config = resolve({"task": "reach", "robot": "sim", "demos": 0})
         self.task, self.run = make_task(config), RunFolder.create(folder, config, datetime.now())
-        self.clock: list[tuple[float, float]] = []  # by the simulation, by the wall
+        self.clock: list[tuple[float, float]] = []  # simulation and wall time
         self.said, self.counts = "", dict[str, float]()
         self._processes, self._of_guard, self._tells = Run(self.run.path), of_guard, tells
         self.node = RosNode("actor", self.run.path, local=True)
@@ -90,7 +90,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Rig) -> None:
+def test_guard_and_actor_drive_double_speed_arm_by_its_clock(rig: Rig) -> None:
     arm = rig.arm()
     start = arm.reset(0).state["tcp_pose"][:3]
     clock, begun_s = WallClock(rig.task.config.rate_hz, arm.beat), time.monotonic()
@@ -107,10 +107,10 @@ def test_guard_and_actor_drive_an_arm_that_is_twice_as_fast_by_its_clock(rig: Ri
     assert 1.6 < (last_s - first_s) / (ended_s - begun_s) < 2.5
 
 
-def test_without_a_clock_an_actor_ends_with_one_line_and_nothing_moves(
+def test_actor_without_clock_ends_with_one_line_and_arm_stays_disarmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulated, "_ATTEMPTS", 1)  # no later one has an answer either
+    monkeypatch.setattr(simulated, "_ATTEMPTS", 1)  # retries fail, too
     with Rig(tmp_path, *BY_THE_CLOCK, tells=()) as rig:
         with pytest.raises(SerlError, match="use_sim_time is true, and /clock has no publisher"):
             rig.arm().reset(0)
@@ -118,7 +118,7 @@ def test_without_a_clock_an_actor_ends_with_one_line_and_nothing_moves(
         assert rig.said == "disarmed"
 
 
-def test_a_guard_that_goes_by_the_wall_refuses_what_such_an_arm_says(tmp_path: Path) -> None:
+def test_guard_on_wall_clock_rejects_stamps_of_double_speed_arm(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         eventually(lambda: rig.counts.get("pose: future", 0.0) > 100.0, _LIMIT_S)
         assert rig.said == "disarmed"
