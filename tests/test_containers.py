@@ -66,7 +66,7 @@ def test_ci_workflow_runs_checks_image_build_and_training() -> None:
     assert cli.parse(line.partition("bin/serl ")[2].split()).command == "train"
 
 
-def test_the_compose_file_of_the_arms_builds_both_images() -> None:
+def test_compose_file_of_arms_builds_driver_and_serl_image() -> None:
     text = (ROOT / "docker/arm.Dockerfile").read_text()
     services = read("docker/arm.yaml")["services"]
     assert services.keys() == read("docker/robot.yaml")["services"].keys() == {"driver", "serl"}
@@ -76,13 +76,13 @@ def test_the_compose_file_of_the_arms_builds_both_images() -> None:
         assert f" AS {build['target']}\n" in text
         assert build["target"] == name
         assert build["args"].keys() == {"ARM"}
-    assert "USER ubuntu" in text.partition(" AS serl\n")[2], "no container of serl runs as root"
+    assert "USER ubuntu" in text.partition(" AS serl\n")[2], "the container runs as root"
     for path in re.findall(r"^COPY (docker/\S+)", text, re.MULTILINE):
         assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_driver_of_an_arm_has_the_versions_that_its_profile_cites(arm: str) -> None:
+def test_driver_versions_of_arm_match_its_profile_and_page(arm: str) -> None:
     cited = ast.get_docstring(ast.parse((ROOT / f"robots/{arm}.py").read_text())) or ""
     page = (ROOT / "docs/howto/bring-up.md").read_text()
     for name, source in read(f"docker/arms/{arm}.repos")["repositories"].items():
@@ -97,7 +97,7 @@ def test_the_driver_of_an_arm_has_the_versions_that_its_profile_cites(arm: str) 
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_controllers_of_an_arm_are_what_its_profile_expects(arm: str) -> None:
+def test_controllers_of_arm_match_its_profile(arm: str) -> None:
     profile, found = load_robot(arm), read(f"docker/arms/{arm}.yaml")
     node = profile.controller.node.strip("/")
     own = found[node]["ros__parameters"]
@@ -114,7 +114,7 @@ def test_the_controllers_of_an_arm_are_what_its_profile_expects(arm: str) -> Non
     assert loaded[node]["type"].split("/")[0] in built[1].split()
 
 
-def test_the_page_of_the_arms_has_the_commands_of_the_script() -> None:
+def test_bring_up_page_shows_commands_of_arm_script() -> None:
     script = (ROOT / "docker/arm.sh").read_text()
     spawner = "ros2 run controller_manager spawner --controller-manager-timeout 60"
     script = re.sub(r'"(\$ROBOT_IP|\$ARMS/\w+\.yaml)"', r"\1", script)
@@ -135,7 +135,7 @@ def test_the_page_of_the_arms_has_the_commands_of_the_script() -> None:
         (["stop", "ur5e"], "expected: arm.sh build ARM, or arm.sh start ARM ROBOT_IP"),
     ],
 )
-def test_a_wrong_word_is_named_by_the_script_of_the_arms(words: list[str], line: str) -> None:
+def test_arm_script_reports_invalid_arguments(words: list[str], line: str) -> None:
     done = subprocess.run(
         [str(ROOT / "docker/arm.sh"), *words], capture_output=True, text=True, env={}, check=False
     )

@@ -126,7 +126,7 @@ def test_vector_environment_steps_several_tasks() -> None:
     envs.close()
 
 
-def test_an_intervention_is_in_info() -> None:
+def test_info_contains_executed_action_of_takeover() -> None:
     env = TaskEnv("reach", intervention="scripted", planned_steps=100)
     env.reset(seed=0)
     away, human = np.full(3, -1.0, np.float32), 0

@@ -1,4 +1,4 @@
-"""One page drives the two arms of a simulated pair, one at a time; in Chromium."""
+"""The console page in Chromium drives two simulated arms, one at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .test_page import PAD
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
-PATIENT = OperatorConfig(stale_s=0.5, lost_s=10.0)  # machines of tests are busy
+PATIENT = OperatorConfig(stale_s=0.5, lost_s=10.0)  # test machines are busy
 DRIVING = {"driver": "human", "owner": "the console", "arms": 2}
 STILL = (0.0,) * len(AXES)
 FORWARD = (1.0, *STILL[1:])
@@ -35,7 +35,7 @@ MOVED_M, STANDS_M = 0.02, 0.002
 
 
 class Part:
-    """A page's input for one arm, as it reaches the actor."""
+    """Device that reports a page's input for one arm, as the actor receives it."""
 
     name = "the console"
     report: DeviceReport | None = None
@@ -54,7 +54,7 @@ class Part:
 
 
 class DrivenPair:
-    """Two simulated arms, driven by a page while it has hands on; they stand otherwise."""
+    """Two simulated arms that a page drives; they stand while its hands are off."""
 
     def __init__(self, here: Site) -> None:
         task = Handover()
@@ -71,22 +71,22 @@ class DrivenPair:
             part.receive(wish)
 
     def state(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """A part of the state of both arms, one after the other."""
+        """Return an array of the state of both arms, left before right."""
         state = self.arms.observe().state
         return np.concatenate([state[f"left_{name}"], state[f"right_{name}"]])
 
     def moved_m(self, start: np.ndarray[tuple[int], np.dtype[np.float32]]) -> tuple[float, float]:
-        """How far each tool is from where it was."""
+        """Return the distance of each tool from its start."""
         left, right = np.hsplit(self.state("tcp_pose") - start, 2)
         return float(np.linalg.norm(left[:3])), float(np.linalg.norm(right[:3]))
 
     async def rest(self) -> None:
-        """Return after some steps, in which the arms reach their targets."""
+        """Wait for some steps, in which the arms reach their targets."""
         since = self.steps
         await settled(lambda: self.steps > since + 20)
 
     async def act(self) -> None:
-        """Move the arms for ever, faster than in real time."""
+        """Step the arms until cancelled, faster than real time."""
         spec = self.arms.action_spec
         while True:
             action = self._person()
@@ -99,7 +99,7 @@ class DrivenPair:
 
 @asynccontextmanager
 async def moving(here: Site) -> AsyncIterator[DrivenPair]:
-    """Two arms that move until the end of the block."""
+    """Step two simulated arms during the block."""
     pair = DrivenPair(here)
     acting = asyncio.create_task(pair.act())
     await settled(lambda: pair.steps > 10)
@@ -108,14 +108,12 @@ async def moving(here: Site) -> AsyncIterator[DrivenPair]:
 
 
 @at_the_page
-async def test_a_page_moves_one_arm_of_a_pair_while_the_other_one_stands(
-    page: Page, here: Site
-) -> None:
+async def test_page_moves_one_arm_of_pair_while_other_stands(page: Page, here: Site) -> None:
     async with moving(here) as pair:
         await enter(page, here)
         await page.take()
         for side, key in enumerate(("KeyQ", "KeyE")):
-            await pair.rest()  # hands were seen off, and the arms stand
+            await pair.rest()  # hands are off and the arms stand
             await page.hit(key)
             await drive(page, pair, side)
         await page.says("The policy drives")
@@ -123,7 +121,7 @@ async def test_a_page_moves_one_arm_of_a_pair_while_the_other_one_stands(
 
 
 async def drive(page: Page, pair: DrivenPair, side: int) -> None:
-    """Move one arm and close its gripper; the other one does neither."""
+    """Move one arm and close its gripper; check that the other one does neither."""
     start, grippers = pair.state("tcp_pose"), pair.state("gripper")
     await page.key("KeyW")
     await page.says(f"You drive the {('left', 'right')[side]} arm")
@@ -137,7 +135,7 @@ async def drive(page: Page, pair: DrivenPair, side: int) -> None:
 
 
 @at_the_page
-async def test_a_key_a_finger_or_a_gamepad_chooses_the_arm_and_what_is_held_moves_neither(
+async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
     page: Page, here: Site
 ) -> None:
     def sent(*motion: float) -> bool:
@@ -152,7 +150,9 @@ async def test_a_key_a_finger_or_a_gamepad_chooses_the_arm_and_what_is_held_move
     await settled(lambda: sent(*FORWARD))
     await page.key("KeyW", "keyUp")
     await page.says("You drive")
-    assert await page.run("document.getElementById('arms').hidden"), "of one arm"
+    assert await page.run("document.getElementById('arms').hidden"), (
+        "the selection of arms is shown for one arm"
+    )
 
     told(here, DRIVING)
     await page.says("You drive the left arm")
@@ -163,7 +163,7 @@ async def test_a_key_a_finger_or_a_gamepad_chooses_the_arm_and_what_is_held_move
     assert await page.run(PRESSED) == ["right"]
     await settled(lambda: sent(*STILL, *STILL))
     await beats(here)
-    assert sent(*STILL, *STILL), "the key is still held"
+    assert sent(*STILL, *STILL), "the held key moves an arm"
     await page.key("KeyW", "keyUp")
     await page.key("KeyW")
     await settled(lambda: sent(*STILL, *FORWARD))
@@ -185,7 +185,7 @@ async def test_a_key_a_finger_or_a_gamepad_chooses_the_arm_and_what_is_held_move
     await page.run("window.pad.buttons[15].pressed = true")
     await page.says("You drive the right arm")
     await beats(here)
-    assert sent(*STILL, *STILL), "the stick is still held"
+    assert sent(*STILL, *STILL), "the held stick moves an arm"
     await page.run("window.pad.axes[1] = 0")
     await beats(here)
     await page.run("window.pad.axes[1] = -1")
@@ -197,19 +197,17 @@ async def test_a_key_a_finger_or_a_gamepad_chooses_the_arm_and_what_is_held_move
 
 
 @at_the_page
-async def test_the_choice_of_an_arm_keeps_the_control_and_takes_none(
-    page: Page, here: Site
-) -> None:
+async def test_selecting_arm_keeps_control_but_does_not_take_over(page: Page, here: Site) -> None:
     told(here, {**DRIVING, "driver": "policy"})
     await enter(page, here)
     await page.until("document.querySelector('#arms button').disabled")
     await page.hit("KeyE")
-    assert await page.run(PRESSED) == ["left"], "without the controls"
+    assert await page.run(PRESSED) == ["left"], "selected without the lease"
     await page.take()
     await page.hit("KeyE")
     await page.until(f"({PRESSED}).join() === 'right'")
     await beats(here)
-    assert not any(wish.hands for wish in here.backend.driven), "the policy drives on"
+    assert not any(wish.hands for wish in here.backend.driven), "the selection took over"
     told(here, DRIVING)
     await page.says("You drive the right arm")
     await page.hit("KeyQ")
@@ -219,13 +217,13 @@ async def test_the_choice_of_an_arm_keeps_the_control_and_takes_none(
 
 
 async def beats(here: Site) -> None:
-    """Return after some messages of the page that drives."""
+    """Wait for some drive messages of the page."""
     since = len(here.backend.driven)
     await settled(lambda: len(here.backend.driven) > since + 3)
 
 
 async def touch(page: Page, *selectors: str) -> None:
-    """Fingers are on these elements, and on no other."""
+    """Touch these elements with one finger each; lift all other fingers."""
     points = []
     for number, selector in enumerate(selectors):
         x, y = await page.run(
