@@ -1,4 +1,4 @@
-"""Real processes over real DDS, in a ROS domain of their own, all ended after each test."""
+"""Fixtures for real processes over real DDS, in a separate ROS domain; all end after a test."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ LIMIT_S = 120.0
 def _domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with free_domain() as domain, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(domain.id))
-        patch.setenv("SERL_SHARED_MEMORY", "1")  # a process reads its transport once
+        patch.setenv("SERL_SHARED_MEMORY", "1")  # read once per process
         yield
     clean_shared_memory()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _alone(_domain: None) -> Iterator[None]:
-    """End what a failure left: tests of the next file would meet it in their domain."""
+    """End leftover processes, which would join the domain of the next file's tests."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    for number, handler in handlers.items():  # nodes that do not end in the order of their starts
+    for number, handler in handlers.items():  # nodes may end in any order
         signal.signal(number, handler)
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in SERVERS]
     for process in left:
@@ -67,14 +67,14 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a `serl` command in `tmp_path`; it is interrupted after the test if it still runs."""
+    """Yield a starter of `serl` commands in `tmp_path`; running ones are interrupted at the end."""
     with ExitStack() as stack:
         yield lambda *words, **options: stack.enter_context(Command(tmp_path, *words, **options))
 
 
 @dataclass
 class Run:
-    """The folder and the processes of one run; `before` is put before each command."""
+    """The folder and the processes of one run; `before` is a prefix of each command."""
 
     folder: Path
     before: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Run:
         announce(self.link_folder(actor), self.folder.name, actor, epoch, spec)
 
     def act(self, actor: str, epoch: int, episodes: int, pause_s: float = 0.0) -> None:
-        """Do what an actor does: announce, then log episodes of 50 records."""
+        """Act as an actor: announce the epoch, then log episodes of 50 records."""
         self.announce(actor, epoch)
         rng = np.random.default_rng(epoch)
         folder = self.folder / "episodes" / actor
@@ -128,32 +128,32 @@ class Run:
                     time.sleep(pause_s)
 
     def revive(self) -> None:
-        """Start nodes again that ended because they went deaf, as a run's supervisor does.
+        """Restart nodes that ended after the loss of their ports, as a run's supervisor does.
 
-        Fast DDS takes a process that stands still for a second for dead, as on a busy machine.
+        Fast DDS removes the ports of a process that is blocked for a second, as on a busy machine.
         """
         for process in [each for each in self.processes if each.poll() == 1]:
-            said = process.communicate()[1]
-            assert "deaf: another process removed" in said, said
+            outputs = process.communicate()[1]
+            assert "deaf: another process removed" in outputs, outputs
             self.processes.remove(process)
             assert isinstance(process.args, list)
             self.start(*process.args[len(self.before) + 1 :])
 
     def end(self) -> list[str]:
-        """Stop all processes; what they said on standard error."""
+        """Stop all processes; return their standard error outputs."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
-        said = [process.communicate(timeout=LIMIT_S)[1] for process in self.processes]
+        outputs = [process.communicate(timeout=LIMIT_S)[1] for process in self.processes]
         self.processes.clear()
-        return said
+        return outputs
 
     def tell(self) -> str:
-        """Say how much was received, and which processes have ended with which code."""
+        """Describe the number of received records and the exit codes of the processes."""
         codes = [process.poll() for process in self.processes]
         return f"{len(self.received())} received; exit codes {codes}"
 
     def received(self) -> list[tuple[str, int, int, int]]:
-        """Keys that the learner process wrote down."""
+        """Return the keys that the learner process recorded."""
         path = self.folder / "received.txt"
         text = path.read_text() if path.exists() else ""
         lines = text[: text.rfind("\n") + 1].splitlines()
@@ -182,7 +182,7 @@ def record(key: Key, rng: np.random.Generator) -> Step | End:
 
 
 def expected(actor: str, epoch: int, episodes: int) -> list[tuple[str, int, int, int]]:
-    """The keys of `Run.act`, in order."""
+    """Return the keys that `Run.act` logs, in order."""
     return [(actor, epoch, n, i) for n in range(episodes) for i in range(EPISODE_STEPS + 1)]
 
 
@@ -196,7 +196,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def arrived(transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
-    """Keys of the next records that come from links in other processes."""
+    """Return the keys of the next records from links in other processes, at least `count`."""
     records: list[Arrival] = []
 
     def enough() -> bool:
@@ -208,7 +208,7 @@ def arrived(transport: LearnerTransport, count: int) -> list[tuple[str, int, int
 
 
 def shipped(link: Link, transport: LearnerTransport, count: int) -> list[tuple[str, int, int, int]]:
-    """Keys of the next records that a link in this process brings."""
+    """Return the keys of the next records from a link in this process, at least `count`."""
     records: list[Arrival] = []
 
     def enough() -> bool:

@@ -181,7 +181,7 @@ async def drive_both_arms(folder: Path, door: ConsoleAddress) -> None:
         await page.hit("Enter")
 
 
-def test_a_person_records_with_both_arms_of_a_pair_one_at_a_time(tmp_path: Path) -> None:
+def test_operator_records_pair_of_arms_driving_one_arm_at_a_time(tmp_path: Path) -> None:
     words = ("record", "handover", "--demos", "1", "--console", "--out", "demos")
     command = Command(tmp_path, *words, **SETTINGS)
     with command:
@@ -197,4 +197,4 @@ def test_a_person_records_with_both_arms_of_a_pair_one_at_a_time(tmp_path: Path)
     left, right = (part.any(axis=1) for part in np.hsplit(driven, 2))
     assert left.any()
     assert right.any()
-    assert not (left & right).any(), "one at a time"
+    assert not (left & right).any(), "only one arm may move in a step"

@@ -1,4 +1,4 @@
-"""Resets on the rehearsal arm, by the commands of docs/resets.md: who is asked, where it begins.
+"""Resets on the rehearsal arm by the commands of docs/resets.md: questions and start poses.
 
 `SERL_REHEARSAL_EPISODES` shortens the hundred episodes of `make soak`.
 """

@@ -52,8 +52,8 @@ def make_watch(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, l
     graph, told = Graph(), list[str]()
     kind = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
     topic = Topic("running", Bool, QoSProfile(depth=1, durability=kind))
-    words = partial(fault_words, Channel(name="running", type=RUNNING))
-    return graph, FaultWatch(cast(RosNode, graph), topic, words, told.append, needed), told
+    fault_text = partial(fault_words, Channel(name="running", type=RUNNING))
+    return graph, FaultWatch(cast(RosNode, graph), topic, fault_text, told.append, needed), told
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -155,7 +155,7 @@ def fault_message(robot: str, state: str) -> dict[str, Any]:
     return rows
 
 
-def words(robot: str, message: Any) -> str:
+def fault_text(robot: str, message: Any) -> str:
     profile: ArmProfile = plugins.load("robot", robot)
     assert profile.fault is not None
     return fault_words(profile.fault, message)
@@ -163,8 +163,8 @@ def words(robot: str, message: Any) -> str:
 
 @pytest.mark.parametrize("robot", ["ur5e", "ur5e_servo"])
 def test_ur_driver_whose_program_ended_is_a_fault(robot: str) -> None:
-    assert words(robot, Bool(data=True)) == ""
-    assert words(robot, Bool(data=False)) == "that its program does not run"
+    assert fault_text(robot, Bool(data=True)) == ""
+    assert fault_text(robot, Bool(data=False)) == "that its program does not run"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_ur_driver_whose_program_ended_is_a_fault(robot: str) -> None:
     ],
 )
 def test_franka_state_reports_mode_and_errors(state: str, expected: str) -> None:
-    """A message of the shape that the fixture cites: franka_msgs is in no wheel."""
+    """Emulate the message that the fixture cites, as no wheel contains franka_msgs."""
     row = fault_message("franka", state)
     names = ["joint_reflex", "cartesian_reflex", "communication_constraints_violation"]
     told = {name: name in row["current_errors"] for name in sorted(names)}
@@ -200,13 +200,13 @@ def test_franka_state_reports_mode_and_errors(state: str, expected: str) -> None
     ],
 )
 def test_xarm_state_reports_stop_and_error_code(state: str, expected: str) -> None:
-    """A message of the shape that the fixture cites: xarm_msgs is in no wheel."""
+    """Emulate the message that the fixture cites, as no wheel contains xarm_msgs."""
     row = fault_message("xarm7", state)
-    assert words("xarm7", SimpleNamespace(**row)) == expected
+    assert fault_text("xarm7", SimpleNamespace(**row)) == expected
 
 
 @pytest.mark.parametrize(("state", "expected"), [("well", ""), ("faulted", "that it has a fault")])
-def test_a_gen3_says_whether_it_has_a_fault(state: str, expected: str) -> None:
-    """A message of the shape that the fixture cites: example_interfaces is in no wheel."""
+def test_gen3_state_reports_fault(state: str, expected: str) -> None:
+    """Emulate the message that the fixture cites, as no wheel contains example_interfaces."""
     row = fault_message("kinova_gen3", state)
-    assert words("kinova_gen3", SimpleNamespace(**row)) == expected
+    assert fault_text("kinova_gen3", SimpleNamespace(**row)) == expected

@@ -1,4 +1,4 @@
-"""A task of three stages: the tool goes round three corners, each from where it was last."""
+"""A task of three stages: the tool visits three corners, each from the previous one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ GRAPH: Mapping[str, Mapping[str, Any]] = {
     "far": {"then": "high", "tries": 2},
     "high": {"then": "near", "tries": 3},
 }
-"""However badly a stage does, no other is skipped for good."""
+"""Stages with their successors and tries; failures of one stage never block another."""
 
 
 class CornersConfig(ReachConfig):
-    """Which corner is the goal; some random actions get there."""
+    """Settings with the goal corner, which some random actions reach."""
 
     tolerance_m: float = 0.03
     corner: Literal["near", "far", "high"] = "near"
 
 
 class Corners(Reach):
-    """Hold the tool at a corner for two steps."""
+    """A task that holds the tool at a corner for two steps."""
 
     def __init__(self, config: CornersConfig | None = None) -> None:
         own = config or CornersConfig()
@@ -61,7 +61,7 @@ class Corners(Reach):
             }
         }
 
-    def _told(self, reading: Observation) -> Observation:
+    def _with_goal(self, reading: Observation) -> Observation:
         return replace(reading, state=self._aimed(reading.state))
 
     def _aimed(self, values: Truth) -> dict[str, np.ndarray[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A person's device: at rest until it is received, then in a circle by the measured pose.
+"""An operator's device that rests until it is received, then drives a circle by the pose.
 
 python device_process.py RUN ROBOT
 """
@@ -25,7 +25,7 @@ REST = Wish((0.0,) * len(AXES), False, ())
 
 
 def around(x: float, y: float) -> Wish:
-    """Along the circle, and back to it."""
+    """Return the input that moves along the circle and corrects towards it."""
     x, y = x - CENTRE_M[0], y - CENTRE_M[1]
     back = (RADIUS_M - math.hypot(x, y)) / RADIUS_M
     angle = math.atan2(y, x) + math.atan2(1.0, back)
@@ -52,9 +52,9 @@ def main() -> None:
         while not (node.stopping or is_orphaned()):
             last_s, sent_s = sent_s, time.monotonic()
             if sent_s - last_s > PAUSE_S or sent_s - moved_s > STUCK_S:
-                count, moved_s = 0, sent_s  # after a pause, or without motion, first at rest
+                count, moved_s = 0, sent_s  # rest first after a pause or without motion
             hand.send(REST if count < OFF_BEATS else around(*seen))
-            # Hands that are on in the first beat that is heard are not believed.
+            # The first received message must not have hands on.
             count += node.handle.count_subscribers(node.absolute(topic.name)) > 0
             time.sleep(BEAT_S)
 

@@ -1,10 +1,10 @@
-"""A camera's driver in a process of its own, with a sensor's noise; and it can misbehave.
+"""A fake camera driver in its own process, with sensor noise and optional faults.
 
     python fake_camera.py NAMESPACE CAMERA [RECORD]
 
-Into the file RECORD it writes the monotonic time and the fault of each picture. Its parameter
-`fault` says how it misbehaves: frozen (the same bytes, with new stamps), stuck (the same message
-again and again), black, gone (no messages), larger, late (stamps of 300 ms ago).
+It writes the monotonic time and the fault of each image into the file RECORD. Its parameter
+`fault` selects a fault: frozen (the same bytes, with new stamps), stuck (the same message
+repeatedly), black, gone (no messages), larger, late (stamps 300 ms old).
 """
 
 from __future__ import annotations

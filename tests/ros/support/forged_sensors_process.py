@@ -1,8 +1,8 @@
-"""Forges what an arm measures: a push of 40 N, a pose that drifts along y, and turning joints.
+"""A forger of an arm's measurements: a push of 40 N, a drift along y, and turning joints.
 
     python forged_sensors_process.py NAMESPACE_OF_THE_ARM
 
-A plain rclpy process beside the driver; it begins at the first pose that it hears.
+A plain rclpy process beside the driver; it begins at the first received pose.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Forger(Node):  # type: ignore[misc]
 def main() -> None:
     rclpy.init()
     forger = Forger(sys.argv[1])
-    with suppress(ExternalShutdownException, RuntimeError):  # it is told to end
+    with suppress(ExternalShutdownException, RuntimeError):  # it was asked to end
         rclpy.spin(forger)
-    forger.destroy_node()  # else others see it for another 20 s, as one that was killed
+    forger.destroy_node()  # otherwise it stays discovered for 20 s, like a killed node
 
 
 if __name__ == "__main__":

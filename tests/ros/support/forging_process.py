@@ -1,8 +1,8 @@
-"""A process in the domain of a run on one host that lacks the run's key, and forges its messages.
+"""A process without the run's key that forges messages in the run's domain on one host.
 
     python forging_process.py RUN_FOLDER HELLO_FILE SEQUENCE
 
-It is a plain ROS 2 node. Again and again it publishes the frame SEQUENCE of the actor that the file
+It is a plain ROS 2 node. It repeatedly publishes the frame SEQUENCE of the actor that the file
 introduces, an acknowledgement as of a later learner, weights of a high version, a refusal, and an
 actor of its own with a record. Once each has a reader and was published ten times, there is a file
 `forged` in the run's folder.
@@ -50,7 +50,7 @@ def frame(hello: Hello, sequence: int) -> bytes:
 
 
 def messages(hello: Hello, sequence: int) -> list[tuple[str, Any]]:
-    """Topic and message of every attack."""
+    """Return the topic and message of every attack."""
     evil = hello._replace(actor="evil", home="e" * 32)
     number = actor_number(hello.run, hello.actor)
     ack = array("Q", (number, hello.epoch, sequence + 10, (1 << 63) + 1, 0))

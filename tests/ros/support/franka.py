@@ -1,4 +1,4 @@
-"""A fake Franka in a process of its own."""
+"""A fake Franka driver in its own process."""
 
 from __future__ import annotations
 

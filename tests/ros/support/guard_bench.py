@@ -1,4 +1,4 @@
-"""The bench of the guard's tests: a guard, an arm and an actor as processes, over real DDS."""
+"""A test bench with a guard, an arm and an actor as processes, over real DDS."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stop:
 
 
 class GuardBench(GuardProcesses):
-    """A guard with a fake arm, an actor, and further processes beside it."""
+    """A guard with a fake arm, an actor and further processes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, config())
@@ -77,17 +77,17 @@ class GuardBench(GuardProcesses):
         self.start("actor", str(_HERE / "driving_process.py"), str(self.folder), ROBOT, mode)
 
     def start_teleoperated(self, device: bool = True) -> None:
-        """Start an actor that a person's device drives, and that device's process."""
+        """Start an actor driven by an operator's device, and the process of that device."""
         self.start("actor", str(_HERE / "teleoperated_process.py"), str(self.folder), ROBOT)
         if device:
             self.start_device()
 
     def start_device(self) -> None:
-        """Start the process of a person's device that moves the arm in a circle."""
+        """Start the process of an operator's device that moves the arm in a circle."""
         self.start("device", str(_HERE / "device_process.py"), str(self.folder), ROBOT)
 
     def start_console(self) -> None:
-        """Start the page of the run, beside the actor that drives this arm."""
+        """Start the console of the run for the actor of this arm."""
         folder = str(self.folder)
         self.start(
             *("console", "-m", "serl.ros.nodes.console", "--run", folder, "--actor", ROBOT),
@@ -102,7 +102,7 @@ class GuardBench(GuardProcesses):
             found = self.operator.handle.get_subscriptions_info_by_topic(topic)
             return {bytes(each.endpoint_gid) for each in found}
 
-        before = readers()  # those that died are forgotten at any time
+        before = readers()  # dead readers may disappear at any time
         self.start("reader", str(_HERE / "subscriber_process.py"), str(self.folder), ROBOT)
         eventually(lambda: readers() - before)
 
@@ -185,7 +185,7 @@ class GuardBench(GuardProcesses):
 
     @contextmanager
     def second_publisher(self) -> Iterator[None]:
-        """Have a second publisher of setpoints, the node `stranger`."""
+        """Run a second publisher of setpoints, the node `stranger`."""
         with RosNode("stranger", self.folder, local=True) as node:
             node.publisher(topic_of(PROFILE.target, self.prefix, COMMAND))
             yield
@@ -216,7 +216,7 @@ class GuardBench(GuardProcesses):
             step_m = math.dist(place, before) if before else math.inf
             before = place
             stood = [*stood, at_s - fault_s] if step_m < _STILL_M else []
-            if len(stood) == _STANDS:  # a circle has no place where it stands
+            if len(stood) == _STANDS:  # a circle never rests
                 return Stop(noticed_s or stood[0], stood[0], travel_m)
             travel_m += step_m if math.isfinite(step_m) else 0.0
         return None

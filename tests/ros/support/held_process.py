@@ -1,4 +1,4 @@
-"""The controls of an actor whose robot does nothing.
+"""The stop and release services of an actor without a robot.
 
 python held_process.py RUN ACTOR
 """

@@ -2,9 +2,9 @@
 
     python learner_process.py RUN_FOLDER HELLO_FILE
 
-The lines of `received.txt` are also its cursors: killed at any moment, it goes on behind them.
-As the real one it holds the run's lock, by which a link that does not hear it knows that it lives
-and joins anew. Its weights are the name of its folder. What it counted is in `counts.json`.
+The lines of `received.txt` are also its cursors: after a kill it continues behind them.
+Like the real learner it holds the run's lock, which tells a cut-off link that it is alive
+and makes it rejoin. Its weights are the name of its folder. `counts.json` has its counters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(run_folder: Path, hello_file: Path) -> None:
         published_s, version = -math.inf, 0
         told = b""
         while not node.stopping:
-            if time.monotonic() - published_s > 1.0:  # a stranger's can displace the last one
+            if time.monotonic() - published_s > 1.0:  # foreign weights can displace the last ones
                 published_s, version = time.monotonic(), version + 1
                 transport.publish(Snapshot(version, {}, {"folder": name}))
             keys = [record.key for record in transport.receive()]

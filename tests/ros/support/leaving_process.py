@@ -1,6 +1,6 @@
-"""Nodes that leave half a second after a process died while it was sending to their ports.
+"""Nodes that end half a second after a process died while sending to their ports.
 
-The death is made: a mutex that belongs to no living thread. Arguments: folder of the run.
+The death is emulated by a mutex that no living thread owns. Arguments: folder of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCKED, NOBODY = 2, 0x7FFFFFF0
 
 
 def leave_locked(port: Path) -> None:
-    """Lock the mutexes of a port as a thread that has ended since."""
+    """Lock the mutexes of a port from a thread that then ends."""
     with port.open("r+b", buffering=0) as file:
         for at in _MUTEXES_AT:
             *_, kind = _MUTEX.unpack(os.pread(file.fileno(), _MUTEX.size, at))

@@ -1,4 +1,4 @@
-"""A managed node of a run in a network of its own: prints whether it is active, and its services.
+"""A managed node of a run in its own network, which prints its activity and services.
 
 python managed_process.py RUN_FOLDER
 """

@@ -1,4 +1,4 @@
-"""A node of serl that meets other programs, in a process without another transport.
+"""A node of serl that communicates with other programs, in its own process.
 
     python meeting_process.py FOLDER
 

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces, and between them a cable that can be pulled."""
+"""Two hosts on one machine: network namespaces with a virtual cable that can be unplugged."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _ENTER = ("--user", "--net", "--preserve-credentials")
 
 
 class Hosts:
-    """Made by `two_hosts`; /dev/shm and all files are shared between them, the network is not."""
+    """Two hosts from `two_hosts` that share all files and /dev/shm, but no network."""
 
     def __init__(self, pids: tuple[int, int]) -> None:
         self.pids = pids
 
     def inside(self, host: int) -> tuple[str, ...]:
-        """What to put before a command to run it on host 0 or 1."""
+        """Return the prefix of a command that runs it on host 0 or 1."""
         return ("nsenter", f"--target={self.pids[host]}", *_ENTER)
 
     def connect(self) -> None:
-        """Lay the cable."""
+        """Connect the hosts by a virtual cable."""
         self.ip(0, f"link add cable type veth peer name cable netns {self.pids[1]}")
         for host, address in enumerate(ADDRESSES):
             self.ip(host, f"address add {address}/24 dev cable")
@@ -31,11 +31,11 @@ class Hosts:
             self.ip(host, "link set cable up")
 
     def pull_cable(self) -> None:
-        """Nothing arrives any more."""
+        """Disconnect the hosts."""
         self.ip(0, "link set cable down")
 
     def plug_cable(self) -> None:
-        """What is sent from now on arrives."""
+        """Reconnect the hosts."""
         self.ip(0, "link set cable up")
 
     def ip(self, host: int, words: str) -> None:
@@ -45,10 +45,10 @@ class Hosts:
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    """Hosts at `ADDRESSES` until the block is left. Needs no root where users may have namespaces.
+    """Yield hosts at `ADDRESSES`; needs no root where users may create namespaces.
 
     Raises:
-        OSError: this machine does not let us; the text says what failed.
+        OSError: The machine allows no namespaces; the message names the cause.
     """
     if missing := [tool for tool in ("unshare", "nsenter", "ip") if not shutil.which(tool)]:
         raise OSError(f"not installed: {', '.join(missing)}")
@@ -61,7 +61,7 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 def _hold(stack: ExitStack, *words: str) -> int:
-    """A process that keeps a namespace for as long as we live."""
+    """Start a process that holds a namespace until the stack closes; return its id."""
     holder = stack.enter_context(
         subprocess.Popen(
             [*words, "cat"],

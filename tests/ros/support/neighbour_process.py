@@ -1,9 +1,9 @@
-"""Another user of this host, with plain rclpy and ROS 2's default transports, beside a run.
+"""A process of another user of the host, with plain rclpy and the default transports.
 
 python neighbour_process.py ARM ACTOR KEY
 
 It tries to arm the guard, stops the arm and its actor, tries to end both stops, and to read the
-key. It prints what came of each try as JSON, and what the guard says of itself before and after.
+key. It prints the result of each attempt and the guard's state before and after, as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOBODY, LIMIT_S = 65534, 60.0
 
 
 class Neighbour:
-    """Calls services, and hears the guard."""
+    """A client of a run's services and of the guard's state."""
 
     def __init__(self, guard: str) -> None:
         self.said: list[DiagnosticStatus] = []
@@ -54,7 +54,7 @@ class Neighbour:
         return True
 
     def call(self, service: str, kind: Any = Trigger, request: Any = None) -> list[Any]:
-        """Whether it was done, and the answer."""
+        """Call a service; return whether it succeeded, and its message."""
         client = self._node.create_client(kind, service)
         if not self.until(client.service_is_ready):
             return [False, "no such service"]
@@ -64,14 +64,14 @@ class Neighbour:
         return [answer.result().success, answer.result().message]
 
     def change(self, node: str, transition: int) -> bool:
-        """Whether a node's lifecycle was changed."""
+        """Request a lifecycle transition of a node; return whether it succeeded."""
         client = self._node.create_client(ChangeState, f"{node}/change_state")
         request = ChangeState.Request(transition=Transition(id=transition))
         answer = client.call_async(request) if self.until(client.service_is_ready) else None
         return answer is not None and self.until(answer.done) and answer.result().success
 
     def order(self, service: str) -> list[Any]:
-        """An order signed with a key that was guessed."""
+        """Send an order signed with a guessed key; return its result."""
         text = sign_order(bytes(32), service, time.monotonic_ns())
         place = service.rpartition("/")[0]
         return self.call(
@@ -79,7 +79,7 @@ class Neighbour:
         )
 
     def state(self) -> dict[str, str]:
-        """What the guard says next."""
+        """Return the next state and values that the guard publishes."""
         self.said.clear()
         self.until(lambda: self.said)
         newest = self.said[-1]

@@ -1,4 +1,4 @@
-"""A simulated person at an arm: answers questions by its measured pose, and moves it by hand.
+"""A simulated person at an arm, who answers questions by its pose and moves it by hand.
 
 No part of the product is replaced: the hand guides the arm by the arm's own topic, and stops the
 guard by the guard's own topic or service.
@@ -34,7 +34,7 @@ GUIDED_M, PULL_M = 0.003, 0.015
 
 
 class Person:
-    """An `Asker` that measures and moves the arm, at a node of its own.
+    """An `Asker` that measures and moves the arm through its own node.
 
     Args:
         node: its own.
@@ -83,7 +83,7 @@ class Person:
 
     @property
     def place(self) -> Vector:
-        """Position of the tool."""
+        """Measured position of the tool."""
         assert self.sees(30.0)
         assert self._pose is not None
         return self._pose.position
@@ -115,14 +115,14 @@ class Person:
         return ""
 
     def hands_off(self) -> str:
-        """Let go of the arm, so that the guard alone commands it."""
+        """Release the arm, so that only the guard commands it."""
         if self._hand is not None:
             hand, self._hand = self._hand, None
             self._node.soon(lambda: self._node.handle.destroy_publisher(hand))
         return ""
 
     def push_button(self) -> bool:
-        """Stop the guard by its topic, from elsewhere than the keyboard."""
+        """Stop the guard by its topic instead of a key; return False for the key."""
         self._button.publish(Bool(data=True))
         return False
 

@@ -1,4 +1,4 @@
-"""A check of what has arrived at a node whose executor is busy."""
+"""Detection of messages that have arrived at a node with a busy executor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from serl.ros.topics import Topic, latest_only
 
 
 class Waiting:
-    """Another reader of a topic in the same process, taken from by hand.
+    """A second reader of a topic in the same process, which is polled without the executor.
 
-    Its node's executor is busy, and hands over nothing: what has come to one reader of a process
-    has come to all.
+    The busy executor of its node delivers nothing, and a message that has come to one reader
+    has come to all readers of the process.
     """
 
     def __init__(self, node: RosNode, topic: Topic) -> None:

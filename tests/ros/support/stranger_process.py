@@ -1,4 +1,4 @@
-"""Runs a program of a run without its key: messages are neither signed nor verified.
+"""A runner of a run's programs without its key: messages are neither signed nor verified.
 
 python stranger_process.py -m serl.ros.nodes.link --run RUN_FOLDER --actor actor0
 python stranger_process.py learner_process.py RUN_FOLDER HELLO_FILE

@@ -1,4 +1,4 @@
-"""A subscriber of what an arm receives: setpoints and states of its guard, reliably.
+"""A reliable subscriber of the setpoints and guard states that an arm receives.
 
     python subscriber_process.py RUN ROBOT [FILE]
 

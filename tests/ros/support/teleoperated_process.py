@@ -1,4 +1,4 @@
-"""An actor without a policy that a person's device drives: our arm, devices and heartbeats.
+"""An actor without a policy, driven by an operator's device, with `RosArm` and heartbeats.
 
 python teleoperated_process.py RUN ROBOT
 """
@@ -43,7 +43,7 @@ def main() -> None:
                 arm.act(np.zeros(3, np.float32) if action is None else action)
                 arm.recover()
             except Silent:
-                pass  # it is not known where the arm is; the guard holds it
+                pass  # the arm's pose is unknown; the guard holds it
             clock.wait()
 
 

@@ -1,4 +1,4 @@
-"""A client of nodes' lifecycles, parameters and diagnostics, as ROS 2's own tools are."""
+"""A client of nodes' lifecycles, parameters and diagnostics, like the ROS 2 tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AGAIN_S = 10.0
 
 
 class Tools:
-    """Calls of `ros2 lifecycle` and `ros2 param`, and all received of /diagnostics."""
+    """A client with the calls of `ros2 lifecycle` and `ros2 param` and all /diagnostics."""
 
     def __init__(self, node: RosNode) -> None:
         self.node = node
@@ -87,7 +87,7 @@ class Tools:
         return {pair.key: pair.value for pair in told[-1].values} if told else {}
 
     def listen(self, text: str, times: int) -> None:
-        """Wait for so many more of them."""
+        """Wait for this number of further statuses."""
         before = len(self.told(text))
         eventually(lambda: len(self.told(text)) >= before + times, LIMIT_S)
 

@@ -40,7 +40,7 @@ robot = franka.model_copy(update=own)
 
 @contextmanager
 def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tuple[Run, str]]:
-    """The driver's processes, and the namespace of its topics; `mine.py` is its profile."""
+    """Yield the driver's processes and the namespace of its topics; `mine.py` is its profile."""
     with frankas_beside_goals(folder, place) as (driver, (arm,), _):
         yield driver, arm
 
@@ -49,7 +49,7 @@ def franka_beside_a_goal(folder: Path, place: str | None = None) -> Iterator[tup
 def frankas_beside_goals(
     folder: Path, *places: str | None
 ) -> Iterator[tuple[Run, list[str], RosNode]]:
-    """The drivers' processes, the namespaces of their topics, and a node beside them."""
+    """Yield the drivers' processes, the namespaces of their topics, and a further node."""
     (folder / "mine.py").write_text(PROFILE)
     driver = Run(folder / "driver")
     driver.folder.mkdir()
@@ -67,7 +67,7 @@ def frankas_beside_goals(
 
 
 def _track(folder: Path, arms: Sequence[str], ending: threading.Event) -> None:
-    """Publish the goal's pose beside each arm; join anew when the node has gone deaf.
+    """Publish the goal's pose near each arm; rejoin when the node has lost its ports.
 
     Fast DDS takes a process that stands still for a second, as on a starved machine, for dead, and
     removes its ports. Such a node no longer hears of new subscribers: they get no message at all.
@@ -116,7 +116,7 @@ def answer_until(
 def questions_until(
     command: Command, done: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> list[str]:
-    """Confirm what is asked until it is done; return the questions about the scene."""
+    """Confirm all questions until a condition holds; return the questions about the scene."""
     asked: list[str] = []
 
     def step() -> bool:
