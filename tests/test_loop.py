@@ -298,8 +298,8 @@ def test_time_limit_truncates_episode() -> None:
 
 def test_interruption_truncates_episode_after_current_step() -> None:
     episode_run = EpisodeRun()
-    asked = iter([False, False, True])
-    result = episode_run(interrupted=lambda: next(asked))
+    interruptions = iter([False, False, True])
+    result = episode_run(interrupted=lambda: next(interruptions))
     assert (result.steps, result.text) == (3, "interrupted")
     assert (episode_run.steps[-1].terminated, episode_run.steps[-1].truncated) == (False, True)
 

@@ -291,8 +291,8 @@ def test_gripper_switches_once_per_interval_and_restarts_each_episode() -> None:
 
 def test_small_gripper_action_sends_no_gripper_command() -> None:
     made = target(closed=True)
-    for asked in (0, 0.5, -0.5):
-        moved(made, 1, 0, asked)
+    for requested in (0, 0.5, -0.5):
+        moved(made, 1, 0, requested)
         assert made.closed
         assert not made.gripped
     moved(made, 0, 0, -1)

@@ -137,8 +137,8 @@ def test_discarded_success_keeps_its_last_potential() -> None:
     tick = len(RecordedEpisode(FakeTask()).steps) - 1
     _, shaped = sparse_and_shaped_episodes(FakeTask(), {tick: Event.DISCARD})
     assert (shaped.steps[tick].truncated, shaped.result.reason) == (True, "discarded")
-    judged = 1.0 + DISCOUNT * shaped.potential(-1) - shaped.potential(-2)
-    assert shaped.steps[tick].reward == pytest.approx(judged)
+    expected_reward = 1.0 + DISCOUNT * shaped.potential(-1) - shaped.potential(-2)
+    assert shaped.steps[tick].reward == pytest.approx(expected_reward)
 
 
 def test_full_progress_is_no_success_and_does_not_end_episode() -> None:

@@ -240,8 +240,8 @@ def test_real_arm_refuses_wrench_actions(
     code, out, errors = serl(*(run.path if word == "RUN" else word for word in words))
     assert (code, out) == (cli.BAD_INPUT, "")
     name = "reach" if "reach" in words else "object_flip"
-    said = "wrenches are exerted in this process only, not over topics"
-    assert errors == f"serl: {name}: {said}\n"
+    reason = "wrenches are exerted in this process only, not over topics"
+    assert errors == f"serl: {name}: {reason}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.parent.name for path in tmp_path.rglob("config.yaml")] == [run.name]
 

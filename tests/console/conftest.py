@@ -41,7 +41,9 @@ ACTORS = [
 ]
 
 
-def told(here: Site, state: Mapping[str, Any], progress: Mapping[str, Any] = TRAINING) -> None:
+def show_state(
+    here: Site, state: Mapping[str, Any], progress: Mapping[str, Any] = TRAINING
+) -> None:
     here.backend.shown, here.backend.numbers = {**REST, **state}, dict(progress)
 
 
@@ -58,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def at_the_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[str], None]:
+def with_page(check: Callable[[Page, Site], Awaitable[None]]) -> Callable[[str], None]:
     """Wrap an async check as a test that runs it with a console and an open browser page."""
 
     def test(address: str) -> None:

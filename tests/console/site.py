@@ -36,7 +36,7 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.driven: list[Wish] = []
-        self.said: list[str] = []
+        self.commands: list[str] = []
         self.orders: list[Order] = []
         self.films: dict[str, bytes] = {}
         self.page: Path | None = None
@@ -50,7 +50,7 @@ class FakeBackend:
         self.driven.append(operator_input)
 
     async def execute(self, command: str) -> str:
-        self.said.append(command)
+        self.commands.append(command)
         if command in self.slow:
             await self.slow[command].wait()
         if command in self.answers:
@@ -61,7 +61,7 @@ class FakeBackend:
         if isinstance(order, Confirmation):
             if order.question != self.shown.get("question"):
                 raise SerlError("not done: the question has changed")
-            self.said.append(f"yes: {order.question}")
+            self.commands.append(f"yes: {order.question}")
             return "armed"
         self.orders.append(order)
         return f"did {type(order).__name__}"
@@ -114,7 +114,7 @@ class Site:
     @property
     def untouched(self) -> bool:
         moved = [wish for wish in self.backend.driven if wish.hands]
-        return not moved and not self.backend.said
+        return not moved and not self.backend.commands
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from serl.system.video import encode_image
 from serl.tasks.pick_cube import PickCube
 
 from .browser import CHROMIUM, Page, tab
-from .conftest import ACTORS, COLLECTING, RECORDING, TRAINING, enter, told
+from .conftest import ACTORS, COLLECTING, RECORDING, TRAINING, enter, show_state
 from .site import Site, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -31,7 +31,7 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "policy": ({"driver": "policy"}, TRAINING),
     "driving": (DRIVING, {**TRAINING, "advice": "correct briefly: " + "a long advice " * 6}),
     "stopped": ({"stopped": "stopped by the operator"}, TRAINING),
-    "asked": (
+    "question": (
         {"paused": "the arm's guard has stopped it", "question": "estop: Enter confirms it"}
         | {"yes": "ack", "not_now": "pose is stale"},
         TRAINING,
@@ -107,11 +107,11 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
 ) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page:
-            told(here, {"driver": "policy"})
+            show_state(here, {"driver": "policy"})
             await enter_with_two_pictures(page, here)
             await page.take()
             for name, (state, progress) in STATES.items():
-                told(here, state, progress)
+                show_state(here, state, progress)
                 await page.reads("advice", progress["advice"])
                 window = await resize(page, size)
                 await page.shoot(tmp_path / f"{name}.png", *size)
@@ -171,7 +171,7 @@ def test_pictures_share_height_and_click_shows_one_alone(
 ) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page:
-            told(here, DRIVING)
+            show_state(here, DRIVING)
             await enter_with_two_pictures(page, here, WIDE)
             for size in (DESK, PORTRAIT, LANDSCAPE):
                 await resize(page, size)
@@ -221,7 +221,7 @@ def test_page_shows_10_pictures_per_second_of_each_simulated_camera(
         made = Pictures(scene, lambda: True)
         async with site() as here, tab(address) as page:
             here.backend.pictures = made.newest  # type: ignore[method-assign]
-            told(here, DRIVING)
+            show_state(here, DRIVING)
             await enter(page, here)
             await page.run(COUNT)
             width, height = SCENE_SIZE

@@ -16,7 +16,16 @@ from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
 
 from .browser import CHROMIUM, Page, browser, tab
-from .conftest import ACTORS, COLLECTING, EPISODES, RECORDING, TRAINING, at_the_page, enter, told
+from .conftest import (
+    ACTORS,
+    COLLECTING,
+    EPISODES,
+    RECORDING,
+    TRAINING,
+    enter,
+    show_state,
+    with_page,
+)
 from .site import Site, settled, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -58,12 +67,12 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@at_the_page
+@with_page
 async def test_page_shows_active_controller_and_reason_for_hold(page: Page, here: Site) -> None:
-    told(here, {})
+    show_state(here, {})
     await enter(page, here)
     for state, who, why in WORDS:
-        told(here, state)
+        show_state(here, state)
         await page.reads("who", who)
         await page.reads("why", why)
         assert not await page.run("document.getElementById('estop').disabled")
@@ -73,7 +82,7 @@ async def test_page_shows_active_controller_and_reason_for_hold(page: Page, here
 def test_second_browser_cannot_drive_but_can_estop(address: str, tmp_path: Path) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as first, browser(tmp_path) as second:
-            told(here, {"driver": "policy"})
+            show_state(here, {"driver": "policy"})
             await enter(first, here)
             await enter(second, here)
             await first.take()
@@ -84,7 +93,7 @@ def test_second_browser_cannot_drive_but_can_estop(address: str, tmp_path: Path)
             await second.reads("answer", "take over first")
             await second.key("KeyW", "keyUp")
             await second.hit("Escape")
-            await settled(lambda: here.backend.said == ["estop"])
+            await settled(lambda: here.backend.commands == ["estop"])
             assert not any(wish.hands for wish in here.backend.driven)
             await first.hit("KeyT")
             await second.reads("lease", "Take the controls")
@@ -92,11 +101,11 @@ def test_second_browser_cannot_drive_but_can_estop(address: str, tmp_path: Path)
     asyncio.run(check())
 
 
-@at_the_page
+@with_page
 async def test_page_shows_refused_command_and_ignores_keys_without_button(
     page: Page, here: Site
 ) -> None:
-    told(here, {})
+    show_state(here, {})
     here.backend.answers["success"] = SerlError("not heard: no episode runs")
     await enter(page, here)
     await page.take()
@@ -108,20 +117,20 @@ async def test_page_shows_refused_command_and_ignores_keys_without_button(
     await page.hit("Equal")
     await page.press_on("[data-say=penalty]")
     await page.release()
-    said = ["success", "reset", "reward", "penalty"]
-    await settled(lambda: here.backend.said == said)
-    told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+    commands = ["success", "reset", "reward", "penalty"]
+    await settled(lambda: here.backend.commands == commands)
+    show_state(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await page.until("!document.getElementById('marks').hidden")
-    told(here, {"driver": "script"}, COLLECTING)
+    show_state(here, {"driver": "script"}, COLLECTING)
     await page.reads("why", "Hands are off: mark, or drive on.")
     for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Equal", "Minus", "Digit0"):
         await page.hit(code)
-    await settled(lambda: here.backend.said == [*said, "negative"])
+    await settled(lambda: here.backend.commands == [*commands, "negative"])
 
 
-@at_the_page
+@with_page
 async def test_alarm_stays_until_estop_reaches_guard(page: Page, here: Site) -> None:
-    told(here, {"stopped": "stopped by the operator"})  # only the actor received the stop
+    show_state(here, {"stopped": "stopped by the operator"})  # only the actor received the stop
     here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
     await enter(page, here)
     await page.hit("Escape")
@@ -136,9 +145,9 @@ async def test_alarm_stays_until_estop_reaches_guard(page: Page, here: Site) -> 
     await page.reads("who", "Stopped")
 
 
-@at_the_page
+@with_page
 async def test_page_shows_stopping_until_estop_is_answered(page: Page, here: Site) -> None:
-    told(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
+    show_state(here, {"stopped": "stopped by the operator"})  # the guard may be frozen
     here.backend.slow["estop"] = asyncio.Event()
     await enter(page, here)
     await page.reads("who", "Stopped")
@@ -158,7 +167,7 @@ def test_estop_on_disconnected_page_raises_alarm(address: str) -> None:
     async def check() -> None:
         async with tab(address) as page:
             async with site() as here:
-                told(here, {"driver": "policy"})
+                show_state(here, {"driver": "policy"})
                 await enter(page, here)
             await page.reads("who", "Not connected")
             await page.hit("Escape")
@@ -168,41 +177,41 @@ def test_estop_on_disconnected_page_raises_alarm(address: str) -> None:
     asyncio.run(check())
 
 
-@at_the_page
+@with_page
 async def test_lease_holder_confirms_guard_question_by_button(page: Page, here: Site) -> None:
     stop = "estop: the service estop: Enter confirms that you have dealt with it"
     arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
-    told(here, {"question": stop, "yes": "ack", "not_now": ""})
+    show_state(here, {"question": stop, "yes": "ack", "not_now": ""})
     await enter(page, here)
     await page.reads("guard-says", "Estop: the service estop.")
     assert await page.run("document.getElementById('yes').disabled")
     await page.take()
     await page.until("!document.getElementById('yes').disabled")
     await page.click("yes")
-    await settled(lambda: here.backend.said == [f"yes: {stop}"])
-    told(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
+    await settled(lambda: here.backend.commands == [f"yes: {stop}"])
+    show_state(here, {"question": arming, "yes": "arm", "not_now": "pose is stale"})
     await page.reads("guard-says", "The guard waits: pose is stale.")
     await page.reads("yes", "Arm the guard")
     await page.until("document.getElementById('yes').disabled")
-    told(here, {})
+    show_state(here, {})
     await page.until("document.getElementById('guard').hidden")
 
 
-@at_the_page
+@with_page
 async def test_held_buttons_repeat_marks_and_motion(page: Page, here: Site) -> None:
-    told(here, {"driver": "human", "owner": "the console"}, COLLECTING)
+    show_state(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await enter(page, here)
     await page.take()
     await page.press_on("[data-say=positive]")
-    await settled(lambda: len(here.backend.said) >= 4)
+    await settled(lambda: len(here.backend.commands) >= 4)
     await page.release()
     await page.press_on("#pad .turn")
     await settled(lambda: any(wish.motion[5] == 1.0 for wish in here.backend.driven))
     await page.release()
     await settled(lambda: not here.backend.driven[-1].hands)
     await page.hit("Digit0")
-    await settled(lambda: here.backend.said[-1] == "negative")
-    assert set(here.backend.said[:-1]) == {"positive"}
+    await settled(lambda: here.backend.commands[-1] == "negative")
+    assert set(here.backend.commands[:-1]) == {"positive"}
 
 
 PAD = """
@@ -213,10 +222,10 @@ navigator.getGamepads = () => [window.pad];
 """
 
 
-@at_the_page
+@with_page
 async def test_unplugged_gamepad_sends_no_hands_off(page: Page, here: Site) -> None:
     """Check that silence follows, so that the actor holds; hands off would resume the policy."""
-    told(here, {"driver": "policy"})
+    show_state(here, {"driver": "policy"})
     await enter(page, here)
     await page.take()
     await page.run(PAD)
@@ -228,11 +237,11 @@ async def test_unplugged_gamepad_sends_no_hands_off(page: Page, here: Site) -> N
     assert all(wish.hands for wish in here.backend.driven[since:])
 
 
-@at_the_page
+@with_page
 async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
     page: Page, here: Site
 ) -> None:
-    told(here, {"driver": "policy"})
+    show_state(here, {"driver": "policy"})
     await enter(page, here)
     await page.take()
     await page.key("KeyW")
@@ -249,26 +258,26 @@ async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
     await page.reads("lease", "Take the controls")
 
 
-@at_the_page
+@with_page
 async def test_page_shows_force_gripper_and_distance_to_box(page: Page, here: Site) -> None:
     felt = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
-    told(here, {"driver": "policy", **felt})
+    show_state(here, {"driver": "policy", **felt})
     await enter(page, here)
     await page.reads("force-says", "12 of 30 N")
     assert await page.run("[force.value, force.max, gripper.value]") == [12.4, 30, 0.25]
     assert await page.text("box") == "edge of the box 104 mm"
-    told(here, {"driver": "policy", **felt, "box_m": 0.0, "gripper": None})
+    show_state(here, {"driver": "policy", **felt, "box_m": 0.0, "gripper": None})
     await page.reads("box", "at the edge of the box")
     assert await page.run("document.getElementById('box').className") == "near"
     assert await page.run("document.getElementById('grip').hidden")
-    told(here, {"driver": "policy", **dict.fromkeys(felt)})  # a car
+    show_state(here, {"driver": "policy", **dict.fromkeys(felt)})  # a car
     await page.until("document.getElementById('feel').hidden")
 
 
-@at_the_page
+@with_page
 async def test_page_shows_takeovers_and_their_budget(page: Page, here: Site) -> None:
     over = {"takeovers": 7, "human_share": 0.4, "budget_share": 0.26}
-    told(here, {"driver": "policy"}, {**TRAINING, **over})
+    show_state(here, {"driver": "policy"}, {**TRAINING, **over})
     await enter(page, here)
     await page.reads("takeovers", "in 7 takeovers; budget now 26 %")
     await page.until("document.getElementById('human').classList.contains('over')")
@@ -285,23 +294,23 @@ navigator.vibrate = (pulses) => { window.pulses.push(pulses); return true; };
 """
 
 
-@at_the_page
+@with_page
 async def test_handover_plays_sound_and_vibrates_once_unless_muted(page: Page, here: Site) -> None:
-    told(here, {"driver": "policy"})
+    show_state(here, {"driver": "policy"})
     await enter(page, here)
     await page.run(SIGNALS)
     await page.click_on("#pad .up")  # browsers play sound only after a click
-    told(here, {"driver": "human", "owner": "the gamepad"})
+    show_state(here, {"driver": "human", "owner": "the gamepad"})
     await page.reads("who", "The gamepad drives")
     await page.until("window.played.length === 1 && window.pulses.length === 1")
-    told(here, {"driver": "human", "owner": "the gamepad", "step": 40})
+    show_state(here, {"driver": "human", "owner": "the gamepad", "step": 40})
     await page.reads("why", "step 41")
-    told(here, {"driver": "policy"})
+    show_state(here, {"driver": "policy"})
     await page.reads("who", "The policy drives")
     await page.until("window.played.length === 2 && window.pulses.length === 2")
     await page.click("sound")
     assert await page.text("sound") == "Sound off"
-    told(here, {"paused": "paused"})
+    show_state(here, {"paused": "paused"})
     await page.reads("who", "Holding")
     assert await page.run("[window.played.length, window.pulses.length]") == [2, 2]
     assert await page.run("window.played") == pytest.approx([0.24, 0.24], abs=0.01)
@@ -315,12 +324,12 @@ def film_of(*pictures: bytes) -> bytes:
 DARK, LIGHT = (encode_image(np.full((60, 80, 3), grey, np.uint8), ".jpg") for grey in (40, 200))
 
 
-@at_the_page
+@with_page
 async def test_demonstration_film_is_shown_and_discarded_or_restored(
     page: Page, here: Site
 ) -> None:
     here.backend.films = {f"{number}-000000": film_of(DARK, LIGHT) for number in range(1, 6)}
-    told(here, {}, RECORDING)
+    show_state(here, {}, RECORDING)
     await enter(page, here)
     await page.take()
     loaded = "[...document.querySelectorAll('#strip img')].filter((each) => each.naturalWidth)"
@@ -329,7 +338,7 @@ async def test_demonstration_film_is_shown_and_discarded_or_restored(
         "films of earlier episodes are not opened"
     )
     new = {"name": "5-000000", "place": "kept", "film": True}
-    told(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
+    show_state(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
     await page.until("!document.getElementById('film').hidden")
     await page.until("document.getElementById('film-view').naturalWidth === 80")
     await page.click_on("#film-judge")
@@ -342,16 +351,18 @@ async def test_demonstration_film_is_shown_and_discarded_or_restored(
     await settled(lambda: here.backend.orders[1:] == [Judgement("3-000000", True)])
     await page.click_on("#strip .failures")
     await page.until("document.getElementById('film-judge').hidden")
-    told(here, {"driver": "human", "owner": "the console"}, RECORDING)  # the next episode begins
+    show_state(
+        here, {"driver": "human", "owner": "the console"}, RECORDING
+    )  # the next episode begins
     await page.until("document.getElementById('film').hidden")
     assert page.said == []
 
 
-@at_the_page
+@with_page
 async def test_region_drawn_with_mouse_sets_camera_crop(page: Page, here: Site) -> None:
     shown = [Picture("front", 1, LIGHT), Picture("wrist", 1, DARK)]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
-    told(here, {"driver": "policy"}, {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}})
+    show_state(here, {"driver": "policy"}, {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}})
     await enter(page, here)
     await page.until("document.querySelectorAll('#views .crop').length === 1")
     wrist = "#views [data-camera=wrist]"
@@ -369,7 +380,7 @@ async def test_region_drawn_with_mouse_sets_camera_crop(page: Page, here: Site) 
     await page.reads("answer", "did CropOrder")
 
 
-@at_the_page
+@with_page
 async def test_page_shows_all_actors_and_selects_one_to_drive(page: Page, here: Site) -> None:
     shown = [
         Picture("left/front", 1, LIGHT),
@@ -377,7 +388,7 @@ async def test_page_shows_all_actors_and_selects_one_to_drive(page: Page, here: 
         Picture("@right", 2, DARK),
     ]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
-    told(here, {"driver": "policy", "actor": "left", "actors": ACTORS})
+    show_state(here, {"driver": "policy", "actor": "left", "actors": ACTORS})
     await enter(page, here)
     await page.reads("estop", "STOP ALL")
     await page.reads("actors", "stopped")
@@ -390,7 +401,7 @@ async def test_page_shows_all_actors_and_selects_one_to_drive(page: Page, here: 
     await page.until(f"!{card}.disabled")
     await page.click_on("#actors [data-actor=right]")
     await settled(lambda: here.backend.orders == [Selection("right")])
-    told(here, {"stopped": "stopped by the operator", "actor": "right", "actors": ACTORS})
+    show_state(here, {"stopped": "stopped by the operator", "actor": "right", "actors": ACTORS})
     shown[:] = [Picture("right/front", 3, DARK), Picture("@left", 4, LIGHT)]
     await page.until("document.querySelector('#actors [data-actor=left] img').naturalWidth === 80")
     await page.until(f"{card}.className === 'here' && ({cameras}).join() === 'right/front'")

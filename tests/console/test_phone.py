@@ -19,7 +19,7 @@ from serl.console.server import MAX_ENTERING
 from serl.errors import BadInput
 
 from .browser import CHROMIUM, Page, tab
-from .conftest import told
+from .conftest import show_state
 from .site import heard, refused, site
 
 LAB = "127.0.0.2"  # stands for this machine's address in the lab network
@@ -193,7 +193,7 @@ async def _wait_until_unlocked(page: Page) -> None:
 def test_printed_url_opens_page_and_later_tab_needs_no_token(address: str) -> None:
     async def check() -> None:
         async with site() as here, tab(address) as page, tab(address) as other:
-            told(here, {"driver": "policy"})
+            show_state(here, {"driver": "policy"})
             await page.open(f"{here.own}/#{here.token}")
             await _wait_until_unlocked(page)
             assert await page.run("location.href") == f"{here.own}/"
@@ -218,7 +218,7 @@ def test_phone_enters_by_typed_code_and_page_shows_qr_code_of_url(
 ) -> None:
     async def check() -> None:
         async with site(LAB, certificate) as here, tab(address) as page, tab(address) as small:
-            told(here, {"driver": "policy"})
+            show_state(here, {"driver": "policy"})
             await page.open(f"{here.own}/#{here.token}")
             await _wait_until_unlocked(page)
             await page.click("phone")

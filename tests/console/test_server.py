@@ -95,7 +95,7 @@ async def test_confirmation_needs_current_question_and_lease(here: Site) -> None
     assert "the question has changed" in answer["text"]
     await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
     assert (await heard(page, "answer"))["done"]
-    assert here.backend.said == ["yes: estop: Enter ends this stop"]
+    assert here.backend.commands == ["yes: estop: Enter ends this stop"]
     await page.send_json({"type": "give"})
     await page.send_json({"type": "yes", "question": "estop: Enter ends this stop"})
     assert (await heard(page, "answer"))["text"] == "take over first"
@@ -116,7 +116,7 @@ async def test_flood_of_estops_executes_once_and_needs_no_lease(
         await page.send_json({"type": "say", "what": "estop"})
     await page.send_json({"type": "say", "what": "success"})
     assert (await heard(page, "answer"))["text"] == "take over first", "some frames were not read"
-    assert here.backend.said == ["estop"]
+    assert here.backend.commands == ["estop"]
     assert len(asyncio.all_tasks()) < before + 10
     for _ in range(3):
         await heard(other, "state")
@@ -131,7 +131,7 @@ async def test_estop_during_pending_estop_is_executed_too(here: Site) -> None:
     here.backend.slow["estop"] = asyncio.Event()
     for number, page in enumerate(pages, 1):
         await page.send_json({"type": "say", "what": "estop"})
-        await settled(partial(lambda most: len(here.backend.said) == most, number))
+        await settled(partial(lambda most: len(here.backend.commands) == most, number))
     here.backend.slow["estop"].set()
     for page in pages:
         assert (await heard(page, "answer"))["text"] == "did estop"
@@ -160,7 +160,7 @@ async def test_second_page_gets_lease_only_after_first_gives_it_up(here: Site) -
     while (await heard(second, "state"))["lease"] != "you":
         pass
     assert not any(wish.hands for wish in here.backend.driven)
-    assert here.backend.said == []
+    assert here.backend.commands == []
 
 
 @served

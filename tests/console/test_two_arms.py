@@ -18,7 +18,7 @@ from serl.teleop.mapping import AXES, BUTTONS, Wish, split_wish, to_joystick
 from serl.teleop.operator import Operator, OperatorConfig
 
 from .browser import CHROMIUM, Page
-from .conftest import at_the_page, enter, told
+from .conftest import enter, show_state, with_page
 from .site import Site, settled
 from .test_page import PAD
 
@@ -93,7 +93,7 @@ class DrivenPair:
             self.arms.act(np.zeros(spec.shape, np.float32) if action is None else action)
             self.arms.advance(0.1)
             self.steps += 1
-            told(self._here, {**DRIVING, "driver": "policy" if action is None else "human"})
+            show_state(self._here, {**DRIVING, "driver": "policy" if action is None else "human"})
             await asyncio.sleep(0.02)
 
 
@@ -107,7 +107,7 @@ async def moving(here: Site) -> AsyncIterator[DrivenPair]:
     acting.cancel()
 
 
-@at_the_page
+@with_page
 async def test_page_moves_one_arm_of_pair_while_other_stands(page: Page, here: Site) -> None:
     async with moving(here) as pair:
         await enter(page, here)
@@ -134,7 +134,7 @@ async def drive(page: Page, pair: DrivenPair, side: int) -> None:
     assert abs(pair.state("gripper") - grippers)[1 - side] < 0.05
 
 
-@at_the_page
+@with_page
 async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
     page: Page, here: Site
 ) -> None:
@@ -142,7 +142,7 @@ async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
         wish = here.backend.driven[-1]
         return wish.hands and wish.motion == motion
 
-    told(here, {**DRIVING, "arms": 1})
+    show_state(here, {**DRIVING, "arms": 1})
     await enter(page, here)
     await page.take()
     await page.hit("KeyE")
@@ -154,7 +154,7 @@ async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
         "the selection of arms is shown for one arm"
     )
 
-    told(here, DRIVING)
+    show_state(here, DRIVING)
     await page.says("You drive the left arm")
     await page.key("KeyW")
     await settled(lambda: sent(*FORWARD, *STILL))
@@ -193,12 +193,12 @@ async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
     await page.run("window.pad.buttons[5].pressed = false")
     await settled(lambda: not here.backend.driven[-1].hands)
     await page.hit("Escape")
-    await settled(lambda: here.backend.said == ["estop"])
+    await settled(lambda: here.backend.commands == ["estop"])
 
 
-@at_the_page
+@with_page
 async def test_selecting_arm_keeps_control_but_does_not_take_over(page: Page, here: Site) -> None:
-    told(here, {**DRIVING, "driver": "policy"})
+    show_state(here, {**DRIVING, "driver": "policy"})
     await enter(page, here)
     await page.until("document.querySelector('#arms button').disabled")
     await page.hit("KeyE")
@@ -208,7 +208,7 @@ async def test_selecting_arm_keeps_control_but_does_not_take_over(page: Page, he
     await page.until(f"({PRESSED}).join() === 'right'")
     await beats(here)
     assert not any(wish.hands for wish in here.backend.driven), "the selection took over"
-    told(here, DRIVING)
+    show_state(here, DRIVING)
     await page.says("You drive the right arm")
     await page.hit("KeyQ")
     await settled(lambda: any(wish.hands for wish in here.backend.driven))

@@ -230,7 +230,7 @@ def two_at_once(folder: Path) -> None:
         await second.send_json({"type": "say", "what": "success"})
         assert (await heard(second, "answer"))["text"] == "take over first"
         await second.send_json({"type": "say", "what": "estop"})
-        await settled(lambda: site.backend.said == ["estop"])
+        await settled(lambda: site.backend.commands == ["estop"])
         assert not any(wish.hands for wish in site.backend.driven)
 
     served(pages)()
