@@ -232,7 +232,7 @@ def test_serl_without_arguments_describes_main_commands(
         ("run", "RUN", "--robot", "franka"),
     ],
 )
-def test_real_arm_refuses_wrench_actions(
+def test_arm_behind_topics_refuses_wrench_actions(
     serl: Serl, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = make_run(tmp_path, task="object_flip")
