@@ -45,7 +45,7 @@ QUIET = {
     "task_config.time_limit_s": 30.0,
     "reward.kind": "human",  # nothing succeeds by itself
     "actor.max_lead_steps": 1_000_000,
-    "teleop.operator.stale_s": 0.5,  # machines of tests are busy
+    "teleop.operator.stale_s": 0.5,  # test machines are busy
     "teleop.operator.lost_s": 8.0,
     "log.min_free_bytes": 1_000_000,
     "learner.checkpoint_every": 100_000,

@@ -40,7 +40,7 @@ TRIES = 8
 SETTINGS = {
     "task": "reach",
     "reward": {"kind": "human"},
-    "teleop": {"operator": {"stale_s": 0.5, "lost_s": 8.0}},  # machines of tests are busy
+    "teleop": {"operator": {"stale_s": 0.5, "lost_s": 8.0}},  # test machines are busy
 }
 
 

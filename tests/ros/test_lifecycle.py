@@ -80,7 +80,7 @@ def test_inactive_simulated_arm_does_not_advance_time(rig: Rig) -> None:
     with pytest.raises(SerlError, match="the arm's node is not active"):
         rig.arm.advance(0.1)
     warn = bytes(DiagnosticStatus.WARN)
-    eventually(lambda: [s for s in rig.tools.told("simulated arm") if s.level == warn], LIMIT_S)
+    eventually(lambda: [s for s in rig.tools.statuses("simulated arm") if s.level == warn], LIMIT_S)
     assert rig.tools.change(node, ACTIVATE)
     rig.arm.advance(0.1)
 
@@ -105,7 +105,7 @@ def test_each_node_publishes_diagnostics_once_a_second(rig: Rig) -> None:
         eventually(partial(has_five_stamps, text), LIMIT_S)
         gaps_s = [b - a for a, b in pairwise(rig.tools.stamps_s(text))]
         assert 0.8 < median(gaps_s) < 2.5, gaps_s  # the median ignores single delays
-    status = rig.tools.told("actor actor0")[-1]
+    status = rig.tools.statuses("actor actor0")[-1]
     assert status.name == f"{rig.node.absolute('actor0')}: actor actor0"
     assert {pair.key for pair in status.values} >= {"episodes", "paused"}
 
@@ -158,4 +158,4 @@ def test_guard_disarms_and_refuses_arming_while_its_node_is_inactive(tmp_path: P
         assert "the guard's node is not active" in why
         assert tools.change(name, ACTIVATE)
         bench.arm()
-        eventually(lambda: tools.told("guard"), LIMIT_S)
+        eventually(lambda: tools.statuses("guard"), LIMIT_S)

@@ -70,7 +70,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
 
 def reports_inactive(tools: Tools, text: str) -> bool:
     """Return whether the last diagnostic status warns that the node is inactive."""
-    last = tools.told(text)[-1]
+    last = tools.statuses(text)[-1]
     return bool(last.level == WARN and last.message == INACTIVE)
 
 
@@ -95,7 +95,7 @@ def test_each_training_node_is_active_and_describes_its_parameters(training: Tra
 def test_each_training_node_publishes_diagnostics_at_the_same_rate(training: Training) -> None:
     """Compare rates between nodes, as a busy machine delays all of them."""
     tools = training.tools
-    eventually(lambda: all(tools.told(text) for text in NODES.values()), LIMIT_S)
+    eventually(lambda: all(tools.statuses(text) for text in NODES.values()), LIMIT_S)
     first_s = tools.stamps_s("learner")[-1]
     tools.listen("learner", 5)
     passed_s = tools.stamps_s("learner")[-1] - first_s
@@ -135,8 +135,10 @@ def test_learner_loads_on_configure_and_saves_on_shutdown(
         learner = ("-m", "serl.ros.nodes.learner", "--run", str(run.path), *UNMANAGED)
         process = processes.start(*learner)
         assert tools.state("learner") == "unconfigured"
-        eventually(lambda: tools.told("learner") and reports_inactive(tools, "learner"), LIMIT_S)
-        assert not tools.numbers("learner"), "nothing is loaded"
+        eventually(
+            lambda: tools.statuses("learner") and reports_inactive(tools, "learner"), LIMIT_S
+        )
+        assert not tools.numbers("learner"), "an unconfigured learner has loaded nothing"
         assert not run.checkpoints.exists() or not checkpoint_paths(run.checkpoints)
         assert tools.change("learner", CONFIGURE)
         eventually(lambda: tools.numbers("learner"), LIMIT_S)
@@ -201,7 +203,7 @@ def test_camera_node_opens_its_device_only_while_active(tmp_path: Path) -> None:
 
         (name,) = found(tools, "camera_front")
         assert tools.state(name) == "unconfigured"
-        eventually(lambda: tools.told("camera") and reports_inactive(tools, "camera"), LIMIT_S)
+        eventually(lambda: tools.statuses("camera") and reports_inactive(tools, "camera"), LIMIT_S)
         eventually(lambda: not holds(), LIMIT_S)
         assert tools.numbers("camera")["frames"] == "0"
         assert {"source", "jpeg", "autostart"} <= tools.descriptors(name).keys()

@@ -138,10 +138,10 @@ def test_held_port_is_not_replaced_until_node_closes(domain: Domain, tmp_path: P
                 killed.kill()
             hold_ports(domain.id, locks)
             begin_s = time.monotonic()
-            if inode_of(port) == inode:  # no look fell between the death and the hold
+            if inode_of(port) == inode:  # no check before the hold
                 break
         eventually(lambda: inode_of(port) not in (0, inode))
-        assert time.monotonic() - begin_s > 2.9  # by a look each second otherwise
+        assert time.monotonic() - begin_s > 2.9  # without the hold, after a check per second
 
 
 PEER = """
@@ -203,7 +203,7 @@ with RosNode("newcomer", Path(sys.argv[1])):
 
 def test_port_without_contents_keeps_no_process_waiting(domain: Domain, tmp_path: Path) -> None:
     port = path_of(domain)
-    port.write_bytes(bytes(52_400))  # of a process that was killed before it initialised the port
+    port.write_bytes(bytes(52_400))  # its process was killed before initialising it
     started: dict[str, Any] = {"env": environment(domain.id, tmp_path), "stdin": subprocess.PIPE}
     waiting = subprocess.Popen(
         [sys.executable, "-c", PEER, "waiting"], stdout=subprocess.PIPE, text=True, **started
@@ -253,7 +253,7 @@ def fill(domain: Domain, folder: Path) -> bool:
         deadline_s = time.monotonic() + 10.0
         while full_port(domain.id) is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
-    time.sleep(4.0)  # the living read what is left for them, and forget the dead
+    time.sleep(4.0)  # living readers empty it and forget dead ones
     return full_port(domain.id) is not None
 
 
@@ -271,7 +271,7 @@ def test_full_port_of_killed_processes_is_replaced_and_nodes_connect(
             eventually(lambda: "survivor" in node.handle.get_node_names())
             assert inode_of(path_of(domain)) != inode
             assert "a dead process left its port full: replaced" in caplog.text
-            time.sleep(4.0)  # each writer has moved with its announcement
+            time.sleep(4.0)  # each writer has reopened it
             assert not node.stopping, node.deaf
             assert full_port(domain.id) is None
 

@@ -30,7 +30,7 @@ pytestmark = [
 
 SETTINGS = {
     "reward.kind": "human",  # nothing succeeds by itself
-    "teleop.operator.stale_s": 0.5,  # machines of tests are busy
+    "teleop.operator.stale_s": 0.5,  # test machines are busy
     "teleop.operator.lost_s": 8.0,
     "log.min_free_bytes": 1_000_000,
 }
@@ -63,7 +63,7 @@ async def enter(page: Page, door: ConsoleAddress) -> None:
     await page.says("Ready")
     await page.until("!document.getElementById('session').hidden")
     await page.take()
-    await asyncio.sleep(1.0)  # hands that were never seen off are not believed
+    await asyncio.sleep(1.0)  # input counts only after rest
 
 
 async def demonstrate(page: Page, says: str) -> None:
@@ -74,7 +74,7 @@ async def demonstrate(page: Page, says: str) -> None:
     await page.hit(says)
     await page.says("Ready")
     await page.key("KeyD", "keyUp")
-    await asyncio.sleep(0.5)  # hands that were never seen off are not believed
+    await asyncio.sleep(0.5)  # input counts only after rest
 
 
 async def counted(page: Page, name: str, count: int) -> None:

@@ -40,7 +40,7 @@ from serl.types import EndReason, Step
 pytestmark = pytest.mark.ros
 
 PROCESS = Path(__file__).parent / "support/reward_process.py"
-STALE_S = 5.0  # of a busy machine
+STALE_S = 5.0  # generous for a busy machine
 
 
 @contextmanager

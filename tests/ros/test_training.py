@@ -132,9 +132,9 @@ class Watch:
 
 
 def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start: Start) -> None:
-    """Resumed from the last checkpoint but one, as the newest one is damaged meanwhile.
+    """Resume from the last checkpoint but one, as the newest one is damaged meanwhile.
 
-    A simulated person evaluates the policy, and a reward is learned from that.
+    A simulated evaluator gives feedback, from which the learner also learns a reward.
     """
     evaluated = {"intervention": "evaluator", "feedback.weight": 0.1}
     command = start("train", "reach", **TINY | evaluated, steps=3000, actors=2)

@@ -101,7 +101,7 @@ def test_camera_settings_combine_driver_parameters_and_profile_crop(
         "fixed": "exposure_s 0.01, gain 5",
         "size": "64x48",
     }
-    assert found[-1]["wrist"] == {}, "nothing publishes it"
+    assert found[-1]["wrist"] == {}, "the wrist camera has no publisher"
 
 
 def test_start_warns_of_camera_settings_that_differ_from_demonstrations(

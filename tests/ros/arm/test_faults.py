@@ -44,39 +44,43 @@ class Graph:
     def get_publishers_info_by_topic(self, name: str) -> list[Any]:
         return self.infos
 
-    def tell(self, running: bool) -> None:
+    def deliver(self, running: bool) -> None:
         self._heed(serialize_message(Bool(data=running)))
 
 
 def make_watch(latched: bool, needed: bool = True) -> tuple[Graph, FaultWatch, list[str]]:
-    graph, told = Graph(), list[str]()
+    graph, reports = Graph(), list[str]()
     kind = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
     topic = Topic("running", Bool, QoSProfile(depth=1, durability=kind))
     fault_text = partial(fault_words, Channel(name="running", type=RUNNING))
-    return graph, FaultWatch(cast(RosNode, graph), topic, fault_text, told.append, needed), told
+    return (
+        graph,
+        FaultWatch(cast(RosNode, graph), topic, fault_text, reports.append, needed),
+        reports,
+    )
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_fault_watch_reports_missing_and_ended_fault_publisher(late: bool) -> None:
-    graph, watch, told = make_watch(latched=True)
+    graph, watch, reports = make_watch(latched=True)
     for _ in range(3 if late else 0):
         assert watch.check() == "/running: no fault reports of the driver"
     graph.publishers = 1
     assert watch.check() == "/running: no fault reports of the driver"
-    graph.tell(True)
+    graph.deliver(True)
     assert [watch.check() for _ in range(3)] == [""] * 3
     graph.publishers = 0
     assert watch.check() == "/running: the driver's fault reports have ended"
     graph.publishers = 1
     assert watch.check(), "the new publisher has sent nothing yet"
-    graph.tell(False)
+    graph.deliver(False)
     assert watch.check() == ""
-    assert told == ["", "that its program does not run"]
+    assert reports == ["", "that its program does not run"]
 
 
 def test_fault_watch_accepts_message_before_publisher_discovery() -> None:
     graph, watch, _ = make_watch(latched=True)
-    graph.tell(True)
+    graph.deliver(True)
     assert watch.check() == ""
     graph.publishers = 1
     assert watch.check() == ""
@@ -89,12 +93,12 @@ def test_fault_watch_reports_periodic_topic_that_ends_after_a_second(
     monkeypatch.setattr("serl.ros.arm.faults.time", SimpleNamespace(monotonic=lambda: now_s))
     graph, watch, _ = make_watch(latched=False)
     graph.publishers = 1
-    graph.tell(True)
+    graph.deliver(True)
     for now_s in (0.2, 0.9):  # noqa: B007
         assert watch.check() == ""
     now_s = 1.1
     assert watch.check() == "/running: the driver's fault reports have ended"
-    graph.tell(True)
+    graph.deliver(True)
     assert watch.check() == ""
 
 
@@ -102,7 +106,7 @@ def test_fault_watch_reports_end_of_optional_topic_once_received() -> None:
     graph, watch, _ = make_watch(latched=True, needed=False)
     assert watch.check() == ""
     graph.publishers = 1
-    graph.tell(True)
+    graph.deliver(True)
     assert watch.check() == ""
     graph.publishers = 0
     assert watch.check()
@@ -134,7 +138,7 @@ def test_fault_watch_names_incompatible_publisher_while_it_exists(
     needed: bool, kind: str, durability: DurabilityPolicy, expected: str
 ) -> None:
     graph, watch, _ = make_watch(latched=True, needed=needed)
-    graph.tell(True)
+    graph.deliver(True)
     graph.publishers = 1
     info = SimpleNamespace(
         node_namespace="/arm",
@@ -182,8 +186,8 @@ def test_franka_state_reports_mode_and_errors(state: str, expected: str) -> None
     """Emulate the message that the fixture cites, as no wheel contains franka_msgs."""
     row = fault_message("franka", state)
     names = ["joint_reflex", "cartesian_reflex", "communication_constraints_violation"]
-    told = {name: name in row["current_errors"] for name in sorted(names)}
-    errors = SimpleNamespace(**told, get_fields_and_field_types=lambda: told)
+    flags = {name: name in row["current_errors"] for name in sorted(names)}
+    errors = SimpleNamespace(**flags, get_fields_and_field_types=lambda: flags)
     message = SimpleNamespace(robot_mode=row["robot_mode"], current_errors=errors)
     channel = Channel(name="franka_robot_state_broadcaster/robot_state", type=FRANKA_STATE)
     assert fault_words(channel, message) == expected

@@ -273,18 +273,18 @@ def test_settle_controller_ramps_gains_to_start_values(crisp: ProfileBench) -> N
         gains.clear()
         settle_controller(crisp.arm.remote, ROBOT, crisp.profile)
 
-    _undisturbed(crisp, settle)
+    _change_without_stop(crisp, settle)
     start = crisp.profile.controller.parameters[GAIN]
     eventually(lambda: gains[-1:] == [start], found=lambda: str(gains))
     assert gains == sorted(gains)
     assert max(b - a for a, b in pairwise([200.0, *gains])) < 200.0
 
 
-def _undisturbed(crisp: ProfileBench, change: Callable[[], object]) -> None:
+def _change_without_stop(crisp: ProfileBench, change: Callable[[], object]) -> None:
     """Change the gains of an armed arm without a protective stop.
 
-    A guard stops an arm whose gains are between two modes for two seconds, as on a busy machine;
-    it has seen them at rest at most half a second before. Only then it is tried again.
+    A guard stops an arm whose gains stay between two modes for two seconds, as on a busy machine.
+    The change is repeated only after such a slow switch.
     """
     for _ in range(TRIES):
         crisp.make_ready()

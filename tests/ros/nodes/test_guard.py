@@ -112,11 +112,11 @@ def test_guard_without_clock_publisher_reports_it_and_refuses_arming(bench: Guar
         assert bench.call("arm") == (False, f"not now: {said}")
         name = f"guard {bench.prefix}"  # other tests may run a guard, too
         tools.listen(name, 7)
-        assert tools.told(name)[-1].message == f"disarmed; {said}"
-        assert tools.told(name)[-1].level == bytes(DiagnosticStatus.WARN)
+        assert tools.statuses(name)[-1].message == f"disarmed; {said}"
+        assert tools.statuses(name)[-1].level == bytes(DiagnosticStatus.WARN)
     guard.send_signal(signal.SIGTERM)
-    told = guard.communicate(timeout=60)[1]
-    assert told.count(said) == 1, told
+    stderr = guard.communicate(timeout=60)[1]
+    assert stderr.count(said) == 1, stderr
     assert "setpoint" not in (bench.folder / "arm.txt").read_text()
 
 
@@ -277,20 +277,21 @@ def test_guard_retries_writing_latch_after_disk_failure(bench: GuardBench) -> No
 def test_stopped_guard_sends_no_gripper_commands(moving: GuardBench) -> None:
     begun_s = time.monotonic()
 
-    def told(since_s: float) -> int:
+    def gripper_count(since_s: float) -> int:
         return sum(line.words[0] == "gripper" for line in moving.lines(since_s))
 
-    def heard(text: str, since_s: float) -> list[float]:
+    def record_times_s(text: str, since_s: float) -> list[float]:
         lines = moving.lines(since_s)
         return [line.at_s for line in lines if " ".join(line.words).startswith(text)]
 
-    eventually(lambda: told(begun_s) > 3)
+    eventually(lambda: gripper_count(begun_s) > 3)
     assert moving.call("estop")[0]
     moving.until("estop")
-    eventually(lambda: heard("state estop", begun_s))
-    stopped_s = heard("state estop", begun_s)[0]
-    eventually(lambda: len(heard("setpoint", stopped_s)) > 60)
-    assert told(heard("setpoint", stopped_s)[10]) == 0  # earlier ones were in transit
+    eventually(lambda: record_times_s("state estop", begun_s))
+    stopped_s = record_times_s("state estop", begun_s)[0]
+    eventually(lambda: len(record_times_s("setpoint", stopped_s)) > 60)
+    settled_s = record_times_s("setpoint", stopped_s)[10]  # earlier commands were in transit
+    assert gripper_count(settled_s) == 0
     eventually(lambda: moving.call("ack")[0])
     assert moving.call("reset")[0]
 

@@ -99,13 +99,13 @@ class TestLockstepNode(SimulatedRobotSuite):
 
 
 def test_scene_topic_and_urdf_suffice_to_render_the_scene(realtime: Rig) -> None:
-    told: list[Any] = []
+    scenes: list[Any] = []
     urdfs: list[Any] = []
-    realtime.node.subscribe(scene_topic(ROBOT), lambda message: told.append(message.data))
+    realtime.node.subscribe(scene_topic(ROBOT), lambda message: scenes.append(message.data))
     realtime.node.subscribe(robot_description(ROBOT), urdfs.append)
-    eventually(lambda: told and urdfs)
+    eventually(lambda: scenes and urdfs)
     assert '<link name="wrist"' in urdfs[0].data, "a camera"
-    images = DrawnScene(realtime.task, lambda: np.array(told[-1])).look()
+    images = DrawnScene(realtime.task, lambda: np.array(scenes[-1])).look()
     assert images is not None
     assert images["front"].std() > 10.0, "the image must not be empty"
 

@@ -136,7 +136,7 @@ def test_attendant_asks_about_the_arm_with_a_running_guard(
 def test_attendant_receives_late_guard_after_losing_shared_memory_ports(
     bench: GuardBench, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process took the attendant's shared-memory ports for those of a dead one."""
+    """Remove the attendant's shared-memory ports, as a process does that takes it for dead."""
     monkeypatch.setattr(attendant_module, "_UNHEARD_S", 2.0)
     bench.start_arm()
     before = read_ports()

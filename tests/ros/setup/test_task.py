@@ -67,12 +67,14 @@ def test_taught_task_is_written_and_configures_training_on_its_arm(tmp_path: Pat
     taught = teach(session)
     assert session.said[0] == "no guard", "the guard must end before the arm is guided"
     assert any("it moves" in each for each in session.said)
-    assert any("crop" in each for each in session.said), "a wrong crop is asked for again"
+    assert any("crop" in each for each in session.said), "a wrong crop must be asked again"
     write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
     assert len((tmp_path / "ram.yaml").read_text().splitlines()) <= 16
     task = read_task(tmp_path / "ram.yaml")()
     assert task.config.motion.axes == ("x", "y", "z")
-    assert task.config.motion.box_low_m == (0.43, 0.05, 0.015), "not below the workspace"
+    assert task.config.motion.box_low_m == (0.43, 0.05, 0.015), (
+        "the box must not extend below the workspace"
+    )
     assert task.config.motion.box_high_m == (0.55, 0.15, 0.18)
     assert task.config.views["wrist"].crop == (0.2, 0.0, 0.8, 1.0)
     write_robot(tmp_path / "arm.yaml", PROFILE)

@@ -2,8 +2,8 @@
 
     python arm_process.py RUN ROBOT
 
-Its record is `arm.txt` of the run: setpoints, states of the guard, beginnings of holds of its own,
-and late ticks. Its faults are read from `arm_faults.yaml` whenever that changes: silent (measures
+It records setpoints, guard states, starts of its own holds and late ticks in `arm.txt` of the run.
+It reads its faults from `arm_faults.yaml` whenever that changes: silent (measures
 nothing), frozen (the wrench and its stamp), frame, force_n, away_m (offset of the measured pose),
 error, nan, joints (their number); and at the start: deaf (subscribes to no setpoints),
 recorded_elsewhere (`subscriber_process.py` writes `arm.txt`, as this process is killed).
@@ -48,7 +48,7 @@ class ArmProcess:
         def own(topic: Topic) -> Topic:
             return topic._replace(name=f"{namespace(folder)}/{robot}/{topic.name}")
 
-        # What is written down has to be complete. Reliable, as controllers of ros2_control are.
+        # The record must be complete; controllers of ros2_control are reliable, too.
         many = QoSProfile(depth=200, reliability=ReliabilityPolicy.RELIABLE)
         self._pose = node.publisher(own(Topic("current_pose", PoseStamped, 10)))
         self._joints = node.publisher(own(Topic("joint_states", JointState, 10)))

@@ -42,7 +42,7 @@ def main(run_folder: Path, hello_file: Path) -> None:
         transport = LearnerTransport(node, hello.spec, hello.run, cursors)
         name = np.frombuffer(str(run_folder).encode(), np.uint8)
         published_s, version = -math.inf, 0
-        told = b""
+        written = b""
         while not node.stopping:
             if time.monotonic() - published_s > 1.0:  # foreign weights can displace the last ones
                 published_s, version = time.monotonic(), version + 1
@@ -51,8 +51,8 @@ def main(run_folder: Path, hello_file: Path) -> None:
             text = "".join(f"{k.actor} {k.epoch} {k.episode} {k.index}\n" for k in keys)
             file.write(text.encode())
             counts = json.dumps({**transport.counts, **node.counts}).encode()
-            if counts != told:
-                write_atomic(run_folder / "counts.json", told := counts)
+            if counts != written:
+                write_atomic(run_folder / "counts.json", written := counts)
             if not keys:
                 node.wait(0.005)
 

@@ -30,6 +30,4 @@ if __name__ == "__main__":
         with RosNode("first", Path(sys.argv[1])):
             for lock in read_ports().values():
                 leave_locked(Path(lock.rpartition("_")[0]))
-            time.sleep(
-                0.5
-            )  # the readers wait for the mutex, and give up before the one that closes
+            time.sleep(0.5)  # readers give up waiting before the closing node

@@ -95,7 +95,7 @@ def main() -> None:
     os.setuid(NOBODY)
     rclpy.init()
     neighbour = Neighbour(guard)
-    neighbour.until(lambda: not neighbour.state()["not now"])  # `arm` would be done
+    neighbour.until(lambda: not neighbour.state()["not now"])  # the guard could be armed
     found: dict[str, Any] = {"uid": os.getuid(), "first": neighbour.state()}
     found["arm"] = [neighbour.call(f"{guard}/arm"), neighbour.order(f"{guard}/arm")]
     found["disarm"] = neighbour.call(f"{guard}/disarm")

@@ -73,7 +73,7 @@ class Tools:
         (result,) = self.call(f"{node}/set_parameters", SetParameters, request).results
         return "" if result.successful else str(result.reason)
 
-    def told(self, text: str) -> list[Any]:
+    def statuses(self, text: str) -> list[Any]:
         """Return the statuses received whose names contain a text."""
         return [status for _, status in self._found(text)]
 
@@ -83,13 +83,13 @@ class Tools:
 
     def numbers(self, text: str) -> dict[str, str]:
         """Return the values of the last one, by key."""
-        told = self.told(text)
-        return {pair.key: pair.value for pair in told[-1].values} if told else {}
+        found = self.statuses(text)
+        return {pair.key: pair.value for pair in found[-1].values} if found else {}
 
     def listen(self, text: str, times: int) -> None:
         """Wait for this number of further statuses."""
-        before = len(self.told(text))
-        eventually(lambda: len(self.told(text)) >= before + times, LIMIT_S)
+        before = len(self.statuses(text))
+        eventually(lambda: len(self.statuses(text)) >= before + times, LIMIT_S)
 
     def _found(self, text: str) -> list[tuple[Any, Any]]:
         return [each for name, all_ in self.diagnostics.items() if text in name for each in all_]
