@@ -39,10 +39,10 @@ class Corners(Reach):
         self._corner = np.array((*CORNERS_M[own.corner], 0.0, 0.0, 0.0, 1.0), np.float32)
 
     def observation(self, reading: Observation) -> Observation:
-        return super().observation(self._told(reading))
+        return super().observation(self._with_goal(reading))
 
     def outcome(self, reading: Observation, index: int) -> Outcome:
-        return super().outcome(self._told(reading), index)
+        return super().outcome(self._with_goal(reading), index)
 
     def is_success(self, truth: Truth) -> bool:
         return super().is_success(self._aimed(truth))
