@@ -238,7 +238,7 @@ def _other_domain() -> str:
     return str(101 - int(os.environ["ROS_DOMAIN_ID"]))
 
 
-def test_graph_lists_types_rates_and_publishers(
+def test_graph_lists_types_rates_and_publishers_of_topics(
     bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["doctor", "--graph"]) == cli.DONE

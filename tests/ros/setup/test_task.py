@@ -67,7 +67,7 @@ def test_taught_task_is_written_and_configures_training_on_its_arm(tmp_path: Pat
     taught = teach(session)
     assert session.said[0] == "no guard", "the guard must end before the arm is guided"
     assert any("it moves" in each for each in session.said)
-    assert any("crop" in each for each in session.said), "a wrong crop must be asked again"
+    assert any("crop" in each for each in session.said), "a wrong crop must be asked for again"
     write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
     assert len((tmp_path / "ram.yaml").read_text().splitlines()) <= 16
     task = read_task(tmp_path / "ram.yaml")()
