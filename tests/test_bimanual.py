@@ -54,7 +54,7 @@ class FailingRobot(FakeRobot):
 
     def recover(self) -> None:
         if self.cannot_recover:
-            raise Silent("nobody knows where it is")
+            raise Silent("the pose is unknown")
         super().recover()
 
 

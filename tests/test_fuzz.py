@@ -287,7 +287,7 @@ def _signed(message: bytes) -> Decoder:
     sound = sign(KEY, message)
 
     def decode(data: bytes) -> object:
-        assert (verify(KEY, data) is None) == (data != sound), "forged"
+        assert (verify(KEY, data) is None) == (data != sound), "a forged message was accepted"
         return None
 
     return Decoder([sound], decode)

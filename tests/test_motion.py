@@ -186,8 +186,8 @@ def test_box_lead_and_rotation_are_never_exceeded(
         assert angle(target.quaternion, START.quaternion) <= 0.5 * SLACK
         moved = in_actions(previous, target, bounds)
         assert executed == pytest.approx(np.clip(moved, -1.0, 1.0), abs=1e-9)
-        # What is executed leads to the same target again, unless a lead drew the target along by
-        # more than one action: no action in [-1, 1] does that.
+        # Replaying the executed action gives the same target, unless the lead limit moved the
+        # target by more than one action, which no action in [-1, 1] can do.
         if np.abs(moved).max() <= 1.0 + 1e-9:
             replayed, again = next_target(previous, executed, measured, START, bounds)
             assert again == pytest.approx(executed, abs=1e-6)
@@ -281,7 +281,7 @@ def test_gripper_switches_once_per_interval_and_restarts_each_episode() -> None:
     assert moved(made, 0, 0, -1, now_s=10.0)[2] == -1.0
     assert made.closed
     assert moved(made, 0, 0, 1, now_s=10.4)[2] == 0.5
-    assert made.closed, "too soon"
+    assert made.closed, "the gripper opened before its interval had passed"
     moved(made, 0, 0, 1, now_s=10.5)
     assert not made.closed
     made.begin(HERE, True)
@@ -306,7 +306,7 @@ def test_small_gripper_action_sends_no_gripper_command() -> None:
     assert not made.gripped
     moved(made, 0, 0, -1, now_s=20.0)
     moved(made, 0, 0, 1, now_s=20.1)
-    assert made.closed, "too soon to open again"
+    assert made.closed, "the gripper opened again before its interval had passed"
     assert made.gripped
 
 

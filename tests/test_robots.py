@@ -31,7 +31,7 @@ def test_every_real_arm_has_upstream_driver_data() -> None:
 
 
 def test_franka_profile_matches_crisp_py() -> None:
-    """crisp_py/robot/robot_config.py: FrankaConfig; config/grippers/gripper_franka.yaml."""
+    """Compare with FrankaConfig in crisp_py/robot/robot_config.py and gripper_franka.yaml."""
     franka, quarter = profile("franka"), math.pi / 4
     assert franka.joints == tuple(f"fr3_joint{n}" for n in range(1, 8))
     assert franka.home_rad == pytest.approx((0, -quarter, 0, -3 * quarter, 0, 2 * quarter, quarter))
@@ -63,7 +63,7 @@ def test_compliance_mode_is_softer_than_start_and_precision_within_limit(
 
 
 def test_speed_limits_stay_within_command_scale_of_moveit_servo() -> None:
-    """moveit_servo src/utils/command.cpp:181-199, with the scales that are compared."""
+    """See moveit_servo src/utils/command.cpp:181-199 for the use of these scales."""
     controller = profile("ur5e_servo").controller
     assert controller.fastest_m_s == controller.expected["moveit_servo.scale.linear"]
     assert controller.fastest_rad_s == controller.expected["moveit_servo.scale.rotational"]
@@ -73,8 +73,10 @@ def test_speed_limits_stay_within_command_scale_of_moveit_servo() -> None:
 
 
 def test_ur5e_and_xarm7_profiles_match_their_drivers() -> None:
-    """crisp_py/config/grippers/gripper_robotiq_2f85.yaml; crisp_py's URConfig; xarm_api's
-    XArmDriver: create_server<GripperCommand>("xarm_gripper/gripper_action").
+    """Compare with crisp_py's URConfig and xarm_api's XArmDriver.
+
+    Sources: crisp_py/config/grippers/gripper_robotiq_2f85.yaml; XArmDriver calls
+    create_server<GripperCommand>("xarm_gripper/gripper_action").
     """
     ur5e, xarm7 = profile("ur5e"), profile("xarm7")
     assert ur5e.gripper is not None
@@ -90,9 +92,11 @@ def test_ur5e_and_xarm7_profiles_match_their_drivers() -> None:
     assert xarm7.controller.parameters["solver.publish_state_feedback"] is True
 
 
-def test_at_home_the_tool_of_the_gen3_points_down_and_no_joint_is_near_a_wrap() -> None:
-    """kortex_description arms/gen3/7dof/urdf/gen3_macro.xacro: origins of the joints and the tool;
-    kortex_driver src/hardware_interface.cpp:776: angles are within -pi and pi.
+def test_gen3_tool_points_down_at_home_with_joints_away_from_wrap() -> None:
+    """Use the joint and tool origins of the vendor's model; the driver wraps angles at pi.
+
+    Sources: kortex_description arms/gen3/7dof/urdf/gen3_macro.xacro; kortex_driver
+    src/hardware_interface.cpp:776.
     """
     home_rad, quarter = profile("kinova_gen3").home_rad, math.pi / 2
     origins = [  # in m, and the rotation about x

@@ -49,7 +49,7 @@ def test_list_filters_settings_by_group_name_and_meaning(
     assert len(agent) > 20
     assert {*listed_settings(capsys, "settings", "discount")} == {"agent.discount"}
     assert {*listed_settings(capsys, "settings", "gamma")} == {"agent.discount"}, (
-        "gamma stands in its meaning"
+        "the word gamma in the meaning was not found"
     )
     assert {*listed_settings(capsys, "pick_cube", "lift_m")} == {
         "reset.lift_m",

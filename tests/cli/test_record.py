@@ -90,7 +90,9 @@ def test_arm_pair_file_is_accepted_for_recording_and_deployment(tmp_path: Path) 
     run = record_command.persons_folder(cli.parse([*words, "--reward.kind", "human"]), {})
     assert run.config.robot == pair
     page = ["record", "handover", "--console", "--out", str(tmp_path / "page")]
-    assert record_command.persons_folder(cli.parse(page), {}).config.robot is None, "a page drives"
+    assert record_command.persons_folder(cli.parse(page), {}).config.robot is None, (
+        "a robot was set without --robot"
+    )
     with pytest.raises(BadInput, match="its actions move two arms: give --left and --right"):
         record_command.persons_folder(cli.parse([*words, "--device", "gamepad"]), {})
     deployed = run_command._deployed(run.config, cli.parse(["run", "a", "--robot", pair]))

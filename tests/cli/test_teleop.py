@@ -86,7 +86,7 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
     lines = [" ".join(line.split()) for line in out.splitlines()]
     left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
     assert lines[left + 2].endswith("-0.50"), "axis y is not mapped as configured"
-    assert lines[right + 3].endswith("-1.00"), "axis z"
+    assert lines[right + 3].endswith("-1.00"), "axis z is not mapped"
     assert "right: mouse b: Input/output error" in error
     assert all(device.closed for device in made.values())
 

@@ -109,7 +109,7 @@ def test_gamepad_sticks_and_triggers_map_to_motion() -> None:
     bench.kernel.happen((3, 1, -32768), (3, 0, 32767), (3, 5, 1023))
     wish = wish_of(bench.device, gamepad.MAPPING)
     assert moved(wish) == {"x": 1.0, "y": -1.0, "gripper": 1.0}
-    assert not wish.hands, "hands are on without the deadman"
+    assert not wish.hands, "the stick drives without the deadman"
 
 
 @pytest.mark.parametrize(("value", "moves"), [(0, 0.0), (3000, 0.0), (32767, 1.0), (18022, 0.5)])

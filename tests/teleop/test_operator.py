@@ -54,7 +54,7 @@ def test_operator_drives_while_deadman_is_held_and_for_hold_over() -> None:
     bench.pad.hold()
     assert moved(bench.tick()) == [0.5, 0.0]
     bench.pad.hold(False)
-    assert moved(bench.tick()) == [0.0, 0.0], "it holds"
+    assert moved(bench.tick()) == [0.0, 0.0], "the arm does not hold"
     assert [bench.tick() is None for _ in range(4)] == [False, True, True, True]
 
 
@@ -149,10 +149,10 @@ def test_device_back_with_hands_off_keeps_holding_until_new_press() -> None:
     bench.pad.hold()
     assert bench.tick() is not None
     bench.pad.hold(False)
-    assert bench.tick(3) is None, "who takes over once more and lets go hands back"
+    assert bench.tick(3) is None, "a new takeover and release did not hand back"
 
 
-def test_after_a_loss_a_button_that_stayed_down_is_not_believed() -> None:
+def test_deadman_held_during_device_loss_drives_only_after_new_press() -> None:
     bench = silenced(10, x=1.0)
     bench.pad.alive = True
     assert moved(bench.tick(3)) == [0.0, 0.0]

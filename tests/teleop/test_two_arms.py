@@ -124,7 +124,7 @@ def test_operator_of_some_axes_drives_them_on_both_arms() -> None:
     np.testing.assert_array_equal(action, np.array([1.0, np.nan, -1.0, np.nan], np.float32))
 
 
-def test_input_for_two_arms_is_split_and_moves_nothing_if_made_for_one() -> None:
+def test_split_wish_splits_by_arm_or_holds_if_number_of_arms_differs() -> None:
     rest, push = (0.0,) * 7, (1.0, *(0.0,) * 6)
     for hands in (True, False):
         two, one = Wish((*rest, *push), hands, ()), Wish(push, hands, ())
