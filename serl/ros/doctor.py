@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from serl.errors import BadInput
 from serl.ros.environment import (
-    SHARED_MEMORY,
     choose_transport,
     environment,
     free_domain,
@@ -25,6 +24,7 @@ from serl.ros.environment import (
     ros_status,
     shared_memory_problem,
 )
+from serl.ros.ports import SHARED_MEMORY
 from serl.system.sockets import Socket, open_sockets
 
 _PACKAGES = ("torch", "mujoco", "numpy", "gymnasium", "safetensors")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from serl.errors import BadInput, CorruptData
-from serl.ros.ports import discovery_port
+from serl.ros.ports import SHARED_MEMORY, discovery_port
 from serl.runs.network import NetworkConfig
 from serl.system.files import FileLock, open_regular, write_atomic
 from serl.system.sockets import is_up
@@ -104,7 +104,6 @@ ARM_NODE = "arm"
 DOMAINS = range(102)
 """Usable domain ids: above 101 a domain's UDP ports collide with Linux's ephemeral ports."""
 
-SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_ALONE = "SERL_SHARED_MEMORY"
 """Variable: third-party ROS programs use shared memory alone as well; see `meet_others`."""
 

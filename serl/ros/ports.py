@@ -41,11 +41,11 @@ from typing import IO
 from serl.errors import CorruptData
 from serl.system.files import open_regular
 
-_SHARED_MEMORY = Path("/dev/shm")
-_PORT = "/dev/shm/fastrtps_port"
+SHARED_MEMORY = Path("/dev/shm")
+_PORT = f"{SHARED_MEMORY}/fastrtps_port"
 _LOCK = re.compile(rf"{_PORT}(\d+)_[es]l")
 _PORTS_OF_DOMAIN = 250
-_NAME = re.compile(r"fastrtps_port\d+")
+_NAMES = "fastrtps_port*"
 _HOLD_MS, _PLAUSIBLE_MS = 2_000, 3_600_000
 _MOVE_S, _POLL_S = 2.0, 0.02  # a reader waits at most 1 s for a mutex, then 0.33 s
 _DELETED = " (deleted)"
@@ -137,8 +137,8 @@ def release_ports(limit_s: float = 0.0) -> list[str]:
     """
     deadline_s, released = time.monotonic() + limit_s, list[str]()
     while True:
-        names = [name for name in os.listdir(_SHARED_MEMORY) if _NAME.fullmatch(name)]
-        found = {name: _release(_SHARED_MEMORY / name) for name in names}
+        ports = [port for port in SHARED_MEMORY.glob(_NAMES) if port.name[-1].isdigit()]
+        found = {port.name: _release(port) for port in ports}
         released += [name for name, done in found.items() if done]
         if None not in found.values() or time.monotonic() > deadline_s:
             return released

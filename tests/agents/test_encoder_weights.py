@@ -225,9 +225,7 @@ def test_agent_created_without_a_run_uses_packaged_encoder() -> None:
     assert is_packaged(config)
     acting = make_acting_agent(config, make_spec(make_task(config)), 0).actor_weights()
     mine = encoder_of(config)
-    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), (
-        "an acting agent receives the encoder from the learner"
-    )
+    assert any(not np.array_equal(acting[name][0], mine[name]) for name in mine), "not loaded"
 
 
 def test_encoder_file_changed_since_run_creation_is_refused(tmp_path: Path) -> None:
@@ -252,9 +250,7 @@ def test_learner_loads_encoder_once_and_later_run_inherits_it(tmp_path: Path) ->
     sent, _ = _encoder_of_learner(run, moved_by=0.5)
     assert np.array_equal(sent, first), "no checkpoint yet"
     resumed, again = _encoder_of_learner(run)
-    assert np.array_equal(resumed, first + np.float32(0.5)), (
-        "the trained encoder, not the packaged file"
-    )
+    assert np.array_equal(resumed, first + np.float32(0.5)), "the trained encoder"
     assert sum("the encoder is" in line for line in again) == 2, "resuming prints no encoder line"
     heir = RunFolder.create(
         tmp_path / "heir", settings(init_from={"run": run.path}), datetime(2026, 11, 22)

@@ -215,8 +215,7 @@ def test_minari_import_scales_actions_from_action_space_bounds(
         )
         for upright in (np.arange(4) == 3, np.zeros(4, bool))
     ]  # fmt: skip
-    # Minari warns about missing authors.
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore"):  # about missing authors
         minari.create_dataset_from_buffers(
             "lab/pendulum-v0", buffers, data_format="hdf5",
             observation_space=env.observation_space, action_space=env.action_space,

@@ -21,13 +21,13 @@ from serl.log.episode_reader import PART, EpisodeFile
 from serl.log.index import Index
 from serl.log.recovery import recover
 from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello, encode_record
-from serl.ros.environment import SHARED_MEMORY
 from serl.ros.link import receiver as receiver_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.nodes import learner as learner_module
 from serl.ros.nodes.learner import LearnerNode
 from serl.ros.nodes.link import Link
+from serl.ros.ports import SHARED_MEMORY
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACKS, ACTORS, TRANSITIONS, to_cdr
 from serl.system.authentication import run_key

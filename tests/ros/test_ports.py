@@ -18,9 +18,11 @@ from std_msgs.msg import String
 
 from serl.errors import SerlError
 from serl.ros import node as node_module
-from serl.ros.environment import SHARED_MEMORY, Domain, environment, free_domain
+from serl.ros import ports
+from serl.ros.environment import Domain, environment, free_domain
 from serl.ros.node import RosNode
 from serl.ros.ports import (
+    SHARED_MEMORY,
     discovery_port,
     full_port,
     hold_ports,
@@ -192,6 +194,13 @@ def peer(
     finally:
         process.kill()
         process.wait()
+
+
+def test_host_without_shared_memory_has_no_port_to_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "SHARED_MEMORY", tmp_path / "missing")
+    assert ports.release_ports() == []
 
 
 NODE = """
