@@ -21,6 +21,7 @@ from serl.log.metrics import read_metrics
 from serl.report.aggregates import Group, Sample, Values, estimate
 from serl.report.comparison import METRICS
 from serl.report.curves import assistance, series
+from serl.report.display import Display
 from serl.report.outcomes import read_outcomes
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.folder import RunFolder
@@ -124,7 +125,8 @@ def _try_experts(hard: HardSet) -> None:
             config, path = hard.expert(task, seed)
             if _read_expert(config, path):
                 continue
-            found = evaluate_expert(config)
+            with Display().working(f"trials of the expert of {task}, seed {seed}"):
+                found = evaluate_expert(config)
             print(f"expert/{path.stem}: {found.summary()}", flush=True)
             make_folder(path.parent)
             result = ExpertResult(

@@ -12,6 +12,7 @@ from typing import Any
 from serl.cli.export import format_module
 from serl.errors import BadInput
 from serl.log.episode_log import LogConfig
+from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
 
@@ -52,7 +53,8 @@ def import_file(options: argparse.Namespace) -> int:
     name = _format_of(options.file)
     convert = _import_pickle if name == "pickle" else partial(_import_data, name)
     try:
-        made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
+        with Display().working(f"reading {options.file}"):
+            made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

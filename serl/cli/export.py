@@ -10,6 +10,7 @@ from typing import Any
 
 from serl.cli.arguments import add_checkpoint
 from serl.errors import BadInput
+from serl.report.display import Display
 from serl.system.files import check_destination, write_atomic
 
 DONE = 0
@@ -85,7 +86,8 @@ def _export_episodes(options: argparse.Namespace) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: is not empty; give another --out")
     try:
-        count = module.write(data, out)
+        with Display().working(f"writing {out}"):
+            count = module.write(data, out)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise

@@ -154,13 +154,17 @@ async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
         "the selection of arms is shown for one arm"
     )
 
-    show_state(here, DRIVING)
+    felt = {"left": {"gripper": 0.2, "box_m": 0.104}, "right": {"gripper": 0.8, "box_m": 0.0}}
+    show_state(here, {**DRIVING, "by_arm": felt})
     await page.says("You drive the left arm")
+    await page.reads("box", "edge of the box 104 mm")
     await page.key("KeyW")
     await settled(lambda: sent(*FORWARD, *STILL))
     await page.hit("KeyE")
     await page.says("You drive the right arm")
     assert await page.run(PRESSED) == ["right"]
+    assert await page.text("box") == "at the edge of the box"
+    assert await page.run("document.getElementById('gripper').value") == 0.8
     await settled(lambda: sent(*STILL, *STILL))
     await beats(here)
     assert sent(*STILL, *STILL), "the held key moves an arm"

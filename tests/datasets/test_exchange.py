@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from serl.datasets import lerobot_format, robomimic_format
 from serl.errors import CorruptData
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
+from serl.report.display import Display
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
@@ -145,6 +147,22 @@ def test_export_and_import_round_trip_without_loss(
                     assert_near(other_seen.images[key], image)
                 else:
                     np.testing.assert_array_equal(other_seen.images[key], image)
+
+
+def test_export_and_import_show_that_they_are_working(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, out, back = list[str](), str(tmp_path / "out"), str(tmp_path / "back")
+
+    def working(display: Display, text: str) -> nullcontext[None]:
+        texts.append(text)
+        return nullcontext()
+
+    monkeypatch.setattr(Display, "working", working)
+    assert main(["export", str(recording[0]), "--to", "robomimic", "--out", out]) == 0
+    words = ["demos", "import", out, "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", back]) == 0
+    assert texts == [f"writing {out}", f"reading {out}"]
 
 
 def test_lerobot_export_has_expected_tables_and_statistics(

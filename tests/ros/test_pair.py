@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from std_msgs.msg import Header
 
 from serl import plugins
 from serl.arm_pair import UNMOVED_BASE, Mount
+from serl.arm_profile import load_robot, write_robot
 from serl.bimanual import Pair
 from serl.errors import SerlError, Silent
 from serl.guard.latch import GuardedArm
@@ -31,6 +32,7 @@ from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
 from serl.ros.people.console_actor import ConsoleActor
+from serl.ros.people.control import control_topic
 from serl.ros.services import Remote, serve
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
@@ -38,6 +40,7 @@ from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
+from serl.workspace import CellCamera
 
 from ..support.upstream import file_of
 from .conftest import Run
@@ -46,6 +49,7 @@ pytestmark = pytest.mark.ros
 
 MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60)})
 PATIENCE_S = 10.0
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
 class TwoArms:
@@ -231,7 +235,7 @@ def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
     config = resolve({"task": "handover", "demos": 0, "observe": "pixels"})
     run = RunFolder.create(tmp_path, config, datetime.now())
     arms = {f"both/{side}": GuardedArm(side, tmp_path / side) for side in refusals}
-    file = str(Path(__file__).parents[2] / "docs/examples/pair.yaml")
+    file = str(EXAMPLES / "pair.yaml")
     page = ConsoleActor(two.node, Remote(two.node, lambda: None), run, "both", arms, file)
     try:
         assert page.state()["arms"] == 2
@@ -261,3 +265,40 @@ def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
                 asyncio.run(page.confirm(f"both/{side}: the guard is disarmed"))
     finally:
         page.close()
+
+
+def test_console_has_gripper_box_and_crops_of_each_arm(tmp_path: Path) -> None:
+    profile = load_robot(str(EXAMPLES / "pair_arm.yaml"))
+    pair = (EXAMPLES / "pair.yaml").read_text()
+    for side in ("left", "right"):
+        camera = CellCamera(topic=f"/{side}/wrist", rate_hz=30.0)
+        cameras = {"cameras": {"left_wrist": camera, "right_wrist": camera}}
+        write_robot(tmp_path / f"{side}.yaml", profile.model_copy(update=cameras))
+        pair = pair.replace("pair_arm.yaml", f"{side}.yaml", 1)
+    (tmp_path / "pair.yaml").write_text(pair)
+    config = resolve({"task": "handover", "demos": 0})
+    run = RunFolder.create(tmp_path, config, datetime.now())
+    values = {"left_gripper": "0.25", "left_tcp_m": "0.5 0 0.2", "right_tcp_m": "0.7 0.1 0.2"}
+    message = DiagnosticStatus(values=[KeyValue(key=k, value=v) for k, v in values.items()])
+    with RosNode("test", tmp_path, local=True) as node:
+        file, control = str(tmp_path / "pair.yaml"), node.publisher(control_topic("both"))
+        page = ConsoleActor(node, Remote(node, lambda: None), run, "both", {}, file)
+        try:
+
+            def is_fresh() -> bool:
+                control.publish(message)
+                return page.is_fresh
+
+            eventually(is_fresh)
+            felt = page.state()["by_arm"]
+            assert felt["left"] == {"gripper": 0.25, "box_m": pytest.approx(0.035, abs=1e-6)}
+            assert felt["right"] == {"gripper": None, "box_m": pytest.approx(0.095, abs=1e-6)}
+            page.crop("right_wrist", (0.1, 0.0, 0.9, 1.0))
+            page.crop("left_wrist", (0.0, 0.2, 1.0, 1.0))
+        finally:
+            page.close()
+    crops = {"left_wrist": (0.0, 0.2, 1.0, 1.0), "right_wrist": (0.1, 0.0, 0.9, 1.0)}
+    assert page.crops == crops
+    for side in ("left", "right"):
+        kept = load_robot(str(tmp_path / f"{side}.yaml")).cameras
+        assert kept[f"{side}_wrist"].crop == crops[f"{side}_wrist"]

@@ -261,10 +261,11 @@ function wordOf(actor) {
   return words[actor.driver] || "between two episodes";
 }
 
-// What the robot feels; what is unknown, as of a car, is left out.
+// What the robot feels, of two arms the driven one's gripper and box; what is unknown is left out.
 const NEAR_M = 0.02;
 function showFeel(now) {
   const known = (value) => value !== null && value !== undefined;
+  now = { ...now, ...(now.by_arm || {})[arm] };
   $("feel").hidden = !now.fresh || !(known(now.force_n) || known(now.box_m));
   $("force").closest("label").hidden = !known(now.force_n);
   if (known(now.force_n)) {

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from std_srvs.srv import Trigger
 
-from serl.arm_pair import read_pair
+from serl.arm_pair import SIDES, read_pair
 from serl.arm_profile import load_robot
-from serl.bimanual import RIGHT
+from serl.bimanual import RIGHT, PairConfig
 from serl.camera import Crop
 from serl.console.backend import Picture
 from serl.console.messages import COMMANDS
 from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
+from serl.motion import Motion
 from serl.ros.arm.camera import WatchedCameras
 from serl.ros.node import RosNode
 from serl.ros.people.attendant import SupervisedArm
@@ -27,10 +28,12 @@ from serl.ros.people.teleop import RemoteHand, console_topics
 from serl.ros.services import Remote
 from serl.ros.telemetry import scene_topic
 from serl.runs.folder import RunFolder
+from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import crops_of, within_workspace, write_crop
 from serl.runs.task_setup import make_task
 from serl.system.json_fields import printable
 from serl.system.signed_order import key_path
+from serl.task import SimulatedTask
 from serl.teleop.mapping import Wish, split_wish
 from serl.teleop.operator import arm_count
 from serl.teleop.stop import STOP_FILE
@@ -54,7 +57,7 @@ class ConsoleActor:
 
     Attributes:
         name: name of the actor.
-        crops: the crops of the cameras in the arm's file, by name.
+        crops: the crops of the cameras in the file of the arm, or of both arms, by name.
         is_secondary: whether the operator drives another actor; pictures are then rarer.
     """
 
@@ -68,10 +71,9 @@ class ConsoleActor:
         profile: str = "",
     ) -> None:
         pair = read_pair(profile)
-        profiles = (profile,) if pair is None else (pair.left.profile, pair.right.profile)
+        self._profiles = (profile,) if pair is None else (pair.left.profile, pair.right.profile)
         self.name, self.is_secondary = name, False
-        self._profile = profile if pair is None else ""
-        self.crops = crops_of(self._profile)
+        self.crops = self._read_crops()
         self._control: dict[str, str] = {}
         self._received_s = self._moved_s = float("-inf")
         self._placement: Placement | None = None
@@ -86,9 +88,7 @@ class ConsoleActor:
         self._task = make_task(run.config)
         self._arms = arm_count(self._task.config.action_spec)
         self._hands = [RemoteHand(node, topic) for topic in console_topics(name, self._arms)]
-        self._motion = self._task.config.motion
-        if self._profile:
-            self._motion = within_workspace(self._motion, load_robot(self._profile))
+        self._motions = _motions(self._task, profile)
         self._supervised = [SupervisedArm(node, remote, run, *each) for each in arms.items()]
         self._guards: dict[str, Any] = {}
         for arm_name, arm in arms.items():
@@ -96,32 +96,39 @@ class ConsoleActor:
             side = arm_name.partition("/")[2]
             self._guards[f"{side} guard".strip()] = node.handle.create_client(Trigger, service)
         self._pictures = Pictures(
-            self._source(node, [*arms.values()] if profile else [], profiles),
+            self._source(node, [*arms.values()] if profile else []),
             lambda: self._control.get("attended") == "1",
             lambda: self.is_secondary,
         )
 
-    def _source(
-        self, node: RosNode, arms: Sequence[GuardedArm], profiles: Sequence[str]
-    ) -> PictureSource:
-        """Return the cameras of real arms, or the simulated scene.
-
-        Of two arms, a camera named `right_...` is the right one's.
-        """
+    def _source(self, node: RosNode, arms: Sequence[GuardedArm]) -> PictureSource:
+        """Return the cameras of real arms, or the simulated scene."""
         if not arms:
             node.subscribe(scene_topic(self.name), self._take_scene)
             return DrawnScene(self._task, lambda: self._placement, lambda: self.is_secondary)
         used = dict.fromkeys(view.camera for view in self._task.config.all_views.values())
         watched = WatchedCameras(node, "", {})
-        for number, (arm, profile) in enumerate(zip(arms, profiles, strict=False)):
+        for number, (arm, profile) in enumerate(zip(arms, self._profiles, strict=False)):
             known = load_robot(profile).cameras
             cameras = {
                 name: known.get(name)
                 for name in {**known, **used}
-                if len(profiles) == 1 or name.startswith(RIGHT) == bool(number)
+                if self._arm_with(name) == number
             }
             watched.watch(node, arm.namespace.rstrip("/"), cameras)
         return watched
+
+    def _arm_with(self, camera: str) -> int:
+        """Return the index of the arm with a camera: of two, the right one has `right_...`."""
+        return int(len(self._profiles) == 2 and camera.startswith(RIGHT))
+
+    def _read_crops(self) -> dict[str, Crop]:
+        return {
+            name: crop
+            for number, profile in enumerate(self._profiles)
+            for name, crop in crops_of(profile).items()
+            if self._arm_with(name) == number
+        }
 
     def drive(self, operator_input: Wish) -> None:
         """Send one message of operator input to each arm; none is repeated automatically."""
@@ -175,8 +182,8 @@ class ConsoleActor:
 
     def crop(self, camera: str, crop: Crop) -> str:
         """Write a camera's crop to the arm's file; raises as `write_crop`."""
-        answer = write_crop(self._profile, camera, crop)
-        self.crops = crops_of(self._profile)
+        answer = write_crop(self._profiles[self._arm_with(camera)], camera, crop)
+        self.crops = self._read_crops()
         return answer
 
     @property
@@ -204,21 +211,27 @@ class ConsoleActor:
         shown = ("driver", "owner", "silent", "stopped", "paused", "step", "fresh", "question")
         return {"name": self.name, **{name: state[name] for name in shown}}
 
-    def _feel(self) -> dict[str, float | None]:
-        """Return force, gripper opening and distance to the task's box; None where unknown."""
-        values, motion = self._control, self._motion
-        place_m = np.array(values.get("tcp_m", "").split(), float)
-        sides_m = (
-            np.array([place_m - motion.box_low_m, motion.box_high_m - place_m])
-            if len(place_m) == 3
-            else None
-        )
+    def _feel(self) -> dict[str, Any]:
+        """Return force, gripper opening and distance to the task's box; None where unknown.
+
+        Of two arms, opening and distance are in `by_arm`, by "left" and "right".
+        """
+        by_arm = {side: self._felt(side, motion) for side, motion in self._motions.items()}
         return {
-            "force_n": _number(values.get("force_n")),
-            "stop_force_n": motion.limits.stop_force_n,
-            "gripper": _number(values.get("gripper")) if motion.gripper else None,
-            "box_m": None if sides_m is None else float(sides_m.min()),
+            "force_n": _number(self._control.get("force_n")),
+            "stop_force_n": min(each.limits.stop_force_n for each in self._motions.values()),
+            **by_arm.pop("", {}),
+            "by_arm": by_arm,
         }
+
+    def _felt(self, side: str, motion: Motion) -> dict[str, float | None]:
+        values, prefix = self._control, SIDES.get(side, "")
+        place_m = np.array(values.get(f"{prefix}tcp_m", "").split(), float)
+        box_m = None
+        if len(place_m) == 3:
+            box_m = float(np.min([place_m - motion.box_low_m, motion.box_high_m - place_m]))
+        gripper = _number(values.get(f"{prefix}gripper")) if motion.gripper else None
+        return {"gripper": gripper, "box_m": box_m}
 
     def _question(self) -> dict[str, str]:
         """Return the guard's question, the order that answers it, and why it would be refused."""
@@ -252,6 +265,21 @@ class ConsoleActor:
 
     def _take_scene(self, message: Any) -> None:
         self._placement = np.array(message.data, np.float64)
+
+
+def _motions(task: SimulatedTask, profile: str) -> dict[str, Motion]:
+    """Return the motion of each arm within its box, by "left" and "right", or "" of a single arm.
+
+    Args:
+        task: the task.
+        profile: profile of a real arm, or the file of a pair; empty for a simulation.
+    """
+    config = task.config
+    if (pair := read_pair(profile)) is not None:
+        return {arm.side: arm.motion for arm in mounted_arms(task, pair)}
+    if isinstance(config, PairConfig):
+        return dict(zip(SIDES, (config.motion, config.right_motion), strict=True))
+    return {"": within_workspace(config.motion, load_robot(profile)) if profile else config.motion}
 
 
 def _number(text: str | None) -> float | None:

@@ -16,6 +16,7 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from serl.arm_pair import read_pair
 from serl.arm_profile import load_robot
+from serl.bimanual import LEFT, RIGHT
 from serl.errors import SerlError
 from serl.intervention import Event, Teleop
 from serl.loop import Observer
@@ -263,16 +264,17 @@ class Control(Observer):
 
 
 def felt_by_arm(reading: Observation) -> dict[str, str]:
-    """Return the largest force of all arms in N, and of a single arm its gripper and place in m."""
+    """Return the largest force of all arms in N, and of each arm its gripper and place in m."""
     state = reading.state
     forces = [
         float(np.linalg.norm(values[:3])) for name, values in state.items() if "wrench" in name
     ]
     felt = {"force_n": f"{max(forces):.2f}"} if forces else {}
-    if "gripper" in state:
-        felt["gripper"] = f"{float(state['gripper'][0]):.3f}"
-    if "tcp_pose" in state:
-        felt["tcp_m"] = " ".join(f"{place_m:.4f}" for place_m in state["tcp_pose"][:3].tolist())
+    for prefix in ("", LEFT, RIGHT):
+        if (gripper := state.get(f"{prefix}gripper")) is not None:
+            felt[f"{prefix}gripper"] = f"{float(gripper[0]):.3f}"
+        if (pose := state.get(f"{prefix}tcp_pose")) is not None:
+            felt[f"{prefix}tcp_m"] = " ".join(f"{place_m:.4f}" for place_m in pose[:3].tolist())
     return felt
 
 

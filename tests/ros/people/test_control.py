@@ -32,7 +32,7 @@ from ...support.acting import FakeCameraArm, notice_frozen_camera
 pytestmark = pytest.mark.ros
 
 
-def test_operator_display_has_force_gripper_and_position_or_force_of_pair() -> None:
+def test_operator_display_has_force_and_gripper_and_position_of_each_arm() -> None:
     with plugins.make_simulation(PickCube()) as arm:
         reading = arm.reset(0)
     felt = felt_by_arm(reading)
@@ -40,8 +40,14 @@ def test_operator_display_has_force_gripper_and_position_or_force_of_pair() -> N
     place_m = [float(word) for word in felt["tcp_m"].split()]
     assert place_m == pytest.approx(reading.state["tcp_pose"][:3].tolist(), abs=1e-4)
     force, none = np.array([3, 0, 4, 9, 9, 9], np.float32), np.zeros(6, np.float32)
-    pair = Observation({"left_wrench": none, "right_wrench": force}, {}, {})
-    assert felt_by_arm(pair) == {"force_n": "5.00"}
+    place, grip = np.array([0.4, 0.1, 0.2, 1, 0, 0, 0], np.float32), np.ones(1, np.float32)
+    pair = {"left_wrench": none, "right_wrench": force, "left_gripper": grip}
+    felt = felt_by_arm(Observation({**pair, "right_tcp_pose": place}, {}, {}))
+    assert felt == {
+        "force_n": "5.00",
+        "left_gripper": "1.000",
+        "right_tcp_m": "0.4000 0.1000 0.2000",
+    }
     assert felt_by_arm(Observation({"speed": none}, {}, {})) == {}
 
 
