@@ -203,7 +203,11 @@ class RecordingStatus:
 def advise_session(have: Mapping[str, int], target: Mapping[str, int], recent: list[bool]) -> str:
     """Return the next instruction for the operator, in one line."""
     missing = {name: most - have.get(name, 0) for name, most in target.items()}
-    remaining = [f"{count} {name}" for name, count in missing.items() if count > 0]
+    remaining = [
+        f"{count} {name if count > 1 else name.removesuffix('s')}"
+        for name, count in missing.items()
+        if count > 0
+    ]
     if not remaining:
         return "done: all requested samples are recorded"
     if len(recent) >= _PATIENCE and not any(recent[-_PATIENCE:]):

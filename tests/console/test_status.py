@@ -62,6 +62,7 @@ def test_recording_status_counts_episodes_by_folder(tmp_path: Path) -> None:
     [
         (0, [], "to go: 3 demonstrations"),
         (1, [True, *[False] * 4], "to go: 2 demonstrations"),
+        (2, [], "to go: 1 demonstration"),
         (
             1,
             [True, *[False] * 5],
