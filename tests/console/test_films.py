@@ -58,12 +58,15 @@ def test_film_recording_continues_after_episode_dated_later(tmp_path: Path) -> N
     films = EpisodeFilms(tmp_path, clock)
     films.assign([])
     films.watch([Picture("front", 1, b"a")], True, 0)
-    films.assign(
-        [RecordedEpisode(f"{clock.now_ns + S}-000000", KEPT)]
-    )  # dated after the film began
+    dated_later = RecordedEpisode(f"{clock.now_ns + S}-000000", KEPT)
+    films.assign([dated_later])
+    running = RecordedEpisode(f"{clock.now_ns}-000001", KEPT)
     films.watch([Picture("front", 2, b"b")], True, 1)
     clock.now_ns += S
     films.watch([Picture("front", 3, b"c")], True, 2)
+    films.assign([dated_later, running])
+    assert films.read(dated_later.name) is None
+    assert last_picture(films.read(running.name) or b"") == b"c"
 
 
 def test_unwritable_folder_and_invalid_name_give_no_film(tmp_path: Path) -> None:
