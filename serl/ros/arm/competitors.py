@@ -159,7 +159,8 @@ class DuplicatePublishers(_PublisherWatch):
         Args:
             resumed: returns whether the measurement on a topic is missing, or was a moment ago.
             shared: topics on which several nodes publish by design, each for different joints.
-                Publishers that appear after the last call with `accepts` are a fault there, too.
+                Publishers that appear after the last call with `accepts` are a fault there, too,
+                under a new name or beside another process of the same name.
             accepts: no arm is driven or held, so the present publishers are accepted.
         """
         found = []
@@ -172,7 +173,7 @@ class DuplicatePublishers(_PublisherWatch):
         return "; ".join(filter(None, found))
 
     def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
-        """Return the publishers of a topic in words if there are several, and all node names."""
+        """Return the publishers of a topic: in words if there are several, and each of them."""
         before, now_s = self._records[topic], self._now_s()
         records: dict[bytes, _PublisherRecord] = {}
         for each in self._publishers(topic):
@@ -186,9 +187,9 @@ class DuplicatePublishers(_PublisherWatch):
         self._records[topic] = records
         names = sorted({each.name for each in records.values()} - {""})
         twice = [f"another {name}" for name in names if _is_doubled(name, records, now_s)]
-        nodes = ", ".join([*names, *twice])
-        several = len(names) + len(twice) > 1
-        return f"several nodes publish {topic}: {nodes}" if several else "", {*names}
+        nodes = [*names, *twice]
+        several = f"several nodes publish {topic}: {', '.join(nodes)}" if len(nodes) > 1 else ""
+        return several, {*nodes}
 
 
 class _PublisherRecord(NamedTuple):

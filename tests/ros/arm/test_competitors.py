@@ -72,6 +72,9 @@ def test_new_publisher_of_shared_topic_is_a_fault_while_arm_is_armed() -> None:
     assert graph.check(shared=(WRENCH,)) == words
     assert graph.check(shared=(WRENCH,)) == words
     assert graph.check(shared=(WRENCH,), accepts=True) == ""
+    graph.publishers[WRENCH] = [(1, "driver"), (3, "gripper"), (5, "driver")]
+    words = f"several nodes publish {WRENCH}: /driver, /gripper, another /driver"
+    assert graph.check(shared=(WRENCH,)) == words
 
 
 def test_node_without_a_name_is_reported_from_the_second_check_on() -> None:

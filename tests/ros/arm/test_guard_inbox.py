@@ -131,3 +131,27 @@ def test_guard_inbox_names_new_joint_publisher_that_sends_other_joints(
             return "/forger" in guard.measured.rivals
 
         eventually(is_named)
+
+
+def test_guard_inbox_names_second_publisher_of_each_measurement(tmp_path: Path) -> None:
+    twist = Channel(name="twist", type="geometry_msgs/msg/TwistStamped")
+    profile, guard = PROFILE.model_copy(update={"twist": twist}), Guard(config())
+    assert PROFILE.wrench is not None
+    assert PROFILE.gripper is not None
+    doubled = [PROFILE.wrench, twist, PROFILE.gripper.state, PROFILE.joint_states, PROFILE.pose]
+    with (
+        RosNode("guard", tmp_path, local=True) as node,
+        RosNode("arm", tmp_path, local=True) as arm,
+        RosNode("forger", tmp_path, local=True) as forger,
+    ):
+        inbox = GuardInbox(node, ROBOT, profile, ARM, guard, threading.Lock())
+        for channel in doubled:
+            arm.publisher(topic_of(channel, ROBOT, SENSOR))
+            forger.publisher(topic_of(channel, ROBOT, SENSOR))
+        names = [node.absolute(topic_of(each, ROBOT, SENSOR).name) for each in doubled]
+
+        def are_named() -> bool:
+            inbox.check()
+            return all(f"{name}: " in guard.measured.rivals for name in names)
+
+        eventually(are_named)
