@@ -48,6 +48,7 @@ bench: .venv/ready-bench
 
 soak: .venv/ready-bench
 	.venv/bin/pytest -m slow
+	SERL_ATTACK_S=60 .venv/bin/pytest -k forged_measurements tests/faults
 
 # The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.
 LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py tests/test_api.py

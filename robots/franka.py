@@ -12,18 +12,21 @@ utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a 
   `use_operational_space` would scale the stiffness by the arm's inertia (cc:150-156).
 - parameters: read anew in every cycle (cc:211-213), so the values read back are those in effect.
 - pose: `current_pose` (pose_broadcaster.cpp:65-78, 156), of `base` (demos 2997a2d,
-  config/fr3/controllers.yaml), which is not compared with that of a target.
+  config/fr3/controllers.yaml:64), which is not compared with that of a target.
 - twist: none is published; it is computed from poses.
-- joints: `joint_states`, 30 Hz, of joint_state_publisher (demos launch/franka.launch.py).
+- joints: `joint_states`, 30 Hz, of joint_state_publisher (demos launch/franka.launch.py:192-201).
+  Limits: frankaemika/franka_description 1ddff9b, robots/fr3/joint_limits.yaml.
 - wrench: not published by crisp_controllers. Spawn franka_ros2's franka_robot_state_broadcaster
   beside it (franka_robot_state_broadcaster.cpp:125, 140, 245: best effort; frame:
   franka_robot_state.cpp:160). Without a wrench the guard refuses the arm; set `wrench: null` in a
   copy of this profile to do without.
 - errors of the arm: crisp_controllers has no topic for them. With franka_msgs installed a copy of
   this profile can name that broadcaster's `robot_state` (:149) as `fault`.
-- gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py), which only opens and closes.
+- gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py:146-147, 183), which only opens
+  and closes (:196-203).
 
-The arm's behavior after a reflex is not in these sources. Not tried on an arm. A Panda has other
+The arm's behavior after a reflex and the payload, that of Franka's Desk for its hand, are not in
+these sources. Not tried on an arm. A Panda has other
 joint names and limits.
 """
 

@@ -25,8 +25,10 @@ frames are the same in its release for Jazzy, 3.8.0 (409548c):
   :279. Whether the arm holds when its program ends is not in these sources.
 
 The gripper's names are those of utiasDSL/crisp_py c350302,
-config/grippers/gripper_robotiq_2f85.yaml. Names begin at the root, where ros2_control resolves
-them. Not tried on an arm.
+config/grippers/gripper_robotiq_2f85.yaml. The joints' limits are those of
+UniversalRobots/Universal_Robots_ROS2_Description 1c32d8f, config/ur5e/joint_limits.yaml; the
+payload is the data sheet's of the gripper, not in these sources. Names begin at the root, where
+ros2_control resolves them. Not tried on an arm.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from serl.errors import CorruptData
 from serl.log.index import Index, read_index
 from serl.runs.resume import open_index
-from serl.system.database import DamagedDatabase, connect, limited_work
+from serl.system.database import DamagedDatabase, connect, limited_work, read_rows
 
 from .log.test_index import records
 
@@ -99,6 +99,23 @@ def test_query_beyond_work_limit_is_aborted(tmp_path: Path) -> None:
                 database.execute(f"SELECT max(id) FROM {ENDLESS}").fetchone()
         assert time.process_time() - began_s < 20
         database.execute("SELECT 1")  # the limit no longer applies
+
+
+def test_more_rows_than_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serl.system.database._MAX_ROWS", 2)
+    with closing(connect(tmp_path / "rows.sqlite")) as database:
+        assert len(list(read_rows(database, tmp_path, "VALUES (1), (2)"))) == 2
+        with pytest.raises(DamagedDatabase, match="more than 2 rows"):
+            list(read_rows(database, tmp_path, "VALUES (1), (2), (3)"))
+
+
+def test_schema_of_index_is_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    execute(path, "CREATE VIEW v AS SELECT unsafe()")
+    with closing(connect(path, read_only=True)) as index:
+        index.create_function("unsafe", 0, lambda: 1)
+        with pytest.raises(sqlite3.OperationalError, match="unsafe use of unsafe"):
+            index.execute("SELECT * FROM v").fetchall()
 
 
 def test_signal_aborts_long_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ console's page in Chromium, and the browser or the console's process stops. Last
 Processes communicate over 127.0.0.1, as with a real arm (`--shared-memory`: as in simulation).
 
 Exit code 1 if the 99 % quantile of detection exceeds 150 ms, any detection 200 ms, or the time to
-zero commanded velocity 300 ms (150 ms for an emergency stop).
+zero commanded velocity 250 ms (150 ms for an emergency stop).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ with RosNode("console", Path(sys.argv[1]), local=True) as node:
 
 
 OF_A_PAGE = ("page, SIGSTOP", "console, SIGSTOP")
-P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.300, 0.150
+P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.250, 0.150
 
 
 class Fault(NamedTuple):

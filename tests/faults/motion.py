@@ -31,6 +31,9 @@ from .registry import REGISTRY, Level, Scene
 TRIES = 5
 """Number of attempts: a busy machine may delay one, a defect fails all."""
 
+ATTACK_S = float(os.environ.get("SERL_ATTACK_S", "5"))
+"""Duration of forged measurements; `make soak` sets it to a minute."""
+
 HELD = "noticed within 200 ms, commanded velocity zero within 300 ms"
 
 
@@ -178,8 +181,8 @@ def targets_of_a_stranger(bench: GuardBench) -> None:
 @REGISTRY.fault(
     6,
     "Forged measurements while the arm is stopped",
-    injected="for 5 s another process publishes a force of 40 N, a pose that drifts by 3 cm/s "
-    "and joints that turn: in an emergency stop, then in a protective stop",
+    injected=f"for {ATTACK_S:g} s another process publishes a force of 40 N, a pose that drifts by "
+    "3 cm/s and joints that turn: in an emergency stop, then in a protective stop",
     required="the arm moves by 0 mm in the emergency stop and by 30 mm at most in the protective "
     "stop; topic and node are named; no stop can be acknowledged until the process is gone; if "
     "it appears while the arm moves, the guard makes a protective stop",
@@ -204,7 +207,7 @@ def forged_measurements(bench: GuardBench) -> None:
 
 
 def _led_m(bench: GuardBench) -> float:
-    """Return how far forged measurements move the setpoint of a stopped arm in 5 s."""
+    """Return how far forged measurements move the setpoint of a stopped arm in `ATTACK_S`."""
     time.sleep(1.5)  # wait for the stop to settle
     with _forging(bench):
         begun_s = time.monotonic()
@@ -213,7 +216,7 @@ def _led_m(bench: GuardBench) -> float:
         also = [f"{bench.prefix}/{topic}: " for topic in ("wrench", "joint_states")]
         eventually(lambda: all(name in bench.not_now for name in also), found=lambda: bench.not_now)
         assert message in bench.call("ack")[1]
-        time.sleep(max(0.0, begun_s + 5.0 - time.monotonic()))  # real time passes
+        time.sleep(max(0.0, begun_s + ATTACK_S - time.monotonic()))  # real time passes
     first, *others = (
         [float(word) for word in line.words[1:]]
         for line in bench.lines(begun_s)

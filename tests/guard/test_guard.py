@@ -385,10 +385,10 @@ def test_guard_publishes_setpoints_of_simulated_arm() -> None:
     ("place", "complaint"),
     [
         (
-            (0.9, 0.0, 0.2),
-            r"the tool is outside the box \(x is 0.900 m, motion.box from 0.3 to 0.6",
+            (0.71, 0.0, 0.2),
+            r"the tool is outside the box \(x is 0.710 m, motion.box from 0.3 to 0.6",
         ),
-        ((0.45, 0.0, -0.2), r"z is -0.200 m, motion.box from 0.05 to 0.4 m"),
+        ((0.45, 0.0, -0.06), r"z is -0.060 m, motion.box from 0.05 to 0.4 m"),
     ],
 )
 def test_guard_refuses_to_arm_with_tool_far_outside_box(
@@ -402,11 +402,20 @@ def test_guard_refuses_to_arm_with_tool_far_outside_box(
 
 
 def test_guard_refuses_to_arm_with_tool_turned_away() -> None:
-    loop = Loop(pose=Pose((0.45, 0.0, 0.2), (0.0, 0.0, 0.0, 1.0)))  # the tool points up
+    loop = Loop(pose=Pose((0.45, 0.0, 0.2), from_rotation_vector((math.pi - 0.96, 0.0, 0.0))))
     loop.tick(20)
-    with pytest.raises(BadInput, match=r"turned by 3.14 rad .* motion.max_rotation_rad allows"):
+    with pytest.raises(BadInput, match=r"turned by 0.96 rad .* motion.max_rotation_rad allows"):
         loop.guard.arm(loop.now_s)
     assert loop.guard.state == "disarmed"
+
+
+@pytest.mark.parametrize(("x_m", "turned_rad"), [(0.69, 0.0), (0.45, 0.94)])
+def test_guard_arms_with_tool_little_outside_its_limits(x_m: float, turned_rad: float) -> None:
+    turned = from_rotation_vector((math.pi - turned_rad, 0.0, 0.0))
+    loop = Loop(pose=Pose((x_m, 0.0, 0.2), turned))
+    loop.tick(20)
+    loop.guard.arm(loop.now_s)
+    assert loop.guard.state != "disarmed"
 
 
 def test_guard_refuses_to_arm_with_measurements_in_wrong_units() -> None:

@@ -109,8 +109,8 @@ def test_protective_stop_settles_once_at_blocked_arm() -> None:
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
-    held_up = shifted(stood, -0.012)
-    assert max_setpoint_shift_m(loop, lambda _: held_up, 150) == pytest.approx(0.012, abs=1e-3)
+    held_up = shifted(stood, -0.0145)
+    assert max_setpoint_shift_m(loop, lambda _: held_up, 150) == pytest.approx(0.0145, abs=1e-3)
     assert max_setpoint_shift_m(loop, lambda tick: shifted(held_up, -1e-4 * tick), 100) == 0.0
     assert max_setpoint_shift_m(loop, lambda _: shifted(held_up, -0.01), 200) == 0.0
 
@@ -121,8 +121,8 @@ def test_protective_stop_does_not_settle_far_from_its_rest_pose() -> None:
     loop.tick(12)
     assert loop.setpoint is not None
     stood = loop.setpoint.pose
-    max_setpoint_shift_m(loop, lambda tick: shifted(stood, -0.002 * tick), 20)
-    assert max_setpoint_shift_m(loop, lambda _: shifted(stood, -0.04), 300) == 0.0
+    max_setpoint_shift_m(loop, lambda tick: shifted(stood, -0.0008 * tick), 20)
+    assert max_setpoint_shift_m(loop, lambda _: shifted(stood, -0.016), 300) == 0.0
 
 
 @pytest.mark.parametrize("outside", [False, True])

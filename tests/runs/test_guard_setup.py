@@ -108,6 +108,13 @@ def test_speed_above_controller_limit_is_refused() -> None:
         check_fits(make_guard_config(task, PROFILE), profile)
 
 
+def test_guard_yields_by_distance_of_profile() -> None:
+    task = make_task(resolve({"task": "reach"}))
+    for yield_m in (0.0, 0.01):
+        config = make_guard_config(task, PROFILE.model_copy(update={"yield_m": yield_m}))
+        assert config.motion.limits.yield_m == yield_m
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [("racing_car", "'car'"), ("object_flip", "wrenches"), ("handover", "'bimanual'")],
