@@ -27,8 +27,9 @@ COMMAND: Any = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(nanoseconds=150_000_000)
 )
 """QoS of the guard's commands to an arm. Controllers of ros2_control request reliable publishers,
-and DDS matches them with no others. The newest message replaces an undelivered one, and messages
-older than 150 ms are not delivered: a slow subscriber delays no publisher and gets no old command.
+and DDS matches them with no others. The newest message replaces an undelivered one, and one that is
+older than 150 ms is no longer sent: a slow subscriber delays no publisher. Messages that arrived at
+a subscriber stay in its queue, however long it takes to read them.
 """
 
 EXACT: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)

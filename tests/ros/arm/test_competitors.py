@@ -71,7 +71,7 @@ def test_new_publisher_of_shared_topic_is_a_fault_while_arm_is_armed() -> None:
     words = f"several nodes publish {WRENCH}: /driver, /gripper, /stranger"
     assert graph.check(shared=(WRENCH,)) == words
     assert graph.check(shared=(WRENCH,)) == words
-    assert graph.check(shared=(WRENCH,), accepts=True) == ""
+    assert graph.check(100.0, shared=(WRENCH,), accepts=True) == ""
     graph.publishers[WRENCH] = [(1, "driver"), (3, "gripper"), (5, "driver")]
     words = f"several nodes publish {WRENCH}: /driver, /gripper, another /driver"
     assert graph.check(shared=(WRENCH,)) == words

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -174,14 +174,22 @@ class GuardBench(GuardProcesses):
         yield from (line for line in self._lines if line.at_s >= after_s)
 
     def estop_button(self) -> Callable[[], float]:
-        """Return a function that stops the arm by the topic, and returns the time of that."""
+        """Return a function that stops the arm by the topic, and returns the time of that.
+
+        It repeats the message, as the topic asks: a killed guard stays discovered for up to 20 s,
+        so that a publisher cannot know whether the present guard is.
+        """
         buttons = self.publisher(ESTOP)
         buttons.publish(Bool(data=False))  # does nothing
         eventually(lambda: buttons.get_subscription_count() > 0)
 
         def press() -> float:
-            begin_s = time.monotonic()
-            buttons.publish(Bool(data=True))
+            for _ in range(10):
+                begin_s = time.monotonic()
+                buttons.publish(Bool(data=True))
+                with suppress(AssertionError):
+                    eventually(lambda: self.state.startswith("estop"), 0.5)
+                    break
             return begin_s
 
         return press
