@@ -183,23 +183,25 @@ def interventions() -> Drawing:
 
 def rewards() -> Drawing:
     """Draw the sources of the reward, and the ground truth beside them."""
-    d = Drawing("rewards", 760, 290, "Sources of the reward")
+    d = Drawing("rewards", 760, 336, "Sources of the reward")
     kinds = [
         ("task", "the task's own outcome"),
         ("classifier", "images"),
         ("pose", "pose of the tool"),
         ("human", "a person's keys"),
         ("vice", "learned while training"),
+        ("topic", "a ROS node"),
+        ("progress", "one of these, and progress"),
     ]
     for i, (name, text) in enumerate(kinds):
-        d.box(20, 16 + 52 * i, 200, 42, [name, text])
-        d.arrow([(220, 37 + 52 * i), (300, 141)])
-    d.box(300, 108, 170, 66, ["reward and success", "of one step, with its source"], "good")
-    d.arrow([(470, 141), (560, 141)])
-    d.box(560, 112, 180, 58, ["Replay", "what the learner learns from"], "policy")
-    d.box(300, 222, 170, 50, ["Ground truth", "simulation only"])
-    d.arrow([(470, 247), (560, 247)])
-    d.box(560, 218, 180, 58, ["Trials", "and choice of checkpoint"])
+        d.box(20, 12 + 45 * i, 200, 40, [name, text])
+        d.arrow([(220, 32 + 45 * i), (300, 167)])
+    d.box(300, 134, 170, 66, ["reward and success", "of one step, with its source"], "good")
+    d.arrow([(470, 167), (560, 167)])
+    d.box(560, 138, 180, 58, ["Replay", "the learner's transitions"], "policy")
+    d.box(300, 262, 170, 50, ["Ground truth", "simulation only"])
+    d.arrow([(470, 287), (560, 287)])
+    d.box(560, 258, 180, 58, ["Trials", "and choice of checkpoint"])
     return d
 
 
@@ -207,10 +209,10 @@ def resets() -> Drawing:
     """Draw how the scene is restored between two episodes."""
     d = Drawing("resets", 760, 260, "Restoring the scene between episodes")
     d.box(20, 40, 150, 60, ["Episode", "policy and takeovers"], "policy")
-    d.box(230, 40, 150, 60, ["Scene ready?", "the task looks at it"])
+    d.box(230, 40, 150, 60, ["Scene ready?", "the task checks it"])
     d.box(460, 40, 200, 60, ["Reset episode", "script, in the log, not learned"])
     d.box(230, 170, 150, 60, ["Next episode"], "policy")
-    d.box(460, 170, 200, 60, ["Arm holds", "a person is asked, once"], "hold")
+    d.box(460, 170, 200, 60, ["Arm holds", "a person is asked"], "hold")
     d.arrow([(170, 70), (230, 70)])
     d.arrow([(380, 60), (460, 60)], "no", (420, 52))
     d.arrow([(460, 84), (380, 84)], "done", (420, 100))
