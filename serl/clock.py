@@ -89,6 +89,7 @@ class WallClock:
         slice_s: longest sleep between heartbeats.
 
     Attributes:
+        beat: the heartbeat.
         periods: number of periods begun so far.
         overruns: number of periods that began late by more than a tenth of a period, because the
             work took long or the machine woke this process late.
@@ -103,7 +104,7 @@ class WallClock:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._period_s = 1.0 / rate_hz
-        self._beat = beat
+        self.beat = beat
         self._slice_s = slice_s
         self._now = now
         self._sleep = sleep
@@ -119,14 +120,14 @@ class WallClock:
         self._deadline_s += self._period_s
         missed_s = self._now() - self._deadline_s
         while (left_s := self._deadline_s - self._now()) > 0:
-            self._beat()
+            self.beat()
             self._sleep(min(left_s, self._slice_s))
         tolerance_s = 0.1 * self._period_s
         self.periods += 1
         self.overruns += self._now() - self._deadline_s > tolerance_s
         if missed_s > tolerance_s:
             self._deadline_s += missed_s
-        self._beat()
+        self.beat()
 
     def now_s(self) -> float:
         """Return the monotonic time in seconds."""

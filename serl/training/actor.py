@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +22,8 @@ from serl.training.resets import EpisodeStarts, ResetTask, SceneReset, ScriptedT
 from serl.types import ActionSource, End, EndReason, Observation, Step
 
 logger = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 
 
 class ActorConfig(BaseModel):
@@ -142,10 +146,23 @@ class Actor:
             NeedsPerson: the scene could not be restored, and the site has no operator to ask.
             Silent: the robot was silent more than `reset_attempts` times, and the site raised it.
         """
+        return self._retry(self._attempt)
+
+    def bring_to_start(self) -> bool:
+        """Bring arm and scene to a start, without an episode; return False when stopping.
+
+        Raises:
+            NeedsPerson: as `episode`.
+            Silent: as `episode`.
+        """
+        return self._retry(self._begin)
+
+    def _retry(self, attempt: Callable[[], _Found]) -> _Found:
+        """Repeat an attempt after each silence of the robot; see `episode`."""
         silences = 0
         while True:
             try:
-                return self._attempt()
+                return attempt()
             except Silent as error:
                 silences += 1
                 if silences > self.config.reset_attempts:
@@ -156,12 +173,30 @@ class Actor:
                 self.clock.wait()  # for new readings; this also advances simulated time
 
     def _attempt(self) -> Result | None:
+        if isinstance(self.clock, WallClock):
+            self.policy.wait(partial(self._is_stopping, self.clock))
+        if not self._begin():
+            return None
+        self.policy.begin()
+        result = self._run(self.task, self.policy, ActionSource.POLICY)
+        self._since_home += 1
+        self._completed += 1
+        starts = self.site.starts
+        if starts is not None and starts.curriculum is not None:
+            starts.curriculum.add(result.success)
+        return result
+
+    def _is_stopping(self, clock: WallClock) -> bool:
+        """Send a heartbeat while weights are awaited: a guard disarms after a minute of silence."""
+        clock.beat()
+        return self.site.is_stopping()
+
+    def _begin(self) -> bool:
+        """Reset arm and scene for the next episode; return False when stopping."""
         starts = self.site.starts
         placed = starts is not None and self._completed < starts.placements
-        if isinstance(self.clock, WallClock):
-            self.policy.wait(self.site.is_stopping)
         if not self._ready(placed):
-            return None
+            return False
         if starts is not None and placed:
             starts.place(self.key.episode)
         self._scene_reset.begin()
@@ -170,15 +205,9 @@ class Actor:
             self._go_home()
         self._approach()
         if not self._ready():
-            return None
+            return False
         self._scene_reset.end()
-        self.policy.begin()
-        result = self._run(self.task, self.policy, ActionSource.POLICY)
-        self._since_home += 1
-        self._completed += 1
-        if starts is not None and starts.curriculum is not None:
-            starts.curriculum.add(result.success)
-        return result
+        return True
 
     def _reset(self) -> None:
         """Restore the scene; on failure hold the robot and ask an operator.

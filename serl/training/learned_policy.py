@@ -90,6 +90,13 @@ class LearnedPolicy:
         return math.floor(self._episodes * share) > math.floor((self._episodes - 1) * share)
 
 
+class NoPolicy(LearnedPolicy):
+    """Stand-in for the policy of an actor that only resets: it has no weights, and never acts."""
+
+    def __init__(self) -> None:
+        self.snapshot = None
+
+
 class BackPressure(Observer):
     """Back-pressure: pauses the simulation while the learner is behind; never used on a real arm.
 

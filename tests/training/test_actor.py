@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serl.clock import WallClock
 from serl.errors import NeedsPerson, Silent
 from serl.log.episode_log import EpisodeLog
 from serl.runs.task_setup import make_spec
@@ -13,8 +14,9 @@ from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot
 from serl.training.actor import Site
 from serl.training.evaluation import Purpose
+from serl.training.learned_policy import NoPolicy
 from serl.training.resets import EpisodeStarts
-from serl.types import Action, End, Observation, Outcome
+from serl.types import Action, ActionSource, End, Observation, Outcome
 
 from ..support.acting import ActorBench, snapshot
 
@@ -49,6 +51,26 @@ def test_robot_silent_before_first_step_restarts_episode_under_the_same_number()
     silences[0] = 100
     with pytest.raises(Silent, match="no news"):
         stage.run(1)
+
+
+def test_actor_sends_heartbeats_while_it_waits_for_weights() -> None:
+    beats = list[str]()
+    stage = ActorBench(stopping=lambda: len(beats) >= 3)
+    stage.actor.clock = WallClock(10.0, lambda: beats.append("beat"))
+    stage.run(1)
+    assert len(beats) >= 3, "a guard would disarm meanwhile"
+    assert not stage.records
+
+
+def test_robot_is_brought_to_start_without_weights_and_without_an_episode() -> None:
+    stage = ActorBench(place=False)
+    stage.actor.policy = NoPolicy()
+    stage.robot.place(0.01, 0.0)
+    assert stage.actor.bring_to_start()
+    assert stage.task.reset(stage.robot.observe()) is None
+    assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
+    stage.site.stopping = lambda: True
+    assert not stage.actor.bring_to_start()
 
 
 @pytest.mark.parametrize("index", [0, 5])
