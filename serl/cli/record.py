@@ -25,6 +25,7 @@ from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, lacks_success_test
+from serl.runs.scene_reset import check_reset, declared_reset
 from serl.system.settings_file import checked, leaves, merge
 from serl.teleop.config import TeleopConfig
 
@@ -207,6 +208,9 @@ def persons_folder(
     arm = real_arm(options.robot, options.namespace)
     alone: dict[str, Any] = {"task": name, "seed": options.seed} | arm
     config = resolve(defaults, overrides, alone)
+    if arm:
+        defaults = merge(defaults, {"reset": declared_reset(config)})
+        config = resolve(defaults, overrides, alone)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")
     if config.reward.kind == "progress":
@@ -218,6 +222,7 @@ def persons_folder(
     task = make_rewarded_task(config)
     if config.robot is not None:
         guarded_arms(config, config.robot, config.namespace)
+        check_reset(config)
     if options.device:  # the page and devices at topics drive two arms as well
         teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)

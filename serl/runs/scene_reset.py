@@ -19,6 +19,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task, renderer_of
+from serl.system.settings_file import merge
 from serl.task import SimulatedTask
 from serl.training.arm_reset import ArmReset
 from serl.training.evaluation import Purpose, start_seed
@@ -45,6 +46,19 @@ def reset_kind(config: TrainConfig) -> ResetKind:
 def is_attended(config: TrainConfig) -> bool:
     """Return whether a person brings a real arm and its scene to a start before each episode."""
     return is_real(config.robot) and reset_kind(config) == "person"
+
+
+def reset_of_arm(robot: str) -> dict[str, Any]:
+    """Return the settings of resets in the file of a real arm; {} for a pair."""
+    own = load_robot(robot).reset if read_pair(robot) is None else None
+    return own.model_dump(mode="json", exclude_defaults=True) if own is not None else {}
+
+
+def declared_reset(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings of resets that a task and the file of its real arm declare."""
+    assert config.robot is not None
+    own = make_task(config).training_defaults().get("reset", {})
+    return merge(own, reset_of_arm(config.robot))
 
 
 def arm_settings(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:

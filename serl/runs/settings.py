@@ -28,7 +28,7 @@ from serl.runs.plugin_settings import without_unknown
 from serl.runs.real_arm import check_trainable, tuned_settings
 from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.reward_data import with_labelled
-from serl.runs.scene_reset import check_reset
+from serl.runs.scene_reset import check_reset, reset_of_arm
 from serl.runs.task_setup import (
     check_topics,
     make_demonstrated_task,
@@ -95,9 +95,7 @@ def _of_arm(robot: str | None) -> dict[str, Any]:
     """Return the settings that a real arm implies, and those in its file; {} in simulation."""
     if robot is None or not is_real(robot):
         return {}
-    own = load_robot(robot).reset if read_pair(robot) is None else None
-    reset = own.model_dump(mode="json", exclude_defaults=True) if own is not None else {}
-    return {"intervention": "none", "reset": reset}  # there is no simulated human
+    return {"intervention": "none", "reset": reset_of_arm(robot)}  # there is no simulated human
 
 
 def _check_settings(config: TrainConfig) -> list[Spec]:

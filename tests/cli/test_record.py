@@ -7,15 +7,19 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from serl.arm_profile import load_robot, write_robot
 from serl.cli import main as cli
 from serl.cli import record as record_command
 from serl.cli import run as run_command
 from serl.datasets.recording_session import UNDONE
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths, read_episode
+from serl.reset import ResetConfig
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
+from serl.system.settings_file import read_yaml
 from serl.teleop.device import DeviceReport
 from serl.types import ActionSource
 
@@ -80,6 +84,24 @@ def test_operator_records_resumes_and_undoes_demonstrations(
     assert cli.main(["demos", "undo", str(folder)]) == 0
     assert "demonstration 2 is undone, 1 are left" in capsys.readouterr().out
     assert len(episode_paths(folder / UNDONE)) == 1
+
+
+def test_recording_on_arm_has_resets_of_its_task_and_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = load_robot(str(EXAMPLES / "rehearsal.yaml"))
+    reset = ResetConfig(kind="home", yaw_rad=0.3)
+    write_robot(tmp_path / "arm.yaml", profile.model_copy(update={"reset": reset}))
+    own = read_yaml(EXAMPLES / "ram.yaml")
+    own["training"]["reset"] |= {"range_m": 0.01, "yaw_rad": 0.2}
+    (tmp_path / "ram.yaml").write_text(yaml.safe_dump(own))
+    words = ["record", "ram.yaml", "--robot", "arm.yaml", "--reset.lift_m", "0.02"]
+    found = record_command.persons_folder(cli.parse([*words, "--out", "a"]), {}).config.reset
+    assert (found.range_m, found.yaw_rad, found.lift_m) == (0.01, 0.3, 0.02)
+    assert (found.kind, found.gripper, found.home_m) == ("home", "keep", (0.5, 0.0, 0.18))
+    with pytest.raises(BadInput, match=r"reset\.gains: 'soft': expected a mode of the arm"):
+        record_command.persons_folder(cli.parse([*words, "--reset.gains", "soft"]), {})
 
 
 def test_arm_pair_file_is_accepted_for_recording_and_deployment(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ SUCCESS, FAILURE, STOP = 0, 1, 8  # buttons
 STOPPED, FAILED = "stopped by the joystick", "\nfailure, "
 SETTINGS = (
     "--reward.kind=human",
+    "--reset.kind=person",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
     "--log.min_free_bytes=1000000",
     "--teleop.operator.stale_s=0.5",

@@ -30,6 +30,7 @@ VIEWS = ",".join(f"{name}: {{width: {SIDE_PX}, height: {SIDE_PX}}}" for name in 
 SETTINGS = (
     f"--task_config.views={{{VIEWS}}}",
     "--task_config.time_limit_s=2.0",
+    "--reset.kind=person",
     "--task_config.motion.box_low_m=[0.2,-0.3,0.0]",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
     "--log.min_free_bytes=1000000",

@@ -104,7 +104,9 @@ def test_two_remote_devices_record_demonstration_on_two_arms(
     sim.until("topics and services under /sim/left and /sim/right")
     words = ("--robot", "pair.yaml", "--demos", "1", "--out", "demos", "--reward.kind", "human")
     patient = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
-    command = start("record", "handover", *words, *patient, "--log.min_free_bytes", "1000000")
+    still = ("--reset.kind", "person")  # the hands do not wait for a reset
+    few = ("--log.min_free_bytes", "1000000")
+    command = start("record", "handover", *words, *still, *patient, *few)
     with RosNode("hands", tmp_path, local=True) as node:
         absolute = (each._replace(name=f"/demos/{each.name}") for each in topics(ACTOR, 2))
         hands, ticks = [RemoteHand(node, topic) for topic in absolute], count()

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 from serl.clock import Clock, WallClock
 from serl.datasets.person import ACTOR, RecordingStation
+from serl.errors import NeedsPerson, Silent
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
-from serl.loop import Observer
+from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import state_publishers
@@ -23,11 +25,15 @@ from serl.ros.reward_topic import connect_reward
 from serl.ros.services import serve
 from serl.runs.folder import RunFolder
 from serl.runs.network import RosConfig
+from serl.runs.scene_reset import make_scene_reset, reset_kind
 from serl.runs.task_setup import make_task
+from serl.task import SimulatedTask
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
 from serl.teleop.stop import StopLatch
+from serl.training.actor import Actor, Site
+from serl.training.learned_policy import NoPolicy
 
 
 @contextmanager
@@ -76,7 +82,8 @@ def arm_station(
 ) -> Iterator[RecordingStation]:
     """Yield a recording station at a real arm, driven through its guard.
 
-    A person restores the scene.
+    Before an episode the arm returns to a start by itself (`reset.kind` "home" or "path"), without
+    a record of it; otherwise a person brings arm and scene to a start.
 
     Args:
         run: the recording, whose settings name the arm.
@@ -100,27 +107,83 @@ def arm_station(
         arm.silence_s = lambda: human_input.mux.silence_s
         human_input.hold.beat = arm.beat
         station = Station(arm, human_input.hold, stopping)
-        begun = False
-
-        def place(seed: int) -> None:
-            nonlocal begun
-            if begun:
-                human_input.hold.pause(RESTORE)
-            begun = True
-            station.standby()
 
         def standby(ending: Callable[[], bool]) -> bool:
             return bool(human_input.hold.reason or not station.has_arm) and station.standby(ending)
 
         with arm:
             note_cameras(node, arm, run)
-            clock = WallClock(task.config.rate_hz, arm.beat)
-            connect = partial(connect_reward, node)
-            observers = [monitor, *observers]
-            pause = human_input.hold.pause
-            yield RecordingStation(
-                arm, human_input, clock, stopping, observers, place, standby, pause, connect
+            stand = RecordingStation(
+                arm,
+                human_input,
+                WallClock(task.config.rate_hz, arm.beat),
+                stopping,
+                [monitor, *observers],
+                standby=standby,
+                on_silence=human_input.hold.pause,
+                connect=partial(connect_reward, node),
             )
+            stand.place = _placement(run, task, stand, station)
+            yield stand
+
+
+class _RecordedArm(Site):
+    """The site of an arm between two episodes of a recording: pauses wait for a person."""
+
+    def __init__(
+        self, station: Station, human_input: HumanInput, is_ending: Callable[[], bool]
+    ) -> None:
+        self.teleop = human_input
+        self._station, self._hold, self._is_ending = station, human_input.hold, is_ending
+
+    def is_stopping(self) -> bool:
+        """Block while paused; return whether the recording ends."""
+        return self._hold.wait_paused(self._is_ending)
+
+    def standby(self) -> bool:
+        """Block until no operator, and no guard, holds the arm; return whether it was held."""
+        return self._station.standby()
+
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        """Pause for a person."""
+        self._hold.pause(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        """Pause for a person."""
+        self._hold.pause(reason)
+
+    def on_silence(self, error: Silent) -> None:
+        """Pause for a person."""
+        self._hold.pause(str(error))
+
+
+def _placement(
+    run: RunFolder, task: SimulatedTask, stand: RecordingStation, station: Station
+) -> Callable[[int], object]:
+    """Return the function that brings an arm to the start of an episode; see `arm_station`."""
+    human_input = stand.human_input
+    if reset_kind(run.config) not in ("home", "path"):
+        starts = count()
+
+        def ask(seed: int) -> None:
+            if next(starts):
+                human_input.hold.pause(RESTORE)
+            station.standby()
+
+        return ask
+    recorded = sum(1 for _ in run.path.rglob("*.mcap"))  # a continued recording has other starts
+    actor = Actor(
+        EpisodeKey(run.name, ACTOR, time.time_ns(), 0),
+        stand.robot,
+        task,
+        NoPolicy(),
+        stand.clock,
+        [*stand.observers, human_input],
+        _RecordedArm(station, human_input, stand.stopping),
+        run.config.actor,
+        make_scene_reset(run.config, task, stand.robot, ACTOR, recorded),
+    )
+    return lambda seed: actor.bring_to_start()
 
 
 def _open_input(
