@@ -21,6 +21,7 @@ QUICK = {
 }
 LONG = {
     "actor": ["--short", "--task=reach"],
+    "afternoon": ["--short", "--out=afternoon"],
     "bystanders": ["--seconds=1", "--rounds=1"],
     "console": [],
     "disk": ["--gb=0.1"],
