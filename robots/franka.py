@@ -10,6 +10,9 @@ utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a 
   its default frame the force acts at the origin of the base (cc:123-127), so `use_local_jacobian`
   is set: then clip, stiffness and force are along the axes of the tool, and at the tool.
   `use_operational_space` would scale the stiffness by the arm's inertia (cc:150-156).
+- target wrench: WrenchStamped, reliable, depth 1 (cc:360-369, 378-379). torque += J^T wrench
+  (cc:192-195), so with `use_local_jacobian` it is that which the tool exerts along its own axes.
+  Nothing limits it, and the last one is kept without a timeout (cc:85, 520-524).
 - parameters: read anew in every cycle (cc:211-213), so the values read back are those in effect.
 - pose: `current_pose` (pose_broadcaster.cpp:65-78, 156), of `base` (demos 2997a2d,
   config/fr3/controllers.yaml:64), which is not compared with that of a target.
@@ -90,6 +93,7 @@ robot = ArmProfile(
         name="franka_robot_state_broadcaster/external_wrench_in_base_frame", type=WRENCH
     ),
     wrench_frames=("base", "fr3_link0"),  # the same frame under two names
+    target_wrench=Channel(name="target_wrench", type=WRENCH),
     gripper=GripperProfile(
         command=Channel(name="gripper/gripper_position_controller/commands", type=NUMBERS),
         state=Channel(name="gripper/joint_states", type=JOINTS),

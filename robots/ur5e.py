@@ -18,6 +18,9 @@ frames are the same in its release for Jazzy, 3.8.0 (409548c):
 - force: the stiffness bounds it only while the controller receives the sensor's wrench (cfc:96-99,
   144-160); the last wrench is used indefinitely. Remap its `ft_sensor_wrench` to the wrench below:
   the guard takes no arm whose controller does not subscribe to it.
+- target wrench: WrenchStamped, reliable, depth 10 (cfc:92-94), added to the force (cfc:146-159). It
+  is along the axes of `end_effector_link` while `hand_frame_control` is set, which is read in every
+  cycle (cfc:147-156). A NaN is refused (cfc:189-197); the last one is kept without a timeout.
 - pose: tcp_pose_broadcaster in `base` (yaml:181-186), of the TCP that is set at the robot, which
   has to be the controller's `end_effector_link`. Its topic is not in these sources, nor is the
   wrench's (frame: yaml:85). twist: none is published; it is computed from poses.
@@ -87,6 +90,7 @@ robot = ArmProfile(
     wrench_frames=("tool0_controller", "tool0"),  # the driver's, with the flange's orientation
     joint_states=Channel(name="/joint_states", type=JOINTS),
     target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
+    target_wrench=Channel(name=f"{_CONTROLLER}/target_wrench", type=WRENCH),
     gripper=GripperProfile(
         command=Channel(
             name="/robotiq_gripper_controller/gripper_cmd",
@@ -100,7 +104,10 @@ robot = ArmProfile(
     ),
     controller=ControllerProfile(
         node=_CONTROLLER,
-        parameters={**_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters},
+        parameters={
+            **_gains(_STIFFNESS_N_M, _STIFFNESS_NM).parameters,
+            "hand_frame_control": True,
+        },
         modes={"compliance": _gains(200.0, 20.0), "precision": _gains(1000.0, 100.0)},
         table_parameters={
             "stiffness": dict(zip(AXES, _gains(1.0, 1.0).parameters, strict=True))  # in this order

@@ -141,6 +141,9 @@ class ArmProfile(BaseModel):
         joint_states: joint states of the arm, possibly with further joints.
         target: target pose of the controller, or target velocity if the type is TWIST, in the base
             frame and about the tool; published at 100 Hz, by the guard only.
+        target_wrench: wrench that the tool exerts beside the controller's spring, along and about
+            the axes of the tool frame; published by the guard only. None for a controller that
+            takes none.
         gripper: profile of the gripper; None for an arm without one.
         controller: profile of the controller.
         payload: payload of the gripper and the parts fixed to it.
@@ -172,6 +175,7 @@ class ArmProfile(BaseModel):
     wrench_frames: tuple[FrameName, ...] = ()
     joint_states: Channel = Channel(name="joint_states", type=JOINTS)
     target: Channel = Channel(name="target_pose", type=POSE)
+    target_wrench: Channel | None = None
     gripper: GripperProfile | None
     controller: ControllerProfile
     payload: Payload
@@ -187,6 +191,8 @@ class ArmProfile(BaseModel):
     def _check(self) -> Self:
         if self.target.type not in (POSE, TWIST):
             raise ValueError(f"target.type {self.target.type}: expected {POSE} or {TWIST}")
+        if self.target_wrench is not None and self.target_wrench.type != WRENCH:
+            raise ValueError(f"target_wrench.type {self.target_wrench.type}: expected {WRENCH}")
         if self.fault is not None and self.fault.type not in FAULTS:
             raise ValueError(f"fault.type {self.fault.type}: expected one of {', '.join(FAULTS)}")
         if self.controller.hears_wrench and self.wrench is None:
@@ -219,7 +225,7 @@ class ArmProfile(BaseModel):
     def channels(self) -> tuple[Channel, ...]:
         """All topics, services and actions of the driver that serl uses."""
         gripper = (self.gripper.command, self.gripper.state) if self.gripper else ()
-        maybe = (self.twist, self.wrench, self.fault, self.recover)
+        maybe = (self.twist, self.wrench, self.target_wrench, self.fault, self.recover)
         used = (channel for channel in maybe if channel is not None)
         return (self.pose, self.joint_states, self.target, *gripper, *used)
 
@@ -251,7 +257,8 @@ class ArmProfile(BaseModel):
         def channel(old: Channel | None) -> Channel | None:
             return old and old.model_copy(update={"name": moved(old.name)})
 
-        names = ("pose", "twist", "wrench", "joint_states", "target", "fault", "recover")
+        measured = ("pose", "twist", "wrench", "joint_states", "fault")
+        names = (*measured, "target", "target_wrench", "recover")
         update: dict[str, object] = {name: channel(getattr(self, name)) for name in names}
         node = moved(self.controller.node)
         update["controller"] = self.controller.model_copy(update={"node": node})

@@ -1,4 +1,4 @@
-"""Compliance of an arm: gains and clips of its controller, and a task's own tables of them."""
+"""Compliance of an arm: gains and clips of its controller, a task's tables of them, its wrench."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ Axis = Literal["x", "y", "z", "rx", "ry", "rz"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "rx", "ry", "rz")
 Quantity = Literal["stiffness", "damping", "clip", "clip_neg"]
 _GROUPS = {"translation": AXES[:3], "rotation": AXES[3:]}
+
+Wrench = tuple[float, ...]
+"""Force (N) and torque (Nm) along and about the axes of a frame: six numbers."""
+
+NO_WRENCH: Wrench = (0.0,) * 6
+_MOST_N, _MOST_NM = 15.0, 2.5
+"""Hard bounds of a target wrench: the measured force that slows an arm, half of a stop's torque."""
+
+_RAMP_TICKS = 50
 
 
 class ComplianceTable(BaseModel):
@@ -79,12 +88,61 @@ class TaskCompliance(BaseModel):
         task: table of episodes.
         reset: table of resets, which becomes the mode "reset" of the controller; see
             `ResetConfig.gains` for resets without one.
+        wrench: wrench that the tool exerts in episodes beside the spring, by axis of the tool: N
+            and Nm. It is zero while the arm holds, in stops and in resets.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     task: ComplianceTable = ComplianceTable()
     reset: ComplianceTable = ComplianceTable()
+    wrench: dict[Axis, float] = {}
+
+    @field_validator("wrench")
+    @classmethod
+    def _within_bounds(cls, wrench: dict[Axis, float]) -> dict[Axis, float]:
+        for axis, value in wrench.items():
+            most, unit = (_MOST_N, "N") if axis in AXES[:3] else (_MOST_NM, "Nm")
+            if not abs(value) <= most:
+                raise ValueError(f"{axis}: {value:g} {unit}: expected {most:g} {unit} at most")
+        return wrench
+
+    @property
+    def target_wrench(self) -> Wrench:
+        """The wrench of episodes as six numbers, zeros without one."""
+        return tuple(self.wrench.get(axis, 0.0) for axis in AXES)
+
+    def check_wrench(self, most: Mapping[Axis, float]) -> None:
+        """Raise `BadInput` if the wrench exceeds that of a controller; see `most_wrench`."""
+        for axis, value in self.wrench.items():
+            where, unit = f"compliance.wrench.{axis}", "N" if axis in AXES[:3] else "Nm"
+            if axis not in most:
+                raise BadInput(f"{where}: expected an axis whose spring has a known stiffness")
+            if abs(value) > most[axis] * (1.0 + 1e-9):
+                raise BadInput(
+                    f"{where}: {value:g} {unit}: expected {most[axis]:g} {unit} at most, half of "
+                    "what the controller's spring exerts within its clip and the lead"
+                )
+
+
+class WrenchRamp:
+    """The target wrench over time: reached in half a second, and zero at once.
+
+    Args:
+        wrench: the wrench of a task.
+    """
+
+    def __init__(self, wrench: Wrench) -> None:
+        self._wrench, self._ticks = wrench, 0
+
+    def advance(self, exerts: bool) -> Wrench:
+        """Return the wrench of the next 10 ms.
+
+        Args:
+            exerts: whether the arm is moved in an episode; otherwise the wrench is zero.
+        """
+        self._ticks = min(self._ticks + 1, _RAMP_TICKS) if exerts else 0
+        return tuple(value * self._ticks / _RAMP_TICKS for value in self._wrench)
 
 
 ParameterNames = dict[Quantity, dict[Axis, str]]
@@ -216,7 +274,7 @@ class ControllerProfile(BaseModel):
         Raises:
             BadInput: the controller lacks a parameter of a table, or a number is above its bound.
         """
-        if compliance == TaskCompliance():
+        if compliance.task == compliance.reset == ComplianceTable():
             return self
         own = self._from_table(compliance.task, "compliance.task")
         resets = self._from_table(compliance.reset, "compliance.reset")
@@ -232,6 +290,27 @@ class ControllerProfile(BaseModel):
         start = self.parameters | own
         update = {"parameters": start, "modes": whole}
         return self.model_copy(update={**update, "stiffness_n_m": self._stiffness_n_m(start)})
+
+    def most_wrench(self, lead_m: float, lead_rad: float) -> dict[Axis, float]:
+        """Return the largest target wrench along and about each axis, N and Nm.
+
+        It is half of what the spring exerts at its clip, or at the lead of a setpoint if this is
+        nearer: a greater one could push the tool away through the spring. Axes of unknown stiffness
+        are left out.
+        """
+        found: dict[Axis, float] = {}
+        for axis in AXES:
+            lead, stiffness = (lead_m, self.stiffness_n_m) if axis in AXES[:3] else (lead_rad, None)
+            named = {quantity: names.get(axis) for quantity, names in self.table_parameters.items()}
+            if own := named.get("stiffness"):
+                stiffness = float(self.parameters[own])
+            clips = [named.get("clip"), named.get("clip_neg")]
+            reach = [lead, *(float(self.parameters[name]) for name in clips if name)]
+            if self.error_clip is not None and not clips[0]:
+                reach += map(abs, getattr(self.error_clip, axis))
+            if stiffness is not None:
+                found[axis] = 0.5 * stiffness * min(reach)
+        return found
 
     def _from_table(self, table: ComplianceTable, where: str) -> dict[str, float]:
         """Return the parameters that a table sets; raise `BadInput` if one is out of its bounds."""

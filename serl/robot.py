@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
@@ -168,6 +168,10 @@ class ServedRobot(SimulatedRobot, Protocol):
 
     def slip(self, slips: bool) -> None:
         """Let the fingers lose their hold, or hold again."""
+        ...
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool until the next one, in its own frame: N and Nm."""
         ...
 
     def follow(self, setpoint: Pose) -> None:

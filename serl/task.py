@@ -65,8 +65,8 @@ class TaskConfig(BaseModel):
         zero_wrench: an arm over ROS 2 subtracts the mean wrench before each episode from the
             wrenches of its readings, as a simulation does at each reset: for sensors that drift. An
             episode must then begin without contact. Guards keep the measured wrench.
-        compliance: gains and clips of the controller in episodes, and in resets. A simulation has
-            those of episodes throughout.
+        compliance: gains and clips of the controller in episodes, and in resets, and a wrench that
+            the tool exerts in episodes. A simulation has those of episodes throughout.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
             no textures; "gl" has different lighting and is faster on a GPU and for large images;
             "auto" takes the faster one here, so that policies and reward models of one machine may

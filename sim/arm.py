@@ -55,13 +55,16 @@ class ArmWorld(World):
         self._motions = [config.motion]
         if isinstance(config, PairConfig):
             self._motions.append(config.right_motion)
+        compliance = config.compliance
         self.arms = [
-            FrankaArm(model, data, motion, prefix)
+            FrankaArm(model, data, motion, prefix, compliance.target_wrench)
             for prefix, motion in zip(scene.bases, self._motions, strict=True)
         ]
-        table = parameters_of(TABLE_PARAMETERS, config.compliance.task, "compliance.task")
+        table = parameters_of(TABLE_PARAMETERS, compliance.task, "compliance.task")
         for arm in self.arms:
             arm.impedance.set(table)
+            if compliance.wrench:
+                compliance.check_wrench(arm.most_wrench())
         gains = {arm.prefix: arm.impedance for arm in self.arms}
         super().__init__(model, data, scene, config, gains)
         for arm in self.arms:
@@ -263,6 +266,10 @@ class SimArm(ArmWorld):
     def slip(self, slips: bool) -> None:
         """Let the fingers lose their hold, or hold again."""
         self._arm.gripper.slip(slips)
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool until the next one, in its own frame: N and Nm."""
+        self._arm.exert(wrench)
 
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint that the caller has limited already.

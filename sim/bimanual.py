@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.errors import BadInput
@@ -100,6 +100,10 @@ class PairSide:
     def restore(self, seed: int) -> None:
         """Place the free bodies of the scene, and leave the arms."""
         self._world.restore(seed)
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool, in its own frame."""
+        self._arm.exert(wrench)
 
     def follow(self, setpoint: Pose) -> None:
         """Set the controller to a setpoint; the right arm's then advances both by 10 ms."""

@@ -93,7 +93,8 @@ def _impedance_mjcf(prefix: str) -> str:
 
     The controls of the first three springs are the target position, in the base frame: errors and
     clips are along its axes. Rotation errors are relative to the target, a mocap body, and
-    never wrap at pi. Damping is isotropic, so the dampers use the tool's frame, which is cheaper.
+    never wrap at pi. Damping is isotropic, so the dampers use the tool's frame, which is cheaper;
+    their controls are the wrench that the tool exerts, in its frame.
     """
     springs, dampers = [], []
     for axis in range(6):
@@ -110,5 +111,5 @@ def _impedance_mjcf(prefix: str) -> str:
             f'<general name="{prefix}spring{axis}" {law} refsite="{reference}" gainprm="{gain}"'
             f' biasprm="0 -{stiffness} 0" forcerange="-{clip} {clip}"/>'
         )
-        dampers.append(f'<general {law} gainprm="0" biasprm="0 0 -{damping}"/>')
+        dampers.append(f'<general {law} gainprm="1" biasprm="0 0 -{damping}"/>')
     return "".join(springs + dampers)

@@ -11,9 +11,9 @@ import pytest
 
 from serl import plugins
 from serl.arm_profile import ArmProfile, load_robot, write_robot
-from serl.compliance import AXES, RESET, TaskCompliance
+from serl.compliance import AXES, NO_WRENCH, RESET, TaskCompliance, WrenchRamp
 from serl.errors import BadInput
-from serl.guard.config import GuardConfig
+from serl.guard.config import GuardConfig, check_wrench
 from serl.ros.testing.laws import LawRunner
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.scene_reset import check_reset
@@ -23,6 +23,7 @@ from serl.task import SimulatedTask
 from serl.training.resets import SceneReset
 from serl.types import Observation
 
+from .support import guarding
 from .support.upstream import driver_of
 
 REHEARSAL = Path(__file__).parents[1] / "docs/examples/rehearsal.yaml"
@@ -99,6 +100,8 @@ def test_compliance_not_offered_by_controller_is_refused_in_one_line(
         ({"task": {"stiffness": {"w": 1.0}}}, "task.stiffness"),
         ({"reset": {"damping": {"x": 0.0}}}, "reset.damping.x"),
         ({"task": {"clips": {}}}, "task.clips"),
+        ({"wrench": {"z": 16.0}}, "wrench: .*z: 16 N: expected 15 N at most"),
+        ({"wrench": {"rx": -3.0}}, "wrench: .*rx: -3 Nm: expected 2.5 Nm at most"),
     ],
 )
 def test_invalid_compliance_table_is_refused(tables_given: dict[str, Any], where: str) -> None:
@@ -192,3 +195,82 @@ def test_simulated_arm_applies_compliance_of_task() -> None:
     assert impedance.parameters()["translational_stiffness"] == 300.0
     assert impedance.parameters()["translational_clip_neg_y"] == pytest.approx(0.004)
     assert soft_m > 1.3 * stiff_m
+
+
+def test_wrench_is_ramped_in_and_ends_at_once() -> None:
+    ramp = WrenchRamp(checked(TaskCompliance, {"wrench": {"z": 5, "rx": -0.5}}).target_wrench)
+    assert ramp.advance(False) == NO_WRENCH
+    rows = np.array([NO_WRENCH, *(ramp.advance(True) for _ in range(60))])
+    assert np.abs(np.diff(rows, axis=0)).max() == pytest.approx(0.1)
+    assert rows[50:] == pytest.approx(np.array([[0.0, 0.0, 5.0, -0.5, 0.0, 0.0]] * 11))
+    assert ramp.advance(False) == NO_WRENCH
+    assert ramp.advance(True)[2] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("robot", "compliance", "line"),
+    [
+        ("xarm7", {"wrench": {"z": 1}}, "wrench: its controller takes no target wrench"),
+        ("franka", {"wrench": {"z": 10.1}}, "wrench.z: 10.1 N: expected 10 N at most, half of"),
+        (
+            "franka",
+            {"wrench": {"ry": 2.4}, "task": {"clip": {"ry": [-0.02, 0.02]}}},
+            "wrench.ry: 2.4 Nm: expected 1.5 Nm at most",
+        ),
+        ("ur5e", {"wrench": {"z": -5}}, "wrench.z: -5 N: expected 2.5 N at most"),
+        ("sim", {"wrench": {"rx": 1}}, "wrench.rx: expected an axis whose spring has a known"),
+        (
+            str(REHEARSAL),
+            {"wrench": {"z": 5}, "task": {"stiffness": {"translation": 400}}},
+            "wrench.z: 5 N: expected 2 N at most",
+        ),
+    ],
+)
+def test_wrench_that_controller_cannot_hold_is_refused_in_one_line(
+    robot: str, compliance: dict[str, Any], line: str
+) -> None:
+    config = guarding.config(compliance=checked(TaskCompliance, compliance))
+    profile = load_robot(robot).with_compliance(config.compliance)
+    with pytest.raises(BadInput, match=rf"^arm \w+: compliance\.{line}") as caught:
+        check_wrench(config, profile)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrench_of_run_is_checked_before_the_run_and_given_to_guard(robot: str) -> None:
+    wrench = {"wrench": {"z": 5}, "task": {"stiffness": {"translation": 1200}}}
+    for arm, task, trials in ((robot, wrench, 0), ("sim", {"wrench": {"z": 5}}, 1)):
+        _, config = guarded_arm(on_arm(arm, task, trials=trials), arm)
+        assert config.compliance == checked(TaskCompliance, task)
+        with pytest.raises(BadInput, match=r"compliance\.wrench\.z: 12 N: expected"):
+            on_arm(arm, {"wrench": {"z": 12}}, trials=trials)
+
+
+def test_simulated_tool_exerts_wrench_of_task_unless_stopped() -> None:
+    task: Any = plugins.load("task", "reach")()
+    compliance = checked(TaskCompliance, {"wrench": {"z": 6}})
+    config = task.config.model_copy(update={"compliance": compliance})
+    with plugins.load("sim", "arm")(task.scene, config) as arm:
+
+        def height_m() -> float:
+            return float(arm.observe().state["tcp_pose"][2])
+
+        arm.reset(0)
+        start_m = height_m()
+        arm.advance(1.0)
+        assert start_m - height_m() == pytest.approx(6.0 / 2000.0, rel=0.05), "the tool points down"
+        spring = arm.model.actuator("spring0").id
+        exerted = arm.data.ctrl[spring + 6 : spring + 12]
+        assert exerted.tolist() == [0.0, 0.0, 6.0, 0.0, 0.0, 0.0]
+        arm.stop("test")
+        arm.advance(0.01)
+        assert not exerted.any()
+        arm.recover()
+        arm.advance(0.1)
+        assert exerted.any()
+        arm.reset(1)
+        assert not exerted.any()
+    much = config.model_copy(
+        update={"compliance": checked(TaskCompliance, {"wrench": {"rx": 2.5}})}
+    )
+    with pytest.raises(BadInput, match=r"compliance\.wrench\.rx: 2\.5 Nm: expected"):
+        plugins.load("sim", "arm")(task.scene, much)

@@ -48,7 +48,7 @@ class GuardConfig(BaseModel):
         keep_out: boxes that the tool must not enter.
         wrench: whether the arm measures forces; if so, it holds while they are missing.
         compliance: the task's gains and clips, which the arm's controller must have in place of
-            those of its profile.
+            those of its profile, and the wrench that it exerts in episodes.
         slow_speed_m_s: top speed while the arm is in contact, near a joint's limit, while holding,
             and on the way back after a stop.
         slow_angular_speed_rad_s: top angular speed in the same situations.
@@ -174,8 +174,27 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
     elif too_fast := _too_fast(config.motion.limits, profile):
         wrong = too_fast
     else:
+        check_wrench(config, profile)
         return
     raise BadInput(f"the guard's configuration does not fit the arm {profile.name}: {wrong}")
+
+
+def check_wrench(config: GuardConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput` unless the arm can exert the wrench of the task, if it has one.
+
+    Args:
+        config: configuration of the guard.
+        profile: profile of the arm, with the task's gains and clips.
+    """
+    limits, compliance = config.motion.limits, config.compliance
+    if not compliance.wrench:
+        return
+    try:
+        if profile.target_wrench is None:
+            raise BadInput("compliance.wrench: its controller takes no target wrench")
+        compliance.check_wrench(profile.controller.most_wrench(limits.lead_m, limits.lead_rad))
+    except BadInput as error:
+        raise BadInput(f"arm {profile.name}: {error}") from None
 
 
 def _too_fast(limits: Limits, profile: ArmProfile) -> str:

@@ -112,6 +112,12 @@ class Guard:
         )
         return self._slow if slow else self._limits
 
+    @property
+    def exerts(self) -> bool:
+        """Whether the tool may exert its task's wrench: it follows a policy or a person."""
+        episode = self.pace is not None and self.state is not GuardState.RESET
+        return episode and not self._following.strays
+
     def heartbeat(self, text: str, info: MessageInfo) -> None:
         """Take a heartbeat "<lease> <mode> <count> <silence, ms>", sent at most 20 ms apart."""
         self.lease.receive(text, info)
@@ -135,14 +141,12 @@ class Guard:
     def pose(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the measured pose of the tool, base_T_tcp; stop an armed arm whose pose jumps."""
         self.measured.receive_pose(values, info)
-        if jumps := self.measured.jumps:
-            self._stop_if_armed(jumps)
+        self._stop_if_armed(self.measured.jumps)
 
     def joints(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the measured joint angles (rad); stop an armed arm whose joints are in danger."""
         self.measured.receive_joints(values, info)
-        if danger := self.measured.joints.danger:
-            self._stop_if_armed(danger)
+        self._stop_if_armed(self.measured.joints.danger)
 
     def wrench(self, values: Sequence[float], info: MessageInfo) -> None:
         """Take the wrench of the surroundings on the tool, force (N) then torque (Nm).
@@ -164,8 +168,7 @@ class Guard:
         if self.cause and rivals.startswith(self.cause):
             self.cause = rivals  # a name that is known only now
         self.measured.rivals = rivals
-        if rivals:
-            self._stop_if_armed(rivals)
+        self._stop_if_armed(rivals)
 
     def robot_error(self, text: str) -> None:
         """Take the error that the arm reports; empty for none.
@@ -375,13 +378,11 @@ class Guard:
             self.cause += "; the arm was moved, or its pose is wrong"
 
     def _note_not_finite(self, values: Sequence[float], info: MessageInfo) -> None:
-        if all(map(math.isfinite, values)):
-            return
-        if trouble := self._not_finite.add(info.now_s):
-            self._stop_if_armed(trouble)
+        if not all(map(math.isfinite, values)):
+            self._stop_if_armed(self._not_finite.add(info.now_s))
 
     def _stop_if_armed(self, cause: str) -> None:
-        if self.state in _FOLLOWING:
+        if cause and self.state in _FOLLOWING:
             self.stop(cause)
 
     def _latch(self, state: GuardState, cause: str) -> None:

@@ -62,6 +62,9 @@ class GripperMonitor:
 _FAR = 0.9
 """Fraction of the lead: an arm that follows is rarely so far behind, and never stands there."""
 
+_STRAYED = 1.5
+"""Multiple of the lead: an arm that follows is nearer, one pushed through its spring is not."""
+
 _STILL_M, _STILL_RAD = 1e-3, 5e-3
 _BLIND, _BLIND_S = "the arm stands, or pushes", 6.0
 """Cause and time limit for an arm without force sensor, which may push and so stand for longer."""
@@ -75,10 +78,11 @@ class FollowingMonitor:
 
     Attributes:
         is_lost: whether the arm has been away from its setpoint for longer than allowed.
+        strays: whether the arm is farther from its setpoint than any lead.
     """
 
     def __init__(self, config: GuardConfig) -> None:
-        self.is_lost = False
+        self.is_lost = self.strays = False
         self._config = config
         self._cause, self._stuck_s = (STUCK, STUCK_S) if config.wrench else (_BLIND, _BLIND_S)
         self._away_s: float | None = None  # time since which the arm is far from its setpoint
@@ -88,12 +92,14 @@ class FollowingMonitor:
 
     def begin(self) -> None:
         """Reset the comparison: the arm is not driven, or its pose is unknown."""
-        self.is_lost, self._away_s = False, None
+        self.is_lost, self.strays, self._away_s = False, False, None
         self._stuck_pose, self._pause_s = None, -math.inf
 
     def watch(self, pose: Pose, goal: Pose, now_s: float) -> None:
         """Compare the pose of the arm with that of its setpoint (`goal`)."""
-        config = self._config
+        config, limits = self._config, self._config.motion.limits
+        far_m, far_rad = _STRAYED * limits.lead_m, _STRAYED * limits.lead_rad
+        self.strays = is_apart(pose, goal, far_m, far_rad)
         if not is_apart(pose, goal, config.following_m, config.following_rad):
             self.is_lost, self._away_s = False, None
             return

@@ -13,9 +13,10 @@ import yaml
 
 from serl.arm_pair import read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot, write_robot
+from serl.compliance import TaskCompliance
 from serl.errors import BadInput
 from serl.geometry import Quaternion, multiply, rotation_between
-from serl.guard.config import GuardConfig, limits_of
+from serl.guard.config import GuardConfig, check_wrench, limits_of
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import Limits, Motion, pose_from
 from serl.runs.config import TrainConfig
@@ -44,10 +45,12 @@ def guarded_arm(config: TrainConfig, robot: str) -> tuple[ArmProfile, GuardConfi
     """
     profile, task = load_robot(robot), make_task(config)
     check_topics(task)  # before a person is asked to teach the arm its workspace
-    if not is_real(robot):  # its controller is the task's own
-        return profile, make_guard_config(task, profile)
-    check_place(config, profile)
-    return profile, _with_compliance(make_guard_config(task, profile), task, profile)
+    own = task.config.compliance
+    if is_real(robot):
+        check_place(config, profile)
+    else:  # its controller has the task's gains already
+        own = TaskCompliance(wrench=own.wrench)
+    return profile, _with_compliance(make_guard_config(task, profile), own, profile)
 
 
 class GuardSetup(NamedTuple):
@@ -110,13 +113,16 @@ def _pair_guard(
     widest = min(place.max_rotation_rad, arm.motion.max_rotation_rad + 1.1 * spread)
     motion = arm.own_motion.model_copy(update={"max_rotation_rad": widest})
     own = _of_arm(arm.profile, motion, place.reference, command_s)
-    return _with_compliance(own, task, arm.profile)
+    return _with_compliance(own, task.config.compliance, arm.profile)
 
 
-def _with_compliance(config: GuardConfig, task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
+def _with_compliance(
+    config: GuardConfig, compliance: TaskCompliance, profile: ArmProfile
+) -> GuardConfig:
     """Return a guard's configuration with the task's compliance, which the arm must offer."""
-    profile.with_compliance(task.config.compliance)
-    return config.model_copy(update={"compliance": task.config.compliance})
+    config = config.model_copy(update={"compliance": compliance})
+    check_wrench(config, profile.with_compliance(compliance))
+    return config
 
 
 def _command_s(task: SimulatedTask) -> float:

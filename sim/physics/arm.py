@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
 import numpy as np
 
+from serl.compliance import NO_WRENCH, Axis, ControllerProfile, Wrench, WrenchRamp
 from serl.geometry import Quaternion
 from serl.motion import Motion, Pose, Target, within_lead
 from serl.setpoint import (
@@ -16,7 +18,7 @@ from serl.setpoint import (
     at_rest,
     brake_setpoint,
 )
-from serl.sim.physics.controller import Impedance
+from serl.sim.physics.controller import TABLE_PARAMETERS, Impedance
 from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
 from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
 from serl.sim.physics.posture import JointMove, Posture
@@ -143,6 +145,7 @@ class FrankaArm:
         data: state of the model.
         motion: meaning of an action.
         prefix: prefix of the names of all elements of the arm.
+        wrench: wrench that the tool exerts while actions move it, in its own frame.
 
     Attributes:
         prefix: prefix of the names, as given.
@@ -155,7 +158,12 @@ class FrankaArm:
     """
 
     def __init__(
-        self, model: mujoco.MjModel, data: mujoco.MjData, motion: Motion, prefix: str = ""
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        motion: Motion,
+        prefix: str = "",
+        wrench: Wrench = NO_WRENCH,
     ) -> None:
         self._model, self._data, self._motion = model, data, motion
         self.prefix = prefix
@@ -175,6 +183,8 @@ class FrankaArm:
         self._q, self._dq = data.qpos[self._joints], data.qvel[self._joints]
         first = model.actuator(f"{prefix}spring0").id
         self._position_target = data.ctrl[first : first + 3]
+        self._exerted = data.ctrl[first + 6 : first + 12]
+        self._ramp = WrenchRamp(wrench) if any(wrench) else None
         mocap = model.body(f"{prefix}rotation_target").mocapid[0]
         self._rotation_target = data.mocap_quat[mocap]
         self._commanded: Quaternion | None = None
@@ -196,6 +206,8 @@ class FrankaArm:
             )
             self._wrench_control.begin(start)
         self.stop_reason, self._braking, self._home = None, False, None
+        if self._ramp:
+            self.exert(self._ramp.advance(False))
         self._posture.target_rad = _HOME
         self._before = start
 
@@ -237,6 +249,21 @@ class FrankaArm:
         self._target.target, self._setpoint = setpoint, Setpoint(setpoint)
         self._posture.hold()
         self._command(setpoint)
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool until the next one, in its own frame: N and Nm."""
+        self._exerted[:] = wrench
+
+    def most_wrench(self) -> dict[Axis, float]:
+        """Return the largest wrench that may be exerted; see `ControllerProfile.most_wrench`."""
+        if self._motion.action_mode == "wrench":
+            return {}
+        limits = self._motion.limits
+        return ControllerProfile(
+            node="arm",
+            parameters={**self.impedance.parameters()},
+            table_parameters=TABLE_PARAMETERS,
+        ).most_wrench(limits.lead_m, limits.lead_rad)
 
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target to an orientation; see `serl.motion.Target`."""
@@ -282,6 +309,9 @@ class FrankaArm:
             self._exert(self._wrench_control, late)
         else:
             self._advance_setpoint(self._before if late else self._target.target)
+            if self._ramp:
+                moves = self.stop_reason is None and not self._braking and self._home is None
+                self.exert(self._ramp.advance(moves))
 
     def apply_gripper(self) -> None:
         """Execute the gripper command of a late arm, which has arrived."""

@@ -390,3 +390,36 @@ def test_late_guard_keeps_last_braking_setpoint_unless_arm_is_beyond_lead(
         assert after is not None
         assert after.pose == setpoint.pose  # the setpoint settles only after half a second
     assert math.dist(loop.fake.pose.position, place) <= behind_m + 1e-9
+
+
+@pytest.mark.parametrize(("mode", "exerts"), [("policy", True), ("teleop", True), ("reset", False)])
+def test_tool_exerts_wrench_under_policy_and_person(mode: str, exerts: bool) -> None:
+    assert driving(mode).guard.exerts is exerts
+
+
+@pytest.mark.parametrize(
+    "end", ["actor lost", "hold", "stop", "estop", "disarm", "silent arm", "late guard", "strays"]
+)
+def test_tool_exerts_no_wrench_once_it_is_not_driven(end: str) -> None:
+    loop, ticks = driving(), 1
+    assert loop.guard.exerts
+    if end == "strays":  # as an arm that its wrench pushes through a soft spring
+        x, y, z = loop.fake.pose.position
+        loop.fake.pose = Pose((x, y, z - 0.0155), DOWN)
+    elif end == "late guard":
+        loop.now_s += 0.2
+        loop.setpoint = None
+    elif end == "actor lost":
+        loop.mode, ticks = None, 12
+    elif end == "silent arm":
+        loop.measured.clear()
+        ticks = 12
+    elif end == "hold":
+        loop.mode, ticks = "hold", 3
+    elif end == "disarm":
+        loop.guard.disarm()
+    else:
+        getattr(loop.guard, end)("test")
+    loop.tick(ticks)
+    assert not loop.guard.exerts, loop.guard.state
+    assert (loop.guard.state == "policy") == (end == "strays")

@@ -45,6 +45,7 @@ EVERY_CHECK = [
     "fingers",
     "limits",
     "target",
+    "press",
     "gripper",
     "gains",
     "contact",

@@ -11,9 +11,11 @@ from rclpy.action import ActionClient
 from std_msgs.msg import Float64MultiArray
 
 from serl.arm_profile import GRIP, TWIST, ArmProfile, GripperProfile
+from serl.compliance import NO_WRENCH, Wrench
 from serl.geometry import Vector, add, rotation_between, subtract
 from serl.motion import Limits, Pose, within_lead
 from serl.ros.arm.topics import COMMAND, message_type, name_of, topic_of
+from serl.ros.conversions import wrench_message
 from serl.ros.node import RosNode
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, steer
 
@@ -106,15 +108,28 @@ class ArmCommander:
         robot: the arm's namespace.
         profile: topic names and message types of the arm.
         limits: speed limits for a velocity-controlled arm.
+        exerts: whether the task has a wrench, which needs a subscriber.
     """
 
-    def __init__(self, node: RosNode, robot: str, profile: ArmProfile, limits: Limits) -> None:
+    def __init__(
+        self,
+        node: RosNode,
+        robot: str,
+        profile: ArmProfile,
+        limits: Limits,
+        exerts: bool = False,
+    ) -> None:
         self._clock = node.handle.get_clock()
         self._node, self._topic = node, topic_of(profile.target, robot, COMMAND)
         self._follower = VelocityFollower(limits) if profile.target.type == TWIST else None
         self._message = TwistStamped() if self._follower else PoseStamped()
         self._message.header.frame_id = profile.base_frame
         self._publisher = node.publisher(self._topic)
+        self._exerts, self._wrench, self._tool_frame = exerts, NO_WRENCH, profile.tool_frame
+        self._wrenches: Any = None
+        if profile.target_wrench is not None:
+            self._wrench_topic = topic_of(profile.target_wrench, robot, COMMAND)
+            self._wrenches = node.publisher(self._wrench_topic)
         self._gripper: _GripperTopic | _GripperAction | None = None
         if profile.gripper is not None:
             kind = _GripperAction if profile.gripper.command.type == GRIP else _GripperTopic
@@ -139,8 +154,19 @@ class ArmCommander:
         orientation.x, orientation.y, orientation.z, orientation.w = x, y, z, w
         self._publisher.publish(message)
 
+    def exert(self, wrench: Wrench, due: bool) -> None:
+        """Publish the target wrench; an unchanged one only if `due`.
+
+        Controllers keep the last one without a timeout, so zeros are published as well.
+        """
+        if self._wrenches is not None and (due or wrench != self._wrench):
+            self._wrench = wrench
+            stamp_ns = self._clock.now().nanoseconds
+            self._wrenches.publish(wrench_message(wrench, self._tool_frame, stamp_ns))
+
     def end(self) -> None:
-        """End the stream of setpoints; send zero velocity to a velocity-controlled arm."""
+        """End the stream of setpoints; send no wrench, and zero velocity if velocities move it."""
+        self.exert(NO_WRENCH, due=True)
         if self._follower is not None:
             self._send_twist(_STILL, _STILL)
 
@@ -167,6 +193,8 @@ class ArmCommander:
         """The reason why setpoints or gripper commands have no subscriber; empty if they do."""
         if not self._publisher.get_subscription_count():
             return self._target_problem()
+        if self._exerts and not self._wrenches.get_subscription_count():
+            return f"{self._node.absolute(self._wrench_topic.name)}: no controller listens"
         return self._gripper.missing_subscriber if self._gripper is not None else ""
 
     @property

@@ -249,10 +249,11 @@ class ControllerWatch:
         self._stiffness_problem = partial(stiffness_problem, node, robot, profile)
         soft = self._controller.compliance
         self._soft_gains = {} if soft is None else soft.parameters
-        known = self._controller.parameters | self._controller.expected | self._soft_gains
-        self._names = list(known)
         self._node = node.absolute(controller_node(robot, profile))
+        self._start = self._controller.parameters | self._controller.expected
+        self._names = list(self._start | self._soft_gains)
         self._wrong, self._answered_s = "", float("-inf")
+        self._is_start = False  # the last answer has the gains of the start, not those of a mode
         self._was_right = False
         self._wrong_s = 0.0  # time of the first answer that differs
         self._soft = False
@@ -271,6 +272,12 @@ class ControllerWatch:
         if time.monotonic() - self._answered_s > _OLD_S:
             return f"{self._node}: the controller does not report its parameters"
         return f"{self._node}: {self._wrong}" if self._wrong else self._stiffness_problem()
+
+    @property
+    def has_start_gains(self) -> bool:
+        """Whether the controller reported the gains of the start, not of a mode, within 2 s."""
+        fresh = time.monotonic() - self._answered_s <= _OLD_S
+        return not self._names or (self._is_start and fresh)
 
     @property
     def left_soft(self) -> str:
@@ -315,6 +322,7 @@ class ControllerWatch:
             self._wrong_s = self._answered_s
         self._wrong = self._controller.mismatch(found)
         self._was_right |= not self._wrong
+        self._is_start = not differences(found, self._start)
         gains = self._soft_gains
         self._soft = bool(gains) and not differences(found, gains)
         self._may_pass = self._controller.is_switching(found)

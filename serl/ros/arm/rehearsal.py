@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -130,6 +130,10 @@ class RehearsalArm:
         if closed and self._rng.random() < self._config.slips:
             delay_s = self._rng.uniform(self._config.slip_low_s, self._config.slip_high_s)
             self._slip_s = self._time_s + delay_s
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool, in its own frame."""
+        self._arm.exert(wrench)
 
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint in the frame of the drifting base."""

@@ -12,11 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar, cast
 
 from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.arm_profile import ArmProfile
+from serl.compliance import NO_WRENCH, Wrench
 from serl.errors import BadInput, SerlError, Silent
 from serl.motion import Pose
 from serl.robot import ServedRobot
@@ -24,7 +26,7 @@ from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.publisher import ArmPublisher, PublishedCamera, cameras_of
 from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
-from serl.ros.conversions import gripper_of, number_of, pose_of
+from serl.ros.conversions import gripper_of, number_of, pose_of, wrench_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import serve
@@ -76,7 +78,8 @@ class Stamps:
 logger = logging.getLogger(__name__)
 
 _TICK_NS = round(PROFILE_PERIOD_S * 1e9)
-_TIMEOUT_S = 0.1
+_TIMEOUT_S, _WRENCH_S = 0.1, 0.3
+"""Ages at which a setpoint and a target wrench, which is repeated ten times a second, are stale."""
 _JUMP_M = 0.05
 _MOST_BEHIND_TICKS = 5
 
@@ -281,6 +284,13 @@ class RealTimeDriver(SimulationDriver):
             lambda message: pose_of(message, frame),
             _TIMEOUT_S,
         )
+        self._exerted = NO_WRENCH
+        self._wrenches: Feed[Wrench] | None = None
+        if profile.target_wrench is not None:
+            topic, tool = topic_of(profile.target_wrench, robot, SENSOR), profile.tool_frame
+            self._wrenches = Feed(
+                node, topic, lambda message: tuple(wrench_of(message, (tool,))), _WRENCH_S
+            )
         if profile.gripper is not None:
             node.subscribe(topic_of(profile.gripper.command, robot, SENSOR), self._on_gripper)
 
@@ -289,6 +299,7 @@ class RealTimeDriver(SimulationDriver):
         with self.lock:
             answer = super().reset()
             self._setpoints.forget()
+            self._exerted = NO_WRENCH  # as after every reset
             self._hold, self._closed = self.arm.target
             return answer
 
@@ -320,6 +331,9 @@ class RealTimeDriver(SimulationDriver):
         with self.lock:
             if self._closed != self.arm.target[1]:
                 self.arm.grip(self._closed)
+            if (wrench := self._wrench()) != self._exerted:
+                self.arm.exert(wrench)
+                self._exerted = wrench
             self.arm.follow(self._setpoint())
             self.pass_time(1)
             self._ticks += 1
@@ -353,6 +367,13 @@ class RealTimeDriver(SimulationDriver):
             self.timeouts += 1
             self._hold = measured
         return self._hold
+
+    def _wrench(self) -> Wrench:
+        """Return the newest target wrench; zeros without a recent one."""
+        if self._wrenches is not None and self.active:
+            with suppress(Silent):
+                return self._wrenches.newest().value
+        return NO_WRENCH
 
     def _measured(self) -> Pose:
         x, y, z, qx, qy, qz, qw = self.arm.measure()["tcp_pose"]

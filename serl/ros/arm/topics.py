@@ -88,7 +88,8 @@ def name_of(channel: Channel, robot: str) -> str:
 def command_topics(profile: ArmProfile, robot: str) -> list[str]:
     """Return the topics, without actions, on which only one node may command an arm."""
     gripper = [profile.gripper.command] if profile.gripper is not None else []
-    channels = [profile.target, *gripper]
+    wrench = [profile.target_wrench] if profile.target_wrench is not None else []
+    channels = [profile.target, *wrench, *gripper]
     return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
 
 

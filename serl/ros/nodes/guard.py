@@ -26,6 +26,7 @@ from rclpy.time_source import USE_SIM_TIME_NAME
 
 from serl.arm_profile import ArmProfile, load_robot
 from serl.clock import WallClock
+from serl.compliance import WrenchRamp
 from serl.errors import BadInput, SerlError
 from serl.guard.config import check_fits
 from serl.guard.guard import LATCHED, MOVING, Guard, GuardConfig, GuardState
@@ -111,7 +112,9 @@ class GuardNode:
         )
         time.sleep(_DISCOVERY_S)
         self._check_surroundings()
-        self._commander = ArmCommander(node, prefix, profile, config.motion.limits)
+        compliance, limits = config.compliance, config.motion.limits
+        self._ramp = WrenchRamp(compliance.target_wrench)
+        self._commander = ArmCommander(node, prefix, profile, limits, bool(compliance.wrench))
         self._others.own = 1
         self._controller = ControllerWatch(node, prefix, profile)
         Compliance(node, prefix, profile, lambda: self._guard.yields)
@@ -145,9 +148,12 @@ class GuardNode:
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
             state, cause, opening, pace = guard.state, guard.cause, guard.opening, guard.pace
+            exerts = guard.exerts
+        wrench = self._ramp.advance(exerts and self._controller.has_start_gains)
         due, moving = self._ticks % _PUBLISH_TICKS == 0, state in MOVING
         if setpoint is not None:
             self._commander.send(setpoint, measured, pace)
+            self._commander.exert(wrench, due)
             if opening is not None and moving and (due or opening != self._opening):
                 self._commander.grip(opening)
         elif self._sends:

@@ -87,6 +87,8 @@ class RobotCheck:
             yield self._state(subject, each, topics.get(each.name), decoders[subject], seconds)
         yield self._joints(logs["joints"])
         yield self._commanded("target", profile.target, topics)
+        if profile.target_wrench is not None:
+            yield self._commanded("press", profile.target_wrench, topics)
         if reports is not None:
             yield self._fault(reports, topics)
         if profile.gripper is not None:

@@ -66,6 +66,7 @@ class ProfileBench(GuardProcesses):
         profile: the profile, or its name or file.
         driver: the file of a `Driver`.
         motion: motion of the arm.
+        compliance: compliance of the task; None for those tables.
         changes: fields of the profile with other values, for the guard alone.
 
     Attributes:
@@ -81,13 +82,14 @@ class ProfileBench(GuardProcesses):
         profile: ArmProfile | str,
         driver: Path,
         motion: Motion = MOTION,
+        compliance: TaskCompliance | None = None,
         **changes: Any,
     ) -> None:
         whole = load_robot(profile) if isinstance(profile, str) else profile
         self.missing = missing_types(whole)
         left_out: dict[str, Any] = {"workspace": None, "cameras": {}, **dict.fromkeys(self.missing)}
         own = whole.model_copy(update=left_out)
-        compliance = tables_of(own)
+        compliance = tables_of(own) if compliance is None else compliance
         self.profile = own.with_compliance(compliance)
         self.motion = within_workspace(motion, own)
         self._driver = driver

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,7 +16,16 @@ from serl.arm_profile import ArmProfile, Channel
 from serl.ros.testing.laws import LAWS, Law, load_law
 from serl.system.settings_file import checked, read_yaml
 
-Role = Literal["target", "pose", "twist", "joint_states", "wrench", "fault", "recover"]
+Role = Literal[
+    "target",
+    "target_wrench",
+    "pose",
+    "twist",
+    "joint_states",
+    "wrench",
+    "fault",
+    "recover",
+]
 Number = bool | int | float | str
 
 
@@ -132,7 +141,7 @@ class Driver(BaseModel):
         yield from self._wrong_parameters(profile)
 
     def _wrong_channels(self, profile: ArmProfile) -> Iterator[str]:
-        for role in ("target", "pose", "twist", "joint_states", "wrench", "fault", "recover"):
+        for role in get_args(Role):
             row, channel = self.channels.get(role), getattr(profile, role)
             if row is None or row.unused is not None:
                 why = "the driver has none" if row is None else row.unused

@@ -34,7 +34,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from serl.arm_profile import FRANKA_STATE, KORTEX_FAULT, RUNNING, XARM_STATE
 from serl.ros.testing.driver import Driver, DriverChannel
-from serl.ros.testing.laws import PERIOD_S, Tool
+from serl.ros.testing.laws import PERIOD_S, Array, Tool
 
 DRIFT_M_S = 0.04
 WHIRL_RAD_S = 2.0
@@ -96,6 +96,9 @@ class FakeDriver:
         self._node.create_subscription(
             message_of(target), self._target, self._on_target, target.depth
         )
+        if (row := driver.channels.get("target_wrench")) is not None:
+            name = self._absolute(row.name)
+            self._node.create_subscription(message_of(row), name, self._on_target_wrench, row.depth)
         self._node.add_post_set_parameters_callback(self._store)
         self._node.add_on_set_parameters_callback(self._check)
         self._node.add_pre_set_parameters_callback(self._falsify)
@@ -132,6 +135,9 @@ class FakeDriver:
             message.pose.position.x = 2 * START_M[0] - message.pose.position.x
         if self.fault != "dropped":
             self._law.receive(message, self._node.count_publishers(self._target))
+
+    def _on_target_wrench(self, message: Any) -> None:
+        self._law.exerted = wrench_of(message)
 
     # Parameters
 
@@ -252,8 +258,7 @@ class FakeDriver:
             )
 
     def _on_wrench(self, message: Any) -> None:
-        rows = [message.wrench.force, message.wrench.torque]
-        self._wrench = np.array([[each.x, each.y, each.z] for each in rows]).reshape(6)
+        self._wrench = wrench_of(message)
 
     def _tick(self) -> None:
         fault = self.fault
@@ -327,6 +332,12 @@ _FILL: dict[str, Any] = {
     "wrench": FakeDriver._fill_wrench,
     "joint_states": FakeDriver._fill_joints,
 }
+
+
+def wrench_of(message: Any) -> Array:
+    """Return force and torque of a message, six numbers."""
+    rows = [message.wrench.force, message.wrench.torque]
+    return np.array([[each.x, each.y, each.z] for each in rows]).reshape(6)
 
 
 def is_installed(row: DriverChannel) -> bool:

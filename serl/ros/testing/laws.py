@@ -66,6 +66,7 @@ class Law(ABC):
     Attributes:
         publishes_command: the published pose is the commanded one, not the measured one.
         twist: the published twist, if the driver publishes one: m/s and rad/s.  # (6,)
+        exerted: the last target wrench; N and Nm.  # (6,)
     """
 
     publishes_command = False
@@ -74,6 +75,7 @@ class Law(ABC):
         self._read, self._frame = read, frame
         self._target = tool
         self.twist: Array = np.zeros(6)
+        self.exerted: Array = np.zeros(6)
 
     @property
     def stiffness_n_m(self) -> float | None:
@@ -129,7 +131,10 @@ class Spring(Law):
             names = ("x", "y", "z", "rx", "ry", "rz")
             clip = np.array([self._read(f"task.error_clip.{name}") for name in names])
             error = np.clip(error, -clip, clip)
-        step = error * [self._share(kind, axis) for kind in ("pos", "rot") for axis in "xyz"]
+        rows = [(kind, axis) for kind in ("pos", "rot") for axis in "xyz"]
+        stiffness = np.array([self._read(f"task.k_{kind}_{axis}") for kind, axis in rows])
+        error += self.exerted / np.maximum(stiffness, 1e-6)  # beside the clipped spring
+        step = error * [self._share(*row) for row in rows]
         if local:
             step = _rotated(_quadruple(tool.quaternion), step)
         else:  # the force acts at the origin of the base, and so does the damping
@@ -198,6 +203,13 @@ class ComplianceController(ForwardDynamics):
     def publishes(self, role: str) -> bool:
         """Return True: the pose is published by another node."""
         return True
+
+    def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:
+        """Return the tool drawn by its spring, the sensor and the target wrench as well."""
+        own = self.exerted
+        if self._read("hand_frame_control"):
+            own = _rotated(_quadruple(tool.quaternion), own)
+        return super().step(tool, wrench + own, now_s)
 
     def _force(self, error: Array, wrench: Array, names: list[str]) -> Array:
         return np.array([self._read(f"stiffness.{name}") for name in names]) * error + wrench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,20 +15,23 @@ import pytest
 
 from serl.arm_profile import RUNNING
 from serl.clock import WallClock
+from serl.compliance import TaskCompliance
 from serl.errors import STUCK, SerlError
 from serl.intervention import NoOperator
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import POSE
-from serl.ros.arm.controller import settle_controller
+from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.robot import GainServices
 from serl.ros.arm.station import Station
+from serl.ros.arm.topics import topic_of
+from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
 from serl.ros.testing.processes import ROBOT, eventually
 from serl.specs import ObservationSpec, Spec
 from serl.teleop.stop import StopLatch
 from serl.training.replay import Replay
-from serl.types import Action, End, Observation, Outcome, Record, Step
+from serl.types import Action, ActionSource, End, Observation, Outcome, Record, Step
 
 from ...support.upstream import file_of
 
@@ -106,6 +110,44 @@ def test_velocity_controlled_arm_stands_still_after_disarm_and_estop(tmp_path: P
             after = sent[begin + sent[begin:].index(standing) :]
             assert all(twist == standing for twist in after)
             assert all(twist[1] >= 0.0 for twist in sent[begin:])  # no retract
+
+
+def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) -> None:
+    compliance, sent = TaskCompliance(wrench={"z": 6.0}), [0.0]
+    with ProfileBench(tmp_path, "franka", file_of("franka"), compliance=compliance) as bench:
+        assert bench.profile.target_wrench is not None
+        topic = topic_of(bench.profile.target_wrench, ROBOT, 200)
+        bench.node.subscribe(topic, lambda message: sent.append(message.wrench.force.z))
+        bench.take()
+        bench.recover()
+        start_m = bench.position()[2]
+
+        def is_sunk(by_m: float) -> bool:
+            return bool(abs(start_m - bench.position()[2] - by_m) < 1e-4)
+
+        bench.drive(until=lambda: is_sunk(6.0 / 2000.0))
+        assert bench.state.startswith("policy")
+        assert sent[-1] == max(sent) == 6.0
+        bench.arm.stop("test")
+        bench.until("hold: the actor holds")
+        eventually(lambda: is_sunk(0.0) and sent[-1] == 0.0)
+        bench.recover()
+        bench.arm.drive_as(ActionSource.SCRIPT)
+        bench.drive(until=lambda: bench.state.startswith("reset"))
+        count = len(sent)
+        bench.drive(until=lambda: len(sent) > count + 5)
+        assert not any(sent[count:])
+        bench.arm.drive_as(ActionSource.POLICY)
+        bench.drive(until=lambda: sent[-1] == 6.0)
+        soft = (Remote(bench.node, lambda: None), ROBOT, bench.profile, "compliance")
+        switch = threading.Thread(target=switch_gains, args=soft)
+        switch.start()
+        bench.drive(until=lambda: sent[-1] == 0.0 and not switch.is_alive())
+        bench.arm.switch(None)
+        bench.make_ready()
+        bench.drive(until=lambda: sent[-1] == 6.0)
+        bench.call("estop")
+        eventually(lambda: sent[-1] == 0.0)
 
 
 def test_guard_is_not_armed_before_driver_reports_no_fault(tmp_path: Path) -> None:

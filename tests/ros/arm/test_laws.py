@@ -95,6 +95,19 @@ def test_admittance_displacement_follows_force_and_current_stiffness() -> None:
     assert controller.run(5.0)[0] == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.parametrize(("name", "sunk_m"), [("franka", 4.0 / 2000.0), ("ur5e", 4.0 / 500.0)])
+def test_target_wrench_is_along_axes_of_tool_and_held_by_spring(name: str, sunk_m: float) -> None:
+    """cartesian_controller.cpp:192-195; cartesian_force_controller.cpp:146-159."""
+    controller = make_controller(name, **plugins.load("robot", name).controller.parameters)
+    controller.law.exerted = np.array([0.0, 0.0, 4.0, 0.0, 0.0, 0.0])  # the tool points down
+    assert controller.run(3.0)[:3] == pytest.approx([0.0, 0.0, -sunk_m], abs=1e-5)
+    controller.law.exerted = np.zeros(6)
+    assert controller.run(3.0) == pytest.approx(np.zeros(6), abs=1e-5)
+    if name == "franka":  # its clipped spring holds 20 N
+        controller.law.exerted = np.array([0.0, 0.0, 25.0, 0.0, 0.0, 0.0])
+        assert controller.run(2.0)[2] < -0.05
+
+
 def test_xarm_reads_iterations_at_start_and_reports_internal_model_twist() -> None:
     """cartesian_controller_base.cpp:216, 473-507; ForwardDynamicsSolver.cpp:92-95."""
     gains = {f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"}

@@ -25,7 +25,7 @@ from serl.policy import RandomPolicy
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.simulated import SimulatedRosArm
 from serl.ros.arm.topics import SENSOR, robot_description, topic_of
-from serl.ros.conversions import pose_message
+from serl.ros.conversions import pose_message, wrench_message
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.telemetry import scene_topic
@@ -337,6 +337,27 @@ def test_views_of_one_camera_in_two_sizes_are_rejected() -> None:
     assert cameras_of([("a", (8, 8)), ("b", (8, 8))]) == ["a", "b"]
     with pytest.raises(BadInput, match="camera a: views ask for different sizes"):
         cameras_of([("a", (8, 8)), ("a", (16, 16))])
+
+
+def test_simulated_tool_exerts_target_wrench_of_topic_while_it_is_sent(realtime: Rig) -> None:
+    assert PROFILE.target_wrench is not None
+    publisher = realtime.node.publisher(topic_of(PROFILE.target_wrench, ROBOT, SENSOR))
+    arm, clock = realtime.arm(), realtime.node.handle.get_clock()
+    start_m, force_n = float(arm.observe_when_fresh(30.0).state["tcp_pose"][2]), 6.0
+
+    def send() -> None:
+        values = (0.0, 0.0, force_n, 0.0, 0.0, 0.0)
+        publisher.publish(wrench_message(values, PROFILE.tool_frame, clock.now().nanoseconds))
+
+    def sunk_m() -> float:
+        return start_m - float(arm.observe_when_fresh(30.0).state["tcp_pose"][2])
+
+    def is_pressed() -> bool:
+        send()
+        return sunk_m() > 0.9 * 6.0 / 2000.0
+
+    eventually(is_pressed)
+    eventually(lambda: abs(sunk_m()) < 2e-4)  # 0.3 s after the last message
 
 
 def test_simulated_controller_applies_compliance_tables_of_task(realtime: Rig) -> None:
