@@ -55,7 +55,7 @@ class Limits(BaseModel):
         stop_jerk_m_s3: largest jerk of a stop.
         stop_angular_acceleration_rad_s2: largest angular acceleration of a stop.
         stop_angular_jerk_rad_s3: largest angular jerk of a stop.
-        slow_force_n: measured force from which all motion is slow.
+        slow_force_n: measured force from which the guard slows all motion to 5 cm/s.
         stop_force_n: measured force from which the guard makes a protective stop.
         stop_torque_nm: measured torque from which the guard makes a protective stop.
         yield_m: total distance that an arm in a protective stop gives way to pushes, from the
