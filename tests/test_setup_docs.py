@@ -98,5 +98,5 @@ def test_setup_page_names_every_step() -> None:
 def test_setup_pages_contain_expected_commands() -> None:
     assert {words[0] for words in COMMANDS} == {
         *("setup", "guard", "camera", "train"),
-        *("doctor", "record", "run", "verify"),
+        *("doctor", "order", "record", "run", "verify"),
     }
