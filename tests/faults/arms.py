@@ -68,8 +68,8 @@ def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
     38,
     "Gripper does not move",
     injected="a gripper behind a topic accepts commands and does not move",
-    required="detected after a second and named; the episode ends truncated, and the arm holds; "
-    "the arm is driven again once the gripper moves",
+    required="detected and named after a second; the episode ends truncated, and the arm holds "
+    "until the gripper moves",
     level=Level.PROCESSES,
 )
 def idle_gripper(folder: Path) -> None:
@@ -159,8 +159,8 @@ camera = Scene(_camera)
     "Camera behind a topic frozen",
     injected="a driver sends the same bytes with new stamps, then the same message 30 times a "
     "second",
-    required="readings fail within 300 ms, with the camera's name, so that the robot holds; it "
-    "continues when the camera is well",
+    required="readings fail within 300 ms with the camera's name, so that the robot holds; it "
+    "continues once the camera works",
     level=Level.PROCESSES,
     scene=camera,
 )
@@ -173,8 +173,8 @@ def frozen_camera_topic(watched: WatchedCamera) -> None:
     40,
     "Camera behind a topic missing, black, or of another size",
     injected="a driver sends nothing, black pictures, or larger ones",
-    required="readings fail within 300 ms, with the camera's name, so that the robot holds; it "
-    "continues when the camera is well",
+    required="readings fail within 300 ms with the camera's name, so that the robot holds; it "
+    "continues once the camera works",
     level=Level.PROCESSES,
     scene=camera,
 )

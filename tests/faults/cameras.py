@@ -195,11 +195,11 @@ def _acted(
 @REGISTRY.fault(
     39,
     "Camera frozen",
-    injected="a simulated camera with noise repeats the same bytes; or old images with their "
-    "stamps",
+    injected="a simulated camera with noise repeats the same bytes with new stamps, or old images "
+    "with old stamps",
     required="detected at the fifth equal image, or at 200 ms; the robot holds, and the episode "
-    "ends truncated with the reason; earlier steps are kept; a complete actor continues when the "
-    "camera is well",
+    "ends truncated with the reason; earlier steps are kept; an actor continues once the camera "
+    "works",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:
@@ -219,8 +219,8 @@ def frozen_camera(folder: Path) -> None:
     40,
     "Camera missing, black, or of another size",
     injected="a simulated camera returns no images, black ones, or larger ones",
-    required="detected at once and named; the robot holds, and the episode ends truncated; "
-    "earlier steps are kept; a complete actor continues when the camera is well",
+    required="detected and named at once; the robot holds, and the episode ends truncated; earlier "
+    "steps are kept; an actor continues once the camera works",
     level=Level.COMPONENT,
 )
 def lost_camera(folder: Path) -> None:
@@ -241,10 +241,10 @@ def lost_camera(folder: Path) -> None:
 
 @REGISTRY.fault(
     41,
-    "Cameras not synchronous",
+    "Cameras not synchronised",
     injected="one of two simulated cameras is late by 150 ms, then by 300 ms",
-    required="a difference of over 100 ms is reported and counted; at over 200 ms the robot "
-    "holds, and a complete actor continues when the camera is well",
+    required="a difference of over 100 ms is reported and counted; at over 200 ms the robot holds; "
+    "an actor continues once the camera works",
     level=Level.COMPONENT,
 )
 def late_camera(folder: Path) -> None:
@@ -262,10 +262,10 @@ def late_camera(folder: Path) -> None:
 @REGISTRY.fault(
     50,
     "Classifier detects false successes",
-    injected="5 % of 100,000 readings without success are classified as one, at random; in half "
-    "of them the tool is inside the required region",
-    required="with three of five steps and the tool's region: at most 0.1 % of the readings end "
-    "an episode",
+    injected="5 % of 100,000 readings without success are classified as a success, at random; in "
+    "half of them the tool is inside the required region",
+    required="if a success requires three of five steps and the tool's region, at most 0.1 % of "
+    "the readings end an episode",
     level=Level.UNIT,
 )
 def false_successes(folder: Path) -> None:
@@ -293,10 +293,10 @@ def false_successes(folder: Path) -> None:
     "Classifier errs in several steps in a row",
     injected="0.1 % of 20,000 readings are classified as a success, then 5 %, in runs of 2, 5, "
     "10 and 30 steps on average; no region of the tool is required",
-    required="with four of five steps, the default: each false success takes four such readings. "
-    "A model with the errors that `serl reward train` allows ends an episode at 0.05 % of the "
-    "readings at most; one that errs in 5 % of them, at 0.2 to 1.25 %. Against such errors, "
-    "require a region of the tool and use `serl reward audit`",
+    required="a success requires four of five steps, the default. A model with the errors that "
+    "`serl reward train` allows ends an episode at 0.05 % of the readings at most; one that errs "
+    "in 5 % of them at 0.2 to 1.25 %: against such errors, require a region of the tool and use "
+    "`serl reward audit`",
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:

@@ -73,8 +73,8 @@ def _kill_at_every(call: str, folder: Path) -> int:
     24,
     "Damaged checkpoint",
     injected=f"{DAMAGES} times: cut, flipped bit, empty, missing or foreign file or pointer",
-    required="the previous intact checkpoint is used, with a warning; without one the run is "
-    "refused, and never begun anew",
+    required="the previous intact checkpoint is used, with a warning; if there is none, the run is "
+    "refused, and not started from the beginning",
     level=Level.UNIT,
 )
 def bad_checkpoint(folder: Path) -> None:
@@ -85,8 +85,8 @@ def bad_checkpoint(folder: Path) -> None:
     24,
     "Damaged checkpoint",
     injected=f"{MANY_DAMAGES:,} times",
-    required="the previous intact checkpoint is used, with a warning; without one the run is "
-    "refused, and never begun anew",
+    required="the previous intact checkpoint is used, with a warning; if there is none, the run is "
+    "refused, and not started from the beginning",
     level=Level.SOAK,
 )
 def bad_checkpoints(folder: Path) -> None:

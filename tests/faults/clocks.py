@@ -61,8 +61,8 @@ def _goes_on(bench: GuardBench) -> None:
     46,
     "Host's clock is set while the arm moves",
     injected="the wall clock of guard, arm and actor is set by an hour: ahead, then back",
-    required="the arm continues; periodic work of the guard continues: it names another "
-    "commanding node, and writes a stop to the disk",
+    required="the arm continues; the guard still names another node that commands the arm, and "
+    "writes a stop to the disk",
     level=Level.PROCESSES,
     needs=(Recipe.COMPILER,),
 )

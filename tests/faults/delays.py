@@ -54,9 +54,9 @@ def _steps(policy_s: list[float], act_s: list[float]) -> tuple[list[Step], Delay
 @REGISTRY.fault(
     47,
     "Actions are late",
-    injected="a policy that takes 50, 100, 140, 160 and 200 ms, and varies; actions that are "
-    "delayed as much; the control period is 100 ms",
-    required="the log has the delay of each; the actor's statistics count those of over 1.5 "
+    injected="a policy takes 50, 100, 140, 160 or 200 ms, or a varying time, for an action, or its "
+    "actions are delayed by as much; the control period is 100 ms",
+    required="the log has the delay of each action; the actor's statistics count those of over 1.5 "
     "periods, and no others",
     level=Level.COMPONENT,
 )

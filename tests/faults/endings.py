@@ -36,9 +36,9 @@ SETTINGS = {
 @REGISTRY.fault(
     60,
     "SIGTERM, Ctrl-C",
-    injected="SIGTERM, in a second start SIGINT, to actor, link and learner of a training",
-    required="each ends with exit code 0 within 5 s; the episode is sealed; a checkpoint is "
-    "written; lost 0, duplicated 0",
+    injected="SIGTERM to actor, link and learner of a training; in a second start SIGINT",
+    required="each process ends with exit code 0 within 5 s; the episode is sealed; a checkpoint "
+    "is written; lost 0, duplicated 0",
     level=Level.PROCESSES,
 )
 def told_to_stop(folder: Path) -> None:

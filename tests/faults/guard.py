@@ -173,7 +173,7 @@ def other_frames(folder: Path) -> None:
     "Contact",
     injected="15 N, then 30 N or 5 Nm at the tool, while the arm moves",
     required="slow motion from 15 N; from 30 N or 5 Nm a protective stop in the same period, at "
-    "rest within 100 ms; then the setpoint is at the arm's pose, so that the arm does not push; "
+    "rest within 100 ms; then the setpoint moves to the arm's pose, so that the arm does not push; "
     "only a person ends the stop",
     level=Level.COMPONENT,
 )
@@ -221,9 +221,8 @@ def joint_limit(folder: Path) -> None:
 @REGISTRY.fault(
     35,
     "Singular pose",
-    injected="a joint turns at 1.7 rad/s while the tool follows its target, until the tool "
-    "stands; a joint that continues to turn (the guard has no kinematics: it detects fast joints "
-    "only)",
+    injected="a joint turns at 1.7 rad/s while the tool follows its target, and stops with the "
+    "tool; a joint that continues to turn",
     required="slow motion from 1 rad/s; hold within 40 ms; the arm continues once the joint "
     "stands; a protective stop if the joint turns for 0.3 s",
     level=Level.COMPONENT,
@@ -279,8 +278,8 @@ def stuck(folder: Path) -> None:
     "Measurements with repeated or old stamps",
     injected="pose, joints and wrench in turn, with a repeated stamp, and with stamps of 150 ms "
     "and of an hour ago",
-    required="old: refused, and hold at once; repeated: hold within 110 ms; counted; the arm "
-    "continues after new measurements",
+    required="old ones are refused and counted, hold at once; repeated ones are counted, hold "
+    "within 110 ms; the arm continues after new measurements",
     level=Level.COMPONENT,
 )
 def old_measurement(folder: Path) -> None:
@@ -312,8 +311,8 @@ def old_measurement(folder: Path) -> None:
     "Clocks jump",
     injected="the wall clock jumps by an hour, forward and back, between and during messages; "
     "stamps are 60 ms and an hour ahead",
-    required="deadlines are unaffected; stamps over 50 ms ahead are refused; a jump costs at "
-    "most the messages that are in transit",
+    required="deadlines are unaffected; stamps over 50 ms ahead are refused; a jump loses at most "
+    "the messages that are in transit",
     level=Level.UNIT,
 )
 def clock_jumps(folder: Path) -> None:
@@ -363,9 +362,10 @@ def late_commands(folder: Path) -> None:
 @REGISTRY.fault(
     58,
     "Emergency stop in every state",
-    injected="while disarmed, holding, driven by policy, person and reset, and stopped",
+    injected="while the guard is disarmed, holds, follows a policy, a person or a reset, or is "
+    "stopped",
     required="at rest within 100 ms; the stop is on the disk; a restarted guard is stopped; "
-    "`ack`, `reset` and `arm`, in this order, before anything moves",
+    "nothing moves before `ack`, `reset` and `arm`, in this order",
     level=Level.COMPONENT,
 )
 def emergency_stops(folder: Path) -> None:

@@ -65,8 +65,8 @@ def recovered(folder: Path) -> int:
     "Disk full",
     injected=f"a tmpfs of 20 to 216 kB in a namespace is filled, {len(FEW_SIZES_KB)} sizes; one "
     "with reserved space",
-    required="all appended records are recovered: lost 0; with reserved space: a warning at "
-    "twice that space or at 10 % free, then the current episode is finished and the next one "
+    required="all appended records are recovered: lost 0; with reserved space: a warning at twice "
+    "that space or at 10 % free space, then the current episode is finished, and the next one is "
     "refused with the reason",
     level=Level.COMPONENT,
     needs=(Recipe.NAMESPACES,),

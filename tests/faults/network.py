@@ -123,8 +123,8 @@ def packets_dropped(folder: Path) -> None:
     13,
     "Slow network",
     injected="tc: 1 Mbit/s between two network namespaces, a quarter of the actor's data rate",
-    required="records that cannot be sent wait on the disk; the link holds at most 50 MB; the "
-    "actor keeps its rate; lost 0, duplicated 0",
+    required="records that cannot be sent wait on the disk; the link uses at most 50 MB more "
+    "memory; the actor keeps its rate; lost 0, duplicated 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES,),
 )
@@ -160,8 +160,7 @@ def _tc(hosts: Hosts, words: str) -> None:
 @REGISTRY.fault(
     56,
     "Unknown sender",
-    injected="another user of the host sends on the run's topics (another host without the key: "
-    "tests/ros/test_network.py)",
+    injected="another user of the host sends on the run's topics",
     required="the user cannot connect; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.ROOT,),

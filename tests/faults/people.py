@@ -112,7 +112,7 @@ def driven(folder: Path) -> Iterator[Driven]:
     42,
     "Teleoperation dies during a takeover",
     injected="SIGKILL to the process that sends a person's input over DDS",
-    required="zero action within 200 ms and a control period; the policy does not continue: the "
+    required="zero action within 200 ms plus a control period; the policy does not continue: the "
     "episode is cut after `lost_s`, and the actor waits until a person resumes",
     level=Level.PROCESSES,
 )
@@ -146,7 +146,7 @@ def hand_killed_while_pushing(folder: Path) -> None:
 @REGISTRY.fault(
     43,
     "Human releases the device",
-    injected="the deadman is released during a motion, also for a moment only",
+    injected="the deadman is released during a motion, for a moment or longer",
     required="zero action in the same step; the policy continues after `hold_over_s` without "
     "input, never before",
     level=Level.UNIT,
@@ -171,9 +171,11 @@ def lets_go(folder: Path) -> None:
 @REGISTRY.fault(
     44,
     "A device drifts or is stuck",
-    injected="an axis stays at 0.002; the same push for 61 s; a push that varies slightly for 70 s",
-    required="the drift takes over nothing; after 60 s of the same push the robot holds, the "
-    "episode is cut, and the person sees the reason; the varying push continues",
+    injected="an axis stays at 0.002; an axis has exactly the same value for 61 s; a value varies "
+    "slightly for 70 s",
+    required="the drift does not take over; after 60 s of the same value the robot holds, the "
+    "episode is cut, and the person sees the reason; with the varying value the person continues "
+    "to drive",
     level=Level.UNIT,
 )
 def stuck_axis(folder: Path) -> None:
@@ -204,8 +206,8 @@ def stuck_axis(folder: Path) -> None:
     45,
     "Two operators at once",
     injected="two devices push in opposite directions; two pages take the controls",
-    required="the first one drives; the other one moves nothing until the first releases; both "
-    "can stop",
+    required="the first one drives; the other one moves nothing until the first one releases; both "
+    "can stop the robot",
     level=Level.COMPONENT,
 )
 def two_at_once(folder: Path) -> None:

@@ -26,9 +26,9 @@ PAGE = 4096
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log cut at every seventh byte of its records, with 4 KiB of garbage "
-    "behind; and cut back to the synced bytes: files in folders that were not synced are "
-    "missing, and so is a random half of the later pages",
+    injected="an open log ends at every seventh byte of its records, followed by 4 KiB of garbage; "
+    "or files in folders that were not synced are missing, and so is a random half of the pages "
+    "after the synced bytes",
     required="the records before the cut are read; at most the last second is lost, with `fsync: "
     "step` nothing",
     level=Level.UNIT,
@@ -50,7 +50,7 @@ def power_cut(folder: Path) -> None:
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log cut at every byte of its records, with 4 KiB of garbage behind",
+    injected="an open log ends at every byte of its records, followed by 4 KiB of garbage",
     required="the records before the cut are read",
     level=Level.SOAK,
 )

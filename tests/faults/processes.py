@@ -85,7 +85,7 @@ def lose_link(system: System, rng: Random) -> str:
     1,
     "Learner dies",
     injected="SIGKILL at random steps, twice",
-    required="the actor continues (a simulated arm waits once it is 64 steps ahead); the "
+    required="the actor continues (in simulation at most 64 steps ahead of the learner); the "
     "restarted learner accepts records within 60 s (bench_resume.py: at 50,000 steps), and its "
     "state equals, to the bit, that of an undisturbed learner; lost 0, duplicated 0",
     level=Level.PROCESSES,
@@ -104,8 +104,8 @@ def learner_dies(system: System) -> None:
     3,
     "Learner hangs",
     injected="SIGSTOP for 5 s, SIGCONT",
-    required="the actor continues; the link reports the silence within 3 s and holds at most 50 "
-    "MB; afterwards the learner catches up; lost 0, duplicated 0",
+    required="the actor continues; the link reports the silence within 3 s and uses at most 50 MB "
+    "more memory; afterwards the learner catches up; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -117,8 +117,8 @@ def learner_hangs(system: System) -> None:
     3,
     "Learner hangs",
     injected="SIGSTOP for 60 s, SIGCONT",
-    required="the actor continues; the link reports the silence within 3 s and holds at most 50 "
-    "MB; afterwards the learner catches up; lost 0, duplicated 0",
+    required="the actor continues; the link reports the silence within 3 s and uses at most 50 MB "
+    "more memory; afterwards the learner catches up; lost 0, duplicated 0",
     level=Level.SOAK,
 )
 def learner_hangs_for_long(folder: Path) -> None:
@@ -210,8 +210,8 @@ def everything_dies(system: System) -> None:
     16,
     "Two actors with the same name",
     injected="a second actor and link in the same folder; a second link from another folder",
-    required="the second is refused within 2 s (5 s beside other tests), and its message names "
-    "the process that uses the name; lost 0, duplicated 0",
+    required="the second one is refused within 2 s (5 s beside other tests) with the process that "
+    "uses the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )
@@ -309,7 +309,7 @@ def _segments(system: System, name: str) -> set[Path]:
 @REGISTRY.fault(
     48,
     "CPU overloaded",
-    injected="two busy processes per core for 10 s (effect on an arm: bench_guard.py)",
+    injected="two busy processes per core for 10 s",
     required="the actor continues, at half its rate or more; lost 0, duplicated 0",
     level=Level.SOAK,
 )
@@ -341,7 +341,7 @@ def _burners(count: int) -> Iterator[None]:
     "Memory exhausted",
     injected="the learner's address space is limited to its present size; 2,500 records are "
     "logged as fast as possible",
-    required="the learner may die; the link holds at most 50 MB; lost 0, duplicated 0",
+    required="the learner may die; the link uses at most 50 MB more memory; lost 0, duplicated 0",
     level=Level.PROCESSES,
 )
 def memory_pressure(folder: Path) -> None:

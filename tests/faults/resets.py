@@ -50,9 +50,9 @@ class _Acting(LearnedPolicy):
     53,
     "A reset fails repeatedly",
     injected="a cube beside its field that the arm cannot lift",
-    required="three scripted attempts, each within its time limit and logged; then the arm "
-    "holds, and a person is asked once; training continues once the scene is restored; without a "
-    "person the actor ends",
+    required="three scripted attempts, each logged and within its time limit; then the arm holds, "
+    "and a person is asked once; training continues once the scene is restored; without a person "
+    "the actor ends",
     level=Level.COMPONENT,
 )
 def blocked_reset(folder: Path) -> None:
@@ -141,7 +141,8 @@ def _slip_when(robot: Any, lifted: Callable[[], bool]) -> list[float]:
 @REGISTRY.fault(
     61,
     "Gripper slips while a scripted reset carries a part",
-    injected="pads without friction once the part is 6 cm high, until the gripper opens again",
+    injected="finger pads without friction once the part is 6 cm high, until the gripper opens "
+    "again",
     required="the part is fetched again in the same or the next attempt, without a person; the "
     "next episode begins with the part in its bin",
     level=Level.COMPONENT,
@@ -169,7 +170,7 @@ def slip_while_carrying(folder: Path) -> None:
 @REGISTRY.fault(
     61,
     "Gripper slips while the tool returns home with a part that it should keep",
-    injected="pads without friction during the motion",
+    injected="finger pads without friction during the motion",
     required="the reset ends at once, and a person is asked for the part; no episode begins "
     "without it",
     level=Level.COMPONENT,
@@ -219,8 +220,8 @@ class _StopPresser:
     62,
     "A person presses the stop in a reset",
     injected="the stop of a device, 8 steps after the beginning of a return home",
-    required="the arm brakes and holds, and its gains do not change; once the person has "
-    "released it, the reset begins again from there; the episode begins within 3 mm of its start",
+    required="the arm brakes and holds, and its gains do not change; once the person has ended the "
+    "stop, the reset begins again from there; the episode begins within 3 mm of its start",
     level=Level.COMPONENT,
 )
 def stop_in_a_reset(folder: Path) -> None:

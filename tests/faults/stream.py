@@ -182,7 +182,7 @@ def dropped(folder: Path) -> None:
     "Delayed, reordered and duplicated messages",
     injected="frames and acknowledgements, within one process: up to 500 ms each, one in ten "
     "duplicated",
-    required="every record is accepted exactly once, in order (late commands: row 47)",
+    required="every record is accepted exactly once, in order",
     level=Level.COMPONENT,
 )
 def delayed(folder: Path) -> None:

@@ -79,8 +79,8 @@ class TransportRecorder(InProcess):
     28,
     "Loss or parameters not finite",
     injected="batches with NaN: two in a row, three in a row, all; NaN in a parameter of the actor",
-    required="these updates are skipped; after three in a row the last valid parameters are "
-    "restored; after three more the learner ends with one line; such parameters are never "
+    required="such updates are skipped; after three in a row the last valid parameters are "
+    "restored; after three more the learner ends with one line; invalid parameters are never "
     "published or saved",
     level=Level.COMPONENT,
 )

@@ -45,7 +45,7 @@ class WalledArm:
 @REGISTRY.fault(
     34,
     "Contact",
-    injected="MuJoCo: a tool moves into a wall at 8 cm/s; the same with a protective stop at 18 "
+    injected="a tool moves into a wall in MuJoCo at 8 cm/s; the same with a protective stop at 18 "
     "N instead of 30 N",
     required="at most 21 N, slow motion from 15 N; after a stop the force is below 2 N within a "
     "second, and only a person ends the stop",
