@@ -84,8 +84,8 @@ class DashboardConfig(TaskConfig):
 class Dashboard(ArmTask):
     """Press a switch, move a card from its rack into a socket, and flip a lever.
 
-    All three stay as they are left: friction holds switch and lever. There is a reward only at the
-    end, with all three done and the hand clear of the card; the order is free. The socket leaves
+    The order is free, and nothing moves back: friction holds switch and lever. The only reward is
+    that of the end, once all three are done and the hand is clear of the card. The socket leaves
     half a millimetre of room on each side.
     """
 

@@ -80,7 +80,7 @@ class RacingCarConfig(TaskConfig):
 
 
 class RacingCar:
-    """One lap after the other without touching a wall, as fast as possible."""
+    """Drive laps as fast as possible, without touching a wall."""
 
     name = "racing_car"
 

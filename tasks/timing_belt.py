@@ -93,12 +93,12 @@ class TimingBeltConfig(PairConfig):
 class TimingBelt(ArmTask):
     """Two arms hold a belt: lay it around both pulleys, let go, and go up.
 
-    The relaxed belt is round, and too short for both pulleys: it must be stretched. A belt on top
-    of a pulley, or around only one, does not count.
+    The relaxed belt is round, and must be stretched to go around both pulleys. A belt on top of a
+    pulley, or around only one, does not count.
 
-    This is not HIL-SERL's belt assembly. The belt is a closed loop of capsules, there is no
-    tensioner unless `tensioner` is set, as in the preset "hard", and its ends may be 7 mm off their
-    places. Results of the two do not compare.
+    This is not HIL-SERL's belt assembly, and results of the two cannot be compared. The belt is a
+    closed loop of capsules. Both ends of the loop may be 7 mm off their places on the pulleys. There
+    is no tensioner unless `tensioner` is set, as in the preset "hard".
     """
 
     name = "timing_belt"

@@ -73,9 +73,9 @@ class WhipBlock(ArmTask):
     """Whip one block out of a stack of five by its handle; the other four must stand.
 
     The block is the second or third from below. The arm exerts forces on a fork, which goes over
-    the handle from above and takes a run before it pulls. A slow pull takes the blocks above along.
-    Success is judged once the four have stood on each other, upright, for half a second; there is
-    no other reward, and an episode ends if one of them falls.
+    the handle from above, and has to gain speed before it pulls: a slow pull takes the blocks above
+    along. An episode succeeds once the four have stood on each other, upright, for half a second,
+    and fails if one of them falls; there is no other reward.
     """
 
     name = "whip_block"

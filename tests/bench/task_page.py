@@ -90,34 +90,37 @@ def page(
         "",
     ]
     lines += [
-        "Trials of a scripted expert show that the task can be solved. The expert also gives the",
-        "demonstrations, and the corrections of the simulated human.",
+        "Each task has a scripted expert, which shows that the task can be solved, gives the",
+        "demonstrations, and corrects the policy as the simulated human.",
         "",
-        "- **Env steps/s**: on one core of the machine that measured, without cameras, with random",
-        "  actions.",
-        "- **Random steps**: one episode after another. Faults are warnings of MuJoCo, readings",
-        "  that contain NaN, and objects that left the world, fell through the table or were more",
-        "  than 8 mm inside another one for a second.",
+        "- **Expert**: successes in trials from random starts, and the mean number of steps.",
+        "- **Env steps/s**: on one core, without cameras, with random actions.",
+        "- **Random steps**: faults are warnings of MuJoCo, readings that contain NaN, and objects",
+        "  that left the world, fell through the table or were more than 8 mm inside another one",
+        "  for a second.",
         "- **Training**: from state, with 20 demonstrations and the simulated human, unless the",
-        "  section of the task says otherwise. Trials are unassisted.",
+        "  section of the task says otherwise. Trials are unassisted. Steps are those of each",
+        "  seed, minutes those of the slowest one.",
         "- **Cloned alone**: the same demonstrations, cloned by the task's own network, without",
         "  robot steps, a human or tuning. Where this reaches 90 % or more, the training shows no",
-        "  benefit. Benchmarks have clones of the slower demonstrations of [a simulated",
-        "  person](benchmarks.md#practice-beyond-cloning), and [imitation of",
-        "  takeovers](benchmarks.md#what-cloning-reaches).",
+        "  benefit. [Practice beyond cloning](benchmarks.md#practice-beyond-cloning) clones the",
+        "  slower demonstrations of a simulated person, and [What cloning",
+        "  reaches](benchmarks.md#what-cloning-reaches) also has imitation of takeovers.",
         "",
-        "Intervals account for the number of trials, not for the differences between seeds: a",
-        "result of one seed says little. Curves show the success of the last 20 unassisted",
-        "training episodes, one line for each seed; points are trials of checkpoints with 95 %",
-        "intervals. A line can be far below the points, because in training the policy explores",
-        "with noise in every action.",
+        "A result of one seed says little: the intervals (95 %) account for the number of trials,",
+        "not for the differences between seeds. Curves show the success of the last 20 unassisted",
+        "training episodes, one line for each seed; points are trials of checkpoints. A line can",
+        "be far below the points, because in training the policy explores with noise in every",
+        "action. The file `docs/tasks.json` has the commits of all results.",
         "",
         *table(records, summaries),
         "",
     ]
+    described: dict[str, str] = {}
     for name, summary in summaries.items():
-        record = records.get(name, TaskRecord())
-        lines += [f"## {name}", "", summary, ""]
+        record, first = records.get(name, TaskRecord()), described.setdefault(summary, name)
+        text = summary if first == name else f"The opposite direction of [{first}](#{first})."
+        lines += [f"## {name}", "", text, ""]
         if shown[name]:
             content = record.picture or "a moment of its expert's first try"
             lines += [f"![{name}: {content}]({PICTURES}/{name}.webp)", ""]
@@ -126,10 +129,8 @@ def page(
 
 
 def _shown(name: str, record: TaskRecord) -> list[str]:
-    """Return lines with the results of random steps and trainings, and the reason for failures."""
+    """Return lines with the results of cloning and trainings, and the reason for failures."""
     lines = []
-    if record.walk and record.walk.recorded_in:
-        lines += [f"Random steps (commit {record.walk.recorded_in}): {walked(record.walk)}.", ""]
     if cloned := record.cloned:
         lines += [f"Cloned alone (commit {cloned.recorded_in}): {_cloned(cloned)}", ""]
     for training in record.trainings:
@@ -144,22 +145,25 @@ def _shown(name: str, record: TaskRecord) -> list[str]:
 
 def told(training: Training) -> str:
     """Return the result of a training in words."""
-    seeds, steps = _counted(len(training.seeds), "seed"), f"{training.steps:,} steps each"
+    several = len(training.seeds) > 1
+    most = "at most " if several else ""
+    seeds, steps = _counted(len(training.seeds), "seed"), f"{training.steps:,} steps"
     parts = [f"{_rate(training.successes, training.trials)}, {seeds}, {steps}"]
+    if several:
+        parts[0] += " each"
     if training.minutes:
-        parts[0] += f", at most {training.minutes:g} minutes"
+        parts[0] += f", {most}{training.minutes:g} minutes"
     if training.robot_minutes:
-        parts.append(f"The robot moved for {training.robot_minutes:g} minutes, resets included")
+        parts.append(f"The robot moved for {most}{training.robot_minutes:g} minutes")
+        parts[-1] += ", resets included"
     if training.cycle_s:
         parts.append(f"A success takes {training.cycle_s:.1f} s")
         if shown_s := training.demonstrated_s:
-            times = f"{shown_s / training.cycle_s:.2f} times as fast"
-            parts[-1] += f", a demonstration {shown_s:.1f} s: {times}"
+            parts[-1] += f", a demonstration {shown_s:.1f} s"
     if training.episodes:
-        asked = f"{training.requests or 0} in {training.episodes:,} episodes"
-        rate = f"{100.0 * (training.requests or 0) / training.episodes:.2g} per 100"
         helped = _counted(training.takeovers or 0, "takeover")
-        parts.append(f"Requests for a person: {asked} ({rate}); {helped}")
+        asked = _counted(training.requests or 0, "request")
+        parts.append(f"{training.episodes:,} episodes had {helped} and {asked} for a person")
     return ". ".join(parts) + "."
 
 
