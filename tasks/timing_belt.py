@@ -97,8 +97,8 @@ class TimingBelt(ArmTask):
     pulley, or around only one, does not count.
 
     This is not HIL-SERL's belt assembly, and results of the two cannot be compared. The belt is a
-    closed loop of capsules. Both ends of the loop may be 7 mm off their places on the pulleys. There
-    is no tensioner unless `tensioner` is set, as in the preset "hard".
+    closed loop of capsules. Both ends of the loop may be 7 mm off their places on the pulleys.
+    There is no tensioner unless `tensioner` is set, as in the preset "hard".
     """
 
     name = "timing_belt"
