@@ -41,9 +41,9 @@ class GuardConfig(BaseModel):
         joint_low_rad: lower limits of the joints, in the order of the joint states.
         joint_high_rad: upper limits of the joints, in the same order.
         joint_margin_rad: distance to a joint's limit below which a policy is held; below half of it
-            every motion is stopped, below twice of it all motion is slow.
-        joint_speed_rad_s: joint speed, reached for example near a singular pose, above which all
-            motion is held, and stopped if it persists; above two thirds of it all motion is slow.
+            the guard makes a protective stop, below twice of it all motion is slow.
+        joint_speed_rad_s: joint speed, reached for example near a singular pose, above which the
+            arm is held, and stopped if it persists; above two thirds of it all motion is slow.
         joint_names: names of the arm's joints in a message; empty for all, in the message's order.
         keep_out: boxes that the tool must not enter.
         wrench: whether the arm measures forces; if so, it holds while they are missing.
@@ -60,7 +60,7 @@ class GuardConfig(BaseModel):
         lost_s: age of a measurement at which the arm is stopped until a person acknowledges it.
         ahead_s: largest time by which a stamp may be in the future.
         lease_s: silence of the active actor after which another actor may replace it.
-        release_s: rest between control by a person and by a policy.
+        release_s: time for which the arm is held between control by a person and by a policy.
         silent_s: silence of the actor after which the guard disarms.
         following_m: distance of the arm from its setpoint above which the arm does not follow.
         following_rad: rotation of the arm from its setpoint above which the arm does not follow.

@@ -98,8 +98,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Settings by the name of a preset.
 
-"hard" is a lab's, with people and cameras as they are; "practice" shows what a policy learns alone
-from few demonstrations of a simulated person, beside a clone of these demonstrations.
+"hard" has a lab's conditions: simulated people, and poses with a camera's errors. "practice" shows
+what a policy learns alone from few demonstrations of a simulated person, beside a clone of these.
 """
 
 DATA_ONLY = "data only"
@@ -113,10 +113,10 @@ class TrainConfig(BaseModel):
         task: name of a task, or path of a .py or .yaml file that defines one.
         task_config: overrides of the task's own configuration.
         preset: a named set of settings (see `PRESETS`); settings given explicitly override it.
-            "hard" trains under a lab's conditions: a person's demonstrations and help, and a
-            camera's errors.
-            "practice" trains without a human from 10 demonstrations like a person's, and compares
-            the result with a clone of them; from state with the settings of
+            "hard" trains under a lab's conditions: demonstrations and takeovers of simulated
+            people, and poses with a camera's errors.
+            "practice" trains without a human from 10 demonstrations of a simulated person, and
+            compares the result with a clone of them; from state with the settings of
             `serl.runs.recipes.PRACTICE` and the task's own `practice`.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
@@ -126,20 +126,20 @@ class TrainConfig(BaseModel):
             state; None for the task's default.
         reward: source of rewards and successes in training; the choice of the checkpoint and the
             final trials use the ground truth.
-        reset: how arm and scene come to a start between two episodes.
+        reset: how arm and scene return to a start between two episodes.
         vice: settings of the learned reward of the kind "vice".
         feedback: settings of an addition to the reward, learned from a person's evaluations.
         seed: seed of all random numbers in the run.
-        steps: online environment steps, of all actors together; 0 for what `learner.warm_up` learns
-            from demonstrations, with no actor.
+        steps: online environment steps, of all actors together; 0 to train on demonstrations only,
+            by `learner.warm_up` and without an actor.
         actors: number of actors.
         robot: "sim" for the simulated arm as a ROS 2 node behind a guard, in real time; a profile,
             or a .py or .yaml file with one, for a real arm behind its guard; None for a simulated
-            arm in the process of the actor, as fast as it goes.
+            arm in the process of the actor, as fast as possible.
         namespace: namespace of a real arm's own topics, from the root; "/" for the root itself.
         demos: number of demonstrations that are recorded at the start.
-        demonstrator: source of these demonstrations: the scripted "expert", or a simulated "human"
-            with its knowledge and a person's hand (see `serl.teleop.human_motion`), who may take
+        demonstrator: source of these demonstrations: the scripted "expert", or a simulated "human",
+            which knows as much and moves like a person (see `serl.teleop.human_motion`), within
             three times the time limit.
         demo_paths: recordings to use instead, which may also be given as `demos`.
         init_from: another run to start from, and the parts and data to take over.
@@ -160,8 +160,8 @@ class TrainConfig(BaseModel):
             the warm-up.
         arm_selection_trials: largest number of trials per checkpoint when a real arm compares the
             last ones; fewer where one is clearly worse. 0 for the newest, without a comparison.
-        baseline: policy that the final trials are repeated with, to compare training with it:
-            "clone" for the demonstrations cloned alone (see `serl.runs.baseline`), or "none".
+        baseline: policy with which the final trials are repeated, for comparison: "clone" for a
+            clone of the demonstrations (see `serl.runs.baseline`), or "none".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
