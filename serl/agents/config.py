@@ -210,9 +210,9 @@ class FeedbackConfig(LearnedRewardConfig):
     """Settings of a model of a person's evaluations, see `serl.agents.feedback`.
 
     Attributes:
-        weight: addition to the reward of a step that the model takes for as good as a person's
-            evaluation of 1; 0 for no model: then rewards and penalties of an operator change the
-            reward of the step in which they arrive.
+        weight: addition to the reward of a step whose predicted evaluation is 1; 0 for no model:
+            then rewards and penalties of an operator change the reward of the step in which they
+            arrive.
         delay_s: least and largest time from a step to a person's evaluation of it.
     """
 
