@@ -12,7 +12,8 @@ utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a 
   `use_operational_space` would scale the stiffness by the arm's inertia (cc:150-156).
 - target wrench: WrenchStamped, reliable, depth 1 (cc:360-369, 378-379). torque += J^T wrench
   (cc:192-195), so with `use_local_jacobian` it is that which the tool exerts along its own axes.
-  Nothing limits it, and the last one is kept without a timeout (cc:85, 520-524).
+  Nothing limits it, and the last one is kept without a timeout (cc:85, 520-524), also while two
+  nodes publish it (cc:363-367).
 - parameters: read anew in every cycle (cc:211-213), so the values read back are those in effect.
 - pose: `current_pose` (pose_broadcaster.cpp:65-78, 156), of `base` (demos 2997a2d,
   config/fr3/controllers.yaml:64), which is not compared with that of a target.

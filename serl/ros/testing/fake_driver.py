@@ -97,8 +97,10 @@ class FakeDriver:
             message_of(target), self._target, self._on_target, target.depth
         )
         if (row := driver.channels.get("target_wrench")) is not None:
-            name = self._absolute(row.name)
-            self._node.create_subscription(message_of(row), name, self._on_target_wrench, row.depth)
+            self._wrench_topic = self._absolute(row.name)
+            self._node.create_subscription(
+                message_of(row), self._wrench_topic, self._on_target_wrench, row.depth
+            )
         self._node.add_post_set_parameters_callback(self._store)
         self._node.add_on_set_parameters_callback(self._check)
         self._node.add_pre_set_parameters_callback(self._falsify)
@@ -137,7 +139,7 @@ class FakeDriver:
             self._law.receive(message, self._node.count_publishers(self._target))
 
     def _on_target_wrench(self, message: Any) -> None:
-        self._law.exerted = wrench_of(message)
+        self._law.exert(wrench_of(message), self._node.count_publishers(self._wrench_topic))
 
     # Parameters
 

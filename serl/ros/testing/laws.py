@@ -86,6 +86,10 @@ class Law(ABC):
     def receive(self, message: Any, publishers: int) -> None:
         """Take a message of the command topic, which has this number of publishers."""
 
+    def exert(self, wrench: Array, publishers: int) -> None:
+        """Take a target wrench; its topic has this number of publishers."""
+        self.exerted = wrench
+
     def publishes(self, role: str) -> bool:
         """Return whether a topic, such as "pose", is published with the present parameters."""
         return True
@@ -116,6 +120,11 @@ class Spring(Law):
         """Take a target; a wrong frame and non-finite numbers are accepted, as in the source."""
         if publishers <= 1:
             self._target = tool_of(message.pose)
+
+    def exert(self, wrench: Array, publishers: int) -> None:
+        """Take a target wrench; with several publishers the last one stays."""
+        if publishers <= 1:
+            self.exerted = wrench
 
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:
         """Return the tool drawn by the clipped spring, along its own or the base's axes."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from geometry_msgs.msg import WrenchStamped
 
 from serl.arm_profile import RUNNING
 from serl.clock import WallClock
@@ -28,6 +29,7 @@ from serl.ros.arm.topics import topic_of
 from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
 from serl.ros.testing.processes import ROBOT, eventually
+from serl.ros.topics import Topic
 from serl.specs import ObservationSpec, Spec
 from serl.teleop.stop import StopLatch
 from serl.training.replay import Replay
@@ -146,7 +148,8 @@ def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) 
         bench.arm.switch(None)
         bench.make_ready()
         bench.drive(until=lambda: sent[-1] == 6.0)
-        bench.call("estop")
+        bench.publisher(Topic("target_wrench", WrenchStamped, 1))
+        bench.until(f"protective stop: others publish {bench.prefix}/target_wrench")
         eventually(lambda: sent[-1] == 0.0)
 
 
