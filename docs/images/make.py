@@ -38,8 +38,9 @@ from serl.types import ActionSource, Image, Record, Step
 from tests.bench import task_bench, task_page
 
 IMAGES = Path(__file__).parent
-LARGE_PX, SMALL_PX, PANEL_PX = (640, 480), (480, 360), (400, 300)
+LARGE_PX, PANEL_PX = (640, 480), (400, 300)
 FRAME_MS, LAST_FRAME_MS = 60, 1500
+MAX_BYTES = 240_000  # of a film of the gallery
 TAKEOVER_START, MISSES_BY_M = 7, 0.045
 
 
@@ -76,10 +77,11 @@ def _careless(task: SimulatedTask, truth: Callable[[], Truth]) -> Policy:
     return task.expert(mistaken, TAKEOVER_START)
 
 
-def _caption(record: Record) -> Caption:
+def _caption(record: Record, last: ActionSource = ActionSource.POLICY) -> Caption:
+    """Return the caption of a step, or of an end with the source of the last action."""
     if isinstance(record, Step):
         return Caption(record.source, record.key.index)
-    return Caption(ActionSource.POLICY, record.key.index, success=record.success)
+    return Caption(last, record.key.index, success=record.success)
 
 
 def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
@@ -130,12 +132,16 @@ def gallery(names: Iterable[str], runs: Path | None) -> None:
             folder = trained[task.name]
             checkpoint = pick(folder.checkpoints)
             seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, 1)
-            frames = Examiner(folder.config).film(load(checkpoint).arrays["actor"], seeds, SMALL_PX)
-            content = f"its first final trial with the policy of step {int(checkpoint.name):,}"
+            frames = Examiner(folder.config).film(load(checkpoint).arrays["actor"], seeds, LARGE_PX)
+            content = f"the policy after {int(checkpoint.name):,} steps, in its first final trial"
         else:
             frames, content = _expert_film(task), "an episode of its scripted expert"
         print(f"{task.name}: {content}, {len(frames)} frames", flush=True)
-        _save(docs / task_page.PICTURES / f"{task.name}.webp", frames, 2 * FRAME_MS, 55)
+        path = docs / task_page.PICTURES / f"{task.name}.webp"
+        for quality in (45, 30, 20):
+            _save(path, frames, 2 * FRAME_MS, quality)
+            if path.stat().st_size < MAX_BYTES:
+                break
         records = task_bench.load_records(docs)
         record = records.get(task.name, task_bench.TaskRecord())
         records[task.name] = record.model_copy(update={"picture": content})
@@ -162,7 +168,8 @@ def _expert_film(task: SimulatedTask) -> list[Image]:
 
         def shoot(record: Record) -> None:
             if record.key.index % 2 == 0 or not isinstance(record, Step):
-                frames.append(draw_caption(camera.frame("front", *SMALL_PX), _caption(record)))
+                caption = _caption(record, ActionSource.SCRIPT)
+                frames.append(draw_caption(camera.frame("front", *LARGE_PX), caption))
 
         robot.reset(0)
         clock = VirtualClock(robot.advance, task.config.rate_hz)

@@ -123,7 +123,12 @@ def page(
         lines += [f"## {name}", "", text, ""]
         if shown[name]:
             content = record.picture or "a moment of its expert's first try"
-            lines += [f"![{name}: {content}]({PICTURES}/{name}.webp)", ""]
+            lines += [
+                f"![{name}: {content}]({PICTURES}/{name}.webp)",
+                "",
+                f"*Shown: {content}.*",
+                "",
+            ]
         lines += _shown(name, record)
     return "\n".join(lines)
 

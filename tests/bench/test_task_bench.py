@@ -81,6 +81,7 @@ def test_page_shows_and_stores_numbers_and_pictures(tmp_path: Path) -> None:
     task_page.write_page(tmp_path, records, summaries, {"reach": grey})
     page = (tmp_path / "tasks.md").read_text()
     assert "![reach: a moment of its expert's first try](images/tasks/reach.webp)" in page
+    assert "*Shown: a moment of its expert's first try.*" in page
     assert "drawer.webp" not in page
     assert "`serl train reach` (commit abc): 99 of 100 (95% to 100%), 2 seeds, 500 steps" in page
     assert (
@@ -198,6 +199,9 @@ def test_docs_task_page_matches_recorded_numbers() -> None:
         if record.expert_trials:
             film = ROOT / f"docs/images/tasks/{task.name}.webp"
             assert film.stat().st_size < 250_000, "the page loads the pictures of all tasks"
+            with Picture.open(film) as picture:
+                assert picture.size == (640, 480)
+                assert getattr(picture, "n_frames", 1) > 10, "not a film"
 
 
 def test_command_records_faults_of_random_steps(
