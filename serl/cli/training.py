@@ -229,13 +229,8 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
     compared = _load_undamaged(paths, display)
     display.print_line(f"comparing checkpoints ({len(compared)}), then {config.trials} trials")
-    planned = len(compared) * config.selection_trials + config.trials
-    with (
-        run.lock_learner(),
-        MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics,
-        display.counting("trials", planned) as on_trial,
-    ):
-        examiner = Examiner(config, on_trial=on_trial)
+    with run.lock_learner(), MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics:
+        examiner = Examiner(config)
 
         def report(step: int, evaluation: Evaluation, purpose: TrialPurpose = "selection") -> None:
             metrics.write(trained_steps(run), _row(step, evaluation, purpose))
@@ -246,13 +241,17 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
             )
 
         weights = [(step, found.arrays["actor"]) for step, found in compared.items()]
-        chosen = choose_checkpoint(config, examiner, weights, report)
+        planned = len(weights) * config.selection_trials
+        with display.counting("trials", planned) as examiner.on_trial:
+            chosen = choose_checkpoint(config, examiner, weights, report)
         mark_best(compared[chosen].path)
         winner, (last, newest) = compared[chosen].arrays["actor"], weights[-1]
-        if last != chosen:
-            report(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
-        evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
-        report(chosen, evaluation, "final")
+        planned = config.trials * (1 if last == chosen else 2)
+        with display.counting("final trials", planned) as examiner.on_trial:
+            if last != chosen:
+                report(last, examiner.evaluate(newest, Purpose.FINAL, config.trials), "last")
+            evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
+            report(chosen, evaluation, "final")
     try:
         with display.working("drawing the film of the trials"):
             film(run, examiner, winner, run.videos / "final.mp4")

@@ -36,6 +36,9 @@ class Examiner:
         config: settings of the run.
         robot: the simulated arm, possibly in another process; None for one in this process.
         on_trial: called after each trial of an evaluation.
+
+    Attributes:
+        on_trial: as given.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class Examiner:
         robot: SimulatedRobot | None = None,
         on_trial: Callable[[], None] = lambda: None,
     ) -> None:
-        self._config, self._on_trial = config, on_trial
+        self._config, self.on_trial = config, on_trial
         self._task: SimulatedTask = make_task(config)
         self._robot = robot or plugins.make_simulation(self._task)
         self._agent: Agent = make_acting_agent(config, make_spec(self._task), 0)
@@ -56,7 +59,7 @@ class Examiner:
 
         def run_episode(seed: int) -> Trial:
             trial = self._trial(seed)
-            self._on_trial()
+            self.on_trial()
             return trial
 
         return evaluate(run_episode, seeds, trials)

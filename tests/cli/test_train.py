@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
@@ -111,6 +113,13 @@ def test_examine_evaluates_last_and_chosen_checkpoint(
         agent = make_agent(run.config, make_spec(make_task(run.config)), step)
         run.save_checkpoint(step, {"actor": agent.actor_weights()}, {})
     monkeypatch.setattr(train, "film", lambda *arguments: None)
+    totals, counting = list[tuple[str, int]](), display.counting
+
+    def count(text: str, total: int) -> AbstractContextManager[Callable[..., None]]:
+        totals.append((text, total))
+        return counting(text, total)
+
+    monkeypatch.setattr(display, "counting", count)
     for chosen, expected in ((100, [(200, "last"), (100, "final")]), (200, [(200, "final")])):
         monkeypatch.setattr(train, "choose_checkpoint", lambda *arguments, step=chosen: step)
         run.metrics.unlink(missing_ok=True)
@@ -118,6 +127,7 @@ def test_examine_evaluates_last_and_chosen_checkpoint(
         rows = read_metrics(run.metrics)
         assert [(row["checkpoint"], row["purpose"]) for row in rows] == expected
         assert all(row["trials"] == 2 for row in rows)
+        assert totals[-2:] == [("trials", 2), ("final trials", 2 * len(expected))]
 
 
 def test_run_of_zero_steps_is_trained_once_checkpoint_exists(tmp_path: Path) -> None:
