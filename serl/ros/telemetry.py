@@ -53,7 +53,7 @@ Health = tuple[bytes, str]
 
 WELL: Health = (bytes(DiagnosticStatus.OK), "")
 DIAGNOSTICS = Topic("/diagnostics", DiagnosticArray, 10)
-"""The topic on which ROS 2's own tools expect health, in every run."""
+"""Health of the nodes, on the topic that ROS 2's own tools read."""
 
 
 def well() -> Health:

@@ -55,7 +55,7 @@ TRANSITIONS = Topic("transitions", UInt8MultiArray, _reliable(512), authentic=Tr
 """Frames of `serl.log.wire`, from actors to the learner."""
 
 ACKS = Topic("transitions/ack", UInt64MultiArray, _reliable(64, latched=True), authentic=True)
-"""Five numbers, from the learner to actors: actor, epoch, first sequence number not yet held, the
+"""Five numbers, from the learner to actors: actor, epoch, first sequence number not received, the
 learner's epoch, and an `Answer`. The learner's hello has 0 for the actor, and the version of the
 newest weights for the sequence number."""
 

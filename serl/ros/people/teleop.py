@@ -103,7 +103,7 @@ def _by_arm(topic: Topic, arms: int) -> tuple[Topic, ...]:
 
 
 def joy_topic(actor: str) -> Topic:
-    """Return the topic of an actor to which a `joy_node` is remapped."""
+    """Return the topic of the messages of a device's `joy_node` for an actor, by a remapping."""
     return Topic(f"{actor}/joy", Joy, latest_only())
 
 
@@ -129,7 +129,7 @@ def leader_joints_topic(actor: str) -> Topic:
 
 
 def leader_command_topic(actor: str) -> Topic:
-    """Return the topic of the joint positions at which a leader arm stands for the robot."""
+    """Return the topic of the robot's joint positions, for a leader arm with motors to follow."""
     return Topic(f"{actor}/leader_command", JointState, latest_only())
 
 
