@@ -431,6 +431,22 @@ def test_guard_refuses_to_arm_with_measurements_in_wrong_units() -> None:
         loop.guard.arm(loop.now_s)
 
 
+def test_measurement_counts_as_resumed_after_gap_and_always_without_deadline() -> None:
+    loop = Loop()
+    loop.tick(400)
+    measured = loop.guard.measured
+    assert not measured.is_resumed("pose", loop.now_s, 3.0)
+    assert all(measured.is_resumed(kind, loop.now_s, 3.0) for kind in ("twist", "gripper", "fault"))
+    loop.measured.discard("pose")
+    loop.tick(30)
+    assert measured.is_resumed("pose", loop.now_s, 3.0)
+    loop.measured.add("pose")
+    loop.tick(290)
+    assert measured.is_resumed("pose", loop.now_s, 3.0)
+    loop.tick(30)
+    assert not measured.is_resumed("pose", loop.now_s, 3.0)
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_guard_holds_one_tick_after_device_deadline(busy: bool) -> None:
     """The guard extrapolates device silence from the last heartbeat of a busy actor."""
