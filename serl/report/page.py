@@ -75,11 +75,16 @@ def render(template: str, **values: Any) -> bytes:
     return text.encode()
 
 
+_TITLES = {"final": "some of the final trials"}
+"""Captions of films by the name of their file, where the name alone says too little."""
+
+
 def films(paths: Iterable[Path], max_bytes: int) -> list[FilmClip]:
     """Return the films, newest first; notes replace damaged ones, and those beyond `max_bytes`."""
     found: list[FilmClip] = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        name, place = path.stem, f"{path.parent.name}/{path.name}"
+        name = _TITLES.get(path.stem, path.stem)
+        place = f"{path.parent.name}/{path.name}"
         max_bytes -= path.stat().st_size
         if max_bytes < 0:
             found.append(FilmClip(name, problem=f"Not shown for its size: {place}"))

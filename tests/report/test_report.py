@@ -199,6 +199,7 @@ def test_report_escapes_text_from_files(run: Path, page: Reader) -> None:
 
 
 def test_report_embeds_videos(run: Path, page: Reader) -> None:
+    assert "some of the final trials" in page.text
     for kind, name in (("mp4", "final.mp4"), ("webm", "eval-old.webm")):
         (film,) = [link for link in page.links if link.startswith(f"data:video/{kind};base64,")]
         assert len(film) > (run / "videos" / name).stat().st_size
