@@ -117,6 +117,8 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
                 await page.shoot(tmp_path / f"{name}.png", *size)
                 await _check_stop_button_is_free(page, window)
                 await _check_pictures_and_pad_are_visible(page, window)
+                for mark in await boxes(page, "#marks button"):
+                    assert window.contains(mark), "a button of marks needs scrolling"
                 for panel in await boxes(page, "#session, #numbers"):
                     assert panel.bottom - panel.top > 40, "a panel is squeezed"
             here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
