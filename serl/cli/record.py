@@ -161,8 +161,8 @@ def _record_person(options: argparse.Namespace) -> int:
             )
     counts = recorded.counts
     print(
-        f"{counts.kept} demonstrations in {run.path}; stored separately: {counts.failures} "
-        f"failures, {counts.undone} undone"
+        f"{counts.kept} demonstration{'s' * (counts.kept != 1)} in {run.path}; stored separately: "
+        f"{counts.failures} failure{'s' * (counts.failures != 1)}, {counts.undone} undone"
     )
     if counts.kept < options.demos:
         print(f"to go on: the same command with --out {run.path}")

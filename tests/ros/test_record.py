@@ -137,7 +137,7 @@ def test_operator_records_undoes_and_continues_in_second_session(tmp_path: Path)
     with command:
         asyncio.run(first_session(tmp_path, door, command))
     assert command.process.returncode == 130, command.output
-    assert "1 demonstrations in demos; stored separately: 2 failures, 1 undone" in command.output
+    assert "1 demonstration in demos; stored separately: 2 failures, 1 undone" in command.output
     command, door = recording(tmp_path, 2)
     with command:
         asyncio.run(second_session(tmp_path, door))
