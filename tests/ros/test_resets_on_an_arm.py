@@ -99,7 +99,7 @@ def test_arm_resets_to_sampled_start_poses_without_operator(
 
     def done() -> bool:
         run = run_of(tmp_path)
-        return run is not None and sealed(run) >= 2 * EPISODES  # a reset before each
+        return run is not None and 2 * sealed(run) >= 5 * EPISODES  # a reset before each, or two
 
     asked = questions_until(command, done, LONGEST_S)
     command.interrupt()
@@ -117,7 +117,7 @@ def test_arm_resets_to_sampled_start_poses_without_operator(
                 break
         away_mm.append(distance_mm)
     print(f"{len(away_mm)} starts, {max(away_mm):.2f} mm at most, {len(asked)} questions")  # noqa: T201
-    assert len(away_mm) >= 0.9 * EPISODES
+    assert len(away_mm) >= EPISODES
     assert max(away_mm) < 3.0
 
 
