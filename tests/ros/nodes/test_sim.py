@@ -354,7 +354,7 @@ def test_simulated_tool_exerts_target_wrench_of_topic_while_it_is_sent(realtime:
 
     def is_pressed() -> bool:
         send()
-        return sunk_m() > 0.9 * 6.0 / 2000.0
+        return sunk_m() > 0.9 * force_n / 2000.0
 
     eventually(is_pressed)
     eventually(lambda: abs(sunk_m()) < 2e-4)  # 0.3 s after the last message
