@@ -56,11 +56,12 @@ def test_devcontainer_uses_same_dockerfile() -> None:
     )
 
 
-def test_ci_workflow_runs_checks_image_build_and_training() -> None:
+def test_ci_workflow_runs_checks_site_build_image_build_and_training() -> None:
     workflow = read(".github/workflows/ci.yml")
     steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
     assert ".ci/run" in steps
     assert (ROOT / ".ci/run").is_file()
+    assert workflow["jobs"]["docs"]["steps"][-1] == {"run": "make docs"}
     assert any("docker build -f docker/Dockerfile" in step for step in steps)
     line = next(step for step in steps if "bin/serl train" in step)
     assert cli.parse(line.partition("bin/serl ")[2].split()).command == "train"

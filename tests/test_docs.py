@@ -68,6 +68,23 @@ def test_pages_check_reports_broken_links(pages: ModuleType, tmp_path: Path) -> 
     ]
 
 
+def test_pages_check_reports_broken_links_to_and_in_generated_tables(
+    pages: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "docs/site").mkdir()
+    (tmp_path / "docs/site/tables.py").write_text(
+        "TABLES = {'commands': lambda: '## serl train\\n\\n[a](a.md#a) [b](a.md#b)'}\n"
+    )
+    (tmp_path / "docs/made.md").write_text("<!-- generated: commands -->\n")
+    page = tmp_path / "docs/a.md"
+    page.write_text("# A\n[x](made.md#serl-train) [y](made.md#serl-trian)\n")
+    found = [finding for each in ("a", "made") for finding in pages.broken(page.with_stem(each))]
+    assert found == [
+        "docs/a.md: made.md#serl-trian: no such heading",
+        "docs/made.md: a.md#b: no such heading",
+    ]
+
+
 def test_pages_check_reports_page_outside_navigation(pages: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "docs/a.md").write_text("# A\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - B: b.md\n")
