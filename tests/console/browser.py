@@ -160,19 +160,17 @@ class Page:
         await self.key(code)
         await self.key(code, "keyUp")
 
-    async def shoot(self, path: Path, width: int, height: int, dark: bool = False) -> None:
-        """Save a screenshot of the page at a window size."""
-        await self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
+    async def drawn(self) -> None:
+        """Wait until the page is drawn again."""
+        await self.run(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
-        scheme = "dark" if dark else "light"
-        feature = {"name": "prefers-color-scheme", "value": scheme}
+
+    async def shoot(self, path: Path, dark: bool) -> None:
+        """Save a screenshot of the page in dark or light colours."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[feature])
-        await asyncio.sleep(0.5)
+        await self.drawn()
         shot = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
 

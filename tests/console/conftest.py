@@ -47,6 +47,10 @@ def show_state(
     here.backend.shown, here.backend.numbers = {**REST, **state}, dict(progress)
 
 
+def film_of(*pictures: bytes) -> bytes:
+    return b"".join(len(each).to_bytes(4, "big") + each for each in pictures)
+
+
 async def enter(page: Page, here: Site) -> None:
     await page.open(here.own)
     await page.unlock(here.token)

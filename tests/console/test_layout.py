@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from serl.console import server
 from serl.console.backend import Picture
+from serl.console.phone import make_certificate
 from serl.console.pictures import SCENE_SIZE, DrawnScene, Pictures
 from serl.errors import SerlError
 from serl.sim.arm import SimArm
@@ -17,7 +19,16 @@ from serl.system.video import encode_image
 from serl.tasks.pick_cube import PickCube
 
 from .browser import CHROMIUM, Page, tab
-from .conftest import ACTORS, COLLECTING, RECORDING, TRAINING, enter, show_state
+from .conftest import (
+    ACTORS,
+    COLLECTING,
+    EPISODES,
+    RECORDING,
+    TRAINING,
+    enter,
+    film_of,
+    show_state,
+)
 from .site import Site, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -27,20 +38,36 @@ JPEG = encode_image(np.full((360, 480, 3), 200, np.uint8), ".jpg")
 WIDE = encode_image(np.full((360, 640, 3), 100, np.uint8), ".jpg")
 FELT = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
 DRIVING = {"driver": "human", "owner": "the console", **FELT}
-STATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "policy": ({"driver": "policy"}, TRAINING),
-    "driving": (DRIVING, {**TRAINING, "advice": "correct briefly: " + "a long advice " * 6}),
-    "stopped": ({"stopped": "stopped by the operator"}, TRAINING),
-    "question": (
-        {"paused": "the arm's guard has stopped it", "question": "estop: Enter confirms it"}
-        | {"yes": "ack", "not_now": "pose is stale"},
+ASKING = {
+    **{"paused": "the arm's guard has stopped it", "question": "estop: Enter confirms it"},
+    **{"yes": "ack", "not_now": "pose is stale"},
+}
+STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "policy": ("The policy drives", {"driver": "policy"}, TRAINING),
+    "driving": (
+        "You drive",
+        DRIVING,
+        {**TRAINING, "advice": "correct briefly: " + "a long advice " * 6},
+    ),
+    "stopped": ("Stopped", {"stopped": "stopped by the operator"}, TRAINING),
+    "question": ("Holding", ASKING, TRAINING),
+    "collecting": ("You drive", DRIVING, COLLECTING),
+    "recording": ("Ready", {"last": "success"}, RECORDING),
+    "several": ("You drive", {**DRIVING, "actor": "left", "actors": ACTORS}, TRAINING),
+    "several, asking": (
+        "Holding",
+        {**ASKING, "actor": "left", "actors": [{**each, **ASKING} for each in ACTORS]},
         TRAINING,
     ),
-    "collecting": (DRIVING, COLLECTING),
-    "recording": ({"last": "success"}, RECORDING),
-    "several": ({**DRIVING, "actor": "left", "actors": ACTORS}, TRAINING),
-    "pair": ({**DRIVING, "arms": 2}, TRAINING),
+    "pair": ("You drive the left arm", {**DRIVING, "arms": 2}, TRAINING),
 }
+"""Headline, state and progress; successive headlines differ."""
+
+
+@pytest.fixture(autouse=True)
+def _short_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show new progress at once, not within a second."""
+    monkeypatch.setattr(server, "PROGRESS_PERIOD_S", server.STATE_PERIOD_S)
 
 
 class Box(NamedTuple):
@@ -85,10 +112,40 @@ async def resize(page: Page, size: tuple[int, int]) -> Box:
         mobile=min(size) < 600,
     )
     await page.run("document.querySelector('main').scrollTo(0, 0)")
-    await page.run(
-        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    )
+    await page.drawn()
     return Box(0, 0, width, height)
+
+
+UNREADABLE = """
+(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((part) => (part / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const behind = (each) => {
+    const [r, g, b, a = 1] = numbers(getComputedStyle(each).backgroundColor);
+    return a > 0.5 ? [r, g, b] : behind(each.parentElement);
+  };
+  return [...document.querySelectorAll("body *")].filter((each) => {
+    const text = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!text || !each.checkVisibility()) return false;
+    const ink = numbers(getComputedStyle(each).color).slice(0, 3);
+    const [dim, bright] = [ink, behind(each)].map(luminance).sort((a, b) => a - b);
+    return bright / dim < 3;
+  }).map((each) => each.textContent);
+})()
+"""
+
+
+async def photograph(page: Page, path: Path) -> None:
+    """Save screenshots in light and in dark colours; check that all texts can be read in both."""
+    papers = set()
+    for dark in (False, True):
+        await page.shoot(path.with_name(f"{path.name}-{'dark' if dark else 'light'}.png"), dark)
+        papers.add(await page.run("getComputedStyle(document.body).backgroundColor"))
+        assert await page.run(UNREADABLE) == []
+    assert len(papers) == 2, "dark and light colours are the same"
 
 
 async def enter_with_two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
@@ -99,9 +156,12 @@ async def enter_with_two_pictures(page: Page, here: Site, second: bytes = JPEG) 
     await page.until(f"{loaded}.length === 2")
 
 
-@pytest.mark.parametrize(
+at_each_size = pytest.mark.parametrize(
     "size", [DESK, PORTRAIT, LANDSCAPE], ids=["desktop", "portrait", "landscape"]
 )
+
+
+@at_each_size
 def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
     address: str, tmp_path: Path, size: tuple[int, int]
 ) -> None:
@@ -110,11 +170,12 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
             show_state(here, {"driver": "policy"})
             await enter_with_two_pictures(page, here)
             await page.take()
-            for name, (state, progress) in STATES.items():
+            for name, (headline, state, progress) in STATES.items():
                 show_state(here, state, progress)
+                await page.says(headline)
                 await page.reads("advice", progress["advice"])
                 window = await resize(page, size)
-                await page.shoot(tmp_path / f"{name}.png", *size)
+                await photograph(page, tmp_path / name)
                 await _check_stop_button_is_free(page, window)
                 await _check_pictures_and_pad_are_visible(page, window)
                 for mark in await boxes(page, "#marks button"):
@@ -166,6 +227,79 @@ async def _check_pictures_and_pad_are_visible(page: Page, window: Box) -> None:
         assert front.right - front.left >= 480
     if window.right < DESK[0]:
         assert min(box.bottom - box.top for box in pad) >= 44
+
+
+@at_each_size
+def test_door_crop_report_and_film_fit_window(
+    address: str, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    wrist, report, film = "#views [data-camera=wrist]", tmp_path / "report.html", film_of(JPEG)
+    report.write_text("<h1>50 of 50 trials</h1>")
+
+    async def check() -> None:
+        async with site() as here, tab(address) as page:
+            await page.open(here.own)
+            window = await resize(page, size)
+            await photograph(page, tmp_path / "door")
+            for box in await boxes(page, "#door h1, #door input, #door button"):
+                assert window.contains(box)
+            cropped = {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}}
+            show_state(here, {"driver": "policy"}, cropped)
+            await enter_with_two_pictures(page, here)
+            await page.take()
+            await page.until(f"!document.querySelector('{wrist} .crop button').disabled")
+            await page.click_on(f"{wrist} .crop button")
+            await page.drag(wrist, (0.2, 0.3), (0.9, 0.8))
+            await photograph(page, tmp_path / "crop")
+            (picture,) = await boxes(page, wrist)
+            tools = await boxes(page, f"{wrist} .crop button, {wrist} .frame")
+            assert len(tools) == 3, "no crop is drawn"
+            assert all(picture.contains(box) and window.contains(box) for box in tools)
+            await _check_stop_button_is_free(page, window)
+            here.backend.page = report
+            show_state(here, {"fresh": False, "over": True}, TRAINING)
+            await page.until("!document.getElementById('after').hidden")
+            await page.run("document.getElementById('after').scrollIntoView()")
+            await photograph(page, tmp_path / "report")
+            (main,), (shown,) = await boxes(page, "main"), await boxes(page, "#report")
+            assert shown.overlaps(main)
+            assert shown.right - shown.left > 0.9 * (main.right - main.left)
+            await _check_stop_button_is_free(page, window)
+            here.backend.films = {f"{number}-000000": film for number in range(1, 6)}
+            show_state(here, {}, RECORDING)
+            await page.until("!document.getElementById('session').hidden")
+            new = {"name": "5-000000", "place": "kept", "film": True}
+            show_state(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
+            await page.until("document.getElementById('film-view').naturalWidth > 0")
+            await photograph(page, tmp_path / "film")
+            (picture,), (main,) = await boxes(page, "#film"), await boxes(page, "main")
+            choice = await boxes(page, "#film .choice button")
+            assert len(choice) == 2
+            assert all(picture.contains(box) and main.contains(box) for box in choice)
+            assert len(await boxes(page, "#views img")) == (3 if size == DESK else 1)
+            await _check_stop_button_is_free(page, window)
+
+    asyncio.run(check())
+
+
+def test_phone_panel_with_qr_code_fits_window(address: str, tmp_path: Path) -> None:
+    lab = "127.0.0.2"
+    certificate = make_certificate(lab, tmp_path)
+
+    async def check() -> None:
+        async with site(lab, certificate) as here, tab(address) as page:
+            show_state(here, {"driver": "policy"})
+            await enter_with_two_pictures(page, here)
+            window = await resize(page, DESK)
+            await page.click("phone")
+            await page.until("document.getElementById('qr').naturalWidth > 0")
+            await photograph(page, tmp_path / "phone")
+            shown = await boxes(page, "#qr, #phone-says")
+            assert len(shown) == 2
+            assert all(window.contains(box) for box in shown)
+            await _check_stop_button_is_free(page, window)
+
+    asyncio.run(check())
 
 
 def test_pictures_share_height_and_click_shows_one_alone(

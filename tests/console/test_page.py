@@ -23,6 +23,7 @@ from .conftest import (
     RECORDING,
     TRAINING,
     enter,
+    film_of,
     show_state,
     with_page,
 )
@@ -315,10 +316,6 @@ async def test_handover_plays_sound_and_vibrates_once_unless_muted(page: Page, h
     assert await page.run("[window.played.length, window.pulses.length]") == [2, 2]
     assert await page.run("window.played") == pytest.approx([0.24, 0.24], abs=0.01)
     await page.click("sound")
-
-
-def film_of(*pictures: bytes) -> bytes:
-    return b"".join(len(each).to_bytes(4, "big") + each for each in pictures)
 
 
 DARK, LIGHT = (encode_image(np.full((60, 80, 3), grey, np.uint8), ".jpg") for grey in (40, 200))
