@@ -152,6 +152,40 @@ def test_driver_gets_5_pictures_per_second_from_slow_source() -> None:
     pictures.close()
 
 
+class Camera:
+    """Source of JPEG pictures, of which a thread makes up to 30 per second."""
+
+    def __init__(self) -> None:
+        self.made, self._taken, self._closing = 0, 0, threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._closing.wait(1 / 30):
+            self.made += 1
+
+    def look(self) -> Mapping[str, bytes]:
+        taken, self._taken = self._taken, self.made
+        return {"front": b"\xff\xd8 %d" % self._taken} if self._taken > taken else {}
+
+    def close(self) -> None:
+        self._closing.set()
+
+
+def test_most_pictures_of_camera_with_30_hz_are_shown() -> None:
+    camera, wanted = Camera(), 30
+    pictures = Pictures(camera)
+    eventually(pictures.newest)
+    for _ in range(5):  # a busy machine may delay one try; a defect fails all
+        before, seen = camera.made, set[bytes]()
+        while camera.made < before + wanted:
+            seen |= {each.jpeg for each in pictures.newest()}
+            time.sleep(0.005)
+        if len(seen) > 0.75 * wanted:
+            break
+    assert len(seen) > 0.75 * wanted
+    pictures.close()
+
+
 def test_pictures_keep_newest_frame_of_each_camera() -> None:
     class Cameras:
         number = 0
