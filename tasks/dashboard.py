@@ -37,7 +37,7 @@ from serl.tasks.parts.arm_task import (
     gripper_motion,
     tool_state,
 )
-from serl.tasks.parts.peg_and_hole import CONNECTOR, peg_mjcf, walls_mjcf
+from serl.tasks.parts.peg_and_hole import CONNECTOR, hole_detail, peg_mjcf, walls_mjcf
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation
@@ -122,6 +122,7 @@ class Dashboard(ArmTask):
             tracked=("panel", "card", "switch", "lever"),
             fits={"card": self.config.clearance_m},
             front=_FRONT,
+            detail=hole_detail(_CARD, self.config.clearance_m, "socket"),
         )
 
     def begin(self, reading: Observation) -> None:

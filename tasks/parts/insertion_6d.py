@@ -33,7 +33,7 @@ from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Lengths, Placement, Scene
 from serl.tasks.parts.insertion import BEHIND, Insertion, InsertionConfig
-from serl.tasks.parts.peg_and_hole import hole_mjcf, peg_mjcf, stand_mjcf
+from serl.tasks.parts.peg_and_hole import hole_detail, hole_mjcf, peg_mjcf, stand_mjcf
 from serl.tasks.parts.steering import DOWN, quaternion_of
 from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation
@@ -134,6 +134,7 @@ class Insertion6D(Insertion):
             tracked=("peg", "hole"),
             fits={"peg": clearance_m},
             front=_BESIDE,
+            detail=hole_detail(self.fit, clearance_m),
             tool=BEHIND,
         )
 

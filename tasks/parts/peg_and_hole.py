@@ -96,14 +96,14 @@ def stand_mjcf(fit: Fit, clearance_m: float, height_m: float) -> str:
     return _box((0.0, 0.0, -0.5 * height_m), (x, y, 0.5 * height_m))
 
 
-def hole_detail(fit: Fit, clearance_m: float) -> Detail:
-    """Return the rim of a hole as people see it from near, with dark walls."""
+def hole_detail(fit: Fit, clearance_m: float, body: str = "hole") -> Detail:
+    """Return the rim of the hole of a body as people see it from near, with dark walls."""
     x, y = (half + clearance_m for half in fit.peg_m[:2])
     half = 0.5 * (fit.rim_m - _LINING_M)
     walls = [((side * x, 0.0, half), (_LINING_M, y, half)) for side in (1.0, -1.0)]
     walls += [((0.0, side * y, half), (x, _LINING_M, half)) for side in (1.0, -1.0)]
     rim = (0.0, 0.0, fit.rim_m + 0.004)
-    return Detail("hole", rim, (0.15, -0.14, fit.rim_m + 0.22), 0.062, tuple(walls))
+    return Detail(body, rim, (0.15, -0.14, fit.rim_m + 0.22), 0.062, tuple(walls))
 
 
 def _slope(fit: Fit, inner: Sequence[float], side: float) -> str:

@@ -17,7 +17,6 @@ from serl.sim.arm import SimArm
 from serl.sim.render import gl
 from serl.sim.render.franka_skin import shells
 from serl.sim.render.surfaces import block, lathe
-from serl.tasks.peg_insertion import PegInsertion
 from serl.tasks.pick_cube import PickCube
 
 
@@ -115,11 +114,14 @@ def test_appearance_shows_randomized_colors_and_sizes() -> None:
         assert np.array_equal(shown.model.cam_pos[front], robot.model.cam_pos[own])
 
 
-def test_insertion_image_has_inset_of_the_hole() -> None:
-    task = PegInsertion()
-    arm = SimArm(task.scene, task.config)
-    arm.reset(1)
-    renderer = plugins.make_renderer(arm, shadows=False)
+@pytest.mark.parametrize(
+    "name", ["peg_insertion", "peg_insertion_6d", "connector_insertion_6d", "dashboard"]
+)
+def test_insertion_image_has_inset_of_the_hole(name: str) -> None:
+    robot = simulation(name)
+    cameras = [robot.model.camera(index).name for index in range(robot.model.ncam)]
+    assert "detail" not in cameras, "the simulation itself has the camera"
+    renderer = plugins.make_renderer(robot, shadows=False)
     large, near = renderer.frame("front", 480, 360), renderer.frame("detail", 180, 135)
     assert np.array_equal(large[:135, -180:], near)
     assert (large[136, -100] == 255).all(), "the inset has a border"
