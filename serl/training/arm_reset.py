@@ -17,10 +17,12 @@ from serl.errors import NeedsPerson
 from serl.geometry import (
     Quaternion,
     Vector,
+    conjugate,
     from_rotation_vector,
     is_in_box,
     multiply,
     normalize,
+    rotate,
     rotation_between,
 )
 from serl.motion import Box, Motion, Pose
@@ -241,6 +243,7 @@ class _LegScript:
         self._grip_steps, self._held = grip_steps, held
         self._carries = any(leg.is_taught for leg in legs)
         self._begun: _Leg | None = None
+        self._turned: Quaternion = (0.0, 0.0, 0.0, 1.0)  # of the target
         self._aim, self._correction = np.zeros(3), np.zeros(3)
         self._gripping = 0
 
@@ -248,6 +251,7 @@ class _LegScript:
         """Return the next action, given a reading."""
         state, leg = observation.state, self._legs[0]
         tool, target = (state[name][:3].astype(np.float64) for name in ("tcp_pose", "target_pose"))
+        self._turned = normalize(state["target_pose"][3:].tolist())
         opening = float(state["gripper"][0])
         if self._carries and opening < self._held:
             self._carries = False
@@ -289,7 +293,13 @@ class _LegScript:
         return self._action(shift, -1.0 if leg.closed else 1.0)
 
     def _action(self, shift_m: np.ndarray[Any, Any], gripper: float = 0.0) -> Action:
-        """Return the action towards a shift of the target, straight and as fast as possible."""
+        """Return the action towards a shift of the target, straight and as fast as possible.
+
+        The shift is in the base frame, the action in the frame of the motion.
+        """
+        if self._motion.frame == "tool":
+            x, y, z = shift_m.tolist()
+            shift_m = np.array(rotate(conjugate(self._turned), (x, y, z)))
         moved = shift_m / self._motion.translation_m
         moved /= max(1.0, float(np.abs(moved).max()))
         parts = dict(zip("xyz", moved.tolist(), strict=True))

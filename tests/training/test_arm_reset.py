@@ -24,6 +24,7 @@ LOW, HIGH = (0.3, -0.2, 0.02), (0.6, 0.2, 0.3)
 MOTION = Motion(
     axes=("x", "y", "z"), translation_m=0.015, box_low_m=LOW, box_high_m=HIGH, gripper=True
 )
+IN_TOOL_FRAME = MOTION.model_copy(update={"frame": "tool"})
 TASK: Any = SimpleNamespace(config=SimpleNamespace(rate_hz=10.0), reset=lambda reading: None)
 
 
@@ -38,8 +39,11 @@ class Arm:
 
     modes: tuple[str, ...] = ("compliance", "precision")
 
-    def __init__(self, start: Pose = HOME, sag_m: float = 0.0, part: float = 0.0) -> None:
-        self.aim, self.tool, self.speed = Target(MOTION), start, np.zeros(3)
+    def __init__(
+        self, start: Pose = HOME, sag_m: float = 0.0, part: float = 0.0, motion: Motion = MOTION
+    ) -> None:
+        self.motion = motion
+        self.aim, self.tool, self.speed = Target(motion), start, np.zeros(3)
         self.aim.begin(start, closed=part > 0.0)
         self.sag_m, self.part, self.opening = sag_m, part, part or 1.0
         self.places: list[tuple[bool, tuple[float, ...]]] = []
@@ -89,7 +93,7 @@ def arm_reset(arm: Arm, keep_out: Sequence[Box] = (), **settings: Any) -> ArmRes
     config = ResetConfig(**{"kind": "home", **settings})
     check = pose_check(config) if config.check == "pose" else no_check
     rng = np.random.default_rng(0)
-    return ArmReset(TASK, arm, config, MOTION, HOME, rng, check, keep_out)
+    return ArmReset(TASK, arm, config, arm.motion, HOME, rng, check, keep_out)
 
 
 def attempt(reset: ArmReset, arm: Arm, steps: int = 150) -> int:
@@ -110,9 +114,10 @@ def away_mm(reset: ArmReset, arm: Arm) -> float:
     return 1e3 * math.dist(arm.tool.position, reset.start.position)
 
 
-def test_reset_opens_gripper_lifts_and_reaches_drawn_start() -> None:
+@pytest.mark.parametrize("motion", [MOTION, IN_TOOL_FRAME], ids=["base", "tool"])
+def test_reset_opens_gripper_lifts_and_reaches_drawn_start(motion: Motion) -> None:
     tipped = multiply(from_rotation_vector((0.3, -0.2, 0.5)), DOWN)
-    arm = Arm(Pose((0.55, 0.15, 0.03), tipped), sag_m=0.006, part=0.3)
+    arm = Arm(Pose((0.55, 0.15, 0.03), tipped), sag_m=0.006, part=0.3, motion=motion)
     reset = arm_reset(arm)
     reset.begin()
     assert attempt(reset, arm) < 60
@@ -144,13 +149,16 @@ def test_drawn_starts_stay_in_range_and_workspace_and_outside_keep_out_boxes() -
     )
 
 
-def test_reset_lifts_tool_before_moving_sideways() -> None:
-    arm = Arm(Pose((0.55, 0.15, 0.03), DOWN))
+@pytest.mark.parametrize("motion", [MOTION, IN_TOOL_FRAME], ids=["base", "tool"])
+def test_reset_lifts_tool_before_moving_sideways(motion: Motion) -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.03), DOWN), motion=motion)
     reset = arm_reset(arm, lift_m=0.1, range_m=0.0)
     reset.begin()
     script = reset(arm.observe())
     assert script is not None
-    while math.dist(arm.tool.position[:2], (0.55, 0.15)) < 0.015:
+    for _ in range(60):
+        if math.dist(arm.tool.position[:2], (0.55, 0.15)) >= 0.015:
+            break
         arm.act(script(arm.observe()))
     assert arm.tool.position[2] > 0.12
 
@@ -195,8 +203,9 @@ PATH = [
 ]
 
 
-def test_path_reset_puts_part_back_then_goes_home() -> None:
-    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
+@pytest.mark.parametrize("motion", [MOTION, IN_TOOL_FRAME], ids=["base", "tool"])
+def test_path_reset_puts_part_back_then_goes_home(motion: Motion) -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4, motion=motion)
     reset = arm_reset(arm, kind="path", path=PATH)
     reset.begin()
     attempt(reset, arm)
