@@ -290,7 +290,8 @@ def open_station(
     if devices is not None:
         people, spec = run.config.teleop, make_spec(task).action
         mapping = teleop_commands.mapping_of(people, options.device)
-        operators = [Operator(devices, mapping, people.operator, spec)]
+        of_tool = task.config.motion.frame == "tool"
+        operators = [Operator(devices, mapping, people.operator, spec, in_tool_frame=of_tool)]
         print(f"{operators[0].name} drives", flush=True)
     if run.config.robot is not None:
         with _open_arm_station(options, run, operators, services) as station:

@@ -13,7 +13,7 @@ from serl.log.annotations import StepKey, append_labels
 from serl.loop import Observer
 from serl.teleop.mux import SCRIPT, TeleopMux
 from serl.teleop.stop import StopLatch
-from serl.types import SHAPED, Action, ActionSource, End, EndReason, Key, Step
+from serl.types import SHAPED, Action, ActionSource, End, EndReason, Key, Observation, Step
 
 TWICE_S = 0.7
 """Seconds after an episode-ending event in which further labels belong to that episode."""
@@ -87,6 +87,10 @@ class HumanInput(Observer):
     def on_begin(self, chosen_by: ActionSource) -> None:
         """Pass on to the operators the source of the actions without their input."""
         self.mux.on_begin(chosen_by)
+
+    def on_reading(self, reading: Observation) -> None:
+        """Pass a reading on to the operators."""
+        self.mux.on_reading(reading)
 
     def begin(self) -> None:
         """Start an episode."""

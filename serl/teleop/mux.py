@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from serl.intervention import Event, Teleop
 from serl.loop import Observer
 from serl.teleop.operator import Hands, Operator
-from serl.types import Action, ActionSource
+from serl.types import Action, ActionSource, Observation
 
 SCRIPT = "script"
 """Source of events that come from a script."""
@@ -37,6 +37,11 @@ class TeleopMux(Observer):
     def on_begin(self, chosen_by: ActionSource) -> None:
         """Note whether the episode that begins is a reset, in which the script rests."""
         self._is_reset = chosen_by is ActionSource.SCRIPT
+
+    def on_reading(self, reading: Observation) -> None:
+        """Pass a reading on to all operators."""
+        for operator in self.operators:
+            operator.on_reading(reading)
 
     def begin(self) -> None:
         """Start an episode for all operators and the script."""

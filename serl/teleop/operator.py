@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from serl.bimanual import LEFT, RIGHT
 from serl.errors import BadInput
+from serl.geometry import Vector, conjugate, normalize, rotate
 from serl.intervention import Event
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost, RemoteDevice
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
-from serl.types import Action
+from serl.types import Action, Array, Observation
 
 
 class OperatorConfig(BaseModel):
@@ -67,6 +68,9 @@ class Operator:
     With two devices, either takes over both arms, and both arms hold when either device is silent.
     A console's page counts as one device for each arm.
 
+    Devices move an arm along the axes of its base. Where actions are in the frame of the tool, the
+    motion is turned into it by the newest reading; of a robot without a tool it is not.
+
     Args:
         device: the device; or the devices of the left and the right arm.
         mapping: mapping of the reports, the same for both devices.
@@ -74,6 +78,7 @@ class Operator:
         spec: spec of the actions; its unit names the axes.
         now_s: monotonic clock in seconds, the same as that of the device's stamps.
         name: name shown for devices that are parts of one, such as a page; empty for names by arm.
+        in_tool_frame: actions are in the frame of the tool, and the motion of the devices is not.
 
     Attributes:
         hands: state of the operator's control.
@@ -92,6 +97,7 @@ class Operator:
         spec: ArraySpec,
         now_s: Callable[[], float] = time.monotonic,
         name: str = "",
+        in_tool_frame: bool = False,
     ) -> None:
         names = spec.unit.split()
         self._devices = device if isinstance(device, tuple) else (device,)
@@ -106,6 +112,8 @@ class Operator:
         self._mapping, self._config, self._now_s = mapping, config, now_s
         self._order = [moved.index(name) for name in names]
         self._at_rest = (0.0,) * len(moved)
+        self._targets = [f"{arm}target_pose" for arm in arms] if in_tool_frame else []
+        self._poses: list[Array | None] = []
         drives = config.drives
         axes = [name.removeprefix(LEFT).removeprefix(RIGHT) for name in names]
         if drives is not None and not set(drives) & set(axes):
@@ -117,6 +125,10 @@ class Operator:
         self._last_s = self._silent_s = 0.0
         self._events: list[Event] = []
         self._is_lost = False
+
+    def on_reading(self, reading: Observation) -> None:
+        """Note the orientations of the tools' targets, if actions are in their frames."""
+        self._poses = [reading.state.get(name) for name in self._targets]
 
     def begin(self) -> None:
         """Start an episode; the control state is kept, and a silence continues."""
@@ -140,7 +152,7 @@ class Operator:
         if self.hands is Hands.OFF:
             return None
         on = wish is not None and wish.hands and self.hands is Hands.ON
-        motion = wish.motion if on and wish else self._at_rest
+        motion = self._along_tools(wish.motion) if on and wish else self._at_rest
         action = np.array([motion[place] for place in self._order], np.float32)
         if self.hands is Hands.ON:
             action[self._others] = np.nan
@@ -166,6 +178,20 @@ class Operator:
         """Stop holding the robot for this device, as requested by an operator elsewhere."""
         if self.hands is Hands.SILENT:
             self.hands, self._free = Hands.OFF, False
+
+    def _along_tools(self, motion: tuple[float, ...]) -> tuple[float, ...]:
+        """Turn motion along the axes of the base into the frame of the actions."""
+        turned = list(motion)
+        for arm, pose in enumerate(self._poses):
+            if pose is None:
+                continue
+            base_q_tool, first = normalize(pose[3:].tolist()), arm * len(AXES)
+            for at in (first, first + 3):  # translation, rotation
+                x, y, z = motion[at : at + 3]
+                moved: Vector = rotate(conjugate(base_q_tool), (x, y, z))
+                largest = max(1.0, *map(abs, moved))
+                turned[at : at + 3] = [value / largest for value in moved]
+        return tuple(turned)
 
     def _update(self, wish: Wish | None, now_s: float) -> None:
         """Update the control state from the newest input, unless it is silent."""

@@ -9,13 +9,16 @@ import pytest
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput
+from serl.geometry import from_rotation_vector, multiply, rotation_between
 from serl.intervention import Event, Teleop, arbitrate
 from serl.loop import EpisodeKey, RecordCallback, run
+from serl.motion import Motion, Pose, Target
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
+from serl.teleop.mapping import Axis
 from serl.teleop.operator import Hands, Operator
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
-from serl.types import ActionSource, Record, Step
+from serl.types import ActionSource, Observation, Record, Step
 
 from .pad import BY_MOTION, HABITS, MAPPING, SPEC, Bench, Pad, moved
 
@@ -93,6 +96,38 @@ def test_deadman_pressed_before_first_read_takes_over_at_once() -> None:
     person = Operator(pad, MAPPING, HABITS, SPEC, pad.now_s)
     pad.hold()  # before the first read
     assert person() is not None
+
+
+def test_motion_is_along_axes_of_base_where_actions_are_in_tool_frame() -> None:
+    motion = Motion(
+        axes=("x", "y", "z", "roll", "pitch", "yaw"),
+        translation_m=0.01,
+        box_low_m=(-1.0, -1.0, -1.0),
+        box_high_m=(1.0, 1.0, 1.0),
+        frame="tool",
+    )
+    names: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
+    mapping = MAPPING.model_copy(update={"axes": {name: (name, 1.0) for name in names}})
+    down = multiply(from_rotation_vector((0.0, 0.5, 0.0)), (1.0, 0.0, 0.0, 0.0))
+    tool, target, pad = Pose((0.5, 0.0, 0.2), down), Target(motion), Pad()
+    target.begin(tool, closed=False)
+    pad.axes = {"z": 1.0, "yaw": 0.5}
+    person = Operator(pad, mapping, HABITS, motion.action_spec, pad.now_s, in_tool_frame=True)
+    person()
+    pad.hold()
+    pose = np.array([*target.target.position, *target.target.quaternion], np.float32)
+    person.on_reading(Observation({"target_pose": pose}))
+    action = person()
+    assert action is not None
+    assert np.abs(action).max() <= 1.0
+    target.move(action, tool, 0.0)
+    x, y, z = np.subtract(target.target.position, tool.position)
+    assert z == pytest.approx(0.01, abs=1e-5), "up, although the tool points down"
+    assert abs(x) + abs(y) < 1e-5
+    turn = rotation_between(tool.quaternion, target.target.quaternion)
+    assert turn == pytest.approx((0.0, 0.0, 0.05), abs=1e-5)
+    person.on_reading(Observation({"tcp_pose": pose}))  # such as that of a car
+    assert moved(person())[2] == 1.0, "along its own axes"
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -152,11 +152,13 @@ class _Input(NamedTuple):
         devices: the device; or the devices of the left and the right arm.
         mapping: mapping of the reports.
         name: name shown for the devices of both arms; empty for names by arm.
+        in_action_frame: the input is in the frame of the actions, not along the base's axes.
     """
 
     devices: tuple[TopicDevice | LeaderArm, ...]
     mapping: MappingConfig
     name: str = ""
+    in_action_frame: bool = False
 
 
 class TopicDevices(Observer):
@@ -186,8 +188,8 @@ class TopicDevices(Observer):
         )
         self._inputs += [
             _Input((joy,), config.joy),
-            _Input((twist,), config.twist),
-            _Input((self._leader,), config.leader),
+            _Input((twist,), config.twist, in_action_frame=True),
+            _Input((self._leader,), config.leader, in_action_frame=True),
         ]
         self._joints = LeaderJoints(joints, self._leader) if joints else None
         self._robot_joints_rad: list[float] = []
@@ -221,11 +223,18 @@ class TopicDevices(Observer):
         The list is empty where the actions have an axis that no device can move.
         """
         inputs = self._two_hands() if arm_count(spec) == 2 else self._inputs
-        config = self._config.operator
+        config, of_tool = self._config.operator, self._frame.of_tool
         try:
             return [
-                Operator(devices, mapping, config, spec, name=name)
-                for devices, mapping, name in inputs
+                Operator(
+                    each.devices,
+                    each.mapping,
+                    config,
+                    spec,
+                    name=each.name,
+                    in_tool_frame=of_tool and not each.in_action_frame,
+                )
+                for each in inputs
             ]
         except BadInput as error:
             logger.warning("no device can drive: %s", error)
@@ -252,7 +261,7 @@ class TopicDevices(Observer):
             self._pairs = [
                 _Input(page, mapping.MAPPING, _CONSOLE),
                 _Input(hands, mapping.MAPPING),
-                _Input(twists, self._config.twist),
+                _Input(twists, self._config.twist, in_action_frame=True),
             ]
         return self._pairs
 
