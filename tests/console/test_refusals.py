@@ -6,11 +6,14 @@ import asyncio
 import json
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serl.console.access import (
     ConsoleAddress,
@@ -24,6 +27,7 @@ from serl.console.access import (
 from serl.console.messages import read_entry, read_frame
 from serl.console.server import FILES, STATIC
 from serl.errors import CorruptData
+from serl.teleop.mapping import Wish
 
 from .site import PUSH, REST, Site, closed, operator, refused, served
 
@@ -181,6 +185,34 @@ async def test_invalid_frame_closes_socket_and_moves_nothing(here: Site) -> None
     await page.send_str(TEXTS[-1])
     assert await closed(page) in {1009, 4401}
     assert here.untouched
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=10,
+)
+_NUMBER = st.one_of(st.floats(), st.integers(), st.booleans(), st.none())
+_TYPES = ("drive", "say", "yes", "select", "judge", "crop", "take", "give")
+_FIELDS = {
+    "motion": st.lists(_NUMBER, min_size=7, max_size=7),
+    "hands": st.booleans(),
+    "what": st.one_of(st.sampled_from(["estop", "success"]), st.text()),
+    "crop": st.lists(_NUMBER, min_size=4, max_size=4),
+    **dict.fromkeys(("camera", "episode", "actor", "question"), st.text()),
+    "keep": st.booleans(),
+}
+_SHAPED = st.fixed_dictionaries({"type": st.sampled_from(_TYPES)}, optional=_FIELDS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(frame=st.one_of(_JSON, _SHAPED), text=st.text())
+def test_any_frame_is_read_or_refused(frame: object, text: str) -> None:
+    for each in (json.dumps(frame), text):
+        with suppress(CorruptData):
+            found = read_frame(each)
+            if isinstance(found, Wish):
+                assert all(-1.0 <= value <= 1.0 for value in found.motion)
 
 
 @served

@@ -68,6 +68,8 @@ class Bench:
     def findings(self, profile: object = FRANKA) -> dict[str, Finding]:
         folder = self.driver.folder
         with RosNode("doctor", folder, local=True) as node:
+            pose = f"{self.arm}/current_pose"  # a busy machine discovers the driver late
+            eventually(lambda: node.handle.count_publishers(pose))
             check = RobotCheck(node, profile, self.arm)  # type: ignore[arg-type]
             return {finding.subject: finding for finding in check.findings(1.0)}
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -24,15 +25,15 @@ from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.arm.topics import of_robot
 from serl.ros.node import RosNode
-from serl.ros.people.teleop import RemoteHand, console_topics, device_topics
+from serl.ros.people.teleop import RemoteHand, device_topics
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
-from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.teleop.mapping import Wish
 from serl.types import ActionSource, End, Step
 
+from ..console.browser import CHROMIUM, browser
 from ..support.command import Command
 from .conftest import Start
 from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, questions_until
@@ -94,22 +95,34 @@ def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start
         assert math.hypot(*(state["right_from_meeting"][:2] - [0.7 - 0.615, 0.0])) < 0.035
 
 
-@pytest.mark.parametrize("topics", [device_topics, console_topics], ids=["devices", "page"])
-def test_two_remote_devices_record_demonstration_on_two_arms(
-    tmp_path: Path, start: Start, topics: Callable[[str, int], tuple[Topic, ...]]
-) -> None:
+def recording_on_two_arms(folder: Path, start: Start, *words: str) -> Command:
+    """Start two rehearsal arms, and the recording of a demonstration on them."""
     for name in ("pair.yaml", "pair_arm.yaml"):
-        shutil.copy(EXAMPLES / name, tmp_path / name)
+        shutil.copy(EXAMPLES / name, folder / name)
     sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
     sim.until("topics and services under /sim/left and /sim/right")
-    words = ("--robot", "pair.yaml", "--demos", "1", "--out", "demos", "--reward.kind", "human")
+    those = ("--robot", "pair.yaml", "--demos", "1", "--out", "demos", "--reward.kind", "human")
     patient = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
     still = ("--reset.kind", "person")  # the hands do not wait for a reset
     few = ("--log.min_free_bytes", "1000000")
-    command = start("record", "handover", *words, *still, *patient, *few)
+    return start("record", "handover", *those, *still, *patient, *few, *words)
+
+
+def check_both_arms_were_driven(folder: Path) -> None:
+    """Check that the demonstration is a success in which a person moved both arms."""
+    run = RunFolder.open(folder / "demos")
+    spec = make_spec(make_rewarded_task(run.config))
+    (episode,) = (read_episode(path, spec) for path in episode_paths(run.path))
+    driven = np.array([s.action for s in episode.steps if s.source is ActionSource.HUMAN])
+    assert episode.success
+    assert all(part.any() for part in np.hsplit(driven, 2)), "both arms moved"
+
+
+def test_two_remote_devices_record_demonstration_on_two_arms(tmp_path: Path, start: Start) -> None:
+    command = recording_on_two_arms(tmp_path, start)
     with RosNode("hands", tmp_path, local=True) as node:
-        absolute = (each._replace(name=f"/demos/{each.name}") for each in topics(ACTOR, 2))
-        hands, ticks = [RemoteHand(node, topic) for topic in absolute], count()
+        topics = (each._replace(name=f"/demos/{each.name}") for each in device_topics(ACTOR, 2))
+        hands, ticks = [RemoteHand(node, topic) for topic in topics], count()
 
         def move() -> None:
             tick = next(ticks) % 150
@@ -120,12 +133,37 @@ def test_two_remote_devices_record_demonstration_on_two_arms(
         node.every(0.02, move)
         answer_all(command, (*ARMS, MOVES, GOES_ON))
     assert command.process.returncode == 0, command.output
-    run = RunFolder.open(tmp_path / "demos")
-    spec = make_spec(make_rewarded_task(run.config))
-    (episode,) = (read_episode(path, spec) for path in episode_paths(run.path))
-    driven = np.array([s.action for s in episode.steps if s.source is ActionSource.HUMAN])
-    assert episode.success
-    assert all(part.any() for part in np.hsplit(driven, 2)), "both arms moved"
+    check_both_arms_were_driven(tmp_path)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
+def test_browser_records_demonstration_on_two_arms(tmp_path: Path, start: Start) -> None:
+    command = recording_on_two_arms(tmp_path, start, "--console")
+
+    async def drive() -> None:
+        answers = asyncio.create_task(
+            asyncio.to_thread(answer_all, command, (*ARMS, MOVES, GOES_ON))
+        )
+        find = lambda: re.search(r"http://127\S+", command.output)  # noqa: E731
+        await asyncio.to_thread(eventually, find)
+        found = find()
+        assert found is not None
+        async with browser(tmp_path / "chromium") as page:
+            await page.open(found[0])
+            await page.take()
+            await page.drive("Space")  # the episode begins, and both arms hold
+            for arm, push in (("KeyQ", "KeyR"), ("KeyE", "KeyF")):
+                await page.hit(arm)
+                await page.key(push)
+                await asyncio.sleep(1.5)
+                await page.key(push, "keyUp")
+            await page.hit("Enter")
+            await page.key("Space", "keyUp")
+            await answers
+
+    asyncio.run(drive())
+    assert command.process.returncode == 0, command.output
+    check_both_arms_were_driven(tmp_path)
 
 
 def one_guard_stops_both(folder: Path, command: Command) -> None:

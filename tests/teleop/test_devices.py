@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serl.errors import BadInput
 from serl.intervention import Event
@@ -15,7 +17,7 @@ from serl.teleop.device import Device, DeviceLost
 from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 from serl.testing import DeviceSuite
 
-from .bench import InputBench, SpaceMouseBench, gamepad_bench, keyboard_bench
+from .bench import Change, InputBench, SpaceMouseBench, gamepad_bench, keyboard_bench
 
 
 class TestKeyboard(DeviceSuite):
@@ -199,3 +201,21 @@ def test_uinput_keyboard_is_read_and_then_lost(uinput_keyboard: SimpleNamespace)
     uinput_keyboard.input.close()
     with pytest.raises(DeviceLost, match=os.strerror(errno.ENODEV)):
         device.read()
+
+
+_CODE = st.one_of(st.sampled_from([0, 1, 2, 3, 5, 17, 304, 311]), st.integers(0, 2**16 - 1))
+_VALUE = st.one_of(st.sampled_from([0, 1, 2]), st.integers(-(2**31), 2**31 - 1))
+_EVENT = st.tuples(st.sampled_from([0, 1, 2, 3, 4]), _CODE, _VALUE)
+
+
+@pytest.mark.parametrize("make", [keyboard_bench, gamepad_bench])
+@settings(max_examples=150, deadline=None)
+@given(reports=st.lists(st.lists(_EVENT, max_size=8), max_size=8))
+def test_any_kernel_events_give_motion_within_bounds(
+    make: Callable[[], InputBench], reports: list[list[tuple[int, int, int]]]
+) -> None:
+    bench = make()
+    for events in reports:
+        bench.kernel.waiting.append([Change(*event) for event in events])
+    wish = wish_of(bench.device, bench.mapping)
+    assert all(-1.0 <= value <= 1.0 for value in wish.motion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import rclpy
 from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, Vector3
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import Header
 
@@ -39,7 +42,7 @@ from serl.specs import ArraySpec
 from serl.teleop import mapping
 from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
 from serl.teleop.leader_joints import LeaderJointsConfig
-from serl.teleop.mapping import AXES, MappingConfig, Wish
+from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
@@ -92,6 +95,21 @@ class TestTwist(DeviceSuite):
         device = TopicDevice("twist", TWIST_AXES, now_s=lambda: bench.time_s)
         bench = TopicBench(device, TWIST, (list(PUSH[:6]), []), ([0.0] * 6, []))
         return bench
+
+
+@settings(max_examples=150, deadline=None)
+@given(axes=st.lists(st.floats(), max_size=12), buttons=st.lists(st.integers(), max_size=12))
+def test_any_message_gives_motion_within_bounds_or_none(
+    axes: list[float], buttons: list[int]
+) -> None:
+    names = TWIST_AXES if len(buttons) % 2 else AXES
+    device = TopicDevice("a topic", names, mapping.BUTTONS)
+    device.receive(axes, buttons)
+    report = device.read()
+    assert report is not None
+    wish = read_wish(report, mapping.MAPPING)
+    assert (wish is None) == (not all(map(math.isfinite, axes[: len(names)])))
+    assert wish is None or all(-1.0 <= value <= 1.0 for value in wish.motion)
 
 
 def test_action_axes_without_device_yield_no_operators(ends: tuple[TopicDevices, RosNode]) -> None:
