@@ -27,6 +27,7 @@ from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.setup import driver_check
 from serl.ros.setup.driver_check import RobotCheck
+from serl.ros.testing.processes import eventually
 from serl.ros.topics import STATS, Topic
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
