@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from serl.testing.samples import CONFIG, EPOCH, SPEC, encoded, random_records, w
 from serl.types import Record, Step
 
 DATA = Path(__file__).parents[1] / "data"
+LAYOUT = Path(__file__).parents[2] / "docs/examples/foxglove_episode.json"
 ARM = Spec(
     task="arms",
     observation=ObservationSpec(
@@ -99,6 +102,22 @@ def _check_arm(record: Record, prefix: str, messages: dict[str, Any]) -> None:
         messages[f"/{prefix}wrench"][1].wrench.torque,
     )
     assert same("wrench", force.x, force.y, force.z, torque.x, torque.y, torque.z)
+
+
+def test_foxglove_layout_names_topics_and_fields_of_an_episode(tmp_path: Path) -> None:
+    layout = json.loads(LAYOUT.read_text())
+    panels, placed = layout["configById"], json.dumps(layout["layout"])
+    assert all(f'"{panel}"' in placed for panel in panels)
+    shown = [*panels["3D!tool"]["topics"], panels["Image!front"]["imageMode"]["imageTopic"]]
+    shown += [line["value"] for panel in panels.values() for line in panel.get("paths", ())]
+    assert len(shown) == 8
+    (path,) = write_log(tmp_path, RECORDS, spec=ARM)
+    topics = decode_topics(path)
+    for value in shown:
+        topic, *fields = value.removesuffix("[:]").split(".")
+        found = reduce(getattr, fields, topics[topic][0][1])
+        assert np.ndim(found) == value.endswith("[:]"), value
+        assert not fields or np.isfinite(found).all(), value
 
 
 def test_episodes_of_format_2_are_read_recovered_and_compacted(tmp_path: Path) -> None:
