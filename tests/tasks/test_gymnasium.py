@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from gymnasium import spaces
 from serl import plugins
 from serl.clock import VirtualClock
 from serl.errors import BadInput
+from serl.log.metrics import read_metrics
 from serl.loop import EpisodeKey, run
 from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
@@ -25,7 +28,10 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.task import SimulatedTask
 from serl.testing import SimulatedRobotSuite, SimulatedTaskSuite
 
-EXPERT = Path(__file__).parents[2] / "docs/examples/fetch_expert.py"
+from ..support.command import SERL, Program
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXPERT = DOCS / "examples/fetch_expert.py"
 
 
 class Door(gymnasium.Env[Any, Any]):
@@ -234,3 +240,19 @@ def test_environment_with_single_array_observation_gives_valid_observations() ->
     seen = task.observation(robot.observe())
     task.observation_spec.validate_observation(seen)
     assert list(seen.state) == ["observation"]
+
+
+@pytest.mark.slow
+@pytest.mark.ros
+def test_fetch_reach_is_learned_without_human_as_in_the_benchmark(tmp_path: Path) -> None:
+    """Train a seed that the benchmark has not; more trials than there make chance small."""
+    pytest.importorskip("gymnasium_robotics", reason="pip install 'serl[gymnasium]'")
+    (tmp_path / "docs").symlink_to(DOCS)
+    command = json.loads((DOCS / "learning.json").read_text())["fetch_reach"]["command"]
+    words = shlex.split(command.replace("SEED", "0"))[1:]
+    with Program([*SERL, *words, "--trials=200"], tmp_path / "train.out") as program:
+        program.succeed()
+        rows = read_metrics(program.run_folder().metrics)
+    (final,) = [row for row in rows if row.get("purpose") == "final"]
+    assert final["trials"] == 200
+    assert final["successes"] >= 190
