@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+import serl
 from serl import plugins
 from serl.cli.main import main
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey
+from serl.ros.environment import free_domain
 from serl.runs.task_setup import make_spec, make_task
 from serl.testing import episode
 
@@ -43,14 +45,11 @@ NOT_RUN = {
     "tensorboard --logdir": "a viewer",
     "rerun ": "a viewer",
     "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_exchange.py",
-    "serl train pick_cube --demos demos": "tests/test_tutorials.py",
+    "serl train pick_cube --demos demos\n": "tests/test_tutorials.py",
     "serl train pick_cube --console": "tests/test_tutorials.py",
     "serl train pick_cube --log.wandb": "tests/log/test_metrics.py",
     "serl train gymnasium:Fetch": "minutes; tests/tasks/test_gymnasium.py",
-    "serl train pick_cube --robot right.yaml --reward.kind topic": "tests/ros/test_reward_topic.py",
-    "serl train reach --robot sim --steps 300": "tests/ros/test_reward_topic.py",
-    "serl record pick_cube --demos 20": "tests/agents/test_progress.py",
-    "serl reward progress": "tests/agents/test_progress.py",
+    "serl train pick_cube --robot right.yaml --reward.kind topic": "an arm",
     "serl record pick_cube --robot right.yaml": "an arm",
     "serl train pick_cube --robot right.yaml --reward.kind progress": "an arm",
     "serl train pick_cube --feedback.weight": "tests/ros/test_training.py",
@@ -62,7 +61,7 @@ def lines(page: str) -> list[str]:
     """Return the commands of a page that are run."""
     text = (ROOT / "docs/howto" / page).read_text(encoding="utf-8")
     code = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    return [line for line in code.splitlines() if not line.startswith(tuple(NOT_RUN))]
+    return [line for line in code.splitlines() if not f"{line}\n".startswith(tuple(NOT_RUN))]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def run(page: str) -> str:
 def test_every_howto_page_has_test_and_skipped_commands_have_reason() -> None:
     pages = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
     run = {name for name in pages if lines(name)}
-    assert run == {"export.md", "gymnasium.md", "watch.md"}
+    assert run == {"export.md", "gymnasium.md", "progress.md", "reward-topic.md", "watch.md"}
     every = "".join(pages.values())
     assert [start for start in NOT_RUN if f"\n{start}" not in every] == []
     shown = re.findall(r"tests/\S+\.py", " ".join(NOT_RUN.values()))
@@ -144,3 +143,42 @@ def test_gymnasium_page_lists_and_trains_environment(
     with Program([*SERL, *words], folder / "train.out") as program:
         program.succeed(LIMIT_S)
     assert list(folder.glob("runs/*/2*/report.html"))
+
+
+@pytest.mark.ros
+def test_progress_page_trains_model_and_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record, model, train = lines("progress.md")
+    assert main(shlex.split(record.replace("--demos 20", "--demos 6"))[1:]) == 0
+    assert main(shlex.split(f"{model} --epochs 2 --threads 1")[1:]) == 0
+    assert rewards_of(train + SHORT.replace(" --demos 0", ""), tmp_path) == {"truth + progress"}
+
+
+@pytest.mark.ros
+@pytest.mark.slow  # in real time
+def test_reward_topic_page_trains_on_reward_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (train,) = lines("reward-topic.md")
+    script = ROOT / "tests/ros/support/reward_process.py"
+    command = [sys.executable, str(script), str(tmp_path), "/cell/done", "Bool"]
+    with free_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain.id))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1) as process:
+            assert process.stdin is not None
+            process.stdin.write("0\n")
+            try:
+                found = rewards_of(train.replace(" --steps 300", "") + SHORT, tmp_path)
+            finally:
+                process.kill()
+    assert found - {"none"} == {"topic"}  # none: late on a busy machine
+
+
+def rewards_of(train: str, folder: Path) -> set[str]:
+    """Run a command that trains in a folder; return the kinds of rewards of the actor's steps."""
+    with Program([*SERL, *shlex.split(train)[1:]], folder / "train.out") as program:
+        program.succeed(LIMIT_S)
+        run = serl.open_run(program.run_folder().path)
+    return {text.partition(" of model")[0] for text in run.steps["reward_provenance"]}
