@@ -44,7 +44,7 @@ NOT_RUN = {
     "export ROS_DOMAIN_ID=": "for the command `ros2`",
     "tensorboard --logdir": "a viewer",
     "rerun ": "a viewer",
-    "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_exchange.py",
+    "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_upload.py",
     "serl train pick_cube --demos demos\n": "tests/test_tutorials.py",
     "serl train pick_cube --console": "tests/test_tutorials.py",
     "serl train pick_cube --log.wandb": "tests/log/test_metrics.py",
