@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,8 +73,17 @@ def test_every_benchmark_has_short_options() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_benchmark_prints_its_table(name: str, tmp_path: Path) -> None:
     ended = run(name, QUICK[name], tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    verdicts = re.findall(r"  (pass|fail): limit 10?$", ended.stdout, re.MULTILINE)
+    assert len(verdicts) == (2 if name == "columns" else 0)
+    assert ended.returncode == int("fail" in verdicts), ended.stderr
+    assert "Traceback" not in ended.stderr
     assert len(ended.stdout.splitlines()) >= 3
+
+
+def test_make_bench_compares_python_interface_with_limits() -> None:
+    text = (FOLDER.parents[1] / "Makefile").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^\tfor script in (.*); do$", text, re.MULTILINE)
+    assert "columns --transitions=100000" in shlex.split(listed.replace("$$", ""))
 
 
 @pytest.mark.slow
