@@ -47,7 +47,8 @@ NOT_RUN = {
     "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_upload.py",
     "serl train pick_cube --demos demos\n": "tests/test_tutorials.py",
     "serl train pick_cube --console": "tests/test_tutorials.py",
-    "serl train pick_cube --log.wandb": "tests/log/test_metrics.py",
+    "serl train pick_cube --log.wandb\n": "an account of Weights & Biases",
+    "serl train pick_cube --log.wandb offline": "another task, in make soak",
     "serl train gymnasium:Fetch": "minutes; tests/tasks/test_gymnasium.py",
     "serl train pick_cube --robot right.yaml --reward.kind topic": "an arm",
     "serl record pick_cube --robot right.yaml": "an arm",
@@ -56,11 +57,12 @@ NOT_RUN = {
 }
 """Prefixes of commands that are not run here, with the reason or the test that covers them."""
 
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
+
 
 def lines(page: str) -> list[str]:
     """Return the commands of a page that are run."""
-    text = (ROOT / "docs/howto" / page).read_text(encoding="utf-8")
-    code = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    code = "".join(re.findall(r"^```bash\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE))
     return [line for line in code.splitlines() if not f"{line}\n".startswith(tuple(NOT_RUN))]
 
 
@@ -104,15 +106,14 @@ def run(page: str) -> str:
 
 
 def test_every_howto_page_has_test_and_skipped_commands_have_reason() -> None:
-    pages = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
-    run = {name for name in pages if lines(name)}
+    run = {name for name in PAGES if lines(name)}
     assert run == {"export.md", "gymnasium.md", "progress.md", "reward-topic.md", "watch.md"}
-    every = "".join(pages.values())
+    every = "".join(PAGES.values())
     assert [start for start in NOT_RUN if f"\n{start}" not in every] == []
     shown = re.findall(r"tests/\S+\.py", " ".join(NOT_RUN.values()))
     assert [path for path in shown if not (ROOT / path).is_file()] == []
-    for name in pages.keys() - {"python.md"}:
-        assert re.search(r"[Tt]he tests (run|check)", pages[name]), name
+    for name in PAGES.keys() - {"python.md"}:
+        assert re.search(r"[Tt]he tests (run|check)", PAGES[name]), name
 
 
 def test_export_page_exports_policy_and_data(folder: Path) -> None:
@@ -130,6 +131,16 @@ def test_watch_page_exports_run_for_other_viewers(folder: Path) -> None:
     layout = (folder / "layout.json").read_text()
     assert "/right" in layout
     assert "/sim/arm" not in layout
+
+
+@pytest.mark.ros
+@pytest.mark.slow  # W&B is not installed for make test
+def test_watch_page_trains_with_wandb_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="pip install 'serl[wandb]'")
+    (train,) = re.findall(r"^serl train .* offline$", PAGES["watch.md"], re.MULTILINE)
+    assert rewards_of(train.replace("pick_cube", "reach") + SHORT, tmp_path) == {"truth"}
+    (file,) = tmp_path.rglob("*.wandb")
+    assert b"episode/reward" in file.read_bytes()
 
 
 @pytest.mark.ros

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from serl.agents.config import ClassifierConfig, PretrainingConfig, TimeToGoConfig
-from serl.runs.config import TrainConfig, parse_overrides, resolve
+from serl.runs.config import TrainConfig, is_bare, parse_overrides, resolve
 from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import leaves, merge, unit_of
 
@@ -181,7 +181,7 @@ def split(
             "--rehearsal" may have settings "--rehearsal.*".
 
     Returns:
-        The command's own words, and those of settings, each followed by its value.
+        The command's own words, and those of settings, each followed by its value, if it has one.
     """
     own: list[str] = []
     others: list[str] = []
@@ -195,6 +195,6 @@ def split(
             own.append(word)
             continue
         others.append(word)
-        if not equals and rest and rest[0] not in ("-h", "--help"):
+        if not (equals or is_bare(name[2:], rest)) and rest and rest[0] not in ("-h", "--help"):
             others.append(rest.pop(0))
     return own, others

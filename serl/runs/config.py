@@ -8,8 +8,9 @@ Unknown keys are errors; each error is one line that names the key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -328,7 +329,10 @@ def expand_abbreviations(layer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Return `--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML."""
+    """Return `--agent.utd 8` or `--agent.utd=8` as nested values; values are read as YAML.
+
+    A setting that can be true, such as `--log.wandb`, is true if no value follows.
+    """
     overrides: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -336,10 +340,29 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--") or len(word) == 2:
             raise BadInput(f"unexpected argument {word!r}: overrides look like --agent.utd 8")
         name, equals, text = word[2:].partition("=")
-        if not equals:
+        if not equals and is_bare(name, rest):
+            text = "true"
+        elif not equals:
             if not rest:
                 raise BadInput(f"{word}: expected a value")
             text = rest.pop(0)
         leaf = nest(name.replace("-", "_"), parse_yaml(text, word))
         overrides = merge(overrides, expand_abbreviations(leaf))
     return overrides
+
+
+def is_bare(name: str, rest: Sequence[str]) -> bool:
+    """Return whether a setting that can be true has no value: `rest` is empty or an option."""
+    return _can_be_true(name.replace("-", "_")) and not (rest and not rest[0].startswith("--"))
+
+
+@cache
+def _can_be_true(name: str) -> bool:
+    """Return whether a setting with this dotted name is a boolean, or a boolean or a choice."""
+    config: Any = TrainConfig()
+    *groups, last = name.split(".")
+    for group in groups:
+        config = getattr(config, group, None)
+    fields = type(config).model_fields if isinstance(config, BaseModel) else {}
+    kind = fields[last].annotation if last in fields else None
+    return bool in (kind, *get_args(kind))

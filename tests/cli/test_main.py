@@ -49,6 +49,8 @@ def test_settings_may_precede_task() -> None:
     assert (options.seed, options.overrides) == (3, ["--log.fsync", "step"]), (
         "record has its own --seed"
     )
+    options = cli.parse(["train", "reach", "--log.wandb", "--console"])
+    assert (options.console, options.overrides) == (True, ["--log.wandb"])
 
 
 def test_help_shows_type_bounds_choices_and_default_of_settings(

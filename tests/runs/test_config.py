@@ -150,6 +150,17 @@ def test_override_lists_and_flags_are_yaml() -> None:
     assert config.demo_paths == (Path("a"), Path("b"))
 
 
+@pytest.mark.parametrize("more", [[], ["--steps", "3"], ["--learner.prefetch"]])
+def test_setting_that_can_be_true_is_true_without_value(more: list[str]) -> None:
+    config = resolve(parse_overrides(["--log.wandb", *more]))
+    assert config.log.wandb is True
+    assert config.learner.prefetch is (True if more == ["--learner.prefetch"] else None)
+    for value, expected in (("offline", "offline"), ("false", False)):
+        assert resolve(parse_overrides(["--log.wandb", value, *more])).log.wandb == expected
+    with pytest.raises(BadInput, match=r"log\.wandb.* got 'online'"):
+        resolve(parse_overrides(["--log.wandb", "online"]))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
