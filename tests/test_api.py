@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 import serl
-from serl.api import Run, TrainedPolicy
+from serl import api
+from serl.api import Run, TrainedPolicy, Transitions
+from serl.datasets.tables import Table
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.metrics import EventRow, MetricsWriter, UpdateRow
 from serl.runs.assembly import make_acting_agent, make_agent
@@ -312,6 +315,43 @@ def test_missing_package_is_named_with_install_command(
         _ = run.steps
     with pytest.raises(BadInput, match="pyarrow is not installed"):
         run.metrics()
+
+
+def test_pandas_frame_without_pandas_names_extra_to_install(
+    recorded: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = serl.open_run(recorded[0]).steps
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(BadInput, match=r"^pandas is not installed: pip install 'serl\[data\]'$"):
+        steps.pandas()
+
+
+def test_public_names_and_arguments_are_those_promised_as_stable() -> None:
+    """Extend these lists for additions; see docs/howto/python.md for other changes."""
+    names = ["Task", "load_policy", "make_env", "open_run", "train"]
+    assert list(serl._PUBLIC) == names
+    assert set(api.__all__) == {*names, "Run", "TrainedPolicy", "Transitions"}
+    arguments: dict[Callable[..., Any], list[str]] = {
+        serl.load_policy: ["run", "checkpoint"],
+        serl.open_run: ["run"],
+        serl.train: ["task", "runs", "settings"],
+        serl.make_env: ["task", "observe", "options"],
+        TrainedPolicy.__call__: ["self", "observation"],
+        TrainedPolicy.reset: ["self", "reading"],
+        Run.metrics: ["self", "kind"],
+        Run.read_episode: ["self", "row"],
+    }
+    for function, expected in arguments.items():
+        assert list(inspect.signature(function).parameters) == expected, function
+    members: dict[type, set[str]] = {
+        TrainedPolicy: {"observation", "reset"},
+        Run: {"episodes", "metrics", "read_episode", "spec", "steps", "transitions"},
+        Table: {"numpy", "pandas"},
+    }
+    for kind, public in members.items():
+        assert {name for name in vars(kind) if name[0] != "_"} == public
+    fields = "state action reward next_state terminated truncated episode"
+    assert Transitions._fields == tuple(fields.split())
 
 
 def test_public_names_are_imported_lazily() -> None:

@@ -144,15 +144,15 @@ def test_watch_page_trains_with_wandb_offline(tmp_path: Path) -> None:
 
 
 @pytest.mark.ros
-def test_gymnasium_page_lists_and_trains_environment(
+def test_gymnasium_page_lists_environment_and_trains_with_console(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed, train = lines("gymnasium.md")
     assert main(shlex.split(listed)[1:]) == 0
     assert "task_config.success_key" in capsys.readouterr().out
     words = shlex.split(train.replace(" --steps 20000", "") + SHORT)[1:]
-    with Program([*SERL, *words], folder / "train.out") as program:
-        program.succeed(LIMIT_S)
+    with Program([*SERL, *words, "--console"], folder / "train.out") as program:
+        assert "console: http://127.0.0.1:" in program.succeed(LIMIT_S)
     assert list(folder.glob("runs/*/2*/report.html"))
 
 

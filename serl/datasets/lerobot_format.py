@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -172,8 +173,6 @@ def _write_videos(out: Path, episode: EpisodeArrays, spec: Spec, number: int) ->
 
 def _write_tasks(out: Path, spec: Spec) -> None:
     """Write the table of tasks, whose index pandas reads from the file's metadata."""
-    import pandas as pd
-
     pd.DataFrame({"task_index": [0]}, index=[_sentence(spec)]).to_parquet(
         out / "meta/tasks.parquet"
     )

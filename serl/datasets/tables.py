@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from serl.errors import CorruptData, SpecMismatch
+from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.columns import EpisodeColumns, read_columns
 from serl.log.episode_reader import PART, episode_name, episode_paths
 from serl.specs import Spec
@@ -68,8 +69,10 @@ class Table:
         """Return a pandas `DataFrame`; an array of several numbers becomes a column for each.
 
         Raises:
-            ImportError: pandas is not installed.
+            BadInput: pandas is not installed.
         """
+        if find_spec("pandas") is None:
+            raise BadInput("pandas is not installed: pip install 'serl[data]'")
         columns: dict[str, Any] = {}
         for name, column in zip(self.arrow.column_names, self.arrow.columns, strict=True):
             if pa.types.is_fixed_size_list(column.type):

@@ -16,11 +16,14 @@ from serl.agents.onnx_export import export_policy
 from serl.agents.sac import SAC
 from serl.cli.main import main
 from serl.errors import BadInput
+from serl.runs.config import resolve
 from serl.runs.deployment import load_agent
+from serl.runs.task_setup import make_spec, make_task
 from serl.testing.samples import random_observation
 from serl.training.frames import FrameStack
 
 from ..test_api import OUTSIDE, trained
+from .conftest import config
 
 RUNNER = Path(__file__).parents[2] / "docs/examples/run_onnx.py"
 Policy = runpy.run_path(str(RUNNER))["Policy"]
@@ -84,6 +87,13 @@ def test_export_refuses_other_algorithms(tmp_path: Path) -> None:
     loaded = load_agent(run.path)
     with pytest.raises(BadInput, match="onnx: expected a policy of sac, hybrid or bc, got TD3"):
         export_policy(loaded.agent, loaded.spec, 1)
+
+
+def test_export_refuses_policy_with_resnet(trunk_file: Path) -> None:
+    spec = make_spec(make_task(resolve(PIXELS)))
+    agent = SAC.create(spec, config(encoder="resnet10", trunk=trunk_file), 0)
+    with pytest.raises(BadInput, match="expected a policy with the small encoder, got one with th"):
+        export_policy(agent, spec, 1)
 
 
 def test_export_error_names_missing_package(

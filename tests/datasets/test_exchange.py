@@ -14,6 +14,7 @@ import gymnasium
 import h5py
 import minari
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from minari.data_collector import EpisodeBuffer
@@ -172,6 +173,7 @@ def test_lerobot_export_has_expected_tables_and_statistics(
     info = json.loads((folder / "meta/info.json").read_text())
     assert (info["codebase_version"], info["fps"]) == ("v3.0", 10)
     assert (info["total_episodes"], info["total_frames"]) == (3, 12)
+    assert pd.read_parquet(folder / "meta/tasks.parquet").index.tolist() == ["pick cube"]
     table = pq.read_table(folder / "data/chunk-000/file-000.parquet")
     assert set(table.column_names) == {
         name for name, each in info["features"].items() if each["dtype"] != "video"
@@ -206,7 +208,10 @@ def test_minari_loads_exported_dataset(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(exported / "minari"))
     dataset = minari.load_dataset("serl/pick-cube-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (3, 12)
-    for before, after in zip(recording[1], dataset.iterate_episodes(), strict=True):
+    drawn = sorted(dataset.sample_episodes(3), key=lambda each: int(each.id))
+    assert len({each.id for each in drawn}) == 3
+    read = [*dataset.iterate_episodes(), *drawn]
+    for before, after in zip(2 * recording[1], read, strict=True):
         seen = seen_in(before)
         states = np.stack([each.state["tcp_from_start"] for each in seen])
         np.testing.assert_array_equal(after.observations["tcp_from_start"], states)
@@ -429,7 +434,13 @@ def test_push_to_hub_without_token_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("package", "name"), [("pyarrow", "lerobot"), ("minari", "minari"), ("h5py", "robomimic")]
+    ("package", "name"),
+    [
+        ("pyarrow", "lerobot"),
+        ("pandas", "lerobot"),
+        ("minari", "minari"),
+        ("h5py", "robomimic"),
+    ],
 )
 def test_export_without_package_names_extra_to_install(
     recording: Recording,
