@@ -17,7 +17,8 @@ from serl.arm_profile import load_robot
 from serl.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
 ARMS = sorted(path.stem for path in (ROOT / "docker/arms").glob("*.repos"))
 
@@ -56,12 +57,16 @@ def test_devcontainer_uses_same_dockerfile() -> None:
     )
 
 
-def test_ci_workflow_runs_checks_site_build_image_build_and_training() -> None:
+def test_ci_workflow_runs_checks_site_build_bridges_image_build_and_training() -> None:
     workflow = read(".github/workflows/ci.yml")
     steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
     assert ".ci/run" in steps
     assert (ROOT / ".ci/run").is_file()
     assert workflow["jobs"]["docs"]["steps"][-1] == {"run": "make docs"}
+    assert "make bridges" in steps
+    tested = workflow["jobs"]["check"]["strategy"]["matrix"]["python"]
+    assert [tested[0], tested[-1]] == ["3.11", "3.13"]
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
     assert any("docker build -f docker/Dockerfile" in step for step in steps)
     line = next(step for step in steps if "bin/serl train" in step)
     assert cli.parse(line.partition("bin/serl ")[2].split()).command == "train"

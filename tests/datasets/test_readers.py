@@ -48,10 +48,15 @@ def test_lerobot_reads_exported_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["observation.state"], state)
     actions = np.stack([step.action for step in steps])
     np.testing.assert_array_equal(found["action"], actions)
+    requested = np.stack([step.requested for step in steps])
+    np.testing.assert_array_equal(found["requested_action"], requested)
     rewards = [step.reward for step in steps]  # LeRobot converts numbers to float32
     np.testing.assert_allclose(found["next.reward"], rewards, atol=1e-6)
     assert found["next.terminated"].tolist() == [step.terminated for step in steps]
     assert found["next.truncated"].tolist() == [step.truncated for step in steps]
+    ends = [step is each.steps[-1] and each.success for each in episodes for step in each.steps]
+    assert found["next.success"].tolist() == ends
+    assert sum(ends) == 1
     assert found["source"].tolist() == [step.source.value for step in steps]
     assert set(found["task"].tolist()) == {"pick cube"}
     for camera in ("front", "wrist"):
