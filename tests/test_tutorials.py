@@ -335,6 +335,14 @@ def test_expert_of_example_task_succeeds() -> None:
 
 
 @pytest.mark.ros
+def test_train_two_arms_in_one_task(shell: Shell) -> None:
+    page = (ROOT / "docs/tutorials/two-arms.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^serl train .*$", page, re.MULTILINE)
+    shell.run(command + SHORT)
+    assert shell.newest_run("handover").report.is_file()
+
+
+@pytest.mark.ros
 def test_train_example_task(shell: Shell) -> None:
     shell.run(TRAIN_EXAMPLE + SHORT)
     assert shell.newest_run("push_block").report.is_file()

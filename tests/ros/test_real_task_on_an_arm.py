@@ -38,7 +38,7 @@ STEPS = 60
 SHORT = (
     *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
     *("--agent.utd", "1", "--agent.critics", "2", "--agent.subset", "2", "--steps", str(STEPS)),
-    *("--task_config.time_limit_s", "2.0", "--trials", "0", "--learner.publish_every", "20"),
+    *("--task_config.time_limit_s", "10.0", "--trials", "0", "--learner.publish_every", "20"),
 )
 
 
@@ -84,7 +84,9 @@ def assert_trained(folder: Path) -> None:
     assert sum(trained(RunFolder.open(run)).values()) >= STEPS
 
 
-def test_tutorial_commands_teach_and_train_a_task(tmp_path: Path, start: Start) -> None:
+def test_tutorial_commands_teach_plan_train_and_evaluate_a_task(
+    tmp_path: Path, start: Start
+) -> None:
     (tmp_path / "rehearsal.yaml").write_text(REHEARSAL)
     sim = start(*tutorial_command("sim"), "--task_config.renderer", "ray", "--rehearsal.slips", "0")
     sim.until("topics and services under /sim/arm")
@@ -98,9 +100,13 @@ def test_tutorial_commands_teach_and_train_a_task(tmp_path: Path, start: Start) 
     listed = start(*tutorial_command("list"))
     listed.wait()
     assert re.search(r"reward.kind +pose", listed.output)
-    training = start(*tutorial_command("train"), *SHORT)
+    planned = start(*tutorial_command("plan"), "--seconds", "0.5")
+    assert "min at 10 Hz" in planned.succeed()
+    training = start(*tutorial_command("train"), *SHORT, "--trials", "1")
     train_to_the_end(training)
     assert training.process.returncode == 0, training.output
+    assert "1 unassisted trials on the arm" in training.output
+    assert "episode 0: " in training.output, "no trial has ended"
     assert_trained(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 from contextlib import suppress
 from datetime import datetime
@@ -213,6 +214,10 @@ def test_two_simulated_arms_in_two_namespaces_train_one_learner(
     assert accepted["left"] > 0
     assert accepted["right"] > 0
     assert {path.stem for path in (folder / "guard").glob("*.yaml")} == {"left", "right"}
+    page = (DOCS / "tutorials/two-arms.md").read_text(encoding="utf-8")
+    assert re.findall(r"^serl (\w+) \$RUN$", page, re.MULTILINE) == ["eval", "verify"]
+    assert "of 2 trials" in start("eval", folder, "--trials", 2).succeed()
+    assert "lost 0, duplicated 0" in start("verify", folder).succeed()
 
 
 @pytest.mark.slow
