@@ -27,6 +27,8 @@ _FLAGS = (
     "--disable-background-networking",
     "--remote-debugging-port=0",
     "--ignore-certificate-errors",  # the console's certificates are self-signed
+    # A mouse, which a headless browser lacks: the page shows keys only with one.
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
 )
 
 

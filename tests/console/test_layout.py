@@ -104,13 +104,16 @@ async def boxes(page: Page, selector: str) -> list[Box]:
 async def resize(page: Page, size: tuple[int, int]) -> Box:
     """Set the window size and scroll to the top; return the rectangle of the window."""
     width, height = size
+    phone = min(size) < 600
     await page.call(
         "Emulation.setDeviceMetricsOverride",
         width=width,
         height=height,
         deviceScaleFactor=1,
-        mobile=min(size) < 600,
+        mobile=phone,
     )
+    if phone:
+        await page.call("Emulation.setTouchEmulationEnabled", enabled=True)
     await page.run("document.querySelector('main').scrollTo(0, 0)")
     await page.drawn()
     return Box(0, 0, width, height)
@@ -178,6 +181,7 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
                 await photograph(page, tmp_path / name)
                 await _check_stop_button_is_free(page, window)
                 await _check_pictures_and_pad_are_visible(page, window)
+                assert bool(await boxes(page, "#hint, #phone, .row kbd")) == (size == DESK)
                 for mark in await boxes(page, "#marks button"):
                     assert window.contains(mark), "a button of marks needs scrolling"
                 for panel in await boxes(page, "#session, #numbers"):
