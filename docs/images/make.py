@@ -1,11 +1,13 @@
-"""Makes the films of the documentation.
+"""Makes the films of the documentation, and its picture of the console.
 
+    python docs/images/make.py console
     python docs/images/make.py takeover
     python docs/images/make.py learning RUN --steps 0 2000 4000 8000
     python docs/images/make.py gallery [TASK ...] [--runs FOLDER]
 
-`takeover`: a simulated human takes over from a careless policy. `learning`: the policy of one run
-at some of its checkpoints, on the same starts (step 0: cloned from the demonstrations).
+`console`: the page while a scripted operator lifts a cube. `takeover`: a simulated human takes
+over from a careless policy. `learning`: the policy of one run at some of its checkpoints, on the
+same starts (step 0: cloned from the demonstrations).
 `gallery`: an episode of each task, by the best policy that a run of it in the folder has trained,
 else by the scripted expert; updates docs/tasks.md.
 """
@@ -16,6 +18,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image as Picture
@@ -35,7 +38,7 @@ from serl.task import SimulatedTask
 from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.training.evaluation import Purpose, evaluation_seeds
 from serl.types import ActionSource, Image, Record, Step
-from tests.bench import task_bench, task_page
+from tests.bench import bench_person, task_bench, task_page
 
 IMAGES = Path(__file__).parent
 LARGE_PX, PANEL_PX = (640, 480), (400, 300)
@@ -43,6 +46,16 @@ FRAME_MS, LAST_FRAME_MS = 60, 1500
 MAX_BYTES = 400_000  # of a film of the gallery
 QUALITIES = 60, 45, 30  # below, shadows have bands
 TAKEOVER_START, MISSES_BY_M = 7, 0.045
+
+
+def console() -> None:
+    """Photograph the page of a recording of demonstrations."""
+    patient = ["--teleop.operator.stale_s=0.5", "--teleop.operator.lost_s=8"]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        picture = Path(folder) / "console.png"
+        bench_person.demonstrate(Path(folder) / "demos", 20, bench_person.GAIN, patient, picture)
+        with Picture.open(picture) as page:
+            page.save(IMAGES / "console.webp", quality=80, method=6)
 
 
 def takeover() -> None:
@@ -200,6 +213,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
+    kinds.add_parser("console")
     kinds.add_parser("takeover")
     learned = kinds.add_parser("learning")
     learned.add_argument("run", type=Path)
@@ -210,7 +224,9 @@ def main() -> None:
     shown.add_argument("task", nargs="*")
     shown.add_argument("--runs", type=Path)
     options = parser.parse_args()
-    if options.kind == "takeover":
+    if options.kind == "console":
+        console()
+    elif options.kind == "takeover":
         takeover()
     elif options.kind == "learning":
         learning(options.run, options.steps, options.trials, options.shown)

@@ -36,10 +36,11 @@ from tests.console.browser import CHROMIUM, Page, browser
 
 START_LIMIT_S = 180.0
 LOOK_S, REST_S = 0.1, 0.5
-HOVER_M, LIFT_M = 0.065, 0.13
+HOVER_M, LIFT_M, GAIN = 0.065, 0.13, 0.35
 DEAD_ZONE = 0.1
+WINDOW = {"width": 1280, "height": 740, "deviceScaleFactor": 1, "mobile": False}
 PAD = """
-window.pad = { id: 'script (standard)', connected: true, mapping: 'standard', axes: [0, 0, 0, 0],
+window.pad = { id: 'Gamepad (standard)', connected: true, mapping: 'standard', axes: [0, 0, 0, 0],
   buttons: [...Array(17)].map(() => ({ pressed: false, value: 0 })) };
 navigator.getGamepads = () => [window.pad];
 window.hold = (axes, opens, closes, hands) => {
@@ -114,11 +115,18 @@ async def record(
     process: subprocess.Popen[bytes],
     folder: Path,
     gain: float,
+    picture: Path | None,
 ) -> None:
-    """Act as the operator until the recording is over."""
+    """Act as the operator until the recording is over, or the page is photographed.
+
+    Args:
+        picture: PNG file of the page while the fourth cube is held; None for none.
+    """
     config, eyes = make_task(run.config).config, Eyes(run.episodes(ACTOR))
-    picker, driving = Picker(config, gain), False
+    picker, driving, done = Picker(config, gain), False, 0
     async with browser(folder) as page:
+        await page.call("Emulation.setDeviceMetricsOverride", **WINDOW)
+        await page.call("Emulation.setScrollbarsHidden", hidden=True)
         await page.open(door.url)
         await page.run(PAD)
         await page.unlock(door.token)
@@ -127,7 +135,7 @@ async def record(
         while process.poll() is None:
             seen = eyes.look()
             if seen is None and driving:  # episode ended: release, so that the next can begin
-                picker, driving = Picker(config, gain), False
+                picker, driving, done = Picker(config, gain), False, done + 1
                 await hold(page, [0.0] * 4, 0.0, False)
                 await asyncio.sleep(REST_S)
             elif seen is None:
@@ -136,6 +144,11 @@ async def record(
                 await asyncio.sleep(REST_S)
             else:
                 await hold(page, *picker(seen), True)
+                if picture and done >= 3 and seen.state["cube_height"][0] > LIFT_M / 3:
+                    await hold(page, [0.0] * 4, -1.0, True)
+                    await asyncio.sleep(REST_S)
+                    await page.shoot(picture, dark=False)
+                    return
             await asyncio.sleep(LOOK_S)
 
 
@@ -148,8 +161,10 @@ async def hold(page: Page, motion: list[float], gripper: float, hands: bool) -> 
     await page.run(f"hold({axes}, {max(0.0, gripper)}, {max(0.0, -gripper)}, {json.dumps(hands)})")
 
 
-def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunFolder:
-    """Run `serl record` with the scripted operator at its page."""
+def demonstrate(
+    out: Path, demos: int, gain: float, settings: list[str], picture: Path | None = None
+) -> RunFolder:
+    """Run `serl record` with the scripted operator at its page; see `record`."""
     words = ["record", "pick_cube", "--console", "--demos", str(demos), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "serl.cli.main", *words, *settings])
     begin_s = time.monotonic()
@@ -159,7 +174,8 @@ def demonstrate(out: Path, demos: int, gain: float, settings: list[str]) -> RunF
             assert time.monotonic() - begin_s < START_LIMIT_S, "no console"
             time.sleep(0.1)
         run = RunFolder.open(out)
-        asyncio.run(record(door, run, process, out.parent / f"{out.name}.chromium", gain))
+        profile = out.parent / f"{out.name}.chromium"
+        asyncio.run(record(door, run, process, profile, gain, picture))
     finally:
         if process.poll() is None:
             process.terminate()
@@ -173,7 +189,7 @@ def main() -> None:
     """Record missing demonstrations, then train."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--demos", type=int, default=20)
-    parser.add_argument("--gain", type=float, default=0.35, help="less where the machine is late")
+    parser.add_argument("--gain", type=float, default=GAIN, help="less where the machine is late")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--out", type=Path, default=Path("runs/person"))
     options, settings = parser.parse_known_args()
