@@ -5,6 +5,7 @@ from __future__ import annotations
 from serl.arm_profile import (
     JOINTS,
     NUMBERS,
+    TRAJECTORY,
     WRENCH,
     ArmProfile,
     Channel,
@@ -27,6 +28,7 @@ robot = ArmProfile(
     joint_high_rad=(2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973),
     home_rad=(0.0, -_QUARTER, 0.0, -3 * _QUARTER, 0.0, 2 * _QUARTER, _QUARTER),
     target_wrench=Channel(name="target_wrench", type=WRENCH),
+    trajectory=Channel(name="joint_trajectory", type=TRAJECTORY),
     gripper=GripperProfile(
         command=Channel(name="gripper/commands", type=NUMBERS),
         state=Channel(name="gripper/joint_states", type=JOINTS),

@@ -30,6 +30,7 @@ POSE = "geometry_msgs/msg/PoseStamped"
 TWIST = "geometry_msgs/msg/TwistStamped"
 WRENCH = "geometry_msgs/msg/WrenchStamped"
 JOINTS = "sensor_msgs/msg/JointState"
+TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 NUMBERS = "std_msgs/msg/Float64MultiArray"
 IMAGE = "sensor_msgs/msg/Image"
 TRIGGER = "std_srvs/srv/Trigger"
@@ -131,7 +132,7 @@ class ArmProfile(BaseModel):
         joints: names of the arm's joints, in the order of all joint numbers here.
         joint_low_rad: lower limits.
         joint_high_rad: upper limits.
-        home_rad: joint positions to which a person moves the arm before the first episode.
+        home_rad: joint positions with which episodes begin; `actor.home_every` brings them back.
         pose: measured base_T_tcp.
         twist: twist of the tool; None if the driver publishes none: it is then derived from poses.
         wrench: wrench that the surroundings exert on the tool; None without a sensor: then zero.
@@ -144,6 +145,9 @@ class ArmProfile(BaseModel):
         target_wrench: wrench that the tool exerts beside the controller's spring, along and about
             the axes of the tool frame; published by the guard only. None for a controller that
             takes none.
+        trajectory: topic of a driver that moves the joints along each trajectory it receives, and
+            follows `target` again from the next target on, without a switch of controllers;
+            published by the guard only. None for any other driver.
         gripper: profile of the gripper; None for an arm without one.
         controller: profile of the controller.
         payload: payload of the gripper and the parts fixed to it.
@@ -176,6 +180,7 @@ class ArmProfile(BaseModel):
     joint_states: Channel = Channel(name="joint_states", type=JOINTS)
     target: Channel = Channel(name="target_pose", type=POSE)
     target_wrench: Channel | None = None
+    trajectory: Channel | None = None
     gripper: GripperProfile | None
     controller: ControllerProfile
     payload: Payload
@@ -193,6 +198,8 @@ class ArmProfile(BaseModel):
             raise ValueError(f"target.type {self.target.type}: expected {POSE} or {TWIST}")
         if self.target_wrench is not None and self.target_wrench.type != WRENCH:
             raise ValueError(f"target_wrench.type {self.target_wrench.type}: expected {WRENCH}")
+        if self.trajectory is not None and self.trajectory.type != TRAJECTORY:
+            raise ValueError(f"trajectory.type {self.trajectory.type}: expected {TRAJECTORY}")
         if self.fault is not None and self.fault.type not in FAULTS:
             raise ValueError(f"fault.type {self.fault.type}: expected one of {', '.join(FAULTS)}")
         if self.controller.hears_wrench and self.wrench is None:
@@ -225,8 +232,8 @@ class ArmProfile(BaseModel):
     def channels(self) -> tuple[Channel, ...]:
         """All topics, services and actions of the driver that serl uses."""
         gripper = (self.gripper.command, self.gripper.state) if self.gripper else ()
-        maybe = (self.twist, self.wrench, self.target_wrench, self.fault, self.recover)
-        used = (channel for channel in maybe if channel is not None)
+        maybe = (self.twist, self.wrench, self.target_wrench, self.trajectory)
+        used = (each for each in (*maybe, self.fault, self.recover) if each is not None)
         return (self.pose, self.joint_states, self.target, *gripper, *used)
 
     @property
@@ -258,7 +265,7 @@ class ArmProfile(BaseModel):
             return old and old.model_copy(update={"name": moved(old.name)})
 
         measured = ("pose", "twist", "wrench", "joint_states", "fault")
-        names = (*measured, "target", "target_wrench", "recover")
+        names = (*measured, "target", "target_wrench", "trajectory", "recover")
         update: dict[str, object] = {name: channel(getattr(self, name)) for name in names}
         node = moved(self.controller.node)
         update["controller"] = self.controller.model_copy(update={"node": node})

@@ -178,6 +178,10 @@ class ServedRobot(SimulatedRobot, Protocol):
         """Advance by 10 ms with the controller at a setpoint that the caller has limited."""
         ...
 
+    def follow_joints(self, joints: Sequence[float]) -> None:
+        """Advance by 10 ms with the controller at joint angles that the caller has limited."""
+        ...
+
 
 POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
 

@@ -279,6 +279,11 @@ class SimArm(ArmWorld):
         self._arm.follow(setpoint)
         self.pass_tick()
 
+    def follow_joints(self, joints: Sequence[float]) -> None:
+        """Advance by 10 ms with the controller at joint angles that the caller has limited."""
+        self._arm.follow_joints(joints)
+        self.pass_tick()
+
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target with the next actions, also about axes that actions do not turn."""
         self._arm.turn_to(orientation)

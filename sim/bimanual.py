@@ -108,6 +108,14 @@ class PairSide:
     def follow(self, setpoint: Pose) -> None:
         """Set the controller to a setpoint; the right arm's then advances both by 10 ms."""
         self._arm.follow(setpoint)
+        self._pass_tick()
+
+    def follow_joints(self, joints: Sequence[float]) -> None:
+        """Set the controller to joint angles; the right arm's then advances both by 10 ms."""
+        self._arm.follow_joints(joints)
+        self._pass_tick()
+
+    def _pass_tick(self) -> None:
         if self._number == 1:
             self._world.pass_tick()
 

@@ -264,7 +264,7 @@ def guard_states() -> Drawing:
     d.box(280, 130, 130, 60, ["hold", "keeps the pose"], "hold")
     d.box(560, 20, 170, 44, ["policy"], "policy")
     d.box(560, 80, 170, 44, ["teleop"], "human")
-    d.box(560, 140, 170, 44, ["reset"])
+    d.box(560, 140, 170, 44, ["reset, joints"])
     d.box(280, 270, 190, 60, ["protective stop", "gives way by 3 cm at most"], "stop")
     d.box(560, 270, 170, 60, ["estop", "gives way to nothing"], "stop")
     d.arrow([(160, 150), (280, 150)], "arm", (220, 142))

@@ -26,7 +26,8 @@ _INSET_M = 5e-4
 _INSET_RAD = 2e-3
 
 _BEAT = re.compile(
-    r"([A-Za-z0-9_.-]{1,64}) (policy|teleop|reset|hold) ([0-9]{1,18})(?: ([0-9]{1,6}))?", re.ASCII
+    r"([A-Za-z0-9_.-]{1,64}) (policy|teleop|reset|joints|hold) ([0-9]{1,18})(?: ([0-9]{1,6}))?",
+    re.ASCII,
 )
 
 

@@ -16,13 +16,18 @@ from serl.motion import FARTHEST_RAD, Box, Limits, Motion
 
 
 class GuardState(StrEnum):
-    """The state of the guard, which publishes nothing while it is disarmed."""
+    """The state of the guard, which publishes nothing while it is disarmed.
+
+    In the state "joints", the driver's trajectory controller moves the joints home: see
+    `serl.guard.joint_move`.
+    """
 
     DISARMED = "disarmed"
     HOLD = "hold"
     POLICY = "policy"
     TELEOP = "teleop"
     RESET = "reset"
+    JOINTS = "joints"
     PROTECTIVE_STOP = "protective stop"
     ESTOP = "estop"
 
@@ -45,6 +50,10 @@ class GuardConfig(BaseModel):
         joint_speed_rad_s: joint speed, reached for example near a singular pose, above which the
             arm is held, and stopped if it persists; above two thirds of it all motion is slow.
         joint_names: names of the arm's joints in a message; empty for all, in the message's order.
+        home_rad: joint positions to which joint moves bring the arm; empty if it takes none.
+        home_speed_rad_s: top speed of the joints in such a move.
+        home_error_rad: largest distance of a joint from the path of the move; beyond it the arm is
+            stopped.
         keep_out: boxes that the tool must not enter.
         wrench: whether the arm measures forces; if so, it holds while they are missing.
         compliance: the task's gains and clips, which the arm's controller must have in place of
@@ -77,6 +86,9 @@ class GuardConfig(BaseModel):
     joint_margin_rad: float = Field(0.1, gt=0, le=0.5)
     joint_speed_rad_s: float = Field(1.5, gt=0, le=2.0)
     joint_names: tuple[str, ...] = ()
+    home_rad: tuple[float, ...] = ()
+    home_speed_rad_s: float = Field(0.2, gt=0, le=0.3)
+    home_error_rad: float = Field(0.1, gt=0, le=0.2)
     keep_out: tuple[Box, ...] = Field((), max_length=64)
     wrench: bool = True
     compliance: TaskCompliance = TaskCompliance()
@@ -115,6 +127,14 @@ class GuardConfig(BaseModel):
             raise ValueError(f"joint_low_rad {low}, joint_high_rad {high}: expected radians")
         if names and (len(names) != len(low) or len(set(names)) != len(names)):
             raise ValueError(f"joint_names {names}: expected {len(low)} different names, or none")
+        if home := self.home_rad:
+            margin = self.joint_margin_rad
+            if len(home) != len(low) or not names:
+                raise ValueError(f"home_rad {home}: expected {len(low)} numbers, and joint_names")
+            if not all(
+                a + margin < q < b - margin for a, q, b in zip(low, home, high, strict=True)
+            ):
+                raise ValueError(f"home_rad {home}: within joint_margin_rad of a joint's limit")
         return self
 
     @property
@@ -171,6 +191,8 @@ def check_fits(config: GuardConfig, profile: ArmProfile) -> None:
         wrong = (
             "wrench: true, but it publishes none: set wrench: false, without detection of contacts"
         )
+    elif config.home_rad and profile.trajectory is None:
+        wrong = "home_rad: a home of the joints, but it takes no joint trajectories"
     elif too_fast := _too_fast(config.motion.limits, profile):
         wrong = too_fast
     else:

@@ -9,13 +9,13 @@ Rules for an actor (all the numbers are in `GuardConfig`):
 - DISARMED -> `arm` -> HOLD -> the heartbeat's mode, once heartbeats, commands and measurements are
   fresh. A missing one brings the guard back to HOLD; it resumes by itself when all are fresh again
   and the arm has come to rest. A refused command has the same effect, until the next valid one.
-- From a person to a policy or a reset: the arm rests for 0.5 s first, by itself. After the loss of
-  an operator (heartbeats or commands ended), neither policy nor reset moves the arm until the
-  operator takes over again, or `disarm` and `arm` are called.
+- From a person to a policy or a reset the arm rests first: see `Lease.release`.
 - An actor can be replaced after 1 s of silence. While two actors send heartbeats, the arm holds.
 - PROTECTIVE_STOP: `ack`, then `arm`. ESTOP: `ack`, then `reset`, then `arm`. Both need an arm at
   rest, without error, with fresh measurements; after them resets and persons move slowly until a
   policy drives again. The first start (no latch file) is an ESTOP.
+- JOINTS: one move of the joints home, without setpoints; see `serl.guard.joint_move`. It ends in
+  HOLD: complete, or by any other mode or fault. Ask for another mode before the next move.
 - A simulated arm that is placed elsewhere jumps: `disarm` before the jump, `arm` after it.
 """
 
@@ -31,6 +31,7 @@ from serl.guard.checks import MessageInfo, check_command, far_outside, is_allowe
 from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
 from serl.guard.hold_point import HoldPoint
 from serl.guard.inputs import FaultCounter, GripperCommand, Lease, MeasuredArm, MessageAge
+from serl.guard.joint_move import JointMove
 from serl.guard.latch import Latch
 from serl.guard.monitors import FollowingMonitor
 from serl.motion import Limits, Pose, within_lead
@@ -38,7 +39,8 @@ from serl.setpoint import PROFILE_PERIOD_S, Setpoint, advance_setpoint, at_rest,
 
 __all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Latch", "MessageInfo"]
 
-_FOLLOWING = MOVING | {GuardState.HOLD}
+_DRIVEN = MOVING | {GuardState.JOINTS}
+_FOLLOWING = _DRIVEN | {GuardState.HOLD}
 
 
 class Guard:
@@ -48,7 +50,9 @@ class Guard:
         state, cause: state of the guard, and the reason of a hold or a stop.
         lease: the active actor and the freshness of its heartbeat.
         measured: measurements and errors of the arm.
+        joint_move: move of the joints home, with the trajectory to publish in this tick.
         counts: number of refusals and other incidents by reason.
+        active: whether the guard was armed and not disarmed since: it drives or holds the arm.
     """
 
     def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
@@ -61,27 +65,21 @@ class Guard:
         self._command = MessageAge("command", config.command_s, self.counts)
         self._gripper = GripperCommand(config, self.counts)
         self._not_finite = FaultCounter(3, "commands that are not finite")
-        self._ticked_s = -math.inf
-        self._awake_s = -math.inf  # time of `arm`, or of the last late tick
+        self._ticked_s = self._awake_s = -math.inf  # the latter: `arm`, or the last late tick
         self._following = FollowingMonitor(config)
         self._target: Pose | None = None
         self._setpoint: Setpoint | None = None
         self._last: Setpoint | None = None  # the last setpoint before a late tick
         self._hold_point = HoldPoint(config, self.measured)
-        self._active = False  # was armed, and publishes
-        self._braking = self._disarming = False
-        self._lost_human = self._recovering = self._acknowledged = False
+        self.joint_move = JointMove(config, self.measured)
+        self.active = self._braking = self._disarming = False
+        self._recovering = self._acknowledged = False
         self._touched = False  # contact during a protective stop, or as its cause
 
     @property
     def opening(self) -> float | None:
         """Commanded opening of the gripper: 1 open, 0 closed; None before the first since `arm`."""
         return self._gripper.opening
-
-    @property
-    def active(self) -> bool:
-        """Whether the guard was armed and not disarmed since: it drives or holds the arm."""
-        return self._active
 
     @property
     def yields(self) -> bool:
@@ -104,12 +102,9 @@ class Guard:
         """The limits for motion to the target, slow if required; None while braking or holding."""
         if self.state not in MOVING or self._braking or self._setpoint is None:
             return None
-        slow = (
-            self.measured.is_touching
-            or self.measured.joints.slow
-            or (self._recovering and self.state is not GuardState.POLICY)
-            or not is_inside(self._setpoint.pose, self._config)
-        )
+        recovers = self._recovering and self.state is not GuardState.POLICY
+        inside = is_inside(self._setpoint.pose, self._config)
+        slow = self.measured.is_slow or recovers or not inside
         return self._slow if slow else self._limits
 
     @property
@@ -127,14 +122,11 @@ class Guard:
         self._note_not_finite(values, info)
         with self._command.receiving(info.now_s):
             self._target = check_command(values, info, self._config)
-        if self._command.fault:
+        if self._command.fault and self.state is not GuardState.JOINTS:
             self._hold(self._command.fault, info.now_s)
 
     def gripper(self, values: Sequence[float], info: MessageInfo) -> None:
-        """Open (1) or close (0) the gripper; late or too frequent commands are refused.
-
-        Commands are also refused while the arm holds.
-        """
+        """Open (1) or close (0) the gripper; refused if late, too frequent, or while it holds."""
         self._note_not_finite(values, info)
         self._gripper.receive(values, info, self.state in MOVING)
 
@@ -156,7 +148,7 @@ class Guard:
         self.measured.receive_wrench(values, info)
         if self.measured.touch:
             self._stop_if_armed(self.measured.touch)
-            stopped = self._active and self.state is GuardState.PROTECTIVE_STOP
+            stopped = self.active and self.state is GuardState.PROTECTIVE_STOP
             self._touched |= stopped and not self.measured.rivals
 
     def set_rivals(self, rivals: str) -> None:
@@ -230,8 +222,8 @@ class Guard:
         assert self.measured.pose is not None
         self._seed(self.measured.pose)
         self.state, self.cause = GuardState.HOLD, "armed"
-        self._active, self._awake_s, self._ticked_s = True, now_s, now_s
-        self._lost_human = self._disarming = False
+        self.active, self._awake_s, self._ticked_s = True, now_s, now_s
+        self.lease.lost_human = self._disarming = False
         self._target, self._command.received_s = None, -math.inf
         return "armed"
 
@@ -250,8 +242,7 @@ class Guard:
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)
             return f"{far}: bring the arm there by hand" if far else ""
-        person = self.lease.mode is GuardState.TELEOP and self.lease.is_fresh(now_s)
-        is_driven = person and self.state in LATCHED
+        is_driven = self.state in LATCHED and self.lease.has_person(now_s)
         return "a person drives; release the controls first" if is_driven else ""
 
     def disarm(self) -> str:
@@ -267,31 +258,48 @@ class Guard:
         """Return the setpoint of this period of 10 ms; None when nothing is to be published."""
         late = now_s - self._ticked_s > self._config.heartbeat_s
         self._ticked_s = now_s
-        if not self._active:
+        if not self.active:
             return None
         if late:
             self._lose_track(now_s)
         self._watch_arm(now_s)
         if self.state in _FOLLOWING:
             self._decide(now_s)
-        if self._setpoint is None and (pose := self.measured.fresh_pose(now_s)) is not None:
+        self.joint_move.advance(now_s)
+        is_dropped = self._setpoint is None and not self.joint_move.is_active
+        if is_dropped and (pose := self.measured.fresh_pose(now_s)) is not None:
             self._restore_setpoint(pose)
         if self.state is GuardState.DISARMED or self._setpoint is None:
             return None
         return self._advance(now_s)
 
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether neither setpoint nor driver move the arm now."""
+        rests = self._setpoint is None or (not self._braking and at_rest(self._setpoint))
+        return rests and not self.joint_move.is_active
+
     def _decide(self, now_s: float) -> None:
         """Enter the state that the actor asks for, or hold."""
         silent_s = now_s - max(self.lease.received_s, self._awake_s)
         self._disarming |= silent_s > self._config.silent_s
+        joints, mode = self.joint_move, self.lease.mode
+        joints.over &= mode is GuardState.JOINTS
         if hindrance := self._hindrance(now_s):
             self._hold(hindrance, now_s)
-            resting = self._setpoint is None or (not self._braking and at_rest(self._setpoint))
-            if self._disarming and resting:
+            if self._disarming and self._is_at_rest:
                 self._finish_disarm()
-        elif not self._braking:
-            self.state, self.cause = self.lease.mode, ""
-            self._lost_human &= self.state is not GuardState.TELEOP
+        elif self.state is GuardState.JOINTS and mode is not self.state:
+            self._hold("the joint move was ended", now_s)
+        elif mode is GuardState.JOINTS and mode is not self.state:
+            self._hold("a joint move begins", now_s)
+            if self._is_at_rest:
+                joints.begin(now_s, self._recovering)
+                self.state, self.cause = mode, ""
+                self._setpoint = self._last = None
+        elif not self._braking and not joints.is_active:
+            self.state, self.cause = mode, ""
+            self.lease.lost_human &= self.state is not GuardState.TELEOP
             self._recovering &= self.state is not GuardState.POLICY
 
     def _hindrance(self, now_s: float) -> str:
@@ -303,28 +311,27 @@ class Guard:
             return hindrance
         if lease.mode is GuardState.HOLD:
             return "the actor holds"
-        if hindrance := self._command.hindrance(now_s) or self._following.hindrance(now_s):
+        if lease.mode is GuardState.JOINTS:
+            hindrance = self.joint_move.hindrance(now_s)
+        else:
+            hindrance = self._command.hindrance(now_s) or self._following.hindrance(now_s)
+            hindrance = hindrance or ("no command yet" if self._target is None else "")
+        if hindrance := hindrance or lease.release(now_s):
             return hindrance
-        if self._target is None:
-            return "no command yet"
-        if lease.mode is not GuardState.TELEOP:
-            if self._lost_human:
-                return "a person was lost: take over again, or disarm and arm"
-            if now_s - lease.human_s < self._config.release_s:
-                return "a person let go"
         return self.measured.joints.near if lease.mode is GuardState.POLICY else ""
 
     def _hold(self, cause: str, now_s: float) -> None:
         """Brake, and hold the arm at rest with this cause."""
         if self.state not in _FOLLOWING:
             return
-        if self.state in MOVING:
+        if self.state in _DRIVEN:
             fresh = self.lease.is_fresh(now_s) and self._command.is_fresh(now_s)
             lost = not fresh or self.lease.is_device_silent(now_s)
-            self._lost_human |= lost and self.state is GuardState.TELEOP
+            self.lease.lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
             self.state, self._braking = GuardState.HOLD, True
             self._hold_point.brake()
+            self.joint_move.stop()
         self.cause = cause
 
     def _advance(self, now_s: float) -> Setpoint:
@@ -356,26 +363,23 @@ class Guard:
     def _watch_arm(self, now_s: float) -> None:
         """Stop an arm that is silent, or away from its setpoint, for longer than allowed."""
         pose, following = self.measured.fresh_pose(now_s), self._following
-        if now_s - max(self.measured.received_s(), self._awake_s) > self._config.lost_s:
-            self._stop_if_armed("the arm fell silent")
+        silent_s = now_s - max(self.measured.received_s(), self._awake_s)
+        is_silent = silent_s > self._config.lost_s
+        self._stop_if_armed("the arm fell silent" if is_silent else self.joint_move.trouble(now_s))
         if pose is None or self._setpoint is None:
             following.begin()
             return
         following.watch(pose, self._setpoint.pose, now_s)
         if following.is_lost and self.state in LATCHED:
-            self._note_moved()
+            if not self._hold_point.moved:
+                self.counts["moved while stopped"] += 1
+                self.cause += "; the arm was moved, or its pose is wrong"
+            self._hold_point.moved = True
         elif following.is_lost:
             self.stop("the arm does not follow")
             self._hold_point.moved = True
         if self.state in MOVING:
             following.lead(pose, self._setpoint.pose, self.measured.is_pushing, now_s)
-
-    def _note_moved(self) -> None:
-        """Note once per stop that the arm left its setpoint, or that its measured pose is wrong."""
-        if not self._hold_point.moved:
-            self._hold_point.moved = True
-            self.counts["moved while stopped"] += 1
-            self.cause += "; the arm was moved, or its pose is wrong"
 
     def _note_not_finite(self, values: Sequence[float], info: MessageInfo) -> None:
         if not all(map(math.isfinite, values)):
@@ -394,6 +398,7 @@ class Guard:
         self.counts[str(state)] += 1
         self._acknowledged, self._braking = False, True
         self._hold_point.brake(is_idle)
+        self.joint_move.stop()
 
     def _seed(self, pose: Pose) -> None:
         """Set the setpoint to a measured pose, at rest."""
@@ -402,23 +407,17 @@ class Guard:
         self._hold_point.seed(pose)
 
     def _restore_setpoint(self, pose: Pose) -> None:
-        """Set a dropped setpoint to the measured pose; in a stop to the last setpoint.
-
-        If a stopped arm is away from its last setpoint by more than the lead, the setpoint is the
-        measured pose if an obstacle can explain it; otherwise nothing is published.
-        """
+        """Set a dropped setpoint to the measured pose; in a stop see `HoldPoint.restored`."""
         if self.state not in LATCHED:
             self._seed(pose)
             return
-        last = self._last.pose if self._last else None
-        if last is None or not self._hold_point.is_behind(pose, last):
-            return
-        held_up = self._hold_point.is_away(last)
-        if held_up:
+        rest = self._hold_point.restored(pose, self._last.pose if self._last else None)
+        if rest is pose:
             self._seed(pose)
-        else:
-            self._setpoint, self._braking = Setpoint(last), False
-        self._hold_point.rest(pose if held_up else last, self.state, self._ticked_s)
+        elif rest is not None:
+            self._setpoint, self._braking = Setpoint(rest), False
+        if rest is not None:
+            self._hold_point.rest(rest, self.state, self._ticked_s)
 
     def _lose_track(self, now_s: float) -> None:
         """Drop the setpoint after a late tick, when the arm holds by itself.
@@ -431,8 +430,9 @@ class Guard:
             self._setpoint = Setpoint(self._setpoint.pose)  # a stop stays where it is
             return
         self._last, self._setpoint = self._setpoint or self._last, None
-        if self.state in MOVING:
-            self._lost_human |= self.state is GuardState.TELEOP
+        self.joint_move.stop()
+        if self.state in _DRIVEN:
+            self.lease.lost_human |= self.state is GuardState.TELEOP
             self.state, self.cause = GuardState.HOLD, "the guard was late"
 
     def _finish_disarm(self) -> str:
@@ -440,8 +440,8 @@ class Guard:
         self._setpoint = self._last = self._gripper.opening = None
         self._hold_point.forget()
         self._following.begin()
-        self._active = self._braking = self._disarming = self._acknowledged = False
-        self._touched = False
+        self.joint_move = JointMove(self._config, self.measured)
+        self.active = self._braking = self._disarming = self._acknowledged = self._touched = False
         return "disarmed"
 
     def _refuse_unless_well(self, now_s: float) -> None:

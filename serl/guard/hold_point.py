@@ -92,6 +92,22 @@ class HoldPoint:
         most_mm = 1e3 * self._config.motion.limits.yield_m
         return f"the arm was moved by more than {most_mm:.0f} mm: push it back"
 
+    def restored(self, pose: Pose, last: Pose | None) -> Pose | None:
+        """Return the pose at which a dropped setpoint of a stop begins again; None for no setpoint.
+
+        It is the last setpoint, or the measured pose if the arm is away from it by more than the
+        lead and an obstacle can explain that, or if there was no setpoint, as in a joint move.
+
+        Args:
+            pose: measured pose of the arm.
+            last: last setpoint.
+        """
+        if last is None:
+            return None if self._measured.rivals else pose
+        if not self.is_behind(pose, last):
+            return None
+        return pose if self.is_away(last) else last
+
     def is_behind(self, pose: Pose, setpoint: Pose) -> bool:
         """Return whether an arm held up by an obstacle may be at `pose` after its setpoint stops.
 

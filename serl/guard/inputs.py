@@ -146,11 +146,13 @@ class Lease:
         since_s: arrival time of the actor's first heartbeat.
         human_s: arrival time of the last heartbeat with the mode of teleoperation.
         device_s: time of the last input from the operator's device, by that heartbeat.
+        lost_human: whether heartbeats, commands or the device ended while a person drove.
     """
 
     def __init__(self, config: GuardConfig, counts: Counter[str]) -> None:
         self.mode, self.others = GuardState.HOLD, ""
         self.human_s = self.device_s = -math.inf
+        self.lost_human = False
         self._config = config
         self._counts = counts
         self._source = MessageAge("heartbeat", config.heartbeat_s, counts)
@@ -191,6 +193,22 @@ class Lease:
         if self.is_device_silent(now_s):
             return "the person's device is silent"
         return self.others
+
+    def release(self, now_s: float) -> str:
+        """Return why only a person may drive, after a person did; empty if any mode may.
+
+        After a release the arm rests for 0.5 s. After a loss (heartbeats, commands or the device
+        ended) it rests until a person takes over again, or `disarm` and `arm` are called.
+        """
+        if self.mode is GuardState.TELEOP:
+            return ""
+        if self.lost_human:
+            return "a person was lost: take over again, or disarm and arm"
+        return "a person let go" if now_s - self.human_s < self._config.release_s else ""
+
+    def has_person(self, now_s: float) -> bool:
+        """Return whether a person drives now."""
+        return self.mode is GuardState.TELEOP and self.is_fresh(now_s)
 
     def is_device_silent(self, now_s: float) -> bool:
         """Return whether the mode is teleoperation and the operator's device is silent."""
@@ -307,6 +325,11 @@ class MeasuredArm:
             elif torque >= limits.stop_torque_nm:
                 self.touch = f"torque {torque:.1f} Nm"
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether force or joints require slow motion."""
+        return self.is_touching or self.joints.slow
+
     def fresh_pose(self, now_s: float) -> Pose | None:
         """Return the measured pose; None when it is stale."""
         return self.pose if self._sources["pose"].is_fresh(now_s) else None
@@ -337,7 +360,11 @@ class MeasuredArm:
             return self.touch
         if self.joints.danger:
             return self.joints.danger
-        return "" if now_s - self._still_s >= _STILL_S else "the arm moves"
+        return "" if self.is_still(now_s) else "the arm moves"
+
+    def is_still(self, now_s: float) -> bool:
+        """Return whether the tool has been at rest for 0.1 s."""
+        return now_s - self._still_s >= _STILL_S
 
     def has_settled(self, since_s: float, now_s: float) -> bool:
         """Return whether the arm and its setpoint have been at rest for 0.5 s.

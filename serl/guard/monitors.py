@@ -150,12 +150,14 @@ class JointMonitor:
     controller fails. A guard without kinematics can detect this only here.
 
     Attributes:
+        angles_rad: the last angles of the joints.
         margin_rad: smallest distance of a joint to one of its limits; below zero beyond a limit.
         running: description of a joint that turns too fast, for which all motion is held; else
             empty.
     """
 
     def __init__(self, config: GuardConfig) -> None:
+        self.angles_rad: Sequence[float] = ()
         self.margin_rad, self._nearest = math.inf, 0
         self.running = ""
         self._config = config
@@ -165,7 +167,7 @@ class JointMonitor:
 
     def receive(self, values: Sequence[float], stamp_s: float, now_s: float) -> None:
         """Take valid angles (rad) of all joints, with their stamp and monotonic arrival time."""
-        config = self._config
+        config, self.angles_rad = self._config, tuple(values)
         margins = [
             min(value - low, high - value)
             for low, value, high in zip(

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from builtin_interfaces.msg import Time
+from builtin_interfaces.msg import Duration, Time
 from geometry_msgs.msg import PoseStamped, TransformStamped, TwistStamped, WrenchStamped
 from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Float32MultiArray, MultiArrayDimension
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from serl import types
 from serl.camera import WHOLE, View
 from serl.errors import BadInput, CorruptData
 from serl.geometry import Quaternion, Vector, normalize, rotate, rotation_between
 from serl.motion import Pose
+from serl.trajectory import JointPoint, Trajectory
 from serl.types import Array
 
 _SECOND_NS = 1_000_000_000
@@ -249,3 +251,43 @@ def _finite(values: Sequence[float], subject: str) -> list[float]:
     if not all(map(math.isfinite, numbers)):
         raise BadInput(f"{subject} not finite: {numbers}")
     return numbers
+
+
+def trajectory_message(joints: Sequence[str], trajectory: Trajectory) -> Any:
+    """Return the message of a trajectory that begins when it arrives: its stamp is zero."""
+    points = []
+    for point in trajectory:
+        seconds, rest = divmod(round(1e9 * point.time_s), _SECOND_NS)
+        points.append(
+            JointTrajectoryPoint(
+                positions=list(point.positions_rad),
+                velocities=list(point.velocities_rad_s),
+                time_from_start=Duration(sec=seconds, nanosec=rest),
+            )
+        )
+    return JointTrajectory(joint_names=list(joints), points=points)
+
+
+def trajectory_of(message: Any, joints: Sequence[str]) -> Trajectory:
+    """Return the trajectory of a message, in the order of these joints.
+
+    Raises:
+        BadInput: it has other joints, no points, times that do not increase, or no numbers.
+    """
+    names = list(message.joint_names)
+    if sorted(names) != sorted(joints):
+        raise BadInput(f"trajectory of {', '.join(names)[:200]}: expected {', '.join(joints)}")
+    order, before_s, points = [names.index(joint) for joint in joints], 0.0, []
+    for point in message.points:
+        time_s = point.time_from_start.sec + 1e-9 * point.time_from_start.nanosec
+        numbers = [*point.positions, *point.velocities]
+        if len(point.positions) != len(names) or len(point.velocities) != len(names):
+            raise BadInput(f"trajectory: expected {len(names)} positions and velocities")
+        if time_s <= before_s or not all(map(math.isfinite, numbers)):
+            raise BadInput("trajectory: expected finite numbers, and times that increase")
+        before_s = time_s
+        positions = tuple(point.positions[i] for i in order)
+        points.append(JointPoint(time_s, positions, tuple(point.velocities[i] for i in order)))
+    if not points:
+        raise BadInput("trajectory: it has no points")
+    return tuple(points)

@@ -244,8 +244,6 @@ class TrainConfig(BaseModel):
             _check_graph(self.stages)
         if self.stages is not None and not self.stages:
             raise ValueError("stages: expected at least one, or null")
-        if self.actor.home_every and self.robot is not None:
-            raise ValueError("actor.home_every: only an arm in the actor's process goes home")
         if self.steps == 0 and not (self.learner.warm_up or self.init_from.run):
             raise ValueError("steps: expected at least 1, or learner.warm_up, or init_from")
         if self.baseline == "clone" and (is_real(self.robot) or self.stages):

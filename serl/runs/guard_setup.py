@@ -179,10 +179,19 @@ def _of_arm(
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        home_rad=_joint_home(profile),
         keep_out=profile.workspace.keep_out if profile.workspace is not None else (),
         wrench=profile.wrench is not None,
         command_s=command_s,
     )
+
+
+def _joint_home(profile: ArmProfile) -> tuple[float, ...]:
+    """Return the home of joint moves; empty if the driver takes none, or it is near a limit."""
+    margin_rad = GuardConfig.model_fields["joint_margin_rad"].default
+    rows = zip(profile.joint_low_rad, profile.home_rad, profile.joint_high_rad, strict=True)
+    clear = all(low + margin_rad < home < high - margin_rad for low, home, high in rows)
+    return profile.home_rad if clear and profile.trajectory is not None else ()
 
 
 def workspace_guard(profile: ArmProfile, limits: Limits | None = None) -> GuardConfig:

@@ -65,14 +65,17 @@ def arm_settings(config: TrainConfig, robot: str, namespace: str) -> dict[str, A
     """Return the settings of a run that change on the given arm.
 
     Places differ from arm to arm: resets on another arm than the run's are those of its own file,
-    unless they are the task's.
+    unless they are the task's, and without joint moves.
     """
     if plugins.absolute(robot) == config.robot:
         return {"robot": robot, "namespace": namespace}
     own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
     if is_real(robot) and read_pair(robot) is None:
         own = load_robot(robot).reset or own
-    return {"robot": robot, "namespace": namespace, "reset": own}
+    update: dict[str, Any] = {"robot": robot, "namespace": namespace, "reset": own}
+    if config.actor.home_every:  # whether this arm can go home was not checked
+        update["actor"] = config.actor.model_copy(update={"home_every": 0})
+    return update
 
 
 def check_reset(config: TrainConfig) -> None:

@@ -11,7 +11,9 @@ from serl.agents.trunk_weights import with_trunk
 from serl.arm_pair import read_pair
 from serl.arm_profile import is_real, load_robot
 from serl.errors import BadInput
+from serl.guard.checks import is_inside
 from serl.log.wandb_run import check_wandb
+from serl.motion import Pose
 from serl.reset import ResetConfig
 from serl.reward import ProgressConfig, RewardConfig
 from serl.runs.assembly import make_agent
@@ -22,7 +24,7 @@ from serl.runs.demonstrations import (
     demonstrated_settings,
     specs_of,
 )
-from serl.runs.guard_setup import guarded_arms
+from serl.runs.guard_setup import guarded_arm, guarded_arms
 from serl.runs.inheritance import inherit
 from serl.runs.plugin_settings import without_unknown
 from serl.runs.real_arm import check_trainable, tuned_settings
@@ -180,11 +182,36 @@ def _check_expert(config: TrainConfig, task: SimulatedTask) -> None:
 def _check_homing(config: TrainConfig, task: SimulatedTask) -> None:
     """Raise `BadInput` if `actor.home_every` is set for a robot that cannot go home by itself."""
     driven = task.scene.robot
-    if config.actor.home_every and not hasattr(plugins.load("sim", driven), "home"):
+    if not config.actor.home_every:
+        return
+    if config.robot is not None:
+        _check_joint_move(config, config.robot)
+    elif not hasattr(plugins.load("sim", driven), "home"):
         raise BadInput(f"actor.home_every: {task.name}: {driven!r} does not go home: expected 0")
-    wrench = driven == "arm" and task.config.motion.action_mode == "wrench"
-    if config.actor.home_every and wrench:
+    elif driven == "arm" and task.config.motion.action_mode == "wrench":
         raise BadInput(f"actor.home_every: {task.name} exerts wrenches: expected 0, joints stay")
+
+
+def _check_joint_move(config: TrainConfig, robot: str) -> None:
+    """Raise `BadInput` unless a guard can move the joints of this arm home, into the task's box."""
+    key = "actor.home_every"
+    if not is_real(robot):
+        raise BadInput(f"{key}: a simulated arm needs a run without a guard: expected no robot")
+    if read_pair(robot) is not None:
+        raise BadInput(f"{key}: two arms: expected 0, their joints stay")
+    profile = load_robot(robot)
+    if profile.trajectory is None:
+        raise BadInput(f"{key}: arm {profile.name}: its profile names no trajectory: expected 0")
+    _, guard = guarded_arm(config, robot)
+    if not guard.home_rad:
+        raise BadInput(f"{key}: arm {profile.name}: home_rad: a joint is near its limit there")
+    if (place := profile.workspace) is None:
+        raise BadInput(f"{key}: arm {profile.name}: it has no taught workspace: expected 0")
+    if not is_inside(Pose(place.home_m, place.reference), guard):
+        raise BadInput(
+            f"{key}: arm {profile.name}: its home {place.home_m} is outside the box of "
+            f"{config.task}: expected 0"
+        )
 
 
 def _check_positives(config: TrainConfig, spec: Spec) -> None:

@@ -21,7 +21,7 @@ from serl.setpoint import (
 from serl.sim.physics.controller import TABLE_PARAMETERS, Impedance
 from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
 from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
-from serl.sim.physics.posture import JointMove, Posture
+from serl.sim.physics.posture import ForwardKinematics, JointMove, Posture
 from serl.sim.physics.wrench_control import WrenchControl
 from serl.types import Action, Array
 
@@ -177,6 +177,7 @@ class FrankaArm:
         self._tcp = site_frame(model, data, self._site)
         self._twist = np.zeros(6)  # angular, then linear
         self._posture = Posture(model, data, self._site, self._joints)
+        self._kinematics: ForwardKinematics | None = None  # made when joints are moved
         self._home: JointMove | None = None
         self._target = Target(motion)
         # Views, because looking an array up takes longer than reading it.
@@ -250,6 +251,11 @@ class FrankaArm:
         self._posture.hold()
         self._command(setpoint)
 
+    def follow_joints(self, joints: Sequence[float]) -> None:
+        """Set the controller to joint angles that the caller has limited already."""
+        self._posture.target_rad = np.array(joints)
+        self.follow(self._reach.tool(joints))
+
     def exert(self, wrench: Sequence[float]) -> None:
         """Exert a wrench with the tool until the next one, in its own frame: N and Nm."""
         self._exerted[:] = wrench
@@ -272,7 +278,7 @@ class FrankaArm:
     def home(self) -> None:
         """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
         if self.stop_reason is None:
-            self._home = JointMove(self._model, self._data, self._site, self._joints)
+            self._home = JointMove(self._reach, self._q)
 
     @property
     def is_home(self) -> bool:
@@ -337,6 +343,13 @@ class FrankaArm:
             "target_pose": pose_array(self._target.target),
             "gripper": np.array([self.gripper.opening], np.float32),
         }
+
+    @property
+    def _reach(self) -> ForwardKinematics:
+        self._kinematics = self._kinematics or ForwardKinematics(
+            self._model, self._site, self._joints
+        )
+        return self._kinematics
 
     def _twist_now(self) -> list[float]:
         """Return the twist of the tool: linear before angular, in the base frame."""

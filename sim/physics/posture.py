@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -56,23 +57,36 @@ class Posture:
         self._exerted[:] = (torque - force @ jacobian)[self._joints]
 
 
-class JointMove:
-    """Synchronous move of all joints to the home posture, from rest to rest.
+class ForwardKinematics:
+    """The pose of an arm's tool at given joint angles.
 
     Args:
         model: model of the arm.
-        data: state at the start of the move.
         site: number of the tool's site.
         joints: indices of the arm's joints.
     """
 
-    def __init__(
-        self, model: mujoco.MjModel, data: mujoco.MjData, site: int, joints: slice
-    ) -> None:
+    def __init__(self, model: mujoco.MjModel, site: int, joints: slice) -> None:
         self._model, self._scratch, self._joints = model, mujoco.MjData(model), joints
         self._frame = site_frame(model, self._scratch, site)
-        self._scratch.qpos[:] = data.qpos
-        self._start: Vector64 = data.qpos[joints].copy()
+
+    def tool(self, joints: Sequence[float] | Vector64) -> Pose:
+        """Return the pose of the tool."""
+        self._scratch.qpos[self._joints] = joints
+        mujoco.mj_kinematics(self._model, self._scratch)
+        return self._frame.pose
+
+
+class JointMove:
+    """Synchronous move of all joints to the home posture, from rest to rest.
+
+    Args:
+        kinematics: kinematics of the arm.
+        start: joint angles at the start of the move.
+    """
+
+    def __init__(self, kinematics: ForwardKinematics, start: Vector64) -> None:
+        self._kinematics, self._start = kinematics, start.copy()
         self._way = np.array(HOME_RAD) - self._start
         duration_s = float(np.abs(self._way).max()) * _PEAK / _SPEED_RAD_S
         self._ticks, self._tick = max(1, round(duration_s / PROFILE_PERIOD_S)), 0
@@ -87,6 +101,4 @@ class JointMove:
         self._tick = min(self._ticks, self._tick + 1)
         share = self._tick / self._ticks
         joints = self._start + share**2 * (3.0 - 2.0 * share) * self._way
-        self._scratch.qpos[self._joints] = joints
-        mujoco.mj_kinematics(self._model, self._scratch)
-        return self._frame.pose, joints
+        return self._kinematics.tool(joints), joints

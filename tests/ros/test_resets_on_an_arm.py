@@ -8,17 +8,27 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from serl.arm_profile import ArmProfile, read_robot
 from serl.log.episode_reader import read_records
+from serl.ros.arm.guard_topics import GUARD_STATE
+from serl.ros.arm.topics import COMMAND, SENSOR, of_robot, topic_of
+from serl.ros.conversions import joints_of, trajectory_message
+from serl.ros.node import RosNode
+from serl.ros.services import Remote
+from serl.ros.testing.processes import eventually
 from serl.runs.folder import RunFolder
 from serl.runs.scene_reset import make_scene_reset
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.arm_reset import ArmReset
+from serl.trajectory import JointPoint
 from serl.types import ActionSource, End, Record, Step
 
 from ..support.command import Command
@@ -29,6 +39,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 EPISODES = int(os.environ.get("SERL_REHEARSAL_EPISODES", "100"))
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/rehearsal.yaml"
+PROFILE: ArmProfile = read_robot(EXAMPLE)
 SMALL = (
     *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
     *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
@@ -119,6 +130,74 @@ def test_arm_resets_to_sampled_start_poses_without_operator(
     print(f"{len(away_mm)} starts, {max(away_mm):.2f} mm at most, {len(asked)} questions")  # noqa: T201
     assert len(away_mm) >= EPISODES
     assert max(away_mm) < 3.0
+
+
+class JointWatch:
+    """Record of the joints' distance from home, and of the guard's joint moves."""
+
+    def __init__(self, node: RosNode) -> None:
+        self.state, self.moves = "", 0
+        self.error_rad = self.began_rad = math.inf
+        joints = topic_of(PROFILE.joint_states, "", SENSOR)
+        node.subscribe(joints, self._on_joints, drain=True)
+        node.subscribe(of_robot(GUARD_STATE, "/sim/arm"), self._on_state)
+
+    def _on_joints(self, message: Any) -> None:
+        angles = joints_of(message, PROFILE.joints)
+        if angles is not None:
+            self.error_rad = float(np.abs(np.subtract(angles[0], PROFILE.home_rad)).max())
+
+    def _on_state(self, message: Any) -> None:
+        if message.message == "joints" != self.state:
+            self.moves, self.began_rad = self.moves + 1, self.error_rad
+        self.state = message.message
+
+
+def turn_elbow(folder: Path) -> None:
+    """Turn the elbow and leave the tool in its place, as a person does with the arm's panel."""
+    assert PROFILE.trajectory is not None
+    joints = [a + b for a, b in zip(PROFILE.home_rad, (0.35, 0, -0.35, 0, 0, 0, 0), strict=True)]
+    with RosNode("panel", folder, local=True) as panel:
+        publisher = panel.publisher(topic_of(PROFILE.trajectory, "", COMMAND))
+        eventually(publisher.get_subscription_count)
+        move = (JointPoint(3.0, tuple(joints), (0.0,) * 7),)
+        publisher.publish(trajectory_message(PROFILE.joints, move))
+        watch = JointWatch(panel)
+        eventually(lambda: abs(watch.error_rad - 0.35) < 0.02, found=lambda: str(watch.error_rad))
+
+
+def test_joints_return_home_every_two_episodes_also_after_stop_midway(
+    tmp_path: Path, start: Start, robot: str
+) -> None:
+    sim = start("sim", "reach", "--rehearsal", "--task_config.renderer", "ray")
+    sim.until("topics and services under /sim/arm")
+    turn_elbow(tmp_path)
+    place = ("--robot", robot, "--namespace", "/sim/arm", "--demos", "0", "--trials", "0")
+    words = (*place, *SMALL, "--reward.kind", "human", "--task_config.time_limit_s", "1.0")
+    with RosNode("watch", tmp_path, local=True) as node:
+        watch = JointWatch(node)
+        command = start("train", "reach", *words, "--steps", "100000", "--actor.home_every", "2")
+
+        def is_stopped_midway() -> bool:
+            if watch.state == "joints" and watch.error_rad < watch.began_rad - 0.05:
+                Remote(node, lambda: None).trigger("/sim/arm/guard/estop")
+                return True
+            return False
+
+        asked = questions_until(command, is_stopped_midway, 300.0)
+        time.sleep(0.5)
+        stands_rad = watch.error_rad
+        assert stands_rad > 0.08, "the move was stopped midway"
+        time.sleep(1.0)
+        assert abs(watch.error_rad - stands_rad) < 0.05, "only the lag of the elbow remains"
+        assert watch.state.startswith("estop")
+
+        def is_home() -> bool:
+            return watch.moves > 1 and watch.state != "joints" and watch.error_rad < 0.02
+
+        asked += questions_until(command, is_home, 300.0)
+        print(f"stopped {stands_rad:.2f} rad from home, {len(asked)} questions")  # noqa: T201
+        command.interrupt()
 
 
 def test_forward_and_backward_stages_reset_each_other_on_an_arm(

@@ -88,7 +88,10 @@ def test_run_on_real_arm_has_no_simulated_human() -> None:
         ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
         ({"demos": 0, "namespace": "left"}, "namespace: "),
         ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),
-        ({"demos": 0, "actor": {"home_every": 2}}, "actor.home_every: only an arm in"),
+        (
+            {"demos": 0, "actor": {"home_every": 2}},
+            "actor.home_every: arm franka: its profile",
+        ),
         ({"demos": 0, "trials": 0, "robot": "sim"}, "trials: expected at least 1"),
     ],
 )

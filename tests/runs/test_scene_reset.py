@@ -16,6 +16,7 @@ from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy, RandomPolicy
 from serl.reset import ResetConfig
 from serl.runs.config import resolve, stage_configs
+from serl.runs.guard_setup import guarded_arm
 from serl.runs.scene_reset import arm_settings, is_attended, make_scene_reset, reset_kind
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
@@ -86,6 +87,30 @@ def test_reset_positions_are_not_applied_to_another_arm(
     assert (reset_kind(elsewhere), elsewhere.namespace) == ("home", "/left")
     own = config.model_copy(update={"reset": ResetConfig(kind="task")})
     assert arm_settings(own, str(left), "/")["reset"].kind == "task"
+
+
+def test_joints_go_home_on_arm_with_trajectory_and_home_in_box(tmp_path: Path) -> None:
+    robot = write_arm_file(tmp_path)
+    every: dict[str, Any] = {"actor": {"home_every": 2}}
+    config = arm_run_settings(robot, **every)
+    assert config.actor.home_every == 2
+    assert guarded_arm(config, robot)[1].home_rad == load_robot("sim").home_rad
+    plain = {"workspace": PLACE, "trajectory": None}
+    write_robot(tmp_path / "plain.yaml", load_robot("sim").model_copy(update=plain))
+    elsewhere = arm_settings(config, str(tmp_path / "plain.yaml"), "/")
+    assert elsewhere["actor"].home_every == 0, "the joints of another arm were not checked"
+    box: dict[str, Any] = {"task_config": {"motion": {"box_high_m": [0.65, 0.25, 0.15]}}}
+    with pytest.raises(BadInput, match=r"home_every: .* its home .* outside the box of pick_cube"):
+        arm_run_settings(robot, **every, **box)
+    with pytest.raises(BadInput, match="home_every: a simulated arm"):
+        arm_run_settings("sim", trials=1, **every)
+    sim = load_robot("sim")
+    near = {"workspace": PLACE, "home_rad": (2.85, *sim.home_rad[1:])}
+    write_robot(tmp_path / "near.yaml", sim.model_copy(update=near))
+    with pytest.raises(BadInput, match="home_rad: a joint is near its limit"):
+        arm_run_settings(str(tmp_path / "near.yaml"), **every)
+    with pytest.raises(BadInput, match="home_every: arm sim: its profile names no trajectory"):
+        arm_run_settings(str(tmp_path / "plain.yaml"), **every)
 
 
 def test_stages_on_arm_reset_each_other(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from serl.guard.guard import Guard, GuardConfig, GuardState, Latch, MessageInfo
 from serl.motion import Limits, Motion, Pose
 from serl.setpoint import Setpoint
 from serl.testing.fakes import FakeArm
+from serl.trajectory import TrajectoryFollower
 
 DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 START = Pose((0.45, 0.0, 0.2), DOWN)
@@ -54,6 +55,8 @@ class Loop:
         target: pose commanded ten times a second; None sends no commands.
         measured: names of the measurements that arrive.
         joints, force: measured joint positions and wrench.
+        follower: motion of the joints along the guard's trajectories.
+        pieces: number of these trajectories.
         jump_s: sum of the jumps of the wall clock.
         lead_m, lead_rad: largest lead of a setpoint over the arm so far.
     """
@@ -69,6 +72,7 @@ class Loop:
         self.target: Pose | None = None
         self.measured = {"pose", "joints", "wrench"}
         self.joints = [0.0] * 7
+        self.follower, self.pieces = TrajectoryFollower(), 0
         self.force = [0.0] * 6
         self.jump_s = 0.0
         self.lead_m = self.lead_rad = 0.0
@@ -89,12 +93,21 @@ class Loop:
             if self.target is not None and self.ticks % 10 == 0:
                 self.guard.command(numbers(self.target), self.message_info())
             before, self.setpoint = self.setpoint, self.guard.tick(self.now_s)
+            self.move_joints()
             if self.setpoint is not None:
+                self.follower.end()
                 check(before, self.setpoint, self.config, self.fake.pose)
                 self._note_lead(self.setpoint.pose)
                 self.fake.follow(self.setpoint.pose, self.now_s)
             self.fake.tick(self.now_s)
         return self.setpoint
+
+    def move_joints(self) -> None:
+        if (trajectory := self.guard.joint_move.trajectory) is not None:
+            self.pieces += 1
+            self.follower.begin(trajectory, self.joints, self.now_s)
+        if self.follower.is_active:
+            self.joints = list(self.follower.at(self.now_s)[0])
 
     def measure(self) -> None:
         if "pose" in self.measured:

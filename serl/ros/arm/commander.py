@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped, TwistStamped
@@ -15,9 +16,10 @@ from serl.compliance import NO_WRENCH, Wrench
 from serl.geometry import Vector, add, rotation_between, subtract
 from serl.motion import Limits, Pose, within_lead
 from serl.ros.arm.topics import COMMAND, message_type, name_of, topic_of
-from serl.ros.conversions import wrench_message
+from serl.ros.conversions import trajectory_message, wrench_message
 from serl.ros.node import RosNode
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, steer
+from serl.trajectory import Trajectory
 
 _GAIN_HZ = 2.0
 """Gain on the position error: a lag of 0.1 s at full speed is 1 cm and adds 2 cm/s."""
@@ -130,6 +132,10 @@ class ArmCommander:
         if profile.target_wrench is not None:
             self._wrench_topic = topic_of(profile.target_wrench, robot, COMMAND)
             self._wrenches = node.publisher(self._wrench_topic)
+        self._trajectories: Any = None
+        if profile.trajectory is not None:
+            self._trajectory_topic = topic_of(profile.trajectory, robot, COMMAND)
+            self._trajectories = node.publisher(self._trajectory_topic)
         self._gripper: _GripperTopic | _GripperAction | None = None
         if profile.gripper is not None:
             kind = _GripperAction if profile.gripper.command.type == GRIP else _GripperTopic
@@ -163,6 +169,18 @@ class ArmCommander:
             self._wrench = wrench
             stamp_ns = self._clock.now().nanoseconds
             self._wrenches.publish(wrench_message(wrench, self._tool_frame, stamp_ns))
+
+    def move_joints(self, trajectory: Trajectory, joints: Sequence[str]) -> None:
+        """Publish a trajectory of these joints, which begins when it arrives."""
+        assert self._trajectories is not None  # the guard's configuration fits the profile
+        self._trajectories.publish(trajectory_message(joints, trajectory))
+
+    @property
+    def unheard_trajectory(self) -> str:
+        """The reason why a trajectory would have no subscriber; empty if it has one."""
+        if self._trajectories is None or self._trajectories.get_subscription_count():
+            return ""
+        return f"{self._node.absolute(self._trajectory_topic.name)}: no controller listens"
 
     def end(self) -> None:
         """End the stream of setpoints; send no wrench, and zero velocity if velocities move it."""

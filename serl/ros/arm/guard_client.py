@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from serl.errors import STUCK, ArmStuck, BadInput, SerlError, Silent
 from serl.guard.config import LATCHED, MOVING, GuardState
+from serl.guard.joint_move import OVER
 from serl.ros.arm.guard_topics import GUARD_STATE, NOT_NOW
 from serl.ros.arm.topics import of_robot
 from serl.ros.feed import Feed
@@ -49,6 +50,11 @@ class GuardReport(NamedTuple):
     def waits(self) -> bool:
         """Whether the guard holds the arm only because no controller is active."""
         return self.state is GuardState.HOLD and self.cause in _WAITS
+
+    @property
+    def has_homed(self) -> bool:
+        """Whether the guard has completed the joint move that the actor asks for."""
+        return self.state is GuardState.HOLD and self.cause == OVER
 
     @property
     def has_arm(self) -> bool:
@@ -110,6 +116,12 @@ class GuardClient:
         """Whether the arm may be moved as soon as a controller is active."""
         report = self.report
         return report is not None and report.waits
+
+    @property
+    def has_homed(self) -> bool:
+        """Whether the guard has completed the joint move that the actor asks for."""
+        report = self.report
+        return report is not None and report.has_homed
 
     def release(self) -> None:
         """Make the guard release the arm, which then holds by itself; a stop stays latched.

@@ -138,6 +138,10 @@ class Measurements:
         """Return the gripper's opening, 0 to 1; 1 without a gripper. Raises `Silent`."""
         return self._opening(None)
 
+    def joints(self) -> list[float]:
+        """Return the newest angles of the joints. Raises `Silent`."""
+        return self._joints.newest().value[0]
+
     def read(self) -> tuple[dict[str, list[float]], dict[str, Image], dict[str, float]]:
         """Return numbers by name, images by view, and the times at which they were measured.
 

@@ -140,6 +140,14 @@ class RehearsalArm:
         place, turn = self._base
         position = add(place, rotate(turn, setpoint.position))
         self._arm.follow(Pose(position, multiply(turn, setpoint.quaternion)))
+        self._pass_tick()
+
+    def follow_joints(self, joints: Sequence[float]) -> None:
+        """Advance by 10 ms with the controller at joint angles."""
+        self._arm.follow_joints(joints)
+        self._pass_tick()
+
+    def _pass_tick(self) -> None:
         self._time_s += PROFILE_PERIOD_S
         if self._time_s >= self._slip_s:
             self.slips += 1

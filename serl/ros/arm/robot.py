@@ -47,6 +47,7 @@ _READY_S = 30.0
 _LONGEST_S = 99.0  # longest time that a heartbeat reports
 _PAUSE_PERIODS = 1.3  # without a target; below the guard's own limit
 _RELEASE_S = 0.5  # least time that a guard rests the arm after a takeover
+_HOME_RAD = 0.02  # largest distance of a joint from home after a joint move
 _BEGIN_S = 0.3  # longest time until a guard resumes that only waited for targets
 
 
@@ -110,7 +111,7 @@ class RosArm:
         self._cameras = dict.fromkeys(view.camera for view in config.all_views.values())
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
-        self._lockstep, self._begun = lockstep, False
+        self._lockstep, self._begun, self._is_homing = lockstep, False, False
         self._fault = ""  # reason why `act` failed
         self._acted_s = self._begun_s = -math.inf  # last target; first one after a pause
         self._person_s = -math.inf  # the last heartbeat in teleop
@@ -240,6 +241,7 @@ class RosArm:
 
     def stop(self, reason: str) -> None:
         """Make the guard hold the arm at its present pose, until `recover`."""
+        self._is_homing = False
         if self.stop_reason is None:
             self.stop_reason = reason
             self.beat()
@@ -255,6 +257,23 @@ class RosArm:
             self.stop_reason, self._fault = None, ""
             self._gripper_monitor.begin(self.aim.closed)
             self.beat()
+
+    def home(self) -> None:
+        """Ask the guard to move the joints home once a script drives, until `stop` or an episode.
+
+        A takeover ends the move; after the release it begins again from there.
+        """
+        self._is_homing = True
+
+    @property
+    def is_home(self) -> bool:
+        """Whether no joint move is going on, and all joints are at the profile's `home_rad`.
+
+        Raises:
+            Silent: the joints' angles are missing or stale.
+        """
+        pairs = zip(self._measured.joints(), self.profile.home_rad, strict=True)
+        return not self._is_homing and all(abs(a - b) < _HOME_RAD for a, b in pairs)
 
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target with the next actions, also about axes that actions do not turn."""
@@ -290,6 +309,7 @@ class RosArm:
         self.aim.begin(start, closed)
         self._measured.begin()
         self._begun, self._fault, self._acted_s = True, "", -math.inf
+        self._is_homing = False
         self._gripper_monitor.begin(closed)
 
     def begin_from(self, reading: Observation) -> None:
@@ -310,7 +330,11 @@ class RosArm:
         """
         self._beats += 1
         paused = self.mode == "teleop" and self._is_paused
-        mode = "hold" if paused or self.stop_reason is not None else self.mode
+        mode: str = "hold" if paused or self.stop_reason is not None else self.mode
+        if self._is_homing and self.guard is not None and self.guard.has_homed:
+            self._is_homing = False
+        if self._is_homing and mode == "reset":
+            mode = "joints"
         words = f"{self._lease} {mode} {self._beats}"
         if mode == "teleop":
             self._person_s = time.monotonic()

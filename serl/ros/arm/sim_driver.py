@@ -10,13 +10,10 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import count
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.arm_profile import ArmProfile
 from serl.compliance import NO_WRENCH, Wrench
 from serl.errors import BadInput, SerlError, Silent
@@ -24,15 +21,14 @@ from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.publisher import ArmPublisher, PublishedCamera, cameras_of
-from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
 from serl.ros.arm.topics import EXACT, SENSOR, of_robot, topic_of
-from serl.ros.conversions import gripper_of, number_of, pose_of, wrench_of
+from serl.ros.conversions import gripper_of, number_of, pose_of, trajectory_of, wrench_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import serve
 from serl.ros.telemetry import ScenePublisher
 from serl.setpoint import PROFILE_PERIOD_S
-from serl.types import Image
+from serl.trajectory import TrajectoryFollower
 
 _SET_BACK_NS = 50_000_000
 """Largest step back of the wall clock that counts as trimmed; beyond, the clock was set back."""
@@ -255,6 +251,8 @@ class LockStep(SimulationDriver):
 class RealTimeDriver(SimulationDriver):
     """Driver in real time: the arm follows setpoints, and holds when they stop.
 
+    Its joints follow a trajectory from its arrival until the next setpoint.
+
     Attributes:
         timeouts: number of times that setpoints stopped for 100 ms.
         jumps: number of setpoints refused for being too far from the tool.
@@ -291,6 +289,9 @@ class RealTimeDriver(SimulationDriver):
             self._wrenches = Feed(
                 node, topic, lambda message: tuple(wrench_of(message, (tool,))), _WRENCH_S
             )
+        self._trajectory = TrajectoryFollower()
+        if profile.trajectory is not None:
+            node.subscribe(topic_of(profile.trajectory, robot, SENSOR), self._on_trajectory)
         if profile.gripper is not None:
             node.subscribe(topic_of(profile.gripper.command, robot, SENSOR), self._on_gripper)
 
@@ -299,6 +300,7 @@ class RealTimeDriver(SimulationDriver):
         with self.lock:
             answer = super().reset()
             self._setpoints.forget()
+            self._trajectory.end()
             self._exerted = NO_WRENCH  # as after every reset
             self._hold, self._closed = self.arm.target
             return answer
@@ -334,7 +336,7 @@ class RealTimeDriver(SimulationDriver):
             if (wrench := self._wrench()) != self._exerted:
                 self.arm.exert(wrench)
                 self._exerted = wrench
-            self.arm.follow(self._setpoint())
+            self._follow()
             self.pass_time(1)
             self._ticks += 1
             self.counts = {
@@ -349,6 +351,17 @@ class RealTimeDriver(SimulationDriver):
     def pass_time(self, ticks: int) -> None:
         """Take the next stamp, from the wall clock or `speed` times as fast since the start."""
         self.stamp_ns = self._stamps.next_ns()
+
+    def _follow(self) -> None:
+        """Follow the trajectory of the joints, or the setpoint if it is newer."""
+        if not self.active or self._setpoints.is_fresh:
+            self._trajectory.end()
+        if not self._trajectory.is_active:
+            self.arm.follow(self._setpoint())
+            return
+        self._hold = None
+        joints, _ = self._trajectory.at(time.monotonic())
+        self.arm.follow_joints(joints)
 
     def _setpoint(self) -> Pose:
         """Return the newest setpoint, or the tool's pose at the time when setpoints stopped."""
@@ -379,6 +392,17 @@ class RealTimeDriver(SimulationDriver):
         x, y, z, qx, qy, qz, qw = self.arm.measure()["tcp_pose"]
         return Pose((x, y, z), (qx, qy, qz, qw))
 
+    def _on_trajectory(self, message: Any) -> None:
+        """Begin to follow a trajectory; setpoints that were stamped before it count no more."""
+        try:
+            trajectory = trajectory_of(message, self.profile.joints)
+        except BadInput as error:
+            logger.warning("command refused: %s", error)
+            return
+        with self.lock:
+            self._setpoints.forget(self.node.handle.get_clock().now().nanoseconds)
+            self._trajectory.begin(trajectory, self.arm.measure()["q"], time.monotonic())
+
     def _on_gripper(self, message: Any) -> None:
         gripper = self.profile.gripper
         assert gripper is not None
@@ -386,51 +410,3 @@ class RealTimeDriver(SimulationDriver):
             self._closed = gripper.opening(number_of(message)) < 0.5
         except BadInput as error:
             logger.warning("command refused: %s", error)
-
-
-class RehearsalDriver(RealTimeDriver):
-    """Driver in real time of a simulation that is treated as a real arm.
-
-    It publishes only what a real arm, its cameras and an object tracker measure, and pictures
-    arrive late. Arguments are those of `RealTimeDriver`, with the settings in place of the frame
-    rate, and the pose of the arm's base in the simulation. The service `restore` places the objects
-    of the scene at a start, and leaves the arm.
-    """
-
-    reveals = False
-
-    def __init__(
-        self,
-        node: RosNode,
-        robot: str,
-        arm: ServedRobot,
-        profile: ArmProfile,
-        tracked: Iterable[str],
-        config: RehearsalConfig,
-        mount: Mount = UNMOVED_BASE,
-    ) -> None:
-        faulty = RehearsalArm(arm, config, mount)
-        super().__init__(node, robot, cast(ServedRobot, faulty), profile, tracked, config.camera_hz)
-        self._faulty, self._starts = faulty, count(config.seed)
-        serve(node, "restore", self.restore)
-        self._latency_ticks = round(config.image_latency_s / PROFILE_PERIOD_S)
-        self._late: deque[tuple[int, int, Mapping[Any, Image]]] = deque()
-
-    def restore(self) -> str:
-        """Place the objects of the scene at a new start."""
-        with self.lock:
-            self._faulty.restore(next(self._starts))
-        return "the objects are at a start"
-
-    def tick(self) -> None:
-        """Simulate 10 ms, and publish the measurements and the pictures that are due."""
-        super().tick()
-        self.counts["slips"] = self._faulty.slips
-        while self._late and self._late[0][0] <= self._ticks:
-            _, stamp_ns, pictures = self._late.popleft()
-            self._publisher.pictures(pictures, stamp_ns)
-
-    def publish_pictures(self) -> None:
-        """Take the pictures of this instant, which are published after the latency."""
-        due = self._ticks + self._latency_ticks
-        self._late.append((due, self.stamp_ns, self.arm.pictures()))

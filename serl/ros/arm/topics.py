@@ -89,7 +89,8 @@ def command_topics(profile: ArmProfile, robot: str) -> list[str]:
     """Return the topics, without actions, on which only one node may command an arm."""
     gripper = [profile.gripper.command] if profile.gripper is not None else []
     wrench = [profile.target_wrench] if profile.target_wrench is not None else []
-    channels = [profile.target, *wrench, *gripper]
+    joints = [profile.trajectory] if profile.trajectory is not None else []
+    channels = [profile.target, *wrench, *joints, *gripper]
     return [name_of(channel, robot) for channel in channels if "/msg/" in channel.type]
 
 

@@ -148,7 +148,7 @@ class GuardNode:
         with self._lock:
             setpoint, measured = guard.tick(now_s), guard.measured.fresh_pose(now_s)
             state, cause, opening, pace = guard.state, guard.cause, guard.opening, guard.pace
-            exerts = guard.exerts
+            exerts, trajectory = guard.exerts, guard.joint_move.trajectory
         wrench = self._ramp.advance(exerts and self._controller.has_start_gains)
         due, moving = self._ticks % _PUBLISH_TICKS == 0, state in MOVING
         if setpoint is not None:
@@ -158,6 +158,8 @@ class GuardNode:
                 self._commander.grip(opening)
         elif self._sends:
             self._commander.end()
+        if trajectory is not None:
+            self._commander.move_joints(trajectory, self._config.joint_names)
         self._opening, self._sends = opening, setpoint is not None
         if due or (state, cause) != self._published:
             self._published = state, cause
@@ -316,6 +318,7 @@ class GuardNode:
         trouble = others or self._controller.changed
         with self._lock:
             guard.lease.others = commanders
+            guard.joint_move.unheard = self._commander.unheard_trajectory
             if guard.state is GuardState.DISARMED or not trouble:
                 return
             guard.stop(trouble)
@@ -326,7 +329,8 @@ class GuardNode:
 def _level(state: GuardState) -> bytes:
     if state in LATCHED:
         return bytes(DiagnosticStatus.ERROR)
-    return bytes(DiagnosticStatus.OK if state in MOVING else DiagnosticStatus.WARN)
+    moves = state in MOVING or state is GuardState.JOINTS
+    return bytes(DiagnosticStatus.OK if moves else DiagnosticStatus.WARN)
 
 
 def describe(config: GuardConfig) -> dict[str, DescribedParameter]:

@@ -29,12 +29,12 @@ from serl.arm_pair import SIDES, PairedArm, mount_of
 from serl.errors import BadInput
 from serl.robot import ServedRobot
 from serl.ros.arm.rehearsal import RehearsalConfig
+from serl.ros.arm.rehearsal_driver import RehearsalDriver
 from serl.ros.arm.sim_driver import (
     PERIOD,
     SEED,
     LockStep,
     RealTimeDriver,
-    RehearsalDriver,
     SimulationDriver,
 )
 from serl.ros.conversions import stamp_of

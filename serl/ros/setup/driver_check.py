@@ -89,6 +89,8 @@ class RobotCheck:
         yield self._commanded("target", profile.target, topics)
         if profile.target_wrench is not None:
             yield self._commanded("press", profile.target_wrench, topics)
+        if profile.trajectory is not None:
+            yield self._commanded("trajectory", profile.trajectory, topics)
         if reports is not None:
             yield self._fault(reports, topics)
         if profile.gripper is not None:

@@ -287,5 +287,6 @@ def guard_config(profile: ArmProfile, motion: Motion) -> GuardConfig:
         joint_names=profile.joints,
         joint_low_rad=profile.joint_low_rad,
         joint_high_rad=profile.joint_high_rad,
+        home_rad=profile.home_rad if profile.trajectory is not None else (),
         wrench=profile.wrench is not None,
     )

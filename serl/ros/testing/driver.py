@@ -19,6 +19,7 @@ from serl.system.settings_file import checked, read_yaml
 Role = Literal[
     "target",
     "target_wrench",
+    "trajectory",
     "pose",
     "twist",
     "joint_states",

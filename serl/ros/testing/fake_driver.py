@@ -33,8 +33,11 @@ from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from serl.arm_profile import FRANKA_STATE, KORTEX_FAULT, RUNNING, XARM_STATE
+from serl.errors import BadInput
+from serl.ros.conversions import trajectory_of
 from serl.ros.testing.driver import Driver, DriverChannel
 from serl.ros.testing.laws import PERIOD_S, Array, Tool
+from serl.trajectory import TrajectoryFollower
 
 DRIFT_M_S = 0.04
 WHIRL_RAD_S = 2.0
@@ -101,6 +104,11 @@ class FakeDriver:
             self._node.create_subscription(
                 message_of(row), self._wrench_topic, self._on_target_wrench, row.depth
             )
+        self._joints, self._trajectory = driver.joints.rest_rad, TrajectoryFollower()
+        if (row := driver.channels.get("trajectory")) is not None:
+            self._node.create_subscription(
+                message_of(row), self._absolute(row.name), self._on_trajectory, row.depth
+            )
         self._node.add_post_set_parameters_callback(self._store)
         self._node.add_on_set_parameters_callback(self._check)
         self._node.add_pre_set_parameters_callback(self._falsify)
@@ -136,7 +144,15 @@ class FakeDriver:
         if self.fault == "mirrored":
             message.pose.position.x = 2 * START_M[0] - message.pose.position.x
         if self.fault != "dropped":
+            self._trajectory.end()
             self._law.receive(message, self._node.count_publishers(self._target))
+
+    def _on_trajectory(self, message: Any) -> None:
+        """Move the joints; the tool, which has no kinematics, stays."""
+        with suppress(BadInput):
+            trajectory = trajectory_of(message, self._driver.joints.names)
+            if self.fault not in ("dropped", "stuck"):
+                self._trajectory.begin(trajectory, self._joints, self._now_s())
 
     def _on_target_wrench(self, message: Any) -> None:
         self._law.exert(wrench_of(message), self._node.count_publishers(self._wrench_topic))
@@ -321,7 +337,9 @@ class FakeDriver:
 
     def _fill_joints(self, message: Any, fault: str) -> None:
         message.name = list(self._driver.joints.names)
-        message.position = list(self._driver.joints.rest_rad)
+        if self._trajectory.is_active:
+            self._joints, _ = self._trajectory.at(self._now_s())
+        message.position = list(self._joints)
         message.velocity = [0.0] * len(message.name)
         turned_rad = self._whirled_rad + WHIRL_RAD_S * PERIOD_S
         self._whirled_rad = turned_rad if fault == "whirling" else 0.0

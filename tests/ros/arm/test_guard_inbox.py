@@ -105,7 +105,7 @@ def test_guard_inbox_delivers_every_wrench_after_busy_time(
 
 
 def test_guard_inbox_names_new_joint_publisher_that_sends_other_joints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     guard, topic = Guard(config()), topic_of(PROFILE.joint_states, ROBOT, SENSOR)
     with (
@@ -117,7 +117,7 @@ def test_guard_inbox_names_new_joint_publisher_that_sends_other_joints(
         arm.publisher(topic)
         eventually(lambda: node.handle.count_publishers(node.absolute(topic.name)) == 1)
         inbox.check()
-        monkeypatch.setattr(Guard, "active", property(lambda _: True))
+        guard.active = True
         forged = forger.publisher(topic)
 
         def is_driven() -> bool:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from geometry_msgs.msg import WrenchStamped
 
-from serl.arm_profile import RUNNING
+from serl.arm_profile import RUNNING, TRAJECTORY, Channel, load_robot
 from serl.clock import WallClock
 from serl.compliance import TaskCompliance
 from serl.errors import STUCK, SerlError
@@ -151,6 +152,44 @@ def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) 
         bench.publisher(Topic("target_wrench", WrenchStamped, 1))
         bench.until(f"protective stop: others publish {bench.prefix}/target_wrench")
         eventually(lambda: sent[-1] == 0.0)
+
+
+def test_joints_move_home_behind_guard_and_stop_midway(tmp_path: Path) -> None:
+    trajectory = Channel(name="joint_trajectory", type=TRAJECTORY)
+    profile = load_robot("franka").model_copy(update={"trajectory": trajectory})
+    driver = yaml.safe_load(file_of("franka").read_text())
+    driver["joints"]["rest_rad"][0] = 0.3
+    driver["channels"]["trajectory"] = {**trajectory.model_dump(), "source": "none: a test"}
+    (tmp_path / "driver.yaml").write_text(yaml.safe_dump(driver))
+    with ProfileBench(tmp_path, profile, tmp_path / "driver.yaml") as bench:
+        arm = bench.arm
+        arm.guard = GuardClient(bench.node, ROBOT, arm.remote)
+
+        def angle_rad() -> float:
+            return float(arm.observe_when_fresh(30.0).state["q"][0])
+
+        def moves(to_rad: float) -> bool:
+            arm.home()  # again, after each reading that came late
+            return angle_rad() < to_rad
+
+        bench.make_ready()
+        arm.drive_as(ActionSource.SCRIPT)
+        bench.client("estop")
+        bench.drive(until=lambda: moves(0.25))
+        bench.call("estop")
+        assert "joints" in {state for _, state in bench.states}
+        bench.until("estop: the service")
+        arm.stop("the guard stopped the arm")  # as the control loop does
+        bench.take()
+        bench.recover()
+        stood_rad = angle_rad()
+        assert 0.04 < stood_rad < 0.25, "the stop must end the move"
+        bench.drive(until=lambda: moves(0.02))
+        bench.drive(until=lambda: arm.is_home)
+        assert abs(angle_rad()) < 0.02
+        bench.drive(until=lambda: bench.state.startswith("reset"))
+        bench.publisher(topic_of(trajectory, ROBOT, 1)._replace(name=trajectory.name))
+        bench.until(f"protective stop: others publish {bench.prefix}/joint_trajectory")
 
 
 def test_guard_is_not_armed_before_driver_reports_no_fault(tmp_path: Path) -> None:

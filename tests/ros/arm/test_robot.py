@@ -18,7 +18,7 @@ from sensor_msgs.msg import JointState
 from serl import plugins
 from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput, SerlError, Silent
-from serl.robot import Robot
+from serl.robot import Homing, Robot
 from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.robot import RosArm
@@ -296,6 +296,32 @@ def test_heartbeats_carry_controller_mode_and_hold_after_stop(arm: RosArm, bench
     eventually(lambda: recovers(arm))
     arm.drive_as(ActionSource.POLICY)
     eventually(lambda: sends_mode("policy"))
+
+
+def test_joint_move_is_asked_for_while_script_drives_and_until_stop(
+    arm: RosArm, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sends_last(mode: str) -> bool:
+        arm.beat()
+        return bench.modes[-1] == mode
+
+    assert isinstance(arm, Homing)
+    assert arm.is_home, "the fake stands at home"
+    arm.home()
+    assert not arm.is_home
+    arm.drive_as(ActionSource.SCRIPT)
+    eventually(lambda: sends_last("joints"))
+    arm.drive_as(ActionSource.POLICY)
+    eventually(lambda: sends_last("policy"))
+    arm.drive_as(ActionSource.SCRIPT)
+    eventually(lambda: sends_last("joints"))
+    arm.stop("test")
+    eventually(lambda: recovers(arm))
+    eventually(lambda: sends_last("reset"))
+    turned = PROFILE.model_copy(update={"home_rad": (0.1, *PROFILE.home_rad[1:])})
+    monkeypatch.setattr(arm, "profile", turned)
+    assert not arm.is_home
+    arm.drive_as(ActionSource.POLICY)
 
 
 def test_heartbeat_holds_when_operator_sends_no_actions(arm: RosArm, bench: Bench) -> None:

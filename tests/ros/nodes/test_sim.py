@@ -24,8 +24,8 @@ from serl.motion import Pose
 from serl.policy import RandomPolicy
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.simulated import SimulatedRosArm
-from serl.ros.arm.topics import SENSOR, robot_description, topic_of
-from serl.ros.conversions import pose_message, wrench_message
+from serl.ros.arm.topics import COMMAND, SENSOR, robot_description, topic_of
+from serl.ros.conversions import pose_message, trajectory_message, wrench_message
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.telemetry import scene_topic
@@ -36,6 +36,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 from serl.system.settings_file import checked
 from serl.testing import SimulatedRobotSuite
+from serl.trajectory import JointPoint, Trajectory
 from serl.types import Array, Observation
 
 from ..conftest import Run
@@ -358,6 +359,42 @@ def test_simulated_tool_exerts_target_wrench_of_topic_while_it_is_sent(realtime:
 
     eventually(is_pressed)
     eventually(lambda: abs(sunk_m()) < 2e-4)  # 0.3 s after the last message
+
+
+def test_simulated_joints_follow_trajectory_until_next_setpoint(realtime: Rig) -> None:
+    assert PROFILE.trajectory is not None
+    arm, clock = realtime.arm(), realtime.node.handle.get_clock()
+    trajectories = realtime.node.publisher(topic_of(PROFILE.trajectory, ROBOT, COMMAND))
+    targets = realtime.node.publisher(topic_of(PROFILE.target, ROBOT, COMMAND))
+
+    def measured(name: str) -> Array:
+        return arm.observe_when_fresh(30.0).state[name].astype(float)
+
+    def send(trajectory: Trajectory, joints: tuple[str, ...] = PROFILE.joints) -> None:
+        trajectories.publish(trajectory_message(joints, trajectory))
+
+    eventually(lambda: trajectories.get_subscription_count() and targets.get_subscription_count())
+    start = measured("q")
+    goal = start + np.array([0.2, 0.0, -0.2, 0.0, 0.0, 0.0, 0.0])
+    move = (JointPoint(1.0, tuple(goal.tolist()), (0.0,) * 7),)
+    send(move, PROFILE.joints[1:])
+    send((JointPoint(1.0, (0.0,), (0.0,)),))
+    send(())
+    send((move[0]._replace(positions_rad=(float("nan"),) * 7),))
+    time.sleep(0.3)
+    assert np.abs(measured("q") - start).max() < 0.01, "wrong trajectories are refused"
+    send(move)
+    eventually(lambda: np.abs(measured("q") - goal).max() < 0.02)
+    time.sleep(0.3)
+    assert np.abs(measured("q") - goal).max() < 0.02, "the joints stand at its end"
+    x, y, z, *turn = measured("tcp_pose").tolist()
+
+    def is_raised() -> bool:
+        stamp_ns = clock.now().nanoseconds
+        targets.publish(pose_message((x, y, z + 0.01, *turn), PROFILE.base_frame, stamp_ns))
+        return bool(abs(measured("tcp_pose")[2] - z - 0.01) < 2e-3)
+
+    eventually(is_raised)
 
 
 def test_simulated_controller_applies_compliance_tables_of_task(realtime: Rig) -> None:
