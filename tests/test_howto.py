@@ -139,8 +139,8 @@ def test_watch_page_trains_with_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="pip install 'serl[wandb]'")
     (train,) = re.findall(r"^serl train .* offline$", PAGES["watch.md"], re.MULTILINE)
     assert rewards_of(train.replace("pick_cube", "reach") + SHORT, tmp_path) == {"truth"}
-    (file,) = tmp_path.rglob("*.wandb")
-    assert b"episode/reward" in file.read_bytes()
+    files = tmp_path.glob("runs/reach/2*/wandb/offline-run-*/*.wandb")  # one for each process
+    assert any(b"episode/reward" in path.read_bytes() for path in files)
 
 
 @pytest.mark.ros
