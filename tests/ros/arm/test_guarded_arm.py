@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,42 +155,68 @@ def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) 
         eventually(lambda: sent[-1] == 0.0)
 
 
+TRAJECTORIES = Channel(name="joint_trajectory", type=TRAJECTORY)
+
+
+class JointBench(ProfileBench):
+    """A bench of an arm that takes trajectories; its first joint is 0.3 rad away from home."""
+
+    def __init__(self, folder: Path) -> None:
+        profile = load_robot("franka").model_copy(update={"trajectory": TRAJECTORIES})
+        driver = yaml.safe_load(file_of("franka").read_text())
+        driver["joints"]["rest_rad"][0] = 0.3
+        driver["channels"]["trajectory"] = {**TRAJECTORIES.model_dump(), "source": "none: a test"}
+        (folder / "driver.yaml").write_text(yaml.safe_dump(driver))
+        super().__init__(folder, profile, folder / "driver.yaml")
+
+    def angle_rad(self) -> float:
+        return float(self.arm.observe_when_fresh(30.0).state["q"][0])
+
+    def move(self, to_rad: float) -> None:
+        """Let a script ask for joint moves, again after each reading that came late."""
+        self.arm.drive_as(ActionSource.SCRIPT)
+
+        def is_there() -> bool:
+            self.arm.home()
+            return self.angle_rad() < to_rad
+
+        self.drive(until=is_there)
+
+
 def test_joints_move_home_behind_guard_and_stop_midway(tmp_path: Path) -> None:
-    trajectory = Channel(name="joint_trajectory", type=TRAJECTORY)
-    profile = load_robot("franka").model_copy(update={"trajectory": trajectory})
-    driver = yaml.safe_load(file_of("franka").read_text())
-    driver["joints"]["rest_rad"][0] = 0.3
-    driver["channels"]["trajectory"] = {**trajectory.model_dump(), "source": "none: a test"}
-    (tmp_path / "driver.yaml").write_text(yaml.safe_dump(driver))
-    with ProfileBench(tmp_path, profile, tmp_path / "driver.yaml") as bench:
+    with JointBench(tmp_path) as bench:
         arm = bench.arm
         arm.guard = GuardClient(bench.node, ROBOT, arm.remote)
-
-        def angle_rad() -> float:
-            return float(arm.observe_when_fresh(30.0).state["q"][0])
-
-        def moves(to_rad: float) -> bool:
-            arm.home()  # again, after each reading that came late
-            return angle_rad() < to_rad
-
         bench.make_ready()
-        arm.drive_as(ActionSource.SCRIPT)
         bench.client("estop")
-        bench.drive(until=lambda: moves(0.25))
+        bench.move(0.25)
         bench.call("estop")
         assert "joints" in {state for _, state in bench.states}
         bench.until("estop: the service")
         arm.stop("the guard stopped the arm")  # as the control loop does
         bench.take()
         bench.recover()
-        stood_rad = angle_rad()
+        stood_rad = bench.angle_rad()
         assert 0.04 < stood_rad < 0.25, "the stop must end the move"
-        bench.drive(until=lambda: moves(0.02))
+        bench.move(0.02)
         bench.drive(until=lambda: arm.is_home)
-        assert abs(angle_rad()) < 0.02
+        assert abs(bench.angle_rad()) < 0.02
         bench.drive(until=lambda: bench.state.startswith("reset"))
-        bench.publisher(topic_of(trajectory, ROBOT, 1)._replace(name=trajectory.name))
+        bench.publisher(topic_of(TRAJECTORIES, ROBOT, 1)._replace(name=TRAJECTORIES.name))
         bench.until(f"protective stop: others publish {bench.prefix}/joint_trajectory")
+
+
+@pytest.mark.slow
+def test_joints_stand_when_guard_is_killed_in_joint_move(tmp_path: Path) -> None:
+    with JointBench(tmp_path) as bench:
+        bench.make_ready()
+        bench.move(0.25)
+        bench.signal("guard", signal.SIGKILL)
+        bench.pass_time(0.6)
+        stood_rad = bench.angle_rad()
+        bench.pass_time(0.6)
+        assert bench.angle_rad() == stood_rad
+        assert 0.04 < stood_rad < 0.25
 
 
 def test_guard_is_not_armed_before_driver_reports_no_fault(tmp_path: Path) -> None:
