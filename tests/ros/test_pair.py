@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,12 @@ from serl import plugins
 from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.arm_profile import load_robot, write_robot
 from serl.bimanual import Pair
+from serl.clock import WallClock
 from serl.errors import SerlError, Silent
 from serl.guard.latch import GuardedArm
 from serl.robot import Robot
 from serl.ros.arm.camera import picture_topic
-from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT
+from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT, NOT_NOW
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import of_robot
@@ -35,7 +37,7 @@ from serl.ros.people.console_actor import ConsoleActor
 from serl.ros.people.control import control_topic
 from serl.ros.services import Remote, serve
 from serl.ros.testing.bench import SPAWN
-from serl.ros.testing.processes import eventually
+from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.tasks.reach import ReachConfig
@@ -161,41 +163,74 @@ def test_hanging_driver_of_one_arm_stops_both_until_recovery(
     assert all(arm.stop_reason is None for arm in two.arms)
 
 
-def _append_beat(beats: list[str], message: Header) -> None:
-    beats.append(message.frame_id)
-
-
 class Guards:
-    """Two emulated guards that repeat their reports and record received heartbeats."""
+    """Two emulated guards that repeat their reports and record received heartbeats.
+
+    Attributes:
+        states, not_now: state of each guard, and its reason for refusing orders.
+        beats: the heartbeats of each arm.
+        stopped_s: monotonic time of the first report of an emergency stop, for each arm.
+        held_s: that of the first heartbeat that asks to hold.
+    """
 
     def __init__(self, two: TwoArms) -> None:
-        self.states = {"left": "policy", "right": "policy"}
         self.beats: dict[str, list[str]] = {"left": [], "right": []}
-        reports = {side: two.node.publisher(of_robot(GUARD_STATE, side)) for side in self.states}
+        self.begin()
+        self._publishers = {
+            side: two.node.publisher(of_robot(GUARD_STATE, side)) for side in self.beats
+        }
+        two.node.every(0.05, self._report)
+        for side in self.beats:
+            two.node.subscribe(of_robot(HEARTBEAT, side), partial(self._receive, side))
 
-        def report() -> None:
-            for side, publisher in reports.items():
-                publisher.publish(DiagnosticStatus(message=self.states[side]))
-
-        two.node.every(0.05, report)
-        for side, beats in self.beats.items():
-            topic = of_robot(HEARTBEAT, side)
-            two.node.subscribe(topic, partial(_append_beat, beats))
+    def begin(self) -> None:
+        """Let both arms follow a policy."""
+        self.states = dict.fromkeys(self.beats, "policy")
+        self.not_now = dict.fromkeys(self.beats, "")
+        self.stopped_s, self.held_s = dict[str, float](), dict[str, float]()
 
     def last(self, side: str) -> str:
         return self.beats[side][-1] if self.beats[side] else ""
 
+    def drive(self, pair: RosPair) -> None:
+        """Block until both guards report, and receive heartbeats of a policy."""
 
-def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms) -> None:
-    guards, pair = Guards(two), two.guarded()
+        def is_driven() -> bool:
+            pair.beat()
+            return all(" policy " in self.last(side) for side in self.beats)
 
-    def beats_have_mode(mode: str) -> bool:
-        pair.beat()
-        return all(f" {mode} " in guards.last(side) for side in guards.beats)
+        eventually(lambda: all(guard.allows_motion for guard in pair.guards) and is_driven())
 
-    eventually(
-        lambda: all(guard.allows_motion for guard in pair.guards) and beats_have_mode("policy")
-    )
+    def _report(self) -> None:
+        for side, publisher in self._publishers.items():
+            if (state := self.states[side]).startswith("estop"):
+                self.stopped_s.setdefault(side, time.monotonic())
+            values = [KeyValue(key=NOT_NOW, value=self.not_now[side])]
+            publisher.publish(DiagnosticStatus(message=state, values=values))
+
+    def _receive(self, side: str, message: Header) -> None:
+        self.beats[side].append(message.frame_id)
+        if " hold " in message.frame_id:
+            self.held_s.setdefault(side, time.monotonic())
+
+
+@pytest.fixture(scope="module")
+def reporting(two: TwoArms) -> Guards:
+    return Guards(two)
+
+
+@pytest.fixture
+def guards(reporting: Guards) -> Guards:
+    """Return the emulated guards, whose arms follow a policy."""
+    reporting.begin()
+    return reporting
+
+
+def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(
+    two: TwoArms, guards: Guards
+) -> None:
+    pair = two.guarded()
+    guards.drive(pair)
     reading = pair.observe_when_fresh(60.0)
     right = two.arms[1].observe_when_fresh(60.0).state["tcp_pose"]
     assert reading.state["right_tcp_pose"][:2] == pytest.approx(
@@ -218,8 +253,31 @@ def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(two: TwoArms)
         pair.observe()
 
 
+def test_arms_hold_within_one_period_after_an_emergency_stop_of_one(
+    two: TwoArms, guards: Guards
+) -> None:
+    pair, rate_hz = two.guarded(), ReachConfig().rate_hz
+    guards.drive(pair)
+    pair.begin_from(pair.observe_when_fresh(60.0))
+    clock = WallClock(rate_hz, pair.beat)
+    guards.held_s.clear()
+    with Lateness() as lateness:
+        for period in count():
+            pair.act(np.zeros(6, np.float32))
+            clock.wait()
+            if period == 3:
+                assert not guards.held_s
+                guards.states["left"] = "estop: a person"
+            if len(guards.held_s) == 2:
+                break
+            assert period < 1000, guards.beats
+    took_s = max(guards.held_s.values()) - guards.stopped_s["left"]
+    allowed_s = 1.0 / rate_hz + 3.0 * lateness.worst_s
+    assert took_s <= allowed_s, (took_s, allowed_s)
+
+
 def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
-    two: TwoArms, tmp_path: Path
+    two: TwoArms, guards: Guards, tmp_path: Path
 ) -> None:
     called, refusals = [], {"left": "", "right": ""}
 
@@ -258,7 +316,7 @@ def test_console_stops_actor_and_both_guards_and_names_arm_with_question(
         with pytest.raises(SerlError, match="right guard: no driver; actor: stopped"):
             asyncio.run(page.execute("estop"))
         assert sorted(called[3:]) == ["both", "left", "right"]
-        Guards(two).states["left"] = "estop: a person"
+        guards.states["left"] = "estop: a person"
         eventually(lambda: page.state()["question"].startswith("both/left: estop: a person"))
         for side, problem in (("left", "the question has changed"), ("right", "no question")):
             with pytest.raises(SerlError, match=problem):
