@@ -1,4 +1,4 @@
-"""Faults of grippers and cameras behind topics: driver processes over real DDS.
+"""Faults of drivers, grippers and cameras behind topics: processes over real DDS.
 
 The measured wake-up delay of this machine is added to time limits, as in `motion`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,15 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
+
 from serl.camera import View
+from serl.compliance import differences
 from serl.errors import SerlError
 from serl.guard.camera_monitor import CameraMonitor
 from serl.ros.arm.camera import RosCamera, picture_topic
+from serl.ros.arm.controller import controller_node
+from serl.ros.arm.guard_client import GuardClient
+from serl.ros.arm.station import Station
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
-from serl.ros.testing.processes import ROBOT, eventually
+from serl.ros.testing.processes import LIMIT_S, ROBOT, eventually
+from serl.teleop.stop import StopLatch
 from serl.types import ActionSource, Observation
 
 from ..ros.support.guard_bench import GuardBench
@@ -86,6 +94,53 @@ def idle_gripper(folder: Path) -> None:
         bench.misbehave()
         bench.recover()
         bench.drive(until=lambda: bench.opening() < 0.1)
+
+
+@REGISTRY.fault(
+    7,
+    "The arm's driver restarts between episodes",
+    injected="SIGKILL to the driver of an FR3; a new one, whose controller has its default gains, "
+    "clips and frame",
+    required="protective stop; after `ack` the guard refuses the arm and names the controller, the "
+    "waiting actor sets the profile's parameters, and the arm does not move by it; then a person "
+    "can arm, and the arm is driven",
+    level=Level.PROCESSES,
+)
+def restarted_driver(folder: Path) -> None:
+    with driven(folder) as bench:
+        arm, hold = bench.arm, StopLatch(folder / "stopped")
+        arm.guard = GuardClient(bench.node, ROBOT, arm.remote)
+        bench.drive(until=lambda: bench.state.startswith("policy"))
+        bench.until("hold: command is stale")
+        bench.signal("driver", signal.SIGKILL)
+        bench.until("protective stop: the arm fell silent")
+        hold.pause("no pose")  # as the actor does
+        bench.start_fake(file_of("franka"))
+        eventually(lambda: bench.call("ack")[0], found=lambda: bench.not_now)
+        bench.until("disarmed")
+        refusals, places = set[str](), [bench.position()]
+        over_s = time.monotonic() + LIMIT_S
+
+        def person() -> bool:
+            """Arm as soon as the guard allows that, and only then end the actor's pause."""
+            if bench.state.startswith("disarmed") and bench.not_now:
+                refusals.add(bench.not_now)
+                places.append(bench.position())
+            elif bench.state.startswith("disarmed"):
+                bench.call("arm")
+            elif bench.state.startswith("hold"):
+                hold.resume()
+            return time.monotonic() > over_s
+
+        assert Station(arm, hold, person).standby()
+        controller = bench.node.absolute(controller_node(ROBOT, bench.profile))
+        assert any(each.startswith(f"{controller}: task.k_pos_x is 500.0") for each in refusals)
+        start = bench.profile.controller.parameters
+        assert "use_local_jacobian" in start
+        assert differences(bench.get(*start), start) == ""
+        places.append(bench.position())
+        assert float(np.ptp(places, axis=0).max()) < 1e-4
+        bench.drive(until=lambda: abs(bench.position()[0] - places[0][0]) > 0.01, x=1.0)
 
 
 class WatchedCamera:

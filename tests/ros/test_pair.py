@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -27,9 +27,11 @@ from serl.errors import SerlError, Silent
 from serl.guard.latch import GuardedArm
 from serl.robot import Robot
 from serl.ros.arm.camera import picture_topic
+from serl.ros.arm.controller import controller_node
 from serl.ros.arm.guard_topics import GUARD_STATE, HEARTBEAT, NOT_NOW
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import RosArm
+from serl.ros.arm.station import Station
 from serl.ros.arm.topics import of_robot
 from serl.ros.conversions import image_message
 from serl.ros.node import RosNode
@@ -41,6 +43,7 @@ from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.tasks.reach import ReachConfig
+from serl.teleop.stop import StopLatch
 from serl.testing import RobotSuite
 from serl.workspace import CellCamera
 
@@ -50,7 +53,8 @@ from .conftest import Run
 pytestmark = pytest.mark.ros
 
 MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60)})
-PATIENCE_S = 10.0
+PATIENCE_S, MOMENT_S = 10.0, 0.5
+GAIN = "task.k_pos_x"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
@@ -64,8 +68,7 @@ class TwoArms:
     def __enter__(self) -> TwoArms:
         self.node.__enter__()
         for side in ("left", "right"):
-            place = self.node.absolute(side)
-            self.drivers[side] = self.processes.start(*SPAWN, str(file_of("franka")), place)
+            self.start(side)
         self.arms = [self._arm(side) for side in self.drivers]
         return self
 
@@ -74,6 +77,20 @@ class TwoArms:
             driver.send_signal(signal.SIGCONT)
         self.processes.end()
         self.node.__exit__(None, None, None)
+
+    def start(self, side: str) -> None:
+        """Start the driver of an arm."""
+        place = self.node.absolute(side)
+        self.drivers[side] = self.processes.start(*SPAWN, str(file_of("franka")), place)
+
+    def restart(self, side: str) -> None:
+        """Kill the driver of an arm, and start a new one."""
+        self.drivers[side].kill()
+        self.drivers[side].wait()
+        (arm,) = (each for each in self.arms if each.robot == side)
+        eventually(lambda: not any(feed.is_fresh for feed in arm.feeds))
+        self.start(side)
+        self.wait()
 
     def _arm(self, side: str, guarded: bool = False) -> RosArm:
         profile, config = plugins.load("robot", "franka"), ReachConfig(motion=MOTION)
@@ -274,6 +291,47 @@ def test_arms_hold_within_one_period_after_an_emergency_stop_of_one(
     took_s = max(guards.held_s.values()) - guards.stopped_s["left"]
     allowed_s = 1.0 / rate_hz + 3.0 * lateness.worst_s
     assert took_s <= allowed_s, (took_s, allowed_s)
+
+
+def test_only_restarted_controller_of_two_arms_is_settled_and_only_once(
+    two: TwoArms,
+    guards: Guards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("serl.ros.arm.station._STANDS_S", 0.2)
+    monkeypatch.setattr("serl.ros.services._AGAIN_S", 0.2)  # requests to a dead server are lost
+    pair, latch = two.guarded(), StopLatch(tmp_path / "stopped")
+    nodes = {arm.robot: controller_node(arm.robot, arm.profile) for arm in pair.arms}
+    for arm in pair.arms:
+        arm.settle()
+    pair.remote.set_parameters(nodes["left"], {GAIN: 1500.0})  # while it runs
+
+    def gain_of(side: str) -> float:
+        return float(pair.remote.get_parameters(nodes[side], [GAIN])[GAIN])
+
+    def stand_by(until: Callable[[], object]) -> None:
+        for side, node in nodes.items():
+            differs = f"{two.node.absolute(node)}: {GAIN} is {gain_of(side)}, expected 2000.0"
+            guards.states[side], guards.not_now[side] = "disarmed", differs
+        eventually(lambda: not any(guard.has_arm for guard in pair.guards))
+        over_s = time.monotonic() + 60.0
+        Station(pair, latch, lambda: bool(until()) or time.monotonic() > over_s).standby()
+        assert until()
+
+    two.restart("right")
+    pair.remote.set_parameters(nodes["right"], {"fault": "stubborn"})
+    stand_by(lambda: "right: the controller is not settled" in caplog.text)
+    pair.remote.set_parameters(nodes["right"], {"fault": ""})
+    later_s = time.monotonic() + MOMENT_S
+    stand_by(lambda: time.monotonic() > later_s)
+    assert caplog.text.count("the controller was restarted") == 1
+    assert (gain_of("left"), gain_of("right")) == (1500.0, 500.0)
+    two.restart("right")
+    stand_by(lambda: gain_of("right") == 2000.0)
+    assert gain_of("left") == 1500.0
+    pair.arms[0].settle()
 
 
 def test_console_stops_actor_and_both_guards_and_names_arm_with_question(

@@ -19,6 +19,7 @@ from serl.ros.arm.topics import name_of
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 
+_NAMED_S = 1.0
 _STEPS, STEP_S = 10, 0.05
 """Gains are ramped over half a second: a sudden increase in stiffness would push the arm."""
 
@@ -95,6 +96,58 @@ def controller_node(robot: str, profile: ArmProfile) -> str:
     """Return the name of the controller's node, within the run or from the root."""
     name = profile.controller.node
     return name if name.startswith("/") else f"{robot}/{name}"
+
+
+class SettledController:
+    """A controller whose parameters are set from the profile, and are to be set after a restart.
+
+    Args:
+        robot: the arm's namespace.
+        profile: the arm's profile.
+    """
+
+    def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:
+        self._node, self._robot, self._profile = node, robot, profile
+        self._name = node.absolute(controller_node(robot, profile))
+        self._settled = set[bytes]()  # ids of the controllers whose parameters were set, or tried
+
+    def settle(self, remote: Remote) -> None:
+        """Set and check the parameters; raise as `settle_controller`."""
+        present, controller = self._present(), self._profile.controller
+        try:
+            settle_controller(remote, self._robot, self._profile)
+        finally:  # a failure counts: it is not repeated until the controller is restarted
+            self._settled |= present
+        if controller.parameters or controller.expected:
+            remote.wait(self._is_known, _NAMED_S)
+
+    def restart_problem(self, refusal: str) -> str:
+        """Return a guard's refusal of the arm if `settle` can end it; empty otherwise.
+
+        The controller has other parameters than the profile's, and was restarted since the last
+        `settle`. Parameters that were changed while it ran stay: the change has another reason.
+        """
+        before, named, problem = refusal.partition(f"{self._name}: ")
+        if before or not named or problem.startswith((_SILENT, _LEFT_SOFT)):
+            return ""
+        return refusal if self._settled and self._present() - self._settled else ""
+
+    def _is_known(self) -> bool:
+        """Return whether a controller is known, whose name may be discovered after its services."""
+        self._settled = self._settled or self._present()
+        return bool(self._settled)
+
+    def _present(self) -> set[bytes]:
+        """Return the ids of the controller's publishers of parameter events, one for each start.
+
+        Every node has one. That of a process that was killed stays for up to 20 s.
+        """
+        found = self._node.handle.get_publishers_info_by_topic("/parameter_events")
+        return {
+            bytes(each.endpoint_gid)
+            for each in found
+            if f"{each.node_namespace.rstrip('/')}/{each.node_name}" == self._name
+        }
 
 
 def stiffness_problem(node: RosNode, robot: str, profile: ArmProfile) -> str:
@@ -233,6 +286,8 @@ _SWITCH_S = 2.0
 _NO_ANSWER_S = 5.0
 """Time since the first answer between two modes after which it must have ended, reported or not."""
 
+_SILENT = "the controller does not report its parameters"
+_LEFT_SOFT = "its gains are those of a stop"
 _STIFFEN = "call the service gains/precision of its actor, or start that anew"
 
 
@@ -270,7 +325,7 @@ class ControllerWatch:
         if not self._names:
             return ""
         if time.monotonic() - self._answered_s > _OLD_S:
-            return f"{self._node}: the controller does not report its parameters"
+            return f"{self._node}: {_SILENT}"
         return f"{self._node}: {self._wrong}" if self._wrong else self._stiffness_problem()
 
     @property
@@ -285,7 +340,7 @@ class ControllerWatch:
 
         The gains may be those of a stop that the previous guard ended without restoring.
         """
-        return f"{self._node}: its gains are those of a stop: {_STIFFEN}" if self._soft else ""
+        return f"{self._node}: {_LEFT_SOFT}: {_STIFFEN}" if self._soft else ""
 
     @property
     def changed(self) -> str:

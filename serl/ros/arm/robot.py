@@ -17,10 +17,11 @@ from std_msgs.msg import Header
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput, SerlError, Silent
 from serl.geometry import Quaternion
+from serl.guard.config import GuardState
 from serl.guard.monitors import GripperMonitor
 from serl.motion import Pose, Target, check_targets, pose_from
 from serl.robot import reading_spec
-from serl.ros.arm.controller import settle_controller, switch_gains
+from serl.ros.arm.controller import SettledController, switch_gains
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT, publisher_topic
 from serl.ros.arm.measurements import Measurements, numbers_of
@@ -116,6 +117,7 @@ class RosArm:
         self._acted_s = self._begun_s = -math.inf  # last target; first one after a pause
         self._person_s = -math.inf  # the last heartbeat in teleop
         self._gripper_monitor = GripperMonitor()
+        self._controller = SettledController(node, robot, profile)
         self._measured = Measurements(
             node, robot, profile, config, tracked, lockstep, self.still_pictures
         )
@@ -156,11 +158,32 @@ class RosArm:
         Raises:
             SerlError: a topic has no message, or the controller refuses its gains.
         """
-        settle_controller(self.remote, self.robot, self.profile)
+        self.settle()
         self.remote.wait(lambda: all(feed.is_fresh for feed in self.feeds), _READY_S)
         for feed in self.feeds:
             feed.newest()
         return self
+
+    def settle(self) -> None:
+        """Set the controller's parameters from the profile; blocks half a second if gains change.
+
+        Raises:
+            SerlError: the controller refuses a parameter, has another value afterwards, or does not
+                answer.
+        """
+        self._controller.settle(self.remote)
+        self.gains = None
+
+    @property
+    def restart_problem(self) -> str:
+        """The reason why the disarmed guard refuses the arm, if `settle` can end it; else empty.
+
+        It can end the mismatch of parameters of a controller that was restarted.
+        """
+        report = self.guard.report if self.guard is not None else None
+        if report is None or report.state is not GuardState.DISARMED:
+            return ""
+        return self._controller.restart_problem(report.not_now)
 
     def __exit__(self, *error: object) -> None:
         """Send a last heartbeat that asks the guard to hold the arm."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import SIM, is_real, load_robot
 from serl.bimanual import RIGHT
-from serl.errors import Silent
+from serl.errors import SerlError, Silent
 from serl.guard.config import LATCHED, GuardState
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import GainServices, RosArm
@@ -25,8 +27,12 @@ from serl.system.signed_order import key_path
 from serl.task import SimulatedTask, TaskConfig
 from serl.teleop.stop import StopLatch
 
+logger = logging.getLogger(__name__)
+
 RESTORE = "bring arm and scene to a start, then go on"
 _SLICE_S, _SEEN_S = 0.2, 10.0
+_STANDS_S = 2.0
+"""Time for which a guard's reason has to last: a driver's launch may set parameters as well."""
 
 
 def make_arm(
@@ -115,6 +121,7 @@ class Station:
         is_ending: Callable[[], bool],
     ) -> None:
         self._arm, self._hold, self._is_ending = arm, hold, is_ending
+        self._problems: dict[RosArm, tuple[str, float]] = {}  # with the time of their first report
 
     def standby(self, is_ending: Callable[[], bool] | None = None) -> bool:
         """Block until no operator holds the arm, the guard has it and a reading arrives.
@@ -123,6 +130,10 @@ class Station:
         the operator ended, here or at the guard, the arm recovers. An arm that was stopped without
         a hold stays stopped until the operator is asked.
 
+        While it waits, the parameters of a restarted controller are set from the profile, once for
+        each restart. The guard then lets the operator arm; a failure is only logged, as the guard
+        reports the reason of its refusal until then.
+
         Args:
             is_ending: called repeatedly in place of the station's own.
 
@@ -130,8 +141,13 @@ class Station:
             Silent: no reading arrives.
         """
         is_ending = is_ending or self._is_ending
-        held = self._hold.wait(is_ending)
-        while not (self.has_arm or is_ending()):
+
+        def is_over() -> bool:
+            self._settle_restarted()  # also in a pause: the operator may have to arm before it ends
+            return is_ending()
+
+        held = self._hold.wait(is_over)
+        while not (self.has_arm or is_over()):
             held |= self._awaits_person
             self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
         needs_operator = bool(self._arm.stop_reason) and not held
@@ -140,6 +156,23 @@ class Station:
                 self._recover()
             self._arm.begin_from(self._arm.observe_when_fresh(_SEEN_S))
         return held
+
+    def _settle_restarted(self) -> None:
+        """Settle each arm whose guard has refused it for two seconds after its driver's restart."""
+        if self._hold.inactive:
+            return
+        arms = self._arm.arms if isinstance(self._arm, RosPair) else (self._arm,)
+        for arm in arms:
+            now_s, problem = time.monotonic(), arm.restart_problem
+            before, since_s = self._problems.get(arm, ("", now_s))
+            if not problem or problem != before:
+                self._problems[arm] = (problem, now_s)
+            elif now_s - since_s >= _STANDS_S:
+                logger.warning("the controller was restarted: its parameters are set: %s", problem)
+                try:
+                    arm.settle()
+                except SerlError as error:
+                    logger.warning("%s: the controller is not settled: %s", arm.robot, error)
 
     def _recover(self) -> None:
         """Clear the arm's stop and faults, which would make the next reading fail.

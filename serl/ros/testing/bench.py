@@ -16,7 +16,7 @@ from serl.compliance import TaskCompliance
 from serl.errors import Silent
 from serl.guard.config import GuardConfig
 from serl.motion import Limits, Motion
-from serl.ros.arm.controller import controller_node, settle_controller
+from serl.ros.arm.controller import controller_node
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import topic_of
 from serl.ros.node import RosNode
@@ -115,7 +115,7 @@ class ProfileBench(GuardProcesses):
         self.start_guard("--arm", str(self._file))
         self.arm = RosArm(self.node, ROBOT, self.profile, TaskConfig(motion=self.motion))
         self.node.every(0.015, self.arm.beat)  # also while a test waits
-        settle_controller(self.arm.remote, ROBOT, self.profile)
+        self.arm.settle()
         self.until("disarmed")
 
     def start_fake(self, driver: Path) -> subprocess.Popen[str]:
