@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
@@ -25,20 +27,22 @@ from serl.ros.arm.camera import RosCamera, picture_topic
 from serl.ros.arm.controller import controller_node
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.station import Station
+from serl.ros.camera import CameraNode, PublishConfig, describe
 from serl.ros.environment import free_domain
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
 from serl.ros.testing.processes import LIMIT_S, ROBOT, eventually
+from serl.system.cameras import CameraLost, ReconnectingCamera, device_path
 from serl.teleop.stop import StopLatch
-from serl.types import ActionSource, Observation
+from serl.types import ActionSource, Image, Observation
 
 from ..ros.support.guard_bench import GuardBench
 from ..support.upstream import file_of
 from .motion import bench_in
 from .registry import REGISTRY, Level, Scene
 
-CAMERA = "front"
+CAMERA, PLUGGED = "front", "wrist"
 VIEW = View(camera=CAMERA, width=16, height=16, capture=(32, 32))
 PERIOD_S = 0.1
 FRAME_S = 1 / 30
@@ -144,18 +148,24 @@ def restarted_driver(folder: Path) -> None:
 
 
 class WatchedCamera:
-    """Camera driver in another process and the actor's subscriber, as in `RosArm`."""
+    """Camera driver in another process and the actor's subscriber, as in `RosArm`.
 
-    def __init__(self, bench: GuardBench, node: RosNode) -> None:
-        self._bench, self._remote = bench, Remote(node)
-        topic = picture_topic(ROBOT, CAMERA)
-        self._camera = RosCamera(node, topic, {CAMERA: VIEW}, 0.2, still=False)
-        self._monitor = CameraMonitor({CAMERA: VIEW.spec})
+    Attributes:
+        bench: bench of the driver.
+        node: node of the subscriber.
+    """
+
+    def __init__(self, bench: GuardBench, node: RosNode, name: str = CAMERA) -> None:
+        self.bench, self.node, self._name = bench, node, name
+        self._remote = Remote(node)
+        topic = picture_topic(ROBOT, name)
+        self._camera = RosCamera(node, topic, {name: VIEW}, 0.2, still=False)
+        self._monitor = CameraMonitor({name: VIEW.spec})
 
     def observe(self) -> None:
         """Read the newest image; raise `SerlError` when it cannot be trusted."""
         images, taken_s = self._camera.images()
-        stamps = {"robot": time.monotonic(), CAMERA: taken_s}
+        stamps = {"robot": time.monotonic(), self._name: taken_s}
         self._monitor.check(Observation({}, images, stamps))
 
     def is_well(self) -> bool:
@@ -173,11 +183,20 @@ class WatchedCamera:
         delay with which this process wakes up, do not count.
         """
         eventually(self.is_well)
-        self._bench.lateness.worst_s = 0.0
+        self.bench.lateness.worst_s = 0.0
         self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": fault})
+        last_s = self.last_accepted_s(part)
+        pictures_s = self._pictures_s(fault)
+        pauses_s = (b - a - FRAME_S for a, b in pairwise(pictures_s) if a < last_s)
+        allowed_s = NOTICED_S + max(0.0, *pauses_s, 0.0) + 3.0 * self.bench.lateness.worst_s
+        assert last_s - pictures_s[0] <= allowed_s, (fault, last_s - pictures_s[0], allowed_s)
+        self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": ""})
+
+    def last_accepted_s(self, part: str) -> float:
+        """Read until an error contains `part`, and return the time of the last accepted reading."""
         last_s, deadline_s, why = -math.inf, time.monotonic() + 60.0, ""
         while part not in why:
-            assert time.monotonic() < deadline_s, f"{fault}: expected {part!r}, got {why!r}"
+            assert time.monotonic() < deadline_s, f"expected {part!r}, got {why!r}"
             asked_s = time.monotonic()
             try:
                 self.observe()
@@ -185,16 +204,12 @@ class WatchedCamera:
             except SerlError as error:
                 why = str(error)
             time.sleep(PERIOD_S)  # real time passes
-        assert CAMERA in why, why
-        pictures_s = self._pictures_s(fault)
-        pauses_s = (b - a - FRAME_S for a, b in pairwise(pictures_s) if a < last_s)
-        allowed_s = NOTICED_S + max(0.0, *pauses_s, 0.0) + 3.0 * self._bench.lateness.worst_s
-        assert last_s - pictures_s[0] <= allowed_s, (fault, last_s - pictures_s[0], allowed_s)
-        self._remote.set_parameters(f"{ROBOT}/{CAMERA}", {"fault": ""})
+        assert self._name in why, why
+        return last_s
 
     def _pictures_s(self, fault: str) -> list[float]:
         """Return the times at which the driver sent images with a fault, or should have."""
-        lines = (self._bench.folder / f"{CAMERA}.txt").read_text().splitlines()
+        lines = (self.bench.folder / f"{CAMERA}.txt").read_text().splitlines()
         return [float(line.split(" ")[0]) for line in lines if line.endswith(f" {fault}")]
 
 
@@ -248,3 +263,86 @@ def lost_camera_topic(watched: WatchedCamera) -> None:
 )
 def late_camera_topic(watched: WatchedCamera) -> None:
     watched.refuses("late", "s old")
+
+
+class PluggedDevice:
+    """The device file of a USB camera, which has another number each time it is plugged in.
+
+    Attributes:
+        link: link to it with a fixed name, as in `/dev/v4l/by-id`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.link, self._folder, self._number = folder / "by-id", folder, 0
+
+    def plug(self) -> None:
+        self._number += 2
+        (device := self._folder / f"video{self._number}").touch()
+        self.link.symlink_to(device)
+
+    def unplug(self) -> None:
+        device = self.link.resolve()
+        self.link.unlink()
+        device.unlink()
+
+
+class NoisyCamera:
+    """Camera with a sensor's noise that ends with its device file."""
+
+    def __init__(self, device: str) -> None:
+        self._file = device_path(device).resolve()
+        self.name, self._rng = self._file.name, np.random.default_rng(0)
+
+    def read(self) -> Image:
+        time.sleep(FRAME_S)  # real time passes
+        if not self._file.exists():
+            raise CameraLost(f"{self.name} delivers no more frames")
+        return self._rng.integers(0, 256, (32, 32, 3), np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def _plugged(bench: GuardBench) -> Iterator[tuple[PluggedDevice, list[str]]]:
+    """Publish a camera as `serl camera` does; yield its device, and the lines that it prints."""
+    device, lines, over = PluggedDevice(bench.folder), list[str](), threading.Event()
+    device.plug()
+    source = ReconnectingCamera(partial(NoisyCamera, str(device.link)), lines.append)
+    config = PublishConfig(frame="optical")
+    own = describe(source.name, config)
+    with RosNode(PLUGGED, bench.folder, local=True, parameters=own, managed=True) as node:
+        camera = CameraNode(node, ROBOT, PLUGGED, config, source)
+        publishing = threading.Thread(target=camera.run, args=(over.is_set,))
+        publishing.start()
+        try:
+            yield device, lines
+        finally:
+            over.set()
+            publishing.join()
+
+
+@REGISTRY.fault(
+    40,
+    "USB camera is plugged in again under another number",
+    injected="the device of a camera node disappears, and returns as another `/dev/videoN` behind "
+    "the same link",
+    required="readings fail within 300 ms with the camera's name, so that the robot holds; the "
+    "node opens the new device, and reading continues",
+    level=Level.PROCESSES,
+    scene=camera,
+)
+def replugged_camera(watched: WatchedCamera) -> None:
+    bench = watched.bench
+    with _plugged(bench) as (device, lines):
+        plugged = WatchedCamera(bench, watched.node, PLUGGED)
+        eventually(plugged.is_well)
+        bench.lateness.worst_s = 0.0
+        silent_s = time.monotonic()
+        device.unplug()
+        took_s = plugged.last_accepted_s("s old") - silent_s
+        allowed_s = NOTICED_S + 3.0 * bench.lateness.worst_s
+        assert took_s <= allowed_s, (took_s, allowed_s)
+        device.plug()
+        eventually(plugged.is_well)
+    assert lines == ["video2 delivers no more frames; retrying every 1 s", "video4 is back"]
