@@ -58,16 +58,16 @@ def camera_options(parser: argparse.ArgumentParser) -> None:
         "--exposure_s",
         type=number(1e-4, 1),
         metavar="S",
-        help="exposure of a USB camera, else its own",
+        help="exposure of the camera, else its own",
     )
     parser.add_argument(
-        "--gain", type=number(0, 10_000), help="gain of a USB camera, in its own unit"
+        "--gain", type=number(0, 10_000), help="gain of the camera, in its own unit"
     )
     parser.add_argument(
         "--white_balance_k",
         type=number(1000, 12_000),
         metavar="K",
-        help="colour temperature of a USB camera, else its own",
+        help="colour temperature of the camera, else its own",
     )
     parser.add_argument(
         "--crop",
@@ -137,10 +137,9 @@ def camera(options: argparse.Namespace) -> int:
 
 def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     controls = {name: getattr(options, name) for name in _CONTROLS}
-    if options.file is not None or options.realsense is not None:
-        for name in (name for name, value in controls.items() if value is not None):
-            raise BadInput(f"--{name} is for a USB camera")
     if options.file is not None:
+        for name in (name for name, value in controls.items() if value is not None):
+            raise BadInput(f"--{name} is for a camera, not for a film")
         return partial(VideoFileCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")

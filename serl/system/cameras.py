@@ -39,9 +39,10 @@ class CaptureConfig(BaseModel):
         width: width of the frames, pixels.
         height: height of the frames, pixels.
         rate_hz: frames per second.
-        exposure_s: fixed time of exposure of a USB camera; None leaves it to the camera.
-        gain: fixed gain of a USB camera, in the camera's own unit; None leaves it as it is.
-        white_balance_k: fixed colour temperature of a USB camera; None leaves it to the camera.
+        exposure_s: fixed time of exposure; None leaves it to the camera.
+        gain: fixed gain, in the camera's own unit; None leaves it as it is. That of a RealSense
+            needs a fixed exposure as well.
+        white_balance_k: fixed colour temperature; None leaves it to the camera.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -193,21 +194,30 @@ class RealSense:
         config: requested frame size and rate.
 
     Raises:
-        BadInput: the package pyrealsense2 or the device is missing.
+        BadInput: the package pyrealsense2 or the device is missing, or it refuses a setting of the
+            picture.
     """
 
     def __init__(self, serial: str, config: CaptureConfig) -> None:
         rs = _realsense()
         self.name = f"RealSense {serial}".strip()
+        if config.gain is not None and config.exposure_s is None:
+            raise BadInput(
+                f"camera {self.name}: gain: expected exposure_s as well, as its automatic exposure "
+                "sets both"
+            )
         self._pipeline, settings = rs.pipeline(), rs.config()
         if serial:
             settings.enable_device(serial)
         size = config.width, config.height
         settings.enable_stream(rs.stream.color, *size, rs.format.rgb8, round(config.rate_hz))
         try:
-            self._pipeline.start(settings)
+            device = self._pipeline.start(settings).get_device()
         except RuntimeError as error:
             raise BadInput(f"camera {self.name}: {error}") from None
+        if refused := fix_options(rs, device, config):
+            self.close()
+            raise BadInput(f"camera {self.name}: takes no {refused}")
 
     def read(self) -> Image:
         """Return the next frame, see `CameraSource.read`."""
@@ -312,6 +322,43 @@ def fix_controls(capture: Any, config: CaptureConfig) -> str:
             ],
         }[name]
         if not all(capture.set(*each) for each in settings):
+            return f"{name} of {value:g}"
+    return ""
+
+
+def fix_options(rs: Any, device: Any, config: CaptureConfig) -> str:
+    """Fix exposure, gain and white balance of a RealSense; return the first one refused.
+
+    Colour modules count exposure in 100 us, up to 10,000; stereo modules in us, and farther
+    (librealsense, issues 8243 and 6384).
+
+    Args:
+        rs: the package pyrealsense2.
+        device: the device, which streams.
+        config: the settings.
+    """
+    colour = [
+        sensor
+        for sensor in device.query_sensors()
+        if any(each.stream_type() == rs.stream.color for each in sensor.get_stream_profiles())
+    ]
+    options = {
+        "exposure_s": (rs.option.enable_auto_exposure, rs.option.exposure),
+        "gain": (rs.option.enable_auto_exposure, rs.option.gain),
+        "white_balance_k": (rs.option.enable_auto_white_balance, rs.option.white_balance),
+    }
+    for name, value in config.controls.items():
+        (automatic, option), number = options[name], value
+        if not colour:
+            return f"{name} of {value:g}"
+        try:
+            for sensor in colour:
+                if name == "exposure_s":
+                    unit_s = 1e-4 if sensor.get_option_range(option).max <= 10_000 else 1e-6
+                    number = max(1.0, round(value / unit_s))
+                sensor.set_option(automatic, 0.0)
+                sensor.set_option(option, number)
+        except RuntimeError:
             return f"{name} of {value:g}"
     return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -175,13 +176,106 @@ def test_fix_controls_names_control_that_camera_rejects(tmp_path: Path, name: st
     assert fix_controls(capture, config) == f"{name} of {value:g}"
 
 
-@pytest.mark.parametrize("source", [("--file", "film.avi"), ("--realsense",)])
-def test_camera_controls_are_refused_for_other_sources(source: tuple[str, ...]) -> None:
+def test_camera_controls_are_refused_for_a_film() -> None:
     parser = argparse.ArgumentParser()
     camera_options(parser)
-    options = parser.parse_args(["front", *source, "--gain", "3"])
-    with pytest.raises(BadInput, match="--gain is for a USB camera"):
+    options = parser.parse_args(["front", "--file", "film.avi", "--gain", "3"])
+    with pytest.raises(BadInput, match="--gain is for a camera, not for a film"):
         camera(options)
+
+
+class ScriptedSensor:
+    """Sensor of a RealSense with the options `most`, and the largest value of each.
+
+    It refuses values that its automatic exposure and white balance would overwrite.
+    """
+
+    def __init__(self, stream: str, **most: float) -> None:
+        self._stream, self._most = stream, most
+        self.values = dict.fromkeys(("enable_auto_exposure", "enable_auto_white_balance"), 1.0)
+
+    def get_stream_profiles(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(stream_type=lambda: self._stream)]
+
+    def get_option_range(self, option: str) -> SimpleNamespace:
+        return SimpleNamespace(max=self._most[option])
+
+    def set_option(self, option: str, value: float) -> None:
+        automatic = "enable_auto_" + ("white_balance" if "white" in option else "exposure")
+        if option != automatic and (self.values[automatic] or value > self._most.get(option, 0.0)):
+            raise RuntimeError(f"{option}: not supported, or out of range")
+        self.values[option] = value
+
+
+class ScriptedRealSense:
+    """The package pyrealsense2, with one device; a stand-in, as no wheel runs without a camera."""
+
+    stream = SimpleNamespace(color="color")
+    format = SimpleNamespace(rgb8="rgb8")
+
+    def __init__(self, *sensors: ScriptedSensor) -> None:
+        self.option = SimpleNamespace(
+            **{
+                name: name
+                for name in (
+                    *("exposure", "enable_auto_exposure", "gain"),
+                    *("white_balance", "enable_auto_white_balance"),
+                )
+            }
+        )
+        self.device = SimpleNamespace(query_sensors=lambda: sensors)
+        self.running = False
+
+    def config(self) -> SimpleNamespace:
+        return SimpleNamespace(enable_stream=lambda *stream: None)
+
+    def pipeline(self) -> ScriptedRealSense:
+        return self
+
+    def start(self, settings: object) -> SimpleNamespace:
+        self.running = True
+        return SimpleNamespace(get_device=lambda: self.device)
+
+    def stop(self) -> None:
+        self.running = False
+
+
+@pytest.mark.parametrize(("most", "exposure"), [(10_000.0, 100.0), (165_000.0, 10_000.0)])
+def test_realsense_fixes_exposure_gain_and_white_balance_of_its_colour_sensor(
+    most: float, exposure: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colour = ScriptedSensor("color", exposure=most, gain=128.0, white_balance=6500.0)
+    stereo = ScriptedSensor("infrared", exposure=165_000.0, gain=248.0)
+    rs, untouched = ScriptedRealSense(stereo, colour), dict(stereo.values)
+    monkeypatch.setattr(usb_camera, "_realsense", lambda: rs)
+    config = CaptureConfig(exposure_s=0.01, gain=20.0, white_balance_k=4500.0)
+    RealSense("", config)
+    assert rs.running
+    assert stereo.values == untouched
+    assert colour.values == {
+        **{"enable_auto_exposure": 0.0, "exposure": exposure, "gain": 20.0},
+        **{"enable_auto_white_balance": 0.0, "white_balance": 4500.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"white_balance_k": 9000.0}, "takes no white_balance_k of 9000"),
+        ({"exposure_s": 1.0, "gain": 400.0}, "takes no gain of 400"),
+        ({"gain": 20.0}, "gain: expected exposure_s as well"),
+    ],
+)
+def test_realsense_names_setting_that_it_refuses_and_stops(
+    settings: dict[str, float], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rs = ScriptedRealSense(
+        ScriptedSensor("color", exposure=10_000.0, gain=128.0, white_balance=6500.0)
+    )
+    monkeypatch.setattr(usb_camera, "_realsense", lambda: rs)
+    with pytest.raises(BadInput, match=complaint):
+        RealSense("", CaptureConfig.model_validate(settings))
+    assert not rs.running
 
 
 def test_realsense_without_package_names_the_extra() -> None:
