@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,25 +17,31 @@ from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
 
 from serl import plugins
+from serl.agents.classifier_training import train_classifier
 from serl.arm_profile import ArmProfile, Channel
-from serl.errors import BadInput, SerlError, Silent
+from serl.errors import BadInput, NeedsPerson, SerlError, Silent
 from serl.robot import Homing, Robot
+from serl.ros.arm.camera import picture_topic
 from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import SENSOR, check_types, of_robot, topic_of
-from serl.ros.conversions import nanoseconds_of
+from serl.ros.conversions import image_message, nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.services import Remote
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
+from serl.runs.scene_reset import make_check
 from serl.runs.task_setup import make_task
+from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
+from serl.training.resets import SceneReset
 from serl.types import ActionSource
 
+from ...agents.test_classifier import CARD, QUICK, VIEWS, make_samples
 from ...support.upstream import file_of
 from ..conftest import Run
 
@@ -112,6 +119,37 @@ def arm(bench: Bench) -> RosArm:
     bench.arm.observe_when_fresh(120.0)
     eventually(lambda: recovers(bench.arm))
     return bench.arm
+
+
+def test_classifier_judges_scene_on_pictures_of_a_camera(bench: Bench, tmp_path: Path) -> None:
+    path, shown, number = tmp_path / "ready.safetensors", [0], count()
+    train_classifier(make_samples(), CARD, QUICK).classifier.save(path)
+    pictures = make_samples(seed=5).images["front"]  # of class 0 and 1 in turn
+    check = {"kind": "person", "check": "classifier", "model": str(path), "transfer": True}
+    own = {"robot": "franka", "intervention": "none", "demos": 0, "reset": check}
+    config = resolve({"task": "pick_cube", **own})
+    task = PickCube(PickCubeConfig(observe="pixels", views=VIEWS))
+    reset = SceneReset(task, make_check(config, task))
+    arm = RosArm(bench.node, ROBOT, PROFILE, task.config)
+    camera = bench.node.publisher(picture_topic(ROBOT, VIEWS["front"].camera))
+
+    def show() -> None:
+        row, stamp_ns = 2 * (next(number) % 100), bench.node.handle.get_clock().now().nanoseconds
+        camera.publish(image_message(pictures[row + shown[0]], "field", stamp_ns))
+
+    bench.node.every(0.05, show)
+
+    def verdict() -> str:
+        try:
+            assert reset(arm.observe_when_fresh(60.0)) is None
+        except NeedsPerson as error:
+            return str(error)
+        return ""
+
+    refusal = "a person is needed: the classifier does not see a scene that is ready"
+    for label, expected in enumerate((refusal, "")):
+        shown[0] = label
+        eventually(lambda: verdict() == expected, found=verdict)  # noqa: B023
 
 
 def pose_feed(arm: RosArm) -> Feed[Any]:
