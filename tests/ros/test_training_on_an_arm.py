@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,8 @@ from serl.ros.processes import started_domain_id
 from serl.ros.services import Remote
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
+from serl.runs.checkpoint import pick
+from serl.runs.deployment import read_trial_results
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import max_void_trials
@@ -92,6 +95,35 @@ def test_training_on_a_real_arm_moves_it_through_its_guard_and_evaluates(
         else None,  # a late machine
     )
     assert "1 unassisted trials on the arm" in command.output
+
+
+@pytest.mark.slow
+def test_trials_on_an_arm_choose_among_its_last_checkpoints(tmp_path: Path, start: Start) -> None:
+    with franka_beside_a_goal(tmp_path) as (_, arm):
+        words = ("--robot", "mine.py", "--namespace", arm, "--demos", 0, "--steps", 40)
+        trials = ("--trials", 1, "--arm_selection_trials", 2, "--selection_checkpoints", 2)
+        reward = ("--reward.kind=pose", POSE)
+        command = start("train", "reach", *words, *trials, *reward, *SETTINGS)
+        answer_all(command)
+    assert command.process.returncode == 0, command.output
+    (folder,) = (tmp_path / "runs" / "reach").iterdir()
+    run = RunFolder.open(folder)
+    assert "policy: checkpoint 20 or 40" in command.output
+    tried = [each for each in read_trial_results(deployment_of(run)) if not each.void]
+    counts = Counter((each.purpose, each.checkpoint) for each in tried)
+    if command.output.count(": void, ") <= max_void_trials(1):  # else a late machine ended them
+        assert {step for purpose, step in counts if purpose == "selection"} == {20, 40}
+        assert max(counts.values()) <= 2
+        (best,) = (step for purpose, step in counts if purpose == "final")
+        assert counts["final", best] == 1
+        assert int(pick(run.checkpoints).name) == best
+        written = [(row["purpose"], row["checkpoint"]) for row in rows(run, "evaluation")]
+        assert written == [("selection", 20), ("selection", 40), ("final", best)]
+
+
+def deployment_of(run: RunFolder) -> Path:
+    (folder,) = (run.path / "deployments").iterdir()
+    return folder
 
 
 @pytest.mark.slow
