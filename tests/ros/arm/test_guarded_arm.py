@@ -278,6 +278,7 @@ def test_log_stores_zero_action_for_steps_that_guard_held(
         steps.clear()
         guarded.take()
         guarded.recover()
+        arm.drive_as(ActionSource.POLICY)  # after an attempt that ended with the person
         if not arm.remote.wait(lambda: guarded.state == "hold: command is stale", 5.0):
             return False
         person, back = TenStepOperator(action_along_y(guarded, 1.0)), action_along_y(guarded, -1.0)
