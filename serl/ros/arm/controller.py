@@ -307,7 +307,7 @@ class ControllerWatch:
         self._node = node.absolute(controller_node(robot, profile))
         self._start = self._controller.parameters | self._controller.expected
         self._names = list(self._start | self._soft_gains)
-        self._wrong, self._answered_s = "", float("-inf")
+        self._wrong, self._answered_s, self._forgotten = "", float("-inf"), False
         self._is_start = False  # the last answer has the gains of the start, not those of a mode
         self._was_right = False
         self._wrong_s = 0.0  # time of the first answer that differs
@@ -324,9 +324,13 @@ class ControllerWatch:
         """The reason why the arm must not be taken; empty if its controller is as expected."""
         if not self._names:
             return ""
-        if time.monotonic() - self._answered_s > _OLD_S:
+        if self._forgotten or time.monotonic() - self._answered_s > _OLD_S:
             return f"{self._node}: {_SILENT}"
         return f"{self._node}: {self._wrong}" if self._wrong else self._stiffness_problem()
+
+    def forget(self) -> None:
+        """Ignore the last answer in `trouble`: a silent driver may have been started anew since."""
+        self._forgotten = True
 
     @property
     def has_start_gains(self) -> bool:
@@ -372,7 +376,7 @@ class ControllerWatch:
             return
         values = map(parameter_value_to_python, answer.values)
         found = dict(zip(self._names, values, strict=False))
-        self._answered_s = time.monotonic()
+        self._answered_s, self._forgotten = time.monotonic(), False
         if not self._wrong:
             self._wrong_s = self._answered_s
         self._wrong = self._controller.mismatch(found)

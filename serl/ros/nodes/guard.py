@@ -317,6 +317,8 @@ class GuardNode:
         commanders = self._commanders.check(guard.lease.since_s)
         trouble = others or self._controller.changed
         with self._lock:
+            if guard.measured.fresh_pose(time.monotonic()) is None:
+                self._controller.forget()  # it may be another one afterwards
             guard.lease.others = commanders
             guard.joint_move.unheard = self._commander.unheard_trajectory
             if guard.state is GuardState.DISARMED or not trouble:

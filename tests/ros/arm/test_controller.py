@@ -155,6 +155,17 @@ def test_controller_watch_reports_gains_left_over_from_a_stop(
     assert watch.left_soft == ""
 
 
+def test_controller_watch_needs_new_answer_after_silence_of_driver(
+    controller: Controller, watch: ControllerWatch
+) -> None:
+    controller.gains[GAIN] = 500.0  # the driver was started anew
+    assert watch.trouble == ""
+    watch.forget()
+    assert watch.trouble.endswith("the controller does not report its parameters")
+    controller.ask()
+    assert f"{GAIN} is 500.0" in watch.trouble
+
+
 def test_controller_watch_reports_changed_gain_after_silence_in_switch(
     controller: Controller, watch: ControllerWatch
 ) -> None:
