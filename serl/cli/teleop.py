@@ -360,11 +360,10 @@ def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
 
 
 def picture(name: str, operator_input: Wish, buttons: list[str]) -> Table:
-    """Return a table of a device's input: a bar for each axis, hands on or off, pressed buttons."""
+    """Return a table of a device's input: a bar for each axis, takeover, pressed buttons."""
     table = Table.grid(padding=(0, 2))
-    table.add_row(
-        Text(name, style="bold"), Text("hands on" if operator_input.hands else "hands off")
-    )
+    takeover = "yes" if operator_input.hands else "no"
+    table.add_row(Text(name, style="bold"), f"takeover: {takeover}")
     for axis, value in zip(AXES, operator_input.motion, strict=True):
         place = round(20 * (value + 1) / 2)
         bar = "".join("●" if spot == place else "│" if spot == 10 else "·" for spot in range(21))

@@ -20,7 +20,7 @@ from serl.datasets.recording_session import (
 )
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
-from serl.report.display import ActorProgress, RunProgress
+from serl.report.display import ActorProgress, RunProgress, versions_behind
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
 from serl.teleop.scripted import Budget, ScriptedHumanConfig
@@ -92,7 +92,7 @@ def _weights(progress: RunProgress, actor: ActorProgress | None) -> Health:
     if progress.weights_version is None:
         return True, "none yet"
     age = actor.weights_age if actor else None
-    behind = "" if age is None else ", newest" if not age else f", {age} behind"
+    behind = "" if age is None else f", {versions_behind(age) or 'newest'}"
     return True, f"version {progress.weights_version}{behind}"
 
 
@@ -102,7 +102,7 @@ def _link(actor: ActorProgress | None) -> Health:
         return False, "no report"
     if not link.connected:
         return False, f"learner not connected, {link.waiting:,} steps waiting"
-    return True, f"{link.acknowledged:,} acknowledged, {link.waiting:,} waiting"
+    return True, f"{link.acknowledged:,} steps acknowledged, {link.waiting:,} waiting"
 
 
 def _disk(run: RunFolder) -> Health:

@@ -204,7 +204,8 @@ class Lease:
             return ""
         if self.lost_human:
             return "a person was lost: take over again, or disarm and arm"
-        return "a person let go" if now_s - self.human_s < self._config.release_s else ""
+        is_recent = now_s - self.human_s < self._config.release_s
+        return "the operator released the controls" if is_recent else ""
 
     def has_person(self, now_s: float) -> bool:
         """Return whether a person drives now."""

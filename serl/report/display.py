@@ -29,7 +29,6 @@ LINE_PERIOD_S = 10.0
 GOOD, BAD, QUIET = "green", "bold red", "bright_black"
 POLICY, HUMAN = "blue", "yellow"
 PROCESS_STYLES = {"running": GOOD, "finished": QUIET}
-THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +207,12 @@ def line(progress: RunProgress) -> str:
         f"human {_percent(progress.human_share)}",
         f"updates/s {_number(progress.updates_per_s)}",
         f"utd {_number(progress.utd)}",
-        f"weights v{_whole(progress.weights_version)}",
+        f"weights version {_whole(progress.weights_version)}",
         *(_actor(actor) for actor in progress.actors),
         *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
         f"left {_clock(progress.left_s)}",
     ]
-    return " | ".join(parts).replace(THIN_SPACE, "")
+    return " | ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +346,7 @@ def _parts(progress: RunProgress) -> RenderableType:
     grid.add_column(style=QUIET, justify="right", min_width=18)
     grid.add_column()
     version = progress.weights_version
-    grid.add_row("weights", "-" if version is None else f"v{_whole(version)}")
+    grid.add_row("weights", "-" if version is None else f"version {_whole(version)}")
     for actor in progress.actors:
         state = Text.assemble(
             ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
@@ -379,12 +378,12 @@ def _waits(actor: ActorProgress) -> str:
 
 def _link(actor: ActorProgress) -> str:
     if not actor.running:
-        return "link down"
+        return "link process not running"
     if actor.link is None:
-        return "link starting"
+        return "link process starting"
     if not actor.link.connected:
         return "waiting for the learner"
-    return f"acked {_whole(actor.link.acknowledged)}, {_whole(actor.link.waiting)} waiting"
+    return f"{actor.link.acknowledged:,} steps acknowledged, {actor.link.waiting:,} waiting"
 
 
 def _link_style(actor: ActorProgress) -> str:
@@ -398,7 +397,12 @@ def _link_style(actor: ActorProgress) -> str:
 def _age(actor: ActorProgress) -> str:
     if actor.weights_age is None:
         return "no weights yet"
-    return f"{actor.weights_age} behind" if actor.weights_age else "newest weights"
+    return versions_behind(actor.weights_age) or "newest weights"
+
+
+def versions_behind(age: int) -> str:
+    """Return the age of an actor's weights in words; "" for the newest weights."""
+    return f"{age} version{'s' * (age > 1)} behind" if age else ""
 
 
 def _condition(actor: ActorProgress) -> str:
@@ -411,7 +415,7 @@ def _percent(share: float | None) -> str:
 
 
 def _whole(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}".replace(",", THIN_SPACE)
+    return "-" if number is None else f"{number:,}"
 
 
 def _number(number: float | None) -> str:

@@ -159,7 +159,7 @@ def advise(episodes: Sequence[dict[str, Any]]) -> str:
     alone = [row["success"] and not row["assisted"] for row in episodes[-ALONE:]]
     won = sum(row["success"] for row in last)
     if len(alone) == ALONE and sum(alone) >= ENOUGH:
-        return f"hands off: {sum(alone)} of the last {ALONE} episodes succeeded without help"
+        return f"stop correcting: {sum(alone)} of the last {ALONE} episodes succeeded without help"
     if len(last) == PATIENCE and not won:
         return f"demonstrate: no success in {PATIENCE} episodes"
     if len(last) == PATIENCE and won * _THIRD < PATIENCE:

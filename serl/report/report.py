@@ -177,15 +177,15 @@ def _result(run: RunData) -> dict[str, Any]:
     final = run.finals[-1]
     text = (
         f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
-        "that neither training nor the choice of the checkpoint ever saw."
+        "that were used neither in training nor to choose the checkpoint."
     )
     if final.get("void"):
         text += f" Not counted: {final['void']}."
     if run.lasts:
         last = run.lasts[-1]
         text += (
-            f" Of the last checkpoint, which nothing chose, {last['successes']} of "
-            f"{last['trials']} succeeded on the same starts."
+            f" The last checkpoint, which was not selected, succeeded in {last['successes']} of "
+            f"{last['trials']} trials from the same starts."
         )
     return _score((int(final["successes"]), int(final["trials"])), text)
 
@@ -232,7 +232,8 @@ def _cycle_tile(run: RunData) -> page.Tile:
         cycle_s, shown_s = number(run.finals[-1], "cycle_time_s"), run.demonstrated_s
         note = "mean of the successful trials"
         if cycle_s > 0 and shown_s > 0:
-            note += f"; demonstrated in {shown_s:.1f} s: {shown_s / cycle_s:.2f} times as fast"
+            speed = page.percent(shown_s / cycle_s)
+            note += f", at {speed} of the speed of the demonstrations ({shown_s:.1f} s)"
         return ("cycle time", page.seconds(cycle_s), note)
     times_s = [number(row, "duration_s") for row in run.episodes if row.get("success")][-WINDOW:]
     mean_s = float(np.mean(times_s)) if times_s else math.nan

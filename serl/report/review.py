@@ -206,7 +206,7 @@ def _headline(shown: ReplayedEpisode) -> Iterator[Text]:
     versions = [step.policy_version for step in shown.episode.steps if step.policy_version]
     if versions:
         first, last = min(versions), max(versions)
-        ending.append(f" · weights v{first}" + (f" to v{last}" if last > first else ""))
+        ending.append(f" · weights version {first}" + (f" to {last}" if last > first else ""))
     yield ending
     yield Text(str(path), _QUIET)
 

@@ -49,7 +49,7 @@ def test_teleop_check_shows_axes_and_hands() -> None:
     wish = Wish((1.0, -0.5, 0, 0, 0, 0, 0), True, ())
     console.print(teleop_commands.picture("pad", wish, ["south"]))
     lines = console.export_text().splitlines()
-    assert "hands on" in lines[0]
+    assert "takeover: yes" in lines[0]
     assert lines[1].split()[-1] == "+1.00"
     assert lines[1].rstrip(" +1.0").endswith("●")
     assert lines[2].split()[-1] == "-0.50"
@@ -84,7 +84,9 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
     assert cli.main([*words, "--teleop.spacemouse.axes.x=[y, -0.5]"]) == cli.BAD_INPUT
     out, error = capsys.readouterr()
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    left, right = lines.index("left: mouse a hands on"), lines.index("right: mouse b hands on")
+    left, right = (
+        lines.index(f"{side} takeover: yes") for side in ("left: mouse a", "right: mouse b")
+    )
     assert lines[left + 2].endswith("-0.50"), "axis y is not mapped as configured"
     assert lines[right + 3].endswith("-1.00"), "axis z is not mapped"
     assert "right: mouse b: Input/output error" in error

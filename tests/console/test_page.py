@@ -32,7 +32,7 @@ from .site import Site, settled, site
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
 WORDS: list[tuple[dict[str, Any], str, str]] = [
-    ({"driver": "human"}, "Hands are off", "episode 3, step 12"),
+    ({"driver": "human"}, "No operator input", "episode 3, step 12"),
     ({"driver": "human", "owner": SIMULATED}, "A simulated human corrects", "step 12"),
     ({"driver": "script"}, "Resetting the scene", "step 12"),
     ({"driver": "policy"}, "The policy drives", "episode 3, step 12"),
@@ -45,12 +45,12 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"driver": "human", "silent": "the console fell silent"},
         "Holding",
-        "the console fell silent; let go, then take over to drive on",
+        "the console fell silent; release the keys or the device, then take over again",
     ),
     (
         {"driver": "human", "silent": "right SpaceMouse: Input/output error (is it plugged in?)"},
         "Holding",
-        "right SpaceMouse: Input/output error (is it plugged in?); let go, then take over",
+        "right SpaceMouse: Input/output error (is it plugged in?); release the keys or the device",
     ),
     (
         {"paused": "the gamepad pushed the same way for 60 s"},
@@ -123,7 +123,7 @@ async def test_page_shows_refused_command_and_ignores_keys_without_button(
     show_state(here, {"driver": "human", "owner": "the console"}, COLLECTING)
     await page.until("!document.getElementById('marks').hidden")
     show_state(here, {"driver": "script"}, COLLECTING)
-    await page.reads("why", "Hands are off: mark, or drive on.")
+    await page.reads("why", "No operator input: label the picture, or drive.")
     for code in ("Enter", "Backspace", "KeyX", "KeyZ", "Equal", "Minus", "Digit0"):
         await page.hit(code)
     await settled(lambda: here.backend.commands == [*commands, "negative"])

@@ -257,8 +257,8 @@ def test_training_status_shows_run_numbers_and_component_health(tmp_path: Path) 
         assert status["takeovers"] == 2
         assert 0.02 < status["budget_share"] < nothing["budget_share"] == 0.5
         assert status["learner"] == (True, "12 updates/s, 3.9 per step")
-        assert status["weights"] == (True, "version 4, 1 behind")
-        assert status["link"] == (True, "1,234 acknowledged, 5 waiting")
+        assert status["weights"] == (True, "version 4, 1 version behind")
+        assert status["link"] == (True, "1,234 steps acknowledged, 5 waiting")
         assert status["advice"] == "correct briefly: 1 of the last 2 unassisted episodes succeeded"
         assert overview.read({**states, "learner": "silent"})["learner"] == (False, "silent")
         assert not overview.over

@@ -142,7 +142,7 @@ def test_guard_holds_for_half_a_second_between_operator_and_policy() -> None:
     loop = driving("teleop")
     loop.mode = "policy"
     loop.ticks_until(GuardState.HOLD, limit=3)
-    assert loop.guard.cause == "a person let go"
+    assert loop.guard.cause == "the operator released the controls"
     assert 45 <= loop.ticks_until(GuardState.POLICY) <= 52
 
 

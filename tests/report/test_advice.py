@@ -29,7 +29,7 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
         ),
         (
             [ALONE_WON] * 8 + [ALONE_LOST] * 2,
-            "hands off: 8 of the last 10 episodes succeeded without help",
+            "stop correcting: 8 of the last 10 episodes succeeded without help",
         ),
         (
             [ALONE_WON, HELPED_WON] * 10,  # half of the episodes were assisted
@@ -37,7 +37,7 @@ HELPED_WON, HELPED_LOST = row(True, True, 5), row(False, True, 5)
         ),
         (
             [ALONE_WON] * 8 + [HELPED_WON] * 2,
-            "hands off: 8 of the last 10 episodes succeeded without help",
+            "stop correcting: 8 of the last 10 episodes succeeded without help",
         ),
         (
             [HELPED_WON] + [ALONE_WON] * 8,  # nine episodes are below the required ten

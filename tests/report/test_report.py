@@ -230,7 +230,10 @@ def test_report_compares_cycle_time_with_demonstrations(tmp_path: Path) -> None:
     text = read(run.path).text
     lengths = [count_records(path) - 1 for path in episode_paths(run.demonstrations)]
     shown_s = sum(lengths) / 30
-    assert f"demonstrated in {shown_s:.1f} s: {shown_s / 0.5:.2f} times as fast" in text
+    assert (
+        f"at {100 * shown_s / 0.5:.0f} % of the speed of the demonstrations ({shown_s:.1f} s)"
+        in text
+    )
 
 
 def test_report_of_run_that_stopped_early(tmp_path: Path) -> None:
@@ -256,7 +259,7 @@ def test_report_shows_last_checkpoint_next_to_chosen_one(tmp_path: Path) -> None
     write_report(tmp_path)
     text = read(tmp_path).text
     assert "48 of 50 unassisted trials succeeded" in text
-    assert "the last checkpoint, which nothing chose, 31 of 50 succeeded" in text
+    assert "last checkpoint, which was not selected, succeeded in 31 of 50 trials" in text
 
 
 def test_report_ignores_rows_of_other_versions(tmp_path: Path) -> None:

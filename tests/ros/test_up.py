@@ -181,8 +181,8 @@ def test_progress_is_shown_until_the_learner_ends(tmp_path: Path) -> None:
     display = Display(Console(file=shown, width=200))
     _attend(run, supervisor, frozenset({"learner"}), dict, display)
     supervisor.stop()
-    assert f"steps 20/{run.config.steps}" in shown.getvalue()
-    assert "weights v4" in shown.getvalue()
+    assert f"steps 20/{run.config.steps:,}" in shown.getvalue()
+    assert "weights version 4" in shown.getvalue()
 
 
 def test_graph_rejects_robot_profile_that_differs_from_the_run(tmp_path: Path) -> None:

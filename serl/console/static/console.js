@@ -161,11 +161,11 @@ function showState(now) {
   else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not confirmed a stop");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
-  else if (now.silent) show("hold", "Holding", `${now.silent}; let go, then take over to drive on`);
+  else if (now.silent) show("hold", "Holding", `${now.silent}; release the keys or the device, then take over again`);
   else if (drives(now)) show("human", now.arms === 2 ? `You drive the ${arm} arm` : "You drive", where);
   else if (now.driver === "human" && now.owner === "a simulated human") show("human", "A simulated human corrects", where);
-  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "Hands are off", where);
-  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "Hands are off: mark, or drive on." : "Hands are off: drive on, or label the episode.");
+  else if (now.driver === "human") show("human", now.owner ? `${capital(now.owner)} drives` : "No operator input", where);
+  else if (now.driver === "script" && session) show("hold", "Holding", session === "reward" ? "No operator input: label the picture, or drive." : "No operator input: drive, or label the episode.");
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
@@ -292,7 +292,7 @@ function showQuestion(now, mine) {
 function ready(now) {
   const last = now.last ? `The last one: ${now.last}. ` : "";
   if (now.lease !== "you") return `${last}Take the controls to begin.`;
-  return `${last}${wasOn ? "Let go of all keys, then drive" : "Drive"}, and the episode begins.`;
+  return `${last}${wasOn ? "Release all keys, then drive" : "Drive"}, and the episode begins.`;
 }
 
 function label(button, text, key) {

@@ -237,7 +237,7 @@ def reset(session: SetupSession) -> str:
 def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
     """Raise `StepFailed` unless a path opens the hand, within the workspace."""
     if path and all(each.closed for each in path):
-        raise StepFailed("the hand opens at no pose: answer o where the part is let go")
+        raise StepFailed("the hand opens at no pose: answer o where the part is released")
     for number, each in enumerate(path, 1):
         inside = zip(place.low_m, each.position_m, place.high_m, strict=True)
         kept_out = any(is_in_box(each.position_m, box.low_m, box.high_m) for box in place.keep_out)

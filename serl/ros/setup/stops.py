@@ -51,7 +51,7 @@ def takeover(session: SetupSession) -> str:
     until_s = time.monotonic() + _LIMIT_S
     session.asker.show(
         f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
-        f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and let go."
+        f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and release."
     )
     people.begin()
     arm.driver.silence_s = lambda: people.silence_s
@@ -109,7 +109,7 @@ class _TakeoverMotion:
         along = float(self._commanded @ self._moved) / size if size else 0.0
         if along < 0.7:
             raise StepFailed("the tool did not go where you steered: is an axis turned around?")
-        return f"steered {100 * float(np.linalg.norm(self._moved)):.1f} cm, and let go"
+        return f"steered {100 * float(np.linalg.norm(self._moved)):.1f} cm, and released"
 
 
 def estop(session: SetupSession) -> str:
