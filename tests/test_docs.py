@@ -18,6 +18,7 @@ from serl import plugins
 from serl.arm_profile import load_robot
 from serl.cli import main as cli
 from serl.cli.settings import describe
+from serl.console.messages import COMMANDS
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.settings import run_settings
 from serl.system.settings_file import leaves, read_yaml
@@ -138,6 +139,11 @@ def test_reference_has_topics_with_type_qos_and_meaning(tables: ModuleType) -> N
     assert found["policy/weights"].kind == "std_msgs/UInt8MultiArray"
     assert found["policy/weights"].qos == "reliable, depth 1, transient local"
     assert [name for name, row in found.items() if not row.meaning] == []
+
+
+def test_reference_has_every_command_of_the_console() -> None:
+    page = (ROOT / "docs/reference/topics.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if not re.search(rf"`(ACTOR/)?{name}`", page)] == []
 
 
 def test_committed_diagrams_equal_output_of_script(tmp_path: Path) -> None:
