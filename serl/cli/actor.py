@@ -12,13 +12,15 @@ from pathlib import Path
 from serl.cli.arguments import add_namespace, add_run
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
+from serl.log.episode_reader import episode_paths
+from serl.report.display import ActorProgress, Display, link_text
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import trials_command
 from serl.runs.folder import LEARNER_LOCK, RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.system.files import checked_name, is_alive
 from serl.system.supervisor import Supervisor
-from serl.training.link import read_link_status
+from serl.training.link import PERIOD_S, read_link_status
 
 _LOOK_S = 20.0
 _SILENT = "no answer from a learner of this run; is `serl learner` running?"
@@ -61,8 +63,16 @@ def actor(options: argparse.Namespace) -> int:
         with (
             run_in_domain(run, specs) as supervisor,
             at_the_terminal(run, arms_behind_guards(run, [name], arm)) as ask,
+            Display().working(f"{name} is starting") as show,
         ):
-            attend(supervisor, name, run.link(name), ask, partial(is_alive, lock))
+            attend(
+                supervisor,
+                name,
+                run.link(name),
+                ask,
+                partial(is_alive, lock),
+                lambda: show(progress_text(run, name)),
+            )
     except KeyboardInterrupt:
         print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)
         raise
@@ -100,6 +110,7 @@ def attend(
     link: Path | None = None,
     ask: Callable[[], object] = lambda: None,
     learning: Callable[[], bool] = lambda: False,
+    show_progress: Callable[[], object] = lambda: None,
 ) -> None:
     """Supervise processes until one is done; print restarts, and a link without a learner.
 
@@ -109,11 +120,15 @@ def attend(
         link: folder of the link to watch.
         ask: called repeatedly; serves questions to the operator.
         learning: returns whether a learner of the run is alive on this host.
+        show_progress: called once a second, as often as a link writes its status.
     """
-    printed, look_s = 0, time.monotonic() + _LOOK_S
+    printed, look_s, show_s = 0, time.monotonic() + _LOOK_S, 0.0
     while not supervisor.finished(name):
         supervisor.check()
         ask()
+        if time.monotonic() > show_s:
+            show_s = time.monotonic() + PERIOD_S
+            show_progress()
         if link is not None and time.monotonic() > look_s:
             look_s = time.monotonic() + _LOOK_S
             if (status := read_link_status(link)) is None or not status.connected:
@@ -122,6 +137,13 @@ def attend(
             print(event, flush=True)
         printed = len(supervisor.events)
         time.sleep(0.2)
+
+
+def progress_text(run: RunFolder, name: str) -> str:
+    """Return the progress of an actor of this host: recorded episodes, acknowledged steps."""
+    actor = ActorProgress(name, link=read_link_status(run.link(name)))
+    episodes = len(episode_paths(run.episodes(name)))
+    return f"{name}: episodes {episodes:,}, {link_text(actor)}"
 
 
 def without_stages(config: TrainConfig) -> TrainConfig:

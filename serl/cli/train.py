@@ -109,6 +109,7 @@ def learner(options: argparse.Namespace) -> int:
         SerlError: the learner failed.
     """
     from serl.cli.training import demonstrate
+    from serl.cli.up import attend
     from serl.ros.processes import learner_processes, require_ros, run_processes
 
     require_ros()
@@ -123,9 +124,10 @@ def learner(options: argparse.Namespace) -> int:
     print(f"run: {run.path}")
     print(f"next, in another terminal: serl actor {run.path} --name actor0", flush=True)
     try:
-        demonstrate(run, Display())
-        with run_processes(run, learner_processes(run)) as supervisor:
-            actor_command.attend(supervisor, "learner")
+        display = Display()
+        demonstrate(run, display)
+        with run_processes(run, learner_processes(run)) as supervisor, display:
+            attend(run, supervisor, frozenset({"learner"}), dict, display)
     except KeyboardInterrupt:
         print(f"to go on: serl learner {run.path}", file=sys.stderr)
         raise

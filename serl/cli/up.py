@@ -75,7 +75,7 @@ def bring_up(options: argparse.Namespace) -> int:
         if graph.console is not None:
             teleop_commands.announce(run, supervisor, graph.console.port)
         with display:
-            _attend(run, supervisor, ends_with(graph), ask, display)
+            attend(run, supervisor, ends_with(graph), ask, display)
     print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)
     return 0
 
@@ -136,7 +136,7 @@ def _guarded(run: RunFolder, robot: RobotEntry) -> dict[str, GuardedArm]:
     return {name: arm.guarded for name, arm in real.named(robot.name).items()}
 
 
-def _attend(
+def attend(
     run: RunFolder,
     supervisor: Supervisor,
     ends: frozenset[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -129,9 +129,14 @@ class Display:
             self._live.update(panel(progress), refresh=True)
         elif self.console.is_jupyter:
             self._show(panel(progress))
-        elif self._now_s() >= self._next_line_s:
+        else:
+            self._print_rarely(line(progress))
+
+    def _print_rarely(self, text: str) -> None:
+        """Print a line unless this is a terminal, or the last such line is newer than 10 s."""
+        if not self.console.is_terminal and self._now_s() >= self._next_line_s:
             self._next_line_s = self._now_s() + LINE_PERIOD_S
-            self.console.print(line(progress), markup=False, soft_wrap=True)
+            self.print_line(text)
 
     def _show(self, shown: RenderableType) -> None:
         """Show the panel in a notebook's cell, in the place of the last one."""
@@ -150,10 +155,13 @@ class Display:
         The function takes the number of things done so far; without it one more is done.
         """
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        hidden = not self.console.is_terminal
         done = 0
         bars = Progress(
-            *columns, TimeRemainingColumn(), console=self.console, transient=True, disable=hidden
+            *columns,
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
         )
         with bars:
             task = bars.add_task(text, total=total)
@@ -162,15 +170,23 @@ class Display:
                 nonlocal done
                 done = done + 1 if so_far is None else so_far
                 bars.update(task, completed=done)
-                if hidden and self._now_s() >= self._next_line_s:
-                    self._next_line_s = self._now_s() + LINE_PERIOD_S
-                    self.print_line(f"{text}: {done} of {total}")
+                self._print_rarely(f"{text}: {done} of {total}")
 
             yield advance
 
-    def working(self, text: str) -> AbstractContextManager[object]:
-        """Show on a terminal that work of unknown length is in progress."""
-        return self.console.status(text)
+    @contextmanager
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show on a terminal that work of unknown length is in progress.
+
+        The yielded function replaces the text; elsewhere it prints a line every ten seconds.
+        """
+        with self.console.status(text) as status:
+
+            def show(text: str) -> None:
+                status.update(text)
+                self._print_rarely(text)
+
+            yield show
 
     def print_line(self, text: str) -> None:
         """Print one line at once, above the panel: a start, a restart, a warning."""
@@ -349,7 +365,7 @@ def _parts(progress: RunProgress) -> RenderableType:
     grid.add_row("weights", "-" if version is None else f"version {_whole(version)}")
     for actor in progress.actors:
         state = Text.assemble(
-            ("● ", _link_style(actor)), f"{_link(actor)} ", (f"· {_condition(actor)}", QUIET)
+            ("● ", _link_style(actor)), f"{link_text(actor)} ", (f"· {_condition(actor)}", QUIET)
         )
         grid.add_row(actor.name, Text(f"● {_waits(actor)}", style=BAD) if actor.waits else state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
@@ -368,7 +384,7 @@ def _process(process: ProcessProgress) -> Text:
 
 
 def _actor(actor: ActorProgress) -> str:
-    state = _waits(actor) if actor.waits else f"{_link(actor)} ({_condition(actor)})"
+    state = _waits(actor) if actor.waits else f"{link_text(actor)} ({_condition(actor)})"
     return f"{actor.name} {state}"
 
 
@@ -376,7 +392,8 @@ def _waits(actor: ActorProgress) -> str:
     return f"waits for a person: {actor.waits}"
 
 
-def _link(actor: ActorProgress) -> str:
+def link_text(actor: ActorProgress) -> str:
+    """Return the state of an actor's link in words, with the numbers of steps."""
     if not actor.running:
         return "link process not running"
     if actor.link is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serl.cli import actor as actor_command
-from serl.cli.actor import await_learner
+from serl.cli.actor import await_learner, progress_text
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig
 from serl.runs.folder import LEARNER_LOCK, RunFolder
@@ -90,3 +90,17 @@ def test_actor_reports_missing_answer_of_learner_once(
     actor_command.attend(processes, "actor0", tmp_path, learning=lambda: True)
     busy = "no answer from the learner yet: it is starting, or training on demonstrations"
     assert capsys.readouterr().out.splitlines() == ([] if connected else [busy])
+
+
+def test_actor_shows_episodes_and_acknowledged_steps(run: RunFolder, tmp_path: Path) -> None:
+    for folder in (run.link("actor0"), run.episodes("actor0")):
+        folder.mkdir(parents=True)
+    (run.episodes("actor0") / "1-000000.part.mcap").touch()
+    write_status(run.link("actor0"), LinkStatus(5811, 2, True))
+    shown = list[str]()
+    actor_command.attend(
+        FinishingSupervisor([], {}, tmp_path),
+        "actor0",
+        show_progress=lambda: shown.append(progress_text(run, "actor0")),
+    )
+    assert shown == ["actor0: episodes 1, 5,811 steps acknowledged, 2 waiting"]

@@ -246,6 +246,18 @@ def test_working_message_is_shown_on_terminal_only() -> None:
         assert ("reading" in output_of(to)) == terminal
 
 
+def test_working_message_changes_and_is_line_every_ten_seconds_in_pipe() -> None:
+    clock, to = Clock(), console(terminal=False)
+    with Display(to, clock).working("starting") as show:
+        for number in range(6):
+            show(f"episodes {number}")
+            clock.now_s += 4.0
+    assert output_of(to).splitlines() == ["episodes 0", "episodes 3"]
+    with Display(to := console(terminal=True)).working("starting") as show:
+        show("episodes 7")
+    assert "episodes 7" in output_of(to)
+
+
 def test_trial_progress_is_bar_on_terminal() -> None:
     to = console(terminal=True)
     with Display(to).counting("trials", 6) as advance:

@@ -244,9 +244,9 @@ def test_learner_and_actor_commands_train_together(tmp_path: Path, start: Start)
     assert run.config.demo_paths == (demos,)
     learner.until((run.path / "ros_domain").exists)
     actor = start("actor", run.path, "--name", "somebody")
-    learner.succeed()
+    assert "| steps -/100 | " in learner.succeed()
     assert trained(run) == {"somebody": 100}
-    actor.succeed()  # it ends with the training
+    assert "somebody: episodes 0, link" in actor.succeed()  # it ends with the training
     assert [path.name for path in sorted(run.path.glob("episodes/*"))] == ["somebody"]
     assert logged(run, "somebody") >= 100
     assert not run.demonstrations.exists()

@@ -20,7 +20,7 @@ from rich.console import Console
 from serl import plugins
 from serl.arm_profile import ArmProfile, write_robot
 from serl.cli import main as cli
-from serl.cli.up import _attend, _guarded, run_of
+from serl.cli.up import _guarded, attend, run_of
 from serl.errors import BadInput
 from serl.log.metrics import MetricsWriter, UpdateRow
 from serl.report.display import Display
@@ -179,7 +179,7 @@ def test_progress_is_shown_until_the_learner_ends(tmp_path: Path) -> None:
     supervisor = Supervisor([ProcessSpec("learner", "timeit", sleep)], os.environ, run.log)
     supervisor.start()
     display = Display(Console(file=shown, width=200))
-    _attend(run, supervisor, frozenset({"learner"}), dict, display)
+    attend(run, supervisor, frozenset({"learner"}), dict, display)
     supervisor.stop()
     assert f"steps 20/{run.config.steps:,}" in shown.getvalue()
     assert "weights version 4" in shown.getvalue()
