@@ -10,6 +10,7 @@ from pathlib import Path
 
 from serl.cli.arguments import integer
 from serl.errors import BadInput
+from serl.report.display import Display
 from serl.runs.folder import RunFolder
 from serl.runs.sweep import SweepRun, read_sweep, sweep_runs
 from serl.system.files import make_folder
@@ -69,20 +70,22 @@ def train_all(runs: list[SweepRun], count: int) -> int:
     waiting = {run.name: run for run in runs if not run.is_finished()}
     if skipped := len(runs) - len(waiting):
         print(f"{skipped} of {len(runs)} runs are finished", flush=True)
-    failed = []
-
-    def started(job: Job) -> None:
-        print(f"{job.name}: {'goes on' if job.log.exists() else 'starts'}", flush=True)
-
-    def ended(job: Job, code: int) -> None:
-        if waiting[job.name].is_finished():  # exit code 1 may mean a low success rate
-            print(f"{job.name}: finished", flush=True)
-        else:
-            failed.append(job.name)
-            print(f"{job.name}: ended with exit code {code}: {job.last_line()}", flush=True)
-
+    failed, display = list[str](), Display()
     jobs = (training(run.open(datetime.now()), run.name) for run in waiting.values())
-    run_jobs(jobs, count, started, ended)
+    with display.counting("runs", len(waiting)) as advance:
+
+        def started(job: Job) -> None:
+            display.print_line(f"{job.name}: {'goes on' if job.log.exists() else 'starts'}")
+
+        def ended(job: Job, code: int) -> None:
+            if waiting[job.name].is_finished():  # exit code 1 may mean a low success rate
+                display.print_line(f"{job.name}: finished")
+            else:
+                failed.append(job.name)
+                display.print_line(f"{job.name}: ended with exit code {code}: {job.last_line()}")
+            advance()
+
+        run_jobs(jobs, count, started, ended)
     if failed:
         print(f"{len(failed)} runs failed; the same command tries them again", file=sys.stderr)
     return len(failed)

@@ -71,6 +71,7 @@ def test_sweep_skips_finished_runs(tmp_path: Path, sweep: Callable[..., tuple[in
     code, text = sweep([10, 20], "--jobs", "2")
     assert code == 0
     assert text.count("starts") == text.count(": finished") == 2
+    assert "runs: 1 of 2" in text
     assert f"serl compare {tmp_path}/out/steps-10 {tmp_path}/out/steps-20" in text
     code, text = sweep([10, 20], seeds=(0, 1))
     assert code == 0
