@@ -115,7 +115,8 @@ def compare(options: argparse.Namespace) -> int:
     if options.adaptive is not None:
         found = sequential_test(METRICS[options.metric], configurations, plan)
         print(found.text([each.name for each in configurations]))
-    write_comparison(options.out, comparison, options.metric)
+    with Display().working("drawing the page"):
+        write_comparison(options.out, comparison, options.metric)
     print(f"page: {options.out}")
     return 0
 

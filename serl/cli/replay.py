@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from serl.cli.arguments import integer
 from serl.clock import WallClock
 from serl.errors import BadInput
+from serl.report.display import Display
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
@@ -36,24 +35,26 @@ def replay(options: argparse.Namespace) -> int:
     """Show recorded episodes; raises `BadInput` when they cannot be shown."""
     from serl.report import review
 
-    console = Console(highlight=False)
+    display = Display()
     found = review.of_actor(review.recordings(options.run), options.actor)
     if options.episode is None:
         if options.follow or options.video:
             raise BadInput("--follow and --video show one episode: choose it with --episode N")
-        review.print_table(console, found[-options.last :] if options.last else found)
+        with display.working("reading the episodes"):
+            review.print_table(display.console, found[-options.last :] if options.last else found)
         return 0
-    shown = review.replayed(review.pick(found, options.episode))
+    with display.working("reading the episode"):
+        shown = review.replayed(review.pick(found, options.episode))
     if shown is None:
         raise BadInput(f"episode {options.episode}: no step was recorded yet")
     if options.video:
         from serl.report.film import write_film
 
-        with console.status("drawing the film"):
+        with display.working("drawing the film"):
             origin = write_film(shown, options.video)
         print(f"video: {options.video} ({origin})")
     elif options.follow:
-        review.follow(console, shown, WallClock(shown.spec.rate_hz))
+        review.follow(display.console, shown, WallClock(shown.spec.rate_hz))
     else:
-        review.print_summary(console, shown)
+        review.print_summary(display.console, shown)
     return 0

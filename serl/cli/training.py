@@ -24,7 +24,7 @@ from serl.report.progress import ProgressReader, with_waiting
 from serl.report.report import write_report, write_stages_report
 from serl.ros.processes import actor_names, all_processes, learner_processes, prefix, run_processes
 from serl.ros.real_arm import arms_behind_guards
-from serl.runs.baseline import clone
+from serl.runs import baseline
 from serl.runs.checkpoint import Checkpoint, candidates, checkpoint_paths, load, mark_best, pick
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import EXPERT, record_expert
@@ -70,7 +70,9 @@ def train_run(
         learn(run, display, supervise)
     good = all([_conclude(stage, part, display) for stage, part in parts.items()])
     if run.config.stages:
-        display.print_line(f"all stages: {write_stages_report(run)}\nreport: {run.report}")
+        with display.working("writing the report"):
+            helped = write_stages_report(run)
+        display.print_line(f"all stages: {helped}\nreport: {run.report}")
     return good
 
 
@@ -88,6 +90,8 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     cloned = examine_clone(run, display) if run.config.baseline == "clone" else None
     finals = [row for row in rows if row.get("purpose") == "final"]
     practised = bool(episodes and finals and finals[-1]["checkpoint"])
+    with display.working("writing the report"):
+        report = write_report(run.path)
     summary = Summary(
         task=_title(run, stage),
         folder=run.path,
@@ -96,7 +100,7 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
         duration_s=rows[-1]["time_s"],
         human_shares=[quarter.human_share for quarter in quarters(episodes)],
         help=assistance(rows),
-        report=write_report(run.path),
+        report=report,
         clone=cloned,
         practice_s=episodes[-1]["time_s"] if practised else None,
         inherited=begins_inherited(run.config),
@@ -263,7 +267,8 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
 def examine_clone(run: RunFolder, display: Display) -> Evaluation:
     """Clone the run's demonstrations alone, and run the final trials with the best clone."""
     display.print_line("cloning the demonstrations alone, to compare with")
-    config, clones = clone(run)
+    with display.counting("updates of the clone", baseline.LENGTHS[-1]) as on_update:
+        config, clones = baseline.clone(run, on_update)
     planned = len(clones) * config.selection_trials + config.trials
     with (
         run.lock_learner(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from serl.agent import State
@@ -31,8 +31,14 @@ def clone_settings(config: TrainConfig) -> TrainConfig:
     return resolve(shared | {"agent": observing}, merge(row.usual, row.fixed), {"baseline": "none"})
 
 
-def clone(run: RunFolder) -> tuple[TrainConfig, list[tuple[int, State]]]:
+def clone(
+    run: RunFolder, on_update: Callable[[int], object] = lambda updates: None
+) -> tuple[TrainConfig, list[tuple[int, State]]]:
     """Clone the demonstrations of a run, stopping at different lengths.
+
+    Args:
+        run: the run.
+        on_update: called with the number of updates so far.
 
     Returns:
         The settings of the clone; and its updates and actor's weights at each length.
@@ -52,7 +58,8 @@ def clone(run: RunFolder) -> tuple[TrainConfig, list[tuple[int, State]]]:
     clones = [(LENGTHS[0], learner.agent.actor_weights())]
     rows = config.agent.batch_size * config.agent.utd
     for before, updates in pairwise(LENGTHS):
-        for _ in range(updates - before):
+        for update in range(before, updates):
+            on_update(update)
             learner.agent.update(learner.replay.sample(rows))
         clones.append((updates, learner.agent.actor_weights()))
     return config, clones

@@ -170,7 +170,9 @@ def test_record_writes_demonstrations_and_never_overwrites(serl: Serl, tmp_path:
     assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
 
 
-def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path: Path) -> None:
+def test_replay_lists_episodes_shows_one_and_renders_video(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serl("record", "reach", "--demos", 3, "--out", "demos")
     code, table, _ = serl("replay", "demos", "--last", 2)
     assert code == cli.DONE
@@ -191,6 +193,10 @@ def test_replay_lists_episodes_shows_one_and_renders_video(serl: Serl, tmp_path:
         (["--episode", 1, "--video", "x.avi"], "must end in .mp4 or .webm"),
     ):
         assert part in refused(serl, "replay", "demos", *words)
+    with monkeypatch.context() as patch:
+        patch.setenv("FORCE_COLOR", "1")  # as on a terminal
+        assert "reading the episodes" in serl("replay", "demos")[1]
+        assert "reading the episode" in serl("replay", "demos", "--episode", 1)[1]
     path = sorted((tmp_path / "demos").glob("*.mcap"))[1]
     path.write_bytes(path.read_bytes()[:-100])
     line = refused(serl, "replay", "demos")

@@ -14,7 +14,7 @@ from serl.cli import training as train
 from serl.errors import BadInput, CorruptData
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode
-from serl.log.metrics import read_metrics
+from serl.log.metrics import MetricsWriter, UpdateRow, read_metrics
 from serl.report.display import Display
 from serl.runs.assembly import make_agent
 from serl.runs.config import resolve
@@ -128,6 +128,18 @@ def test_examine_evaluates_last_and_chosen_checkpoint(
         assert [(row["checkpoint"], row["purpose"]) for row in rows] == expected
         assert all(row["trials"] == 2 for row in rows)
         assert totals[-2:] == [("trials", 2), ("final trials", 2 * len(expected))]
+
+
+def test_report_is_written_behind_sign_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, output = make_run(tmp_path), io.StringIO()
+    with MetricsWriter(run.path) as metrics:
+        metrics.write(20, UpdateRow(7, 12.3, 3.9))
+    monkeypatch.setattr(train, "examine", lambda run, display: None)
+    train._conclude("", run, Display(Console(file=output, force_terminal=True)))
+    assert "writing the report" in output.getvalue()
+    assert run.report.exists()
 
 
 def test_run_of_zero_steps_is_trained_once_checkpoint_exists(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_run_with_malformed_episode_row_is_read(tmp_path: Path) -> None:
 
 
 def test_compare_command_prints_verdict_and_writes_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, other = (
         make_runs(tmp_path, "base", solved=30),
@@ -279,8 +279,10 @@ def test_compare_command_prints_verdict_and_writes_page(
     for solved in (30, 45):  # the two runs side by side
         assert f"reach, seed 100: {solved} of 50 trials" in text
     assert (text.count("data:video/mp4"), text.count("No film was recorded")) == (1, 1)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert main(words) == 0
     printed = " ".join(capsys.readouterr().out.split())
+    assert "drawing the page" in printed
     assert "fast is better than base in success: +30.0 points (+" in printed
     assert main([*words[:2]]) == 2
     assert "expected 2 to 3 folders" in capsys.readouterr().err

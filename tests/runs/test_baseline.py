@@ -49,7 +49,9 @@ def test_clone_learns_demonstrations_only(tmp_path: Path, monkeypatch: pytest.Mo
     (short, begun), (long, ended) = baseline.clone(run)[1]
     assert (short, long) == (5, 10)
     assert any((begun[name] != ended[name]).any() for name in begun)
-    evaluation = training.examine_clone(run, display)
+    output = io.StringIO()
+    evaluation = training.examine_clone(run, Display(Console(file=output)))
+    assert "updates of the clone: 5 of 10" in output.getvalue()
     (row,) = read_metrics(run.metrics)
     assert (row["purpose"], row["checkpoint"], row["trials"]) == ("clone", 0, 2)
     assert row["successes"] == evaluation.successes
