@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from serl.cli.arguments import integer
+from serl.cli.arguments import WIDTH, integer
 from serl.cli.sweep import train_all
 from serl.errors import BadInput
 from serl.log.metrics import read_metrics
@@ -31,7 +31,6 @@ from serl.system.files import make_folder, read_bounded, write_atomic
 
 DONE, FAILED = 0, 1
 _MAX_BYTES = 1 << 16
-_FILE_COLUMNS = 160  # of a table that is written to a file
 
 
 class ExpertResult(BaseModel):
@@ -104,7 +103,11 @@ def bench(options: argparse.Namespace) -> int:
         runs = [hard.run(row, task, seed) for seed, task, row in every]
         if chosen := [run for run in runs if run is not None]:
             failed += train_all(chosen, options.jobs)
-    _print_table(hard, rows)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    every_cell = itertools.product(hard.tasks, rows)
+    print_table(console, {(task, row): [*_results(hard, row, task)] for task, row in every_cell})
     return FAILED if failed else DONE
 
 
@@ -182,29 +185,25 @@ def _trained(path: Path) -> Result:
     )
 
 
-def _print_table(hard: HardSet, rows: Sequence[RowName]) -> None:
-    """Print the results of the finished runs, task by task, and the means over tasks."""
+def print_table(console: Console, found: Mapping[tuple[str, str], Sequence[Result]]) -> None:
+    """Print the results of the finished runs by task and row, and the means over tasks."""
     table = Table(box=None, pad_edge=False)
-    for head in ("task", "row", "seeds", "success, % (95 % interval)", *_OTHERS):
-        table.add_column(head)
-    found = {(task, row): [*_results(hard, row, task)] for task in hard.tasks for row in rows}
-    for task in hard.tasks:
+    for head in ("task", "row", "seeds", "success\n(95 % interval)", *_OTHERS):
+        table.add_column(head, overflow="fold")
+    for (task, row), seeds in found.items():
+        table.add_row(task, row, *_cells([seeds]))
+    tasks, rows = (dict.fromkeys(names) for names in zip(*found, strict=True))
+    if len(tasks) > 1:
         for row in rows:
-            table.add_row(task, row, *_cells([found[task, row]]))
-    if len(hard.tasks) > 1:
-        for row in rows:
-            table.add_row("all", row, *_cells([found[task, row] for task in hard.tasks]))
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _FILE_COLUMNS
+            table.add_row("all", row, *_cells([found[task, row] for task in tasks]))
     console.print(table)
     console.print("intervals: by seed, then by trial; all: the mean over tasks", soft_wrap=True)
 
 
 _OTHERS: Mapping[str, str] = {
-    "cycle s": "cycle_s",
-    "robot min": "robot_min",
-    "human s": "human_s",
+    "cycle\ns": "cycle_s",
+    "robot\nmin": "robot_min",
+    "human\ns": "human_s",
     "takeovers": "takeovers",
 }
 """Columns of means over seeds, and the field of `Result` that each shows."""

@@ -111,7 +111,7 @@ def compare(options: argparse.Namespace) -> int:
         check_claim(configurations)
     with Display().working("drawing bootstrap samples"):
         comparison = comparisons.compare(configurations, differing)
-    print_comparison(comparison, options.metric)
+    print_comparison(Console(highlight=False, markup=False), comparison, options.metric)
     if options.adaptive is not None:
         found = sequential_test(METRICS[options.metric], configurations, plan)
         print(found.text([each.name for each in configurations]))
@@ -166,15 +166,15 @@ def read_configurations(folders: list[Path]) -> list[Configuration]:
     return found
 
 
-def print_comparison(comparison: Comparison, name: MetricName) -> None:
+def print_comparison(console: Console, comparison: Comparison, name: MetricName) -> None:
     """Print the tables of a comparison, and the verdict by a metric."""
-    console = Console(highlight=False, markup=False)
+    whole = not console.is_terminal  # in a pipe, a sentence is one line
     for each in comparison.configurations:
         runs = "; ".join(
             f"{task}: seeds {', '.join(str(run.seed) for run in runs)}"
             for task, runs in each.tasks.items()
         )
-        console.print(f"{each.name}: {runs}", soft_wrap=True)
+        console.print(f"{each.name}: {runs}", soft_wrap=whole)
     settings = Table(box=None, pad_edge=False)
     for title in ("setting", *(each.name for each in comparison.configurations)):
         settings.add_column(title, overflow="fold")
@@ -188,6 +188,6 @@ def print_comparison(comparison: Comparison, name: MetricName) -> None:
         results.add_row(*row)
     console.print(results)
     for line in remarks(comparison):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=whole)
     for number in range(1, len(comparison.configurations)):
-        console.print(comparison.verdict(name, number), soft_wrap=True)
+        console.print(comparison.verdict(name, number), soft_wrap=whole)

@@ -123,7 +123,7 @@ def show(console: Console, graph: GraphInfo, root: str = "") -> None:
     """Print nodes and topics; names below a namespace `root` are printed without it."""
     below = f"{root}/"
     nodes = ", ".join(name.removeprefix(below) for name in graph.nodes)
-    console.print(f"nodes: {nodes or 'none'}", soft_wrap=True)
+    console.print(f"nodes: {nodes or 'none'}", soft_wrap=not console.is_terminal)
     if not graph.topics:
         return
     if root:

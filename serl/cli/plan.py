@@ -360,11 +360,10 @@ def show(
     )
     if (load := os.getloadavg()[0]) > conditions.processors + 1:
         console.print(f"load {load:.1f}: other processes use this machine; an idle one is faster")
-    simulation = f"{rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy, "
+    simulation = f", {rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy"
     console.print(
-        f"measured: {simulation if simulated else ''}{rates.updates_per_s:,.1f} updates/s (each of "
-        f"{agent.utd} critic updates, for one step), "
-        f"{1e3 * rates.act_s:.1f} ms for an action",
+        f"measured: {1e3 * rates.act_s:.1f} ms for an action{simulation if simulated else ''},\n"
+        f"{rates.updates_per_s:,.1f} updates/s (each of {agent.utd} critic updates, for one step)",
         soft_wrap=True,
     )
     table = Table(box=None)
@@ -380,8 +379,8 @@ def show(
     if simulated:
         console.print(f"bottleneck in simulation: {plan.simulation_bottleneck}")
     console.print(
-        f"bottleneck on an arm: {plan.arm_bottleneck}; a reset is assumed to take "
-        f"{conditions.reset_s:g} s (--reset-s)",
+        f"bottleneck on an arm: {plan.arm_bottleneck}\n"
+        f"assumed duration of a reset: {conditions.reset_s:g} s (--reset-s)",
         soft_wrap=True,
     )
 

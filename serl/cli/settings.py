@@ -152,7 +152,10 @@ def add(parser: argparse.ArgumentParser, kind: str, overrides: Sequence[str]) ->
         kind: `settings` of the command.
         overrides: words of settings, which may select plug-ins.
     """
-    parser.usage = f"{parser.format_usage()[7:].strip()} [--SETTING VALUE ...]"
+    usage, more = parser.format_usage().rstrip(), "[--SETTING VALUE ...]"
+    fits = len(usage.splitlines()[-1]) + len(more) < parser._get_formatter()._width
+    indent = " " * len(f"usage: {parser.prog} ")
+    parser.usage = f"{usage} {more}"[7:] if fits else f"{usage}\n{indent}{more}"[7:]
     groups: dict[str, Any] = {"first": parser.add_argument_group("most used settings")}
     parser._action_groups.insert(1, parser._action_groups.pop())  # above the options
     described = list(describe(*_defaults(kind, overrides)))

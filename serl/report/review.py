@@ -134,10 +134,11 @@ def print_table(console: Console, found: Sequence[RecordingFile]) -> None:
     """Print one line per episode while reading; same columns on a terminal and in a pipe."""
     widest = max(len(recording.actor) for recording in found)
     widths = (-max(widest, len(_HEAD[0])), 7, 5, 8, 8, 5, -7, 0)
-    console.print(_line([(name, _QUIET) for name in _HEAD], widths), soft_wrap=True)
+    whole = not console.is_terminal  # in a pipe, an episode is one line
+    console.print(_line([(name, _QUIET) for name in _HEAD], widths), soft_wrap=whole)
     for recording in found:
         name = [(recording.actor, ""), (str(recording.number), "")]
-        console.print(_line([*name, *_cells(replayed(recording))], widths), soft_wrap=True)
+        console.print(_line([*name, *_cells(replayed(recording))], widths), soft_wrap=whole)
 
 
 def _cells(shown: ReplayedEpisode | None) -> list[tuple[str, str]]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from serl.cli import bench, compare, plan
 from serl.cli import main as cli
+from serl.report import comparison as comparisons
+from serl.report import review
+from serl.runs.config import resolve
+from serl.runs.hard_set import ROW_NAMES
 
+from ..report.test_comparison import configuration, outcome
+from ..report.test_review import record, records
 from .conftest import Serl, make_run, refused, save_checkpoint
+from .test_plan import CONDITIONS, RATES
 
 LONG = "a" * 300
 BY_FORCE = (
@@ -198,12 +209,68 @@ def test_help_describes_every_command_and_fits_100_columns(
         text = capsys.readouterr().out
         assert f"usage: serl {name}".strip() in text
         lines = text.splitlines()
-        assert name not in ("", "run", "bench", "train") or max(map(len, lines)) <= 100
+        assert max(map(len, lines)) <= 100, name
         if not name:
             assert {line.split()[0] for line in lines if line.startswith("  ")} >= names
         elif name == "train":
             first = [line.split()[0] for line in lines if line.startswith("  --")]
     assert first[:6] == ["--steps", "--seed", "--demos", "--robot", "--observe", "--trials"]
+
+
+def print_replay(to: Console, folder: Path) -> None:
+    names = [
+        record(folder / name, records(0), records(1, expert=False)) for name in ("a", "b" * 40)
+    ]
+    review.print_table(to, [each for name in names for each in review.recordings(name)])
+
+
+def print_compare(to: Console, folder: Path) -> None:
+    groups = [
+        configuration(name, *(outcome(seed, 0.1, 123456, budget=234567) for seed in range(20)))
+        for name in ("connector_insertion_6d", "imitate_successes-true")
+    ]
+    values = (["[0.4, -0.1, 0.1]"] * 9, ["[0.40001, -0.10001, 0.10001]"] * 9)
+    comparison = comparisons.compare(groups, {"task_config.motion.box_low_m": values})
+    compare.print_comparison(to, comparison, "steps_to_90")
+
+
+def print_bench(to: Console, folder: Path) -> None:
+    cells: list[tuple[str, str]] = [("connector_insertion_6d", row) for row in ROW_NAMES]
+    result = bench.Result(50, 50, 123.4, 1234.5, 1234.5, 123.4)
+    bench.print_table(to, dict.fromkeys(cells, [result] * 5))
+
+
+def print_plan(to: Console, folder: Path) -> None:
+    config = resolve({"task": "connector_insertion_6d", "steps": 1_000_000})
+    conditions = CONDITIONS.model_copy(update={"rate_hz": 62.5})
+    slow = RATES.model_copy(update={"act_s": 0.2})
+    plan.show(to, config, slow, conditions, plan.make_plan(config, slow, conditions))
+
+
+def print_doctor(to: Console, folder: Path) -> None:
+    from serl.cli import doctor_graph  # imports rclpy
+    from serl.ros.inspection import Endpoint, GraphInfo, TopicInfo
+
+    arm = "/cell/left/cartesian_impedance_controller"
+    ends = tuple(Endpoint(f"{arm}_{n}", "std_msgs/msg/Float64MultiArray") for n in range(4))
+    topic = TopicInfo(f"{arm}/external_wrench_in_stiffness_frame", ends, ends, 1000.0)
+    doctor_graph.show(to, GraphInfo(tuple(end.node for end in ends), (topic,)))
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        *(print_replay, print_compare, print_bench, print_plan),
+        pytest.param(print_doctor, marks=pytest.mark.ros),
+    ],
+)
+def test_table_fits_100_columns(printed: Callable[[Console, Path], None], tmp_path: Path) -> None:
+    output = io.StringIO()
+    printed(Console(file=output, force_terminal=True, width=100, color_system=None), tmp_path)
+    lines = output.getvalue().splitlines()
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 100
+    assert "\N{HORIZONTAL ELLIPSIS}" not in output.getvalue()
 
 
 def test_serl_without_arguments_describes_main_commands(
