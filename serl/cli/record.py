@@ -201,7 +201,12 @@ def persons_folder(
     Raises:
         BadInput: the folder holds other data, or was recorded with other settings.
     """
-    from serl.runs.task_setup import for_recording, make_rewarded_task, make_spec
+    from serl.runs.task_setup import (
+        declared_reward,
+        for_recording,
+        make_rewarded_task,
+        make_spec,
+    )
 
     overrides = parse_overrides(options.overrides)
     name = plugins.absolute(options.task)
@@ -209,7 +214,10 @@ def persons_folder(
     alone: dict[str, Any] = {"task": name, "seed": options.seed} | arm
     config = resolve(defaults, overrides, alone)
     if arm:
-        defaults = merge(defaults, {"reset": declared_reset(config)})
+        declared = {"reset": declared_reset(config)}
+        if kind == "demonstrations":
+            declared["reward"] = declared_reward(config)
+        defaults = merge(defaults, declared)
         config = resolve(defaults, overrides, alone)
     if config.stages or (config.robot is not None and not arm):
         raise BadInput("a person records one task in a simulation of its own: no robot, no stages")

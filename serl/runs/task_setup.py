@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from serl import plugins
 from serl.arm_profile import is_real
@@ -20,6 +21,9 @@ from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
 from serl.teleop.human_motion import TIME_FACTOR, check_hand
+
+_JUDGES = ("pose", "human", "topic")
+"""Kinds of reward that need neither a model nor a learner."""
 
 
 def make_task(config: TrainConfig) -> SimulatedTask:
@@ -60,6 +64,12 @@ def for_recording(config: TrainConfig) -> TrainConfig:
         return config
     kept = merge(config.task_config, task.recording_defaults())
     return config.model_copy(update={"task_config": kept})
+
+
+def declared_reward(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings of the reward that a task declares, if it decides while recording."""
+    own: dict[str, Any] = make_task(config).training_defaults().get("reward", {})
+    return own if own.get("kind") in _JUDGES or own.get("model") else {}
 
 
 def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> SimulatedTask:

@@ -86,7 +86,7 @@ def test_operator_records_resumes_and_undoes_demonstrations(
     assert len(episode_paths(folder / UNDONE)) == 1
 
 
-def test_recording_on_arm_has_resets_of_its_task_and_its_file(
+def test_recording_on_arm_has_resets_and_reward_of_its_task_and_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,11 @@ def test_recording_on_arm_has_resets_of_its_task_and_its_file(
     own["training"]["reset"] |= {"range_m": 0.01, "yaw_rad": 0.2}
     (tmp_path / "ram.yaml").write_text(yaml.safe_dump(own))
     words = ["record", "ram.yaml", "--robot", "arm.yaml", "--reset.lift_m", "0.02"]
-    found = record_command.persons_folder(cli.parse([*words, "--out", "a"]), {}).config.reset
+    config = record_command.persons_folder(cli.parse([*words, "--out", "a"]), {}).config
+    assert (config.reward.kind, config.reward.pose) == ("pose", (0.5, 0.0, 0.1, 1.0, 0.0, 0.0, 0.0))
+    by_hand = cli.parse([*words, "--out", "b", "--reward.kind", "human"])
+    assert record_command.persons_folder(by_hand, {}).config.reward.kind == "human"
+    found = config.reset
     assert (found.range_m, found.yaw_rad, found.lift_m) == (0.01, 0.3, 0.02)
     assert (found.kind, found.gripper, found.home_m) == ("home", "keep", (0.5, 0.0, 0.18))
     with pytest.raises(BadInput, match=r"reset\.gains: 'soft': expected a mode of the arm"):
