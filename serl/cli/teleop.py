@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.02
 _OPENS_S = 30.0
+_FIRST = "actor0"
 
 
 def console_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl console`."""
     add_run(parser)
-    parser.add_argument("--actor", default="actor0", help="name of the actor to watch and drive")
+    _add_actor(parser, "watch and drive")
     parser.add_argument(
         "--port", type=integer(1, 65535), default=PORT, help="first port to try for the page"
     )
@@ -79,10 +80,23 @@ def teleop_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of the run")
     add_device(parser, default="gamepad")
     add_places(parser)
-    parser.add_argument("--actor", default="actor0", help="name of the actor to drive")
+    _add_actor(parser, "drive")
     parser.add_argument(
         "--check", action="store_true", help="show the input of the device; drive nothing"
     )
+
+
+def _add_actor(parser: argparse.ArgumentParser, purpose: str) -> None:
+    own = f"the person of a recording, {_FIRST} of a training"
+    parser.add_argument("--actor", help=f"name of the actor to {purpose} (default: {own})")
+
+
+def _actor_of(run: RunFolder, options: argparse.Namespace) -> str:
+    """Return the name of the actor that the command line means."""
+    from serl.datasets.person import ACTOR
+
+    own = ACTOR if read_session(run.path) is not None else _FIRST
+    return str(options.actor or own)
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -111,10 +125,9 @@ def console(options: argparse.Namespace) -> int:
 
     run = RunFolder.open(options.run).writable()
     remove_address(run.path)
-    others = _others(run, options.actor)
-    page = console_processes(
-        run, options.actor, options.port, host=options.console_host, others=others
-    )
+    actor = _actor_of(run, options)
+    others = _others(run, actor)
+    page = console_processes(run, actor, options.port, host=options.console_host, others=others)
     with run_in_domain(run, page) as supervisor:
         announce(run, supervisor, options.port)
         attend(supervisor)
@@ -129,8 +142,8 @@ def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
     from serl.ros.real_arm import arm_of
 
     remove_address(run.path)
-    others = _others(run, "actor0")
-    page = console_processes(run, "actor0", port, arm_of(run), host, others)
+    others = _others(run, _FIRST)
+    page = console_processes(run, _FIRST, port, arm_of(run), host, others)
     with run_extra_processes(run, page) as supervisor:
         announce(run, supervisor, port)
         yield supervisor
@@ -306,12 +319,13 @@ def _drive(
     records = read_session(run.path) is not None
     join_here(run)
     with RosNode("teleop", run.path, local=True) as node:
-        hands = [RemoteHand(node, topic) for topic in device_topics(options.actor, len(devices))]
+        actor = _actor_of(run, options)
+        hands = [RemoteHand(node, topic) for topic in device_topics(actor, len(devices))]
         names = " and ".join(device.name for device in devices)
-        print(f"{names}: at {options.actor} of {run.path}; Ctrl-C ends it", flush=True)
+        print(f"{names}: at {actor} of {run.path}; Ctrl-C ends it", flush=True)
         states: deque[str] = deque(maxlen=1)  # the actor's last state
         node.subscribe(
-            control_topic(options.actor),
+            control_topic(actor),
             lambda message: states.append(
                 describe_control({pair.key: pair.value for pair in message.values}, records)
             ),

@@ -12,6 +12,7 @@ from serl.bimanual import Pair
 from serl.cli import main as cli
 from serl.cli import teleop as teleop_commands
 from serl.console.access import ConsoleAddress, write_address
+from serl.datasets.recording_session import RecordingSession, write_session
 from serl.errors import BadInput
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
@@ -54,6 +55,16 @@ def test_teleop_check_shows_axes_and_hands() -> None:
     assert lines[1].rstrip(" +1.0").endswith("●")
     assert lines[2].split()[-1] == "-0.50"
     assert "south" in lines[8]
+
+
+def test_teleop_drives_person_of_recording_and_first_actor_of_training(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
+    options = cli.parse(["teleop", str(run.path)])
+    assert teleop_commands._actor_of(run, options) == "actor0"
+    write_session(run.path, RecordingSession(purpose="demonstrations", wanted={"demonstrations": 1}))
+    assert teleop_commands._actor_of(run, options) == "person"
+    named = cli.parse(["teleop", str(run.path), "--actor", "actor1"])
+    assert teleop_commands._actor_of(run, named) == "actor1"
 
 
 class FailingDevice:
