@@ -49,7 +49,8 @@ class ResetConfig(BaseModel):
         orientation: orientation of the tool at a start without an offset, xyzw; None for that of
             the arm's workspace, or straight down without one.
         range_m: largest offset of a start from `home_m`, along x and y each.
-        yaw_rad: largest turn of a start about the vertical.
+        yaw_rad: largest turn of a start about the vertical, in tasks whose actions turn the tool
+            about it; others begin without a turn, which they could not undo.
         lift_m: distance by which the tool is raised before it moves aside.
         gripper: "open" lets go of a part where the hand is, before the tool is raised; "keep"
             leaves the gripper as it is, and asks for a person when it holds nothing.

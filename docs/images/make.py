@@ -9,7 +9,7 @@
 over from a careless policy. `learning`: the policy of one run at some of its checkpoints, on the
 same starts (step 0: cloned from the demonstrations).
 `gallery`: an episode of each task, by the best policy that a run of it in the folder has trained,
-else by the scripted expert; updates docs/tasks.md.
+in its first success, else by the scripted expert; updates docs/tasks.md.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ LARGE_PX, PANEL_PX = (640, 480), (400, 300)
 FRAME_MS, LAST_FRAME_MS = 60, 1500
 MAX_BYTES = 400_000  # of a film of the gallery
 QUALITIES = 60, 45, 30  # below, shadows have bands
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
+FILMED_TRIALS = len(ORDINALS)  # of which the first success is shown
 TAKEOVER_START, MISSES_BY_M = 7, 0.045
 
 
@@ -145,9 +147,13 @@ def gallery(names: Iterable[str], runs: Path | None) -> None:
         if task.name in trained:
             folder = trained[task.name]
             checkpoint = pick(folder.checkpoints)
-            seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, 1)
-            frames = Examiner(folder.config).film(load(checkpoint).arrays["actor"], seeds, LARGE_PX)
-            content = f"the policy after {int(checkpoint.name):,} steps, in its first final trial"
+            weights, examiner = load(checkpoint).arrays["actor"], Examiner(folder.config)
+            trials = examiner.evaluate(weights, Purpose.FINAL, FILMED_TRIALS).trials
+            number = next((i for i, trial in enumerate(trials) if trial.success), 0)
+            seeds = evaluation_seeds(Purpose.FINAL, folder.config.seed, FILMED_TRIALS)
+            frames = examiner.film(weights, [list(seeds)[number]], LARGE_PX)
+            name = ORDINALS[number]
+            content = f"the policy after {int(checkpoint.name):,} steps, in its {name} final trial"
         else:
             frames, content = _expert_film(task), "an episode of its scripted expert"
         print(f"{task.name}: {content}, {len(frames)} frames", flush=True)

@@ -90,7 +90,8 @@ class ArmReset(SceneReset):
     def begin(self) -> None:
         """Draw the start of the next episode."""
         config, home = self._config, self._home
-        turn_rad = self._rng.uniform(-config.yaw_rad, config.yaw_rad)
+        yaw_rad = config.yaw_rad if "yaw" in self._motion.axes else 0.0
+        turn_rad = self._rng.uniform(-yaw_rad, yaw_rad)
         turn = from_rotation_vector((0.0, 0.0, turn_rad))
         self.start = Pose(self._draw_position(), multiply(turn, home.quaternion))
         self._is_laid, self._slipped, self._tried = not self._path, False, False

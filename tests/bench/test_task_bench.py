@@ -26,13 +26,7 @@ CLONED = Cloned(
     trials=50,
     cycle_s=2.3,
 )
-EXPERT_SHOWN = {
-    "bin_relocation_backward",
-    "bin_relocation_forward",
-    "handover",
-    "racing_car",
-    "reach",
-}
+EXPERT_SHOWN = {"racing_car"}
 """Trained tasks of which no trained policy was kept to be filmed."""
 
 
