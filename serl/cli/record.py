@@ -167,7 +167,9 @@ def _record_person(options: argparse.Namespace) -> int:
     if counts.kept < options.demos:
         print(f"to go on: the same command with --out {run.path}")
         raise KeyboardInterrupt
-    print(f"next: serl train {options.task} --demos {run.path}")
+    arm = f" --robot {options.robot}" if options.robot else ""
+    at = "" if options.namespace == "/" else f" --namespace {options.namespace}"
+    print(f"next: serl train {options.task}{arm}{at} --demos {run.path}")
     return DONE
 
 

@@ -61,7 +61,9 @@ def test_teleop_drives_person_of_recording_and_first_actor_of_training(tmp_path:
     run = RunFolder.create(tmp_path, resolve({"task": "reach"}), datetime.now())
     options = cli.parse(["teleop", str(run.path)])
     assert teleop_commands._actor_of(run, options) == "actor0"
-    write_session(run.path, RecordingSession(purpose="demonstrations", wanted={"demonstrations": 1}))
+    write_session(
+        run.path, RecordingSession(purpose="demonstrations", wanted={"demonstrations": 1})
+    )
     assert teleop_commands._actor_of(run, options) == "person"
     named = cli.parse(["teleop", str(run.path), "--actor", "actor1"])
     assert teleop_commands._actor_of(run, named) == "actor1"

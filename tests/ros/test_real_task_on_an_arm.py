@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
+from geometry_msgs.msg import PoseStamped
 
 from serl.arm_profile import load_robot, write_robot
+from serl.datasets.person import ACTOR
 from serl.real_task import read_task
-from serl.ros.node import namespace
+from serl.ros.arm.topics import SENSOR
+from serl.ros.node import RosNode, namespace
+from serl.ros.people.teleop import RemoteHand, device_topics
 from serl.ros.testing.bench import SPAWN, missing_types
 from serl.ros.testing.processes import eventually
+from serl.ros.topics import Topic
 from serl.runs.folder import RunFolder
+from serl.teleop.mapping import Wish
 from serl.workspace import Workspace
 
 from ..support.command import Command
@@ -42,6 +50,9 @@ SHORT = (
 )
 
 
+PATIENT = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
+
+
 def tutorial_command(start: str) -> list[str]:
     """Return the arguments of the tutorial's command that starts with these words."""
     (line,) = re.findall(rf"^serl ({start}.*)$", PAGE, re.MULTILINE)
@@ -63,8 +74,34 @@ def answer(command: Command, answers: list[str]) -> None:
     eventually(done, 120.0, lambda: command.output[-2000:])
 
 
+class Hands:
+    """An operator who waits until the arm rests at a start, and then drives it to a goal."""
+
+    def __init__(self, node: RosNode, recording: str, goal_m: tuple[float, ...]) -> None:
+        (topic,) = device_topics(ACTOR)
+        self._hand = RemoteHand(node, topic._replace(name=f"/{recording}/{topic.name}"))
+        self._goal_m, self._rested_m, self._since_s = goal_m, (0.0,) * 3, time.monotonic()
+        self._drives = False
+        self._way_m = [0.0] * 3
+        node.subscribe(Topic("/sim/arm/current_pose", PoseStamped, SENSOR), self._look)
+        node.every(0.02, self._move)
+
+    def _look(self, message: PoseStamped) -> None:
+        place, now_s = message.pose.position, time.monotonic()
+        tool_m = (place.x, place.y, place.z)
+        self._way_m = [goal - at for goal, at in zip(self._goal_m, tool_m, strict=True)]
+        if math.dist(tool_m, self._rested_m) > 0.001:
+            self._rested_m, self._since_s = tool_m, now_s
+        self._drives |= now_s - self._since_s > 3.0
+        self._drives &= max(map(abs, self._way_m)) > 0.003
+
+    def _move(self) -> None:
+        push = [min(0.3, max(-0.3, way / 0.05)) for way in self._way_m]
+        self._hand.send(Wish((*push, 0.0, 0.0, 0.0, 0.0), self._drives, ()))
+
+
 def train_to_the_end(command: Command) -> None:
-    """Confirm every question, also those for late messages, until the training ends."""
+    """Confirm every question, also those for late messages, until a command ends."""
     asked = 0
 
     def done() -> bool:
@@ -102,6 +139,11 @@ def test_tutorial_commands_teach_plan_train_and_evaluate_a_task(
     assert re.search(r"reward.kind +pose", listed.output)
     planned = start(*tutorial_command("plan"), "--seconds", "0.5")
     assert "min at 10 Hz" in planned.succeed()
+    recording = start(*tutorial_command("record"), "--demos", "1", *PATIENT)
+    with RosNode("hands", tmp_path, local=True) as node:
+        Hands(node, "presses", tuple(map(float, goal.split(","))))
+        train_to_the_end(recording)
+    assert recording.process.returncode == 0, recording.output
     training = start(*tutorial_command("train"), *SHORT, "--trials", "1")
     train_to_the_end(training)
     assert training.process.returncode == 0, training.output

@@ -77,7 +77,8 @@ def test_operator_records_demonstration_on_guarded_arm_by_joystick(
         assert not episode_paths(folder), "a demonstration exists before the success button"
         answer_all(command, (*ARMS, GOES_ON))
     assert command.process.returncode == 0, command.output
-    assert f"next: serl train reach --demos {folder}" in command.output
+    next_command = f"next: serl train reach --robot mine.py --namespace {arm} --demos {folder}"
+    assert next_command in command.output
     run = RunFolder.open(folder)
     spec = make_spec(make_rewarded_task(run.config))
     check_recordings((folder,), make_spec(make_task(run.config)))
