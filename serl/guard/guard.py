@@ -34,7 +34,7 @@ from serl.guard.inputs import FaultCounter, GripperCommand, Lease, MeasuredArm, 
 from serl.guard.joint_move import JointMove
 from serl.guard.latch import Latch
 from serl.guard.monitors import FollowingMonitor
-from serl.motion import Limits, Pose, within_lead
+from serl.motion import Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, advance_setpoint, at_rest, brake_setpoint
 
 __all__ = ["LATCHED", "MOVING", "Guard", "GuardConfig", "GuardState", "Latch", "MessageInfo"]
@@ -355,7 +355,7 @@ class Guard:
         """Return the goal of the setpoint and the limits of the motion."""
         pose, pace = self.measured.fresh_pose(now_s), self.pace
         if pace is not None and pose is not None and self._target is not None:
-            return within_lead(self._target, pose, pace), pace
+            return self._following.goal(self._target, pose, pace), pace
         assert self._setpoint is not None
         setpoint = self._setpoint.pose
         return self._hold_point.find(setpoint, self.state, self.yields, now_s), self._slow

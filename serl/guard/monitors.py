@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from serl.errors import STUCK
-from serl.guard.checks import is_apart
+from serl.geometry import nearest_point
+from serl.guard.checks import clamp_pose, is_apart
 from serl.guard.config import GuardConfig
 from serl.intervention import STUCK_S
-from serl.motion import Pose
+from serl.motion import Limits, Pose, within_lead
 
 _LIMIT_S = 1.0
 _MOVED = 0.03  # change of the opening that counts as motion
@@ -105,6 +106,19 @@ class FollowingMonitor:
             return
         self._away_s = now_s if self._away_s is None else self._away_s
         self.is_lost = now_s - self._away_s >= config.following_s
+
+    def goal(self, target: Pose, pose: Pose, limits: Limits) -> Pose:
+        """Return a target in the box, limited to the lead ahead of the arm's pose.
+
+        An arm that sags may be slightly outside of its box. The way from there to the target could
+        leave the box, where no setpoint may go; the lead then begins at the nearest pose inside.
+        """
+        ahead = within_lead(target, pose, limits)
+        inside = clamp_pose(pose, self._config).position
+        gap_m = math.dist(inside, pose.position)
+        if not 0.0 < gap_m < limits.lead_m:
+            return ahead
+        return Pose(nearest_point(target.position, inside, limits.lead_m - gap_m), ahead.quaternion)
 
     def lead(self, pose: Pose, goal: Pose, pushes: bool, now_s: float) -> None:
         """Check an arm in motion for being stuck.

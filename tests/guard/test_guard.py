@@ -6,7 +6,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.geometry import from_rotation_vector, multiply
-from serl.guard.guard import GuardState, Latch
+from serl.guard.guard import GuardState, Latch, MessageInfo
 from serl.motion import Pose, within_lead
 from serl.setpoint import advance_setpoint, at_rest
 
@@ -37,6 +37,24 @@ def test_guard_brings_arm_to_target() -> None:
     loop = driving()
     loop.tick(600)
     assert loop.fake.pose.position == pytest.approx(FAR.position, abs=1e-4)
+
+
+def test_guard_leads_sagging_arm_along_the_edge_of_its_box(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    corner = Pose((0.3, 0.2, 0.2), DOWN)
+    loop = driving(target=corner)
+    loop.tick(600)
+    pose = loop.guard.pose
+
+    def sag(values: list[float], info: MessageInfo) -> None:
+        pose([values[0] - 0.0012, values[1] + 0.0013, *values[2:]], info)
+
+    monkeypatch.setattr(loop.guard, "pose", sag)
+    loop.target = Pose((0.3, 0.2, 0.3), DOWN)
+    loop.tick(600)
+    assert loop.guard.state is GuardState.POLICY
+    assert loop.fake.pose.position[2] == pytest.approx(0.3, abs=1e-3)
 
 
 @pytest.mark.parametrize(
