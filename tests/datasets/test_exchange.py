@@ -20,7 +20,7 @@ import pytest
 from minari.data_collector import EpisodeBuffer
 
 from serl.cli.main import main
-from serl.datasets import lerobot_format, robomimic_format
+from serl.datasets import lerobot_format
 from serl.errors import CorruptData
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
@@ -408,17 +408,6 @@ def test_import_refuses_invalid_rate_in_one_line(
     assert "rate: expected a positive number, found" in capsys.readouterr().err
 
 
-def test_robomimic_reader_separates_states_and_images_of_similar_names(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
-        group = file.create_group("data/demo_0")
-        group["actions"], group["rewards"], group["dones"] = np.zeros((3, 2)), [0.0] * 3, [0] * 3
-        group["obs/front"], group["obs/front_image"] = np.zeros((3, 4)), np.ones((3, 2, 2, 3))
-        group["obs/in_image"], group["obs/side_image"] = np.zeros((3, 2)), np.ones((3, 2, 2, 3))
-    (episode,) = robomimic_format.read(tmp_path / "demo.hdf5").episodes
-    shapes = {name: rows.ndim for name, rows in episode.observations.items()}
-    assert shapes == {"front": 2, "front_image": 4, "in_image": 2, "side": 4}
-
-
 def test_push_to_hub_without_token_is_refused(
     recording: Recording,
     tmp_path: Path,
@@ -456,25 +445,3 @@ def test_export_without_package_names_extra_to_install(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
-
-
-@pytest.mark.parametrize("kind", ["large", "foreign", "group"])
-def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
-    path, other = tmp_path / "demo.hdf5", tmp_path / "other.hdf5"
-    with h5py.File(other, "w") as file:
-        file["x"] = np.zeros((6, 2))
-    with h5py.File(path, "w") as file:
-        group = file.create_group("data/demo_0")
-        group["actions"], group["rewards"], group["dones"] = np.zeros((5, 2)), [0.0] * 5, [0] * 5
-        seen = group.create_group("obs")
-        if kind == "large":
-            seen.create_dataset(
-                "x", (10**12, 2), np.float32, chunks=(1024, 2)
-            )  # takes no space on disk
-        elif kind == "foreign":
-            seen["x"] = h5py.ExternalLink(other.name, "/x")
-        else:
-            seen.create_group("x")
-    with pytest.raises(CorruptData, match=r"demo\.hdf5: ") as refused:
-        list(robomimic_format.read(path).episodes)
-    assert str(refused.value).count("\n") == 0
