@@ -80,7 +80,8 @@ ON_AN_ARM = {  # run by tests/ros/test_real_task_on_an_arm.py
     "serl task new press --robot rehearsal.yaml --namespace /sim/arm",
     "serl list press.yaml",
     f"serl plan {PRESS}",
-    f"serl train {PRESS} --namespace /sim/arm --steps 2000 --trials 10",
+    f"serl record {PRESS} --namespace /sim/arm --demos 5 --out presses --console",
+    f"serl train {PRESS} --namespace /sim/arm --demos presses --steps 2000 --trials 10",
 }
 KNOWN = {
     *ON_AN_ARM,
