@@ -241,9 +241,7 @@ def next_target(
         return target, tuple(action[: len(indices)])
     shift = subtract(target.position, previous.position)
     turn = rotation_between(previous.quaternion, target.quaternion)
-    if motion.frame == "tool":
-        back = conjugate(previous.quaternion)
-        shift, turn = rotate(back, shift), rotate(back, turn)
+    shift, turn = (to_action_frame(v, previous.quaternion, motion) for v in (shift, turn))
     moved = [*(s / motion.translation_m for s in shift), *(t / motion.rotation_rad for t in turn)]
     return target, tuple(min(1.0, max(-1.0, moved[index])) for index in indices)
 
@@ -284,6 +282,11 @@ def _in_base(command: list[float], tool: Quaternion, motion: Motion) -> tuple[Ve
     if motion.frame == "tool":
         return rotate(tool, shift), rotate(tool, turn)
     return shift, turn
+
+
+def to_action_frame(v: Vector, target: Quaternion, motion: Motion) -> Vector:
+    """Turn a vector of the base frame into the frame of actions, given the target's orientation."""
+    return rotate(conjugate(target), v) if motion.frame == "tool" else v
 
 
 def _turn(q: Quaternion, turn: Vector) -> Quaternion:

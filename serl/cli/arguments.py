@@ -244,3 +244,11 @@ def remedy(typed: str, options: Iterable[str], settings: Sequence[str]) -> str:
         return f"; did you mean {' or '.join(same[:3])}?"
     near = near or did_you_mean(bare, {*own, *settings}, 0.7)
     return near.replace("'", "--", 1).replace("'", "")
+
+
+def arm_words(options: argparse.Namespace) -> str:
+    """Return the options of another command for the same arm, each after a space; or nothing."""
+    if options.robot is None:
+        return ""
+    at = "" if options.namespace == "/" else f" --namespace {options.namespace}"
+    return f" --robot {options.robot}{at}"

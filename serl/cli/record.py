@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
-from serl.cli.arguments import add_namespace, add_task, integer
+from serl.cli.arguments import add_namespace, add_task, arm_words, integer
 from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
@@ -167,9 +167,7 @@ def _record_person(options: argparse.Namespace) -> int:
     if counts.kept < options.demos:
         print(f"to go on: the same command with --out {run.path}")
         raise KeyboardInterrupt
-    arm = f" --robot {options.robot}" if options.robot else ""
-    at = "" if options.namespace == "/" else f" --namespace {options.namespace}"
-    print(f"next: serl train {options.task}{arm}{at} --demos {run.path}")
+    print(f"next: serl train {options.task}{arm_words(options)} --demos {run.path}")
     return DONE
 
 

@@ -15,13 +15,14 @@ from serl.camera import image_specs
 from serl.clock import VirtualClock
 from serl.datasets.person import ACTOR, RecordingStation
 from serl.errors import BadInput, SerlError, Silent
-from serl.geometry import conjugate, normalize, rotate
+from serl.geometry import normalize
 from serl.intervention import Event
 from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, next_epoch
 from serl.log.recovery import recover
 from serl.loop import EpisodeKey, Observer, run
+from serl.motion import to_action_frame
 from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
 from serl.runs.folder import RunFolder
@@ -127,9 +128,8 @@ class CollectionDriver:
     def _towards(self, pose: Position) -> Action:
         """Return the action straight to the tool position of a success."""
         assert self.place is not None  # otherwise the kind is CHANCE
-        shift = ((self.place - pose[:3]) / self._motion.translation_m).tolist()
-        if self._motion.frame == "tool":
-            shift = rotate(conjugate(normalize(pose[3:].tolist())), shift)
+        x, y, z = ((self.place - pose[:3]) / self._motion.translation_m).tolist()
+        shift = to_action_frame((x, y, z), normalize(pose[3:].tolist()), self._motion)
         along = dict(zip("xyz", shift, strict=True))
         entries = [along.get(axis, 0.0) for axis in self._motion.axes]
         return np.array(entries + [0.0] * self._motion.gripper, np.float32)

@@ -17,15 +17,13 @@ from serl.errors import NeedsPerson
 from serl.geometry import (
     Quaternion,
     Vector,
-    conjugate,
     from_rotation_vector,
     is_in_box,
     multiply,
     normalize,
-    rotate,
     rotation_between,
 )
-from serl.motion import Box, Motion, Pose
+from serl.motion import Box, Motion, Pose, to_action_frame
 from serl.policy import Policy
 from serl.reset import ResetConfig, SceneCheck, no_check
 from serl.robot import TurningRobot
@@ -298,10 +296,9 @@ class _LegScript:
 
         The shift is in the base frame, the action in the frame of the motion.
         """
-        if self._motion.frame == "tool":
-            x, y, z = shift_m.tolist()
-            shift_m = np.array(rotate(conjugate(self._turned), (x, y, z)))
-        moved = shift_m / self._motion.translation_m
+        x, y, z = shift_m.tolist()
+        along = to_action_frame((x, y, z), self._turned, self._motion)
+        moved = np.array(along) / self._motion.translation_m
         moved /= max(1.0, float(np.abs(moved).max()))
         parts = dict(zip("xyz", moved.tolist(), strict=True))
         values = [parts.get(axis, 0.0) for axis in self._motion.axes]
