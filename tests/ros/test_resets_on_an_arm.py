@@ -161,8 +161,15 @@ def turn_elbow(folder: Path) -> None:
         publisher = panel.publisher(topic_of(PROFILE.trajectory, "", COMMAND))
         eventually(publisher.get_subscription_count)
         move = (JointPoint(3.0, tuple(joints), (0.0,) * 7),)
-        publisher.publish(trajectory_message(PROFILE.joints, move))
         watch = JointWatch(panel)
+        eventually(lambda: watch.error_rad < math.inf)
+        began_rad = watch.error_rad
+
+        def begins() -> bool:  # the arm may match the publisher after the publisher matches the arm
+            publisher.publish(trajectory_message(PROFILE.joints, move))
+            return abs(watch.error_rad - began_rad) > 0.01
+
+        eventually(begins)
         eventually(lambda: abs(watch.error_rad - 0.35) < 0.02, found=lambda: str(watch.error_rad))
 
 
