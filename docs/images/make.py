@@ -154,6 +154,7 @@ def gallery(names: Iterable[str], runs: Path | None) -> None:
             frames = examiner.film(weights, [list(seeds)[number]], LARGE_PX)
             name = ORDINALS[number]
             content = f"the policy after {int(checkpoint.name):,} steps, in its {name} final trial"
+            content += "" if trials[number].success else ", which fails"
         else:
             frames, content = _expert_film(task), "an episode of its scripted expert"
         print(f"{task.name}: {content}, {len(frames)} frames", flush=True)

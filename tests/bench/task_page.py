@@ -113,6 +113,11 @@ def page(
         "be far below the points, because in training the policy explores with noise in every",
         "action. The file `docs/tasks.json` has the commits of all results.",
         "",
+        "*Not measured* means: not by this page's script. Results of other runs are in",
+        "[Status](status.md#simulation-and-learning). A film shows the first success among the",
+        "first five final trials of a policy, or an episode of the scripted expert; the line below",
+        "it says which.",
+        "",
         *table(records, summaries),
         "",
     ]

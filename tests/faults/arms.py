@@ -106,7 +106,7 @@ def idle_gripper(folder: Path) -> None:
     injected="SIGKILL to the driver of an FR3; a new one, whose controller has its default gains, "
     "clips and frame",
     required="protective stop; after `ack` the guard refuses the arm and names the controller, the "
-    "waiting actor sets the profile's parameters, and the arm does not move by it; then a person "
+    "waiting actor sets the profile's parameters, which does not move the arm; then a person "
     "can arm, and the arm is driven",
     level=Level.PROCESSES,
 )

@@ -293,10 +293,10 @@ def false_successes(folder: Path) -> None:
     "Classifier errs in several steps in a row",
     injected="0.1 % of 20,000 readings are classified as a success, then 5 %, in runs of 2, 5, "
     "10 and 30 steps on average; no region of the tool is required",
-    required="a success requires four of five steps, the default. A model with the errors that "
-    "`serl reward train` allows ends an episode at 0.05 % of the readings at most; one that errs "
-    "in 5 % of them at 0.2 to 1.25 %: against such errors, require a region of the tool and use "
-    "`serl reward audit`",
+    required="a success requires four of five steps, the default. With errors in 0.1 % of the "
+    "readings, which `serl reward train` allows, at most 0.05 % of the readings end an episode. "
+    "With errors in 5 %, 0.2 to 1.25 % do: against such errors, require a region of the tool and "
+    "use `serl reward audit`",
     level=Level.UNIT,
 )
 def lasting_mistakes(folder: Path) -> None:

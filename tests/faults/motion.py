@@ -63,7 +63,7 @@ moving = Scene(_moving)
     4,
     "Actor dies while the arm moves",
     injected="SIGKILL",
-    required=f"{HELD}; another actor may drive once the lease of the dead one has ended",
+    required=f"{HELD}; another actor may drive once the dead one has been silent for a second",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -104,9 +104,9 @@ def actor_stopped_in_motion(bench: GuardBench) -> None:
     6,
     "Guard hangs or dies while the arm moves",
     injected="SIGSTOP, SIGCONT, SIGKILL",
-    required="the controller's own timeout of 100 ms holds the arm within 200 ms; a guard that "
-    "continues begins at the pose of the arm, or ends if Fast DDS has dropped it (after a second "
-    "or more); a new guard starts stopped, and a person ends that stop",
+    required="the controller, which has a timeout of 100 ms here, holds the arm within 200 ms; a "
+    "guard that continues begins at the pose of the arm, or ends if Fast DDS has removed it from "
+    "the graph (after a second or more); a new guard starts stopped, and a person ends that stop",
     level=Level.PROCESSES,
     scene=moving,
 )
@@ -157,7 +157,7 @@ def second_commander(bench: GuardBench) -> None:
     6,
     "Another node sends targets",
     injected="another node publishes targets, but no heartbeats, while an actor moves the arm",
-    required="hold within a second, whose cause names both nodes; the arm continues when one of "
+    required="hold within a second; its cause names both nodes; the arm continues when one of "
     "them is gone",
     level=Level.PROCESSES,
     scene=moving,

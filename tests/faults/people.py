@@ -113,7 +113,8 @@ def driven(folder: Path) -> Iterator[Driven]:
     "Teleoperation dies during a takeover",
     injected="SIGKILL to the process that sends a person's input over DDS",
     required="zero action within 200 ms plus a control period; the policy does not continue: the "
-    "episode is cut after `lost_s`, and the actor waits until a person resumes",
+    "episode ends as truncated after `teleop.operator.lost_s`, and the actor waits until a person "
+    "resumes",
     level=Level.PROCESSES,
 )
 def hand_killed_while_pushing(folder: Path) -> None:
@@ -147,8 +148,8 @@ def hand_killed_while_pushing(folder: Path) -> None:
     43,
     "Human releases the device",
     injected="the deadman is released during a motion, for a moment or longer",
-    required="zero action in the same step; the policy continues after `hold_over_s` without "
-    "input, never before",
+    required="zero action in the same step; the policy continues after "
+    "`teleop.operator.hold_over_s` without input, never before",
     level=Level.UNIT,
 )
 def lets_go(folder: Path) -> None:
@@ -174,8 +175,8 @@ def lets_go(folder: Path) -> None:
     injected="an axis stays at 0.002; an axis has exactly the same value for 61 s; a value varies "
     "slightly for 70 s",
     required="the drift does not take over; after 60 s of the same value the robot holds, the "
-    "episode is cut, and the person sees the reason; with the varying value the person continues "
-    "to drive",
+    "episode ends as truncated, and the person sees the reason; with the varying value the person "
+    "continues to drive",
     level=Level.UNIT,
 )
 def stuck_axis(folder: Path) -> None:

@@ -86,8 +86,9 @@ def lose_link(system: System, rng: Random) -> str:
     "Learner dies",
     injected="SIGKILL at random steps, twice",
     required="the actor continues (in simulation at most 64 steps ahead of the learner); the "
-    "restarted learner accepts records within 60 s (bench_resume.py: at 50,000 steps), and its "
-    "state equals, to the bit, that of an undisturbed learner; lost 0, duplicated 0",
+    "restarted learner accepts records within 60 s (`tests/bench/bench_resume.py` measures this at "
+    "50,000 steps), and its state equals, to the bit, that of an undisturbed learner; lost 0, "
+    "duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )

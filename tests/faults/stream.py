@@ -221,7 +221,7 @@ def restarted_actor(folder: Path) -> None:
     18,
     "Wrong specification or version",
     injected="an actor whose spec differs in one shape, type, bound, unit, rate, name, order or "
-    "motion; a frame, a record and a hello of another version",
+    "motion; a frame, a record and an announcement of another version",
     required="refused before the first record, with the difference",
     level=Level.COMPONENT,
 )
