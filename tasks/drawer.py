@@ -208,7 +208,7 @@ def _drawer() -> str:
     )
 
 
-_FRONT_CAMERA = 'pos="0.20 -1.05 0.62" xyaxes="0.982 -0.187 0 0.063 0.329 0.942"'
+_FRONT_CAMERA = 'pos="0.14 -1.42 0.88" xyaxes="0.982 -0.187 0 0.067 0.352 0.934"'
 _BODIES = f"""
 <camera name="side" pos="0.30 -0.52 0.42" xyaxes="0.945 -0.327 0 0.144 0.416 0.898" fovy="40"/>
 <body name="cabinet" mocap="true">
