@@ -139,7 +139,7 @@ def transitions() -> Drawing:
         66,
         [
             "truncated",
-            "time limit, operator, fault, sensor loss",
+            "time limit, operator, fault",
             "bootstrap from the final observation",
         ],
         "hold",
