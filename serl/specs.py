@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,9 @@ from serl.types import Array, Observation
 
 MAX_REWARD = 1e6
 """Largest absolute reward of one step; losses are squares of sums of rewards, in float32."""
+
+_RESERVED = {"state", "robot", "outcome"}
+"""Names that a reading uses itself."""
 
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
@@ -145,6 +149,17 @@ class Spec(BaseModel):
         if not lines and self.digest != other.digest:
             lines = ["the order of the state arrays differs"]
         return "; ".join(lines)
+
+
+def array_name(keys: Sequence[str], default: str = "observation") -> str:
+    """Return the name of an array or image of a nested observation: its keys, joined by "_".
+
+    Args:
+        keys: keys of the observation down to the array; empty for an observation that is one array.
+        default: name without keys, and prefix of a name that a reading uses itself.
+    """
+    joined = re.sub(r"[^a-z0-9_]", "_", "_".join(keys).lower()) or default
+    return f"{default}_{joined}" if joined in _RESERVED else joined
 
 
 def _extremes(value: np.ndarray[Any, Any]) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -20,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from serl.errors import BadInput
-from serl.specs import ArraySpec
+from serl.specs import ArraySpec, array_name
 from serl.types import Action
 
 SUCCESS_KEYS = ("is_success", "success", "succeed", "task_success")
@@ -226,10 +225,7 @@ def parts_of(space: Space, name: str, keys: tuple[str, ...] = ()) -> Iterator[Pa
     if not space.is_np_flattenable:
         raise BadInput(f"gymnasium:{name}: {'.'.join(keys)}: {space} cannot be made an array")
     default = "pixels" if is_image(space) else "observation"
-    joined = re.sub(r"[^a-z0-9_]", "_", "_".join(keys).lower()) or default
-    yield Part(
-        f"{default}_{joined}" if joined in ("state", "robot", "outcome") else joined, keys, space
-    )
+    yield Part(array_name(keys, default), keys, space)
 
 
 def is_image(space: Space) -> bool:

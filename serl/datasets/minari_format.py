@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, Recorded, success_reason
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
-from serl.specs import ArraySpec, Spec
+from serl.specs import ArraySpec, Spec, array_name
 
 _ROOT = "MINARI_DATASETS_PATH"
 _SPEC, _ROBOT = "serl_spec", "serl_robot"
@@ -136,8 +136,7 @@ def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
     results = dataset.storage.get_episode_metadata(range(dataset.total_episodes))
     for episode, result in zip(dataset.iterate_episodes(), results, strict=True):
         terminated = bool(episode.terminations[-1])
-        seen = {name.rpartition("/")[2]: rows for name, rows in _flat(episode.observations).items()}
-        infos = episode.infos or {}
+        seen, infos = _named(episode.observations), episode.infos or {}
         if own:
             actions = np.asarray(episode.actions)
             success, reason = bool(result["success"]), str(result["reason"])
@@ -165,15 +164,29 @@ def _scaled(actions: Values, space: Any) -> Values:
     return 2.0 * (np.asarray(actions) - low) / (high - low) - 1.0
 
 
-def _flat(tree: Any, prefix: str = "") -> Mapping[str, Values]:
-    """Return the arrays of an observation by path; a bare array is the state."""
+def _named(observations: Any) -> dict[str, Values]:
+    """Return the arrays of an observation by joined keys, and by a last key that only one has.
+
+    A bare array is also the state.
+    """
+    joined, short = dict[str, Values](), dict[str, list[Values]]()
+    for keys, rows in _leaves(observations):
+        is_image = rows.dtype == np.uint8 and rows.ndim == 4
+        name = array_name(keys, "pixels" if is_image else "observation")
+        if name in joined:
+            raise ValueError(f"observations: two arrays are named {name}")
+        joined[name] = rows
+        short.setdefault(keys[-1] if keys else "state", []).append(rows)
+    return {name: found[0] for name, found in short.items() if len(found) == 1} | joined
+
+
+def _leaves(tree: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Values]]:
+    """Yield the arrays of an observation with their keys."""
     if not isinstance(tree, dict):
-        return {prefix or "state": np.asarray(tree)}
-    return {
-        path: leaf
-        for name, value in tree.items()
-        for path, leaf in _flat(value, f"{prefix}/{name}" if prefix else name).items()
-    }
+        yield keys, np.asarray(tree)
+        return
+    for name, value in tree.items():
+        yield from _leaves(value, (*keys, name))
 
 
 def _more(infos: Mapping[str, Any]) -> dict[str, Any]:
