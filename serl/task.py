@@ -7,7 +7,7 @@ scene, its ground truth and a scripted expert.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -298,6 +298,37 @@ class FeatureTunedTask(Protocol):
 
     def feature_defaults(self) -> Mapping[str, Any]:
         """Return tuned settings for a frozen small encoder; they override `training_defaults`."""
+        ...
+
+
+class EnvironmentStep(NamedTuple):
+    """The result of one step of a task's environment, as another program recorded it.
+
+    Attributes:
+        reward: reward of the environment.
+        terminated: the environment ended.
+        truncated: the episode was cut.
+        success: the task was solved; counts where `info` does not report it.
+        info: numbers of the environment's `info` by key; None if the data set has no `info`.
+    """
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool
+    info: Mapping[str, Any] | None
+
+
+@runtime_checkable
+class EnvironmentTask(Protocol):
+    """Additional method of a task whose environment other programs record too."""
+
+    def outcomes(self, steps: Iterable[EnvironmentStep]) -> Iterator[Outcome]:
+        """Yield the outcomes that the task gives the steps of an episode, up to its end.
+
+        Raises:
+            BadInput: the reward needs a success that the data set lacks.
+        """
         ...
 
 

@@ -55,7 +55,6 @@ class SimGymnasium:
         self._env = make_environment(config.id, config.make)
         self._parts = list(parts_of(self._env.observation_space, config.id))
         self._low, self._half = action_scale(self._env.action_space, config.id)
-        self._keys = (config.success_key,) if config.success_key else SUCCESS_KEYS
         self.action_spec: ArraySpec = config.action_spec
         described = self.describe(config.id, config.make)
         outcome = ArraySpec(shape=(len(OUTCOME),), unit=" ".join(OUTCOME))
@@ -70,6 +69,21 @@ class SimGymnasium:
     def describe(name: str, arguments: Mapping[str, Any]) -> EnvironmentSpec:
         """Return the properties of an environment; see `serl.sim.environment.describe`."""
         return describe(name, arguments)
+
+    @staticmethod
+    def success(config: Any, info: Mapping[str, Any], total: float) -> bool | None:
+        """Return whether a step was a success; None if `info` does not report it.
+
+        Args:
+            config: settings of the task: a `GymnasiumConfig`.
+            info: `info` of the step.
+            total: sum of the rewards of the episode so far.
+        """
+        if config.success_return is not None:
+            return bool(total >= config.success_return)
+        keys = (config.success_key,) if config.success_key else SUCCESS_KEYS
+        found = [bool(info[key]) for key in keys if key in info]
+        return any(found) if found else None
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -129,7 +143,7 @@ class SimGymnasium:
             raise SerlError(f"{self._config.id}: {line_of(error)}") from error
         self._reward, self._return, self._is_over = 0.0, 0.0, False
         self._terminated = self._truncated = False
-        self._success = self._reported(info)
+        self._success = bool(self.success(self._config, info, self._return))
         self._start = self._distance()
         return self.observe()
 
@@ -173,13 +187,7 @@ class SimGymnasium:
         self._reward = float(reward)
         self._return += self._reward
         self._is_over = bool(self._terminated or self._truncated)
-        self._success = self._reported(info)
-
-    def _reported(self, info: Mapping[str, Any]) -> bool:
-        needed = self._config.success_return
-        if needed is not None:
-            return bool(self._return >= needed)
-        return any(bool(info[key]) for key in self._keys if key in info)
+        self._success = bool(self.success(self._config, info, self._return))
 
     def _read(self) -> tuple[dict[str, Array], dict[str, Image]]:
         """Return state and images of the last observation, as new arrays."""

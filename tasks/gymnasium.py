@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
-from serl.task import Placement, Scene, TaskConfig
+from serl.task import EnvironmentStep, Placement, Scene, TaskConfig
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Observation, Outcome
 
@@ -115,6 +116,35 @@ class GymnasiumTask:
         over = bool(success or terminated)
         late = bool(truncated) or index + 1 >= self.config.max_steps
         return Outcome(reward, over, late and not over, bool(success))
+
+    def outcomes(self, steps: Iterable[EnvironmentStep]) -> Iterator[Outcome]:
+        """Yield the outcomes of recorded steps, equal to those of a training, up to the end.
+
+        Raises:
+            BadInput: the sparse reward needs a success that `info` does not report.
+        """
+        simulation, total = plugins.load("sim", "gymnasium"), 0.0
+        provenance = f"{self.config.reward} reward of {self.name}"
+        for index, step in enumerate(steps):
+            total += step.reward
+            reported = simulation.success(self.config, step.info or {}, total)
+            success = step.success if reported is None else reported
+            row = np.array((step.reward, success, step.terminated, step.truncated), np.float32)
+            outcome = self.outcome(Observation({"outcome": row}, {}, {}), index)
+            if outcome.truncated and reported is None and step.info is not None:
+                self._check_unreported()
+            yield replace(outcome, provenance=provenance)
+            if outcome.terminated or outcome.truncated:
+                return
+
+    def _check_unreported(self) -> None:
+        """Raise `BadInput` if a success that was not recorded could have given a reward."""
+        if self.config.reward == "sparse":
+            key = self.config.success_key or "is_success or success"
+            raise BadInput(
+                f"infos: expected {key} for the sparse reward of {self.name}: record the infos, or "
+                "give --task_config.reward environment"
+            )
 
     def reset(self, reading: Observation) -> Policy | None:
         """Return None: the environment resets its own scene."""

@@ -15,6 +15,7 @@ from serl.log.episode_log import LogConfig
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked, read_yaml
+from serl.task import EnvironmentTask, SimulatedTask
 
 DONE = 0
 
@@ -40,7 +41,7 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
 def import_file(options: argparse.Namespace) -> int:
     """Convert demonstrations of another program to a recording."""
     from serl.datasets.serl_import import ImportMap
-    from serl.runs.task_setup import make_spec, make_task
+    from serl.runs.task_setup import make_task
 
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
     task = make_task(config)
@@ -54,7 +55,7 @@ def import_file(options: argparse.Namespace) -> int:
     convert = _import_pickle if name == "pickle" else partial(_import_data, name)
     try:
         with Display().working(f"reading {options.file}"):
-            made = convert(options.file, make_spec(task), mapping, folder, origin, config.log)
+            made = convert(options.file, task, mapping, folder, origin, config.log)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -65,7 +66,7 @@ def import_file(options: argparse.Namespace) -> int:
     if limits := getattr(made, "time_limits", 0):
         print(f"{limits} ends without a reward were imported as time limits")
     print("check that scale and frame of the actions are those of the task:")
-    print(f"  {task.config.motion.meaning}, axes {task.config.action_spec.unit}")
+    print(f"  {task.config.action_meaning}, axes {task.config.action_spec.unit}")
     return DONE
 
 
@@ -88,22 +89,33 @@ def _format_of(path: Path) -> str:
 
 
 def _import_pickle(
-    path: Path, spec: Any, mapping: Any, folder: Path, origin: str, log: LogConfig
+    path: Path, task: SimulatedTask, mapping: Any, folder: Path, origin: str, log: LogConfig
 ) -> Any:
     """Import a pickled list of transitions."""
     from serl.datasets.serl_import import import_runs, read_transitions, runs
+    from serl.runs.task_setup import make_spec
 
-    return import_runs(list(runs(read_transitions(path))), spec, mapping, folder, origin, log)
+    found = list(runs(read_transitions(path)))
+    return import_runs(found, make_spec(task), mapping, folder, origin, log)
 
 
 def _import_data(
-    name: str, path: Path, spec: Any, mapping: Any, folder: Path, origin: str, log: LogConfig
+    name: str,
+    path: Path,
+    task: SimulatedTask,
+    mapping: Any,
+    folder: Path,
+    origin: str,
+    log: LogConfig,
 ) -> Any:
-    """Import a data set in a format of `serl export`."""
-    from serl.datasets.exchange import write_recording
+    """Import a data set in a format of `serl export`; the task judges data of its environment."""
+    from serl.datasets.exchange import judged_by, write_recording
+    from serl.runs.task_setup import make_spec
 
-    data = format_module(name).read(path)
+    spec, data = make_spec(task), format_module(name).read(path)
     data.origin.check(spec, mapping, path)
+    if data.origin.spec is None and isinstance(task, EnvironmentTask):
+        data = judged_by(task, data, origin)
     return write_recording(data, spec, mapping, folder, origin, log)
 
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec, check_reward
 from serl.system.json_fields import short
+from serl.task import EnvironmentStep, EnvironmentTask
 from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
 
 _SLACK = 1e-4  # actions that were clipped in float64 and stored in float32
@@ -49,6 +50,8 @@ class EpisodeArrays:
         provenance: provenance of each reward; None where it is not known.  # (N,)
         policy_version: version of the weights; None for 0.  # (N,)
         wall_s: time of each action, s since 1970; None for now.  # (N,)
+        info: numbers of an environment's `info` after each step by key; None for a format without
+            it.  # (N,)
     """
 
     observations: Mapping[str, Values]
@@ -62,6 +65,7 @@ class EpisodeArrays:
     provenance: Sequence[str] | None = None
     policy_version: Values | None = None
     wall_s: Values | None = None
+    info: Mapping[str, Values] | None = None
 
     def __len__(self) -> int:
         return len(self.action)
@@ -128,6 +132,54 @@ class Dataset(NamedTuple):
 
     origin: Origin
     episodes: Iterator[EpisodeArrays]
+
+
+def judged_by(task: EnvironmentTask, data: Dataset, origin: str) -> Dataset:
+    """Return a data set of another program with the rewards and ends that a task gives its steps.
+
+    Args:
+        task: task of the environment that the data set was recorded in.
+        data: the data set.
+        origin: beginning of the provenance of the rewards.
+    """
+    numbered = enumerate(data.episodes)
+    episodes = (_judged(task, each, f"episode {n}", origin) for n, each in numbered)
+    return data._replace(episodes=episodes)
+
+
+def _judged(
+    task: EnvironmentTask, episode: EpisodeArrays, where: str, origin: str
+) -> EpisodeArrays:
+    """Return an episode as a task judges it, up to the end that the task gives it."""
+    _check_arrays(episode, where)
+    if not len(episode):
+        return episode
+    info, last = episode.info, len(episode) - 1
+    terminated, truncated = episode.ends
+    outcomes = list(
+        task.outcomes(
+            EnvironmentStep(
+                float(episode.reward[index]),
+                bool(terminated[index]),
+                bool(truncated[index]),
+                episode.success and index == last,
+                None if info is None else {name: rows[index] for name, rows in info.items()},
+            )
+            for index in range(len(episode))
+        )
+    )
+    count, end = len(outcomes), outcomes[-1]
+    return replace(
+        episode,
+        observations={name: rows[: count + 1] for name, rows in episode.observations.items()},
+        action=episode.action[:count],
+        reward=np.array([outcome.reward for outcome in outcomes], np.float64),
+        terminated=end.terminated,
+        success=end.success,
+        reason=success_reason(end.success, end.terminated),
+        provenance=[f"{origin}: {outcome.provenance}" for outcome in outcomes],
+        info=None,
+    )
 
 
 class Recorded(NamedTuple):

@@ -379,7 +379,10 @@ def _assembled(
     judged = columns.get("next.success")
     success = bool(reward[-1] > 0) if judged is None else bool(judged.any())
     reason = success_reason(success, terminated=False)
-    return EpisodeArrays(observations, action, reward, success, success, reason)
+    info = None
+    if judged is not None:  # a success of the frame that is left out counts for the one before
+        info = {"success": np.append(judged.reshape(-1)[: count - 1], success)}
+    return EpisodeArrays(observations, action, reward, success, success, reason, info=info)
 
 
 def _frames(

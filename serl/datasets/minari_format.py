@@ -103,8 +103,8 @@ def read(folder: Path) -> Dataset:
     """Open a data set of minari, of serl or of others: the folder itself or one above it.
 
     Foreign actions are mapped from the bounds of their space to [-1, 1]. A foreign episode counts
-    as a success if it terminated with a positive reward, or if an entry of its info "success" or
-    "is_success" is true.
+    as a success if it terminated with a positive reward, or if its info "success" or "is_success"
+    was true after a step.
 
     Raises:
         BadInput: the folder holds no data set, or several.
@@ -142,6 +142,7 @@ def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
             success, reason = bool(result["success"]), str(result["reason"])
         else:
             actions = _scaled(episode.actions, dataset.action_space)
+            infos = _after_steps(infos, len(actions))
             judged = any(np.any(infos.get(name, False)) for name in ("success", "is_success"))
             success = bool(judged or (terminated and episode.rewards[-1] > 0))
             reason = success_reason(success, terminated)
@@ -152,7 +153,7 @@ def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
             terminated,
             success,
             reason,
-            **_more(infos) if own else {},
+            **_more(infos) if own else {"info": infos},
         )
 
 
@@ -162,6 +163,16 @@ def _scaled(actions: Values, space: Any) -> Values:
         return np.asarray(actions)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     return 2.0 * (np.asarray(actions) - low) / (high - low) - 1.0
+
+
+def _after_steps(infos: Mapping[str, Any], count: int) -> dict[str, Values]:
+    """Return the infos that have one number for each step, without that of a reset."""
+    return {
+        name: rows[-count:].reshape(count)
+        for name, rows in infos.items()
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub"
+        if rows.size in (count, count + 1) and len(rows) == rows.size
+    }
 
 
 def _named(observations: Any) -> dict[str, Values]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import h5py
 import minari
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from minari.data_collector import EpisodeBuffer
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format
@@ -224,35 +221,6 @@ def test_minari_loads_exported_dataset(
     assert dataset.action_space.shape == (5,)
 
 
-def test_minari_import_scales_actions_from_action_space_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    env = gymnasium.make("Pendulum-v1").unwrapped
-    torque = np.array([[-2.0], [0.5], [2.0]], np.float32)
-    buffers = [
-        EpisodeBuffer(
-            observations=np.zeros((4, 3), np.float32), actions=torque, rewards=np.zeros(3),
-            terminations=np.zeros(3, bool), truncations=np.arange(3) == 2,
-            infos={"is_success": upright},
-        )
-        for upright in (np.arange(4) == 3, np.zeros(4, bool))
-    ]  # fmt: skip
-    with warnings.catch_warnings(action="ignore"):  # about missing authors
-        minari.create_dataset_from_buffers(
-            "lab/pendulum-v0", buffers, data_format="hdf5",
-            observation_space=env.observation_space, action_space=env.action_space,
-        )  # fmt: skip
-    words = ["demos", "import", str(tmp_path / "minari"), "--task", "gymnasium:Pendulum-v1"]
-    assert main([*words, "--out", str(tmp_path / "demos")]) == 0
-    spec = make_spec(make_task(resolve({"task": "gymnasium:Pendulum-v1"})))
-    for folder, success in (("demos", True), ("demos/failures", False)):
-        (path,) = episode_paths(tmp_path / folder)
-        episode = read_episode(path, spec)
-        assert [float(step.action[0]) for step in episode.steps] == [-1.0, 0.25, 1.0]
-        assert episode.success == success
-
-
 def test_robomimic_export_has_expected_groups(recording: Recording, exported: Path) -> None:
     with h5py.File(exported / "robomimic/demo.hdf5") as file:
         assert file["data"].attrs["total"] == 12
@@ -316,6 +284,9 @@ def test_import_of_foreign_lerobot_ends_at_last_observation(
     before = recording[1][0]
     assert episode.end is not None
     assert len(episode.steps) == len(before.steps) - 1
+    read = next(lerobot_format.read(folder).episodes)
+    assert read.info is not None
+    assert read.info["success"].tolist() == [False, True], "of the last frame, which is left out"
     last = before.steps[-1].observation.state
     np.testing.assert_array_equal(
         episode.end.observation.state["tcp_from_start"], last["tcp_from_start"]
