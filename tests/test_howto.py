@@ -26,6 +26,7 @@ from serl.ros.environment import free_domain
 from serl.runs.task_setup import make_spec, make_task
 from serl.testing import episode
 
+from .datasets.test_minari_format import write_reach
 from .support.command import LIMIT_S, SERL, Program
 from .test_api import trained
 from .test_tutorials import ROOT, SHORT
@@ -49,7 +50,6 @@ NOT_RUN = {
     "serl train pick_cube --console": "tests/test_tutorials.py",
     "serl train pick_cube --log.wandb\n": "an account of Weights & Biases",
     "serl train pick_cube --log.wandb offline": "another task, in make soak",
-    "serl train gymnasium:Fetch": "minutes; tests/tasks/test_gymnasium.py",
     "serl train pick_cube --robot right.yaml --reward.kind topic": "an arm",
     "serl record pick_cube --robot right.yaml": "an arm",
     "serl train pick_cube --robot right.yaml --reward.kind progress": "an arm",
@@ -147,13 +147,29 @@ def test_watch_page_trains_with_wandb_offline(tmp_path: Path) -> None:
 def test_gymnasium_page_lists_environment_and_trains_with_console(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listed, train = lines("gymnasium.md")
+    _, listed, *_, train = lines("gymnasium.md")
     assert main(shlex.split(listed)[1:]) == 0
     assert "task_config.success_key" in capsys.readouterr().out
     words = shlex.split(train.replace(" --steps 20000", "") + SHORT)[1:]
     with Program([*SERL, *words, "--console"], folder / "train.out") as program:
         assert "console: http://127.0.0.1:" in program.succeed(LIMIT_S)
     assert list(folder.glob("runs/*/2*/report.html"))
+
+
+@pytest.mark.ros
+def test_gymnasium_page_trains_with_expert_and_with_minari_data_set(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_reach(tmp_path / "minari", {1: 1.0})
+    expert, _, imports, train, _ = lines("gymnasium.md")
+    assert rewards_of(expert + SHORT, folder) == {"truth"}
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(imports)[1:]) == 0
+    assert serl.open_run(tmp_path / "reach_demos").steps["reward"][-1] == 1.0
+    words = shlex.split(train + SHORT.replace(" --demos 0", ""))[1:]
+    with Program([*SERL, *words], tmp_path / "train.out") as program:
+        program.succeed(LIMIT_S)
+        assert program.run_folder().config.demo_paths == (tmp_path.resolve() / "reach_demos",)
 
 
 @pytest.mark.ros
