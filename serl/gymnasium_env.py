@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from serl import plugins
 from serl.errors import BadInput
-from serl.intervention import arbitrate
+from serl.intervention import Teleop, arbitrate
 from serl.runs.assembly import make_human
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
@@ -71,7 +71,8 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
             raise BadInput("task_config: expected the name of a task to configure, got a task")
         self.task: SimulatedTask = task
         self.robot = plugins.make_simulation(self.task)
-        self._human = make_human(resolve(layer), task, CachedView(self.robot), "gymnasium")
+        self._help = layer
+        self._human = self._make_human(0)
         self.render_mode = render_mode
         self._renderer: Any = None
         self._image_size = image_size
@@ -84,8 +85,13 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FlatObservation, dict[str, Any]]:
-        """Start a new episode; the same seed gives the same sequence of starts."""
+        """Start a new episode; the same seed gives the same sequence of starts and takeovers.
+
+        With a seed, the schedule of the simulated person's help begins again.
+        """
         super().reset(seed=seed)
+        if seed is not None:
+            self._human = self._make_human(seed)
         reading = self.robot.reset(int(self.np_random.integers(2**31)))
         self.task.begin(reading)
         if self._human is not None:
@@ -124,6 +130,10 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         if self._renderer is not None:
             self._renderer.close()
         self.robot.__exit__(None, None, None)
+
+    def _make_human(self, seed: int) -> Teleop | None:
+        config = resolve({**self._help, "seed": seed})
+        return make_human(config, self.task, CachedView(self.robot), "gymnasium")
 
     def _flat_observation(self, reading: Observation) -> FlatObservation:
         observation = self.task.observation(reading)

@@ -150,6 +150,20 @@ def test_info_contains_executed_action_of_takeover() -> None:
     assert "intervene_action" not in TaskEnv("reach").reset()[1]
 
 
+def test_seed_of_reset_gives_same_takeovers() -> None:
+    def play(env: TaskEnv, seed: int) -> tuple[list[bool], np.ndarray]:
+        env.reset(seed=seed)
+        steps = [env.step(np.full(3, -1.0, np.float32)) for _ in range(40)]
+        return ["intervene_action" in info for *_, info in steps], np.array([s[0] for s in steps])
+
+    env = TaskEnv("reach", intervention="scripted", planned_steps=100)
+    (taken, seen), (again, same), (other, _) = (play(env, seed) for seed in (3, 3, 4))
+    assert any(taken)
+    assert taken == again
+    assert np.array_equal(seen, same)
+    assert taken != other
+
+
 def test_single_file_script_learns_from_vector_env_with_takeovers() -> None:
     """Run the loop of a CleanRL script: wrapped environments, final observations, a critic."""
 

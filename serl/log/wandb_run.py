@@ -10,7 +10,7 @@ from typing import Literal
 
 from serl.errors import BadInput, SerlError
 
-WandbMode = bool | Literal["offline"]
+WandbMode = bool | Literal["online", "offline"]
 PROJECT = "serl"
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ class WandbRun:
 
     Args:
         folder: folder of our run; files of W&B are stored in `wandb` there.
-        mode: True to send to the server of the user's settings, "offline" for `wandb sync`.
+        mode: True or "online" to send to the server of the user's settings, "offline" for `wandb
+            sync`.
 
     Raises:
         BadInput: the package is not installed.

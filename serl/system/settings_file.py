@@ -174,7 +174,12 @@ def _first_line(model: type[BaseModel], error: ValidationError, prefix: str) -> 
         return f"{where}: missing, but required"
     found = "nothing" if first["input"] is None else short(first["input"])
     hint = _suggest_number(where, first)
-    return f"{where}: {_describe_allowed(where, first)}, got {found}{hint}"
+    allowed = _describe_allowed(where, first)
+    if first["loc"][-1] == "bool":  # the first of several types of one setting
+        where = where.removesuffix(".bool")
+        others = [e for e in error.errors() if e["loc"][:-1] == first["loc"][:-1] and e != first]
+        allowed += "".join(f" or {_EXPECTED[e['type']].format_map(e['ctx'])}" for e in others)
+    return f"{where}: {allowed}, got {found}{hint}"
 
 
 def _qualify(text: str, where: str) -> str:

@@ -155,10 +155,12 @@ def test_setting_that_can_be_true_is_true_without_value(more: list[str]) -> None
     config = resolve(parse_overrides(["--log.wandb", *more]))
     assert config.log.wandb is True
     assert config.learner.prefetch is (True if more == ["--learner.prefetch"] else None)
-    for value, expected in (("offline", "offline"), ("false", False)):
+    for value, expected in (("offline", "offline"), ("online", "online"), ("false", False)):
         assert resolve(parse_overrides(["--log.wandb", value, *more])).log.wandb == expected
-    with pytest.raises(BadInput, match=r"log\.wandb.* got 'online'"):
-        resolve(parse_overrides(["--log.wandb", "online"]))
+    with pytest.raises(
+        BadInput, match=r"log\.wandb: expected true or false or 'online' or 'offline', got 'cloud'"
+    ):
+        resolve(parse_overrides(["--log.wandb", "cloud"]))
 
 
 @pytest.mark.parametrize(
