@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -12,50 +14,76 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from serl.cli.main import main
 from serl.datasets.exchange import push
 from serl.errors import SerlError
-from serl.runs.config import resolve
-from serl.runs.task_setup import make_spec, make_task
 
 from ..support.command import SERL
-from .test_exchange import record
+from .test_exchange import pixel_spec, record
 
 PAGE = Path(__file__).parents[2] / "docs/howto/export.md"
+LARGE = (".mp4", ".parquet")
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Stand-in for the endpoints of the Hugging Face Hub that an upload uses, with its tags."""
+    """Stand-in for the endpoints of the Hugging Face Hub that an upload uses, with its tags.
+
+    Films and tables are stored as large files (Git LFS), as by the Hub.
+    """
 
     tags: ClassVar[list[str]] = []
-    files: ClassVar[set[str]] = set()
+    repositories: ClassVar[list[dict[str, Any]]] = []
+    files: ClassVar[dict[str, bytes]] = {}
+    large: ClassVar[dict[str, bytes]] = {}
     tokens: ClassVar[set[str | None]] = set()
     commits = 0
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.tokens.add(self.headers["Authorization"])
+        home = f"http://{self.headers['Host']}"
         if self.path.endswith("/preupload/main"):
-            files = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
-                     for each in json.loads(body)["files"]]  # fmt: skip
-            return self.answer(200, {"files": files})
+            return self.answer(200, {"files": list(map(upload_mode, json.loads(body)["files"]))})
+        if self.path.endswith("/info/lfs/objects/batch"):
+            objects = [
+                {**each, "actions": {"upload": {"href": f"{home}/large/{each['oid']}"}}}
+                for each in json.loads(body)["objects"]
+            ]
+            return self.answer(200, {"transfer": "basic", "objects": objects})
         if "/commit/" in self.path:
             type(self).commits += 1
-            operations = [json.loads(line) for line in body.splitlines()]
-            self.files.update(o["value"]["path"] for o in operations if o["key"] == "file")
+            for operation in map(json.loads, body.splitlines()):
+                self.commit(operation["key"], operation["value"])
         if "/tag/" in self.path:
-            tag = f"{json.loads(body)['tag']} at {self.commits}"
-            known = [each for each in self.tags if each.split()[0] == tag.split()[0]]
-            if not known:
-                self.tags.append(tag)
-            return self.answer(409 if known else 200, {"error": "exists"})
-        home = f"http://{self.headers['Host']}"
+            return self.tag(json.loads(body)["tag"])
+        if self.path.endswith("/repos/create"):
+            self.repositories.append(json.loads(body))
         url = f"{home}/datasets/lab/cubes"
         return self.answer(200, {"url": url, "commitUrl": f"{url}/commit/1", "commitOid": "1"})
+
+    def do_PUT(self) -> None:
+        self.large[self.path.rpartition("/")[2]] = self.rfile.read(
+            int(self.headers["Content-Length"])
+        )
+        self.answer(200, {})
+
+    def commit(self, key: str, value: dict[str, str]) -> None:
+        """Store a committed file; a large one must have been uploaded."""
+        if key == "file":
+            self.files[value["path"]] = base64.b64decode(value["content"])
+        elif key == "lfsFile":
+            self.files[value["path"]] = self.large[value["oid"]]
+
+    def tag(self, name: str) -> None:
+        """Add a tag to the last commit, unless it is there."""
+        known = [each for each in self.tags if each.split()[0] == name]
+        if not known:
+            self.tags.append(f"{name} at {self.commits}")
+        self.answer(409 if known else 200, {"error": "exists"})
 
     def do_DELETE(self) -> None:
         tag = self.path.rpartition("/")[2]
@@ -80,6 +108,12 @@ class Hub(BaseHTTPRequestHandler):
         """Suppress the request log."""
 
 
+def upload_mode(file: dict[str, str]) -> dict[str, Any]:
+    """Return how the Hub wants a file."""
+    mode = "lfs" if file["path"].endswith(LARGE) else "regular"
+    return {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+
+
 @pytest.fixture(autouse=True)
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_none")
@@ -90,7 +124,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 def hub() -> Iterator[str]:
     """Serve an empty Hub; yield its address."""
     Hub.commits = 0
-    for kept in (Hub.tags, Hub.files, Hub.tokens):
+    for kept in (Hub.tags, Hub.repositories, Hub.files, Hub.large, Hub.tokens):
         kept.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Thread(target=server.serve_forever, daemon=True).start()
@@ -113,14 +147,20 @@ def test_second_upload_moves_tag(tmp_path: Path, hub: str) -> None:
 
 
 def test_export_command_of_page_uploads_data_set(tmp_path: Path, hub: str) -> None:
-    record(tmp_path / "run", make_spec(make_task(resolve({"task": "pick_cube"}))))
+    record(tmp_path / "run", pixel_spec())
     words = [*SERL, *page_command(tmp_path / "run")]
-    environ = {**os.environ, "HF_ENDPOINT": hub}
+    environ = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.stdout.endswith(f"uploaded: {hub}/datasets/lab/cubes\n"), done.stderr
-    written = [path for path in (tmp_path / "cubes").rglob("*") if path.is_file()]
-    assert {str(path.relative_to(tmp_path / "cubes")) for path in written} == Hub.files
-    assert "meta/info.json" in Hub.files
+    cubes = tmp_path / "cubes"
+    written = [path for path in cubes.rglob("*") if path.is_file()]
+    assert Hub.files == {str(path.relative_to(cubes)): path.read_bytes() for path in written}
+    assert {path.rpartition(".")[2] for path in Hub.files} == {"json", "mp4", "parquet"}
+    large = [data for path, data in Hub.files.items() if path.endswith(LARGE)]
+    assert Hub.large == {hashlib.sha256(data).hexdigest(): data for data in large}
+    (made,) = Hub.repositories
+    assert (made["organization"], made["name"], made["type"]) == ("lab", "cubes", "dataset")
+    assert made.get("private") is True or made["visibility"] == "private"  # before, since 2.0
     assert (Hub.tags, Hub.tokens) == (["v3.0 at 1"], {"Bearer hf_none"})
 
 
