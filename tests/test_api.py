@@ -251,8 +251,9 @@ def test_damaged_episodes_and_missing_folder_are_refused(tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+    run = serl.open_run(tmp_path)  # reads no episode yet
     with pytest.raises(CorruptData, match=str(path)):
-        _ = serl.open_run(tmp_path).steps
+        _ = run.steps
     with pytest.raises(BadInput, match=f"{tmp_path / 'gone'}: expected the folder of a run"):
         serl.open_run(tmp_path / "gone")
 

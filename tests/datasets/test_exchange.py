@@ -402,8 +402,9 @@ def test_push_to_hub_without_token_is_refused(
         ("h5py", "robomimic"),
     ],
 )
-def test_export_without_package_names_extra_to_install(
+def test_exchange_without_package_names_extra_to_install(
     recording: Recording,
+    exported: Path,
     tmp_path: Path,
     package: str,
     name: str,
@@ -412,7 +413,9 @@ def test_export_without_package_names_extra_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"serl.datasets.{name}_format", raising=False)
-    words = ["export", str(recording[0]), "--to", name, "--out", str(tmp_path / "new")]
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
+    export = ["export", str(recording[0]), "--to", name]
+    for words in (export, ["demos", "import", str(exported / name), "--task", "pick_cube"]):
+        assert main([*words, "--out", str(tmp_path / "new")]) == 2
+        error = capsys.readouterr().err
+        assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
+        assert not (tmp_path / "new").exists()
