@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,7 +26,7 @@ from serl.runs.verify import verify
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step, feedback_of
 
-from ..support.command import Command
+from ..support.command import Command, Program
 from .conftest import Start
 
 pytestmark = pytest.mark.ros
@@ -72,10 +73,19 @@ def assert_sound(run: RunFolder) -> None:
     assert all(log.accepted for log in report.contents if log.actor != "expert")
 
 
-def test_training_leaves_complete_run_folder(start: Start) -> None:
-    command = start("train", "reach", **TINY, steps=300)
-    run = command.run_folder()
-    assert "a simulated human may drive 50% of the steps at first" in command.succeed()
+def test_training_by_python_function_leaves_complete_run_folder(tmp_path: Path) -> None:
+    settings = TINY | {"agent.hidden": [32, 32]}
+    script = (
+        f"import serl\nrun = serl.train('reach', steps=300, **{settings})\n"
+        "print(sum(run.steps['source'] != 'script'), list(run.metrics('evaluation')['purpose']))"
+    )
+    with Program([sys.executable, "-c", script], tmp_path / "printed") as program:
+        run = program.run_folder()
+        printed = program.succeed()
+    assert "a simulated human may drive 50% of the steps at first" in printed
+    steps, _, purposes = printed.strip().rpartition("\n")[2].partition(" ")
+    assert int(steps) >= run.config.steps
+    assert "'final'" in purposes
     assert sum(trained(run).values()) == run.config.steps
     assert trained(run)["actor0"] <= logged(run, "actor0")
 
