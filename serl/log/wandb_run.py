@@ -12,14 +12,27 @@ from serl.errors import BadInput, SerlError
 
 WandbMode = bool | Literal["online", "offline"]
 PROJECT = "serl"
+_REMEDY = "`wandb login` first, or --log.wandb offline"
 
 logger = logging.getLogger(__name__)
 
 
 def check_wandb(mode: WandbMode) -> None:
-    """Raise `BadInput` if metrics are wanted and the package `wandb` is not installed."""
-    if mode and find_spec("wandb") is None:
+    """Raise `BadInput` if metrics are wanted, and `wandb` or the account to send to is missing."""
+    if not mode:
+        return
+    if find_spec("wandb") is None:
         raise BadInput("log.wandb: wandb is not installed: pip install 'serl[wandb]'")
+    if mode == "offline":
+        return
+    import wandb  # takes a second
+
+    try:
+        has_account, problem = wandb.login(prompt=False, verify=False), "no account"
+    except Exception as error:  # such as a key of another length
+        has_account, problem = False, _one_line(error)
+    if not has_account:
+        raise BadInput(f"log.wandb: {problem}: {_REMEDY}")
 
 
 class WandbRun:
@@ -34,13 +47,13 @@ class WandbRun:
             sync`.
 
     Raises:
-        BadInput: the package is not installed.
-        SerlError: it cannot begin, for example without an account.
+        BadInput: the package is not installed, or it has no account.
+        SerlError: it cannot begin, for example without a connection.
     """
 
     def __init__(self, folder: Path, mode: WandbMode) -> None:
         check_wandb(mode)
-        import wandb  # takes a second
+        import wandb
 
         name = f"{folder.parent.name}-{folder.name}"
         try:
@@ -56,8 +69,7 @@ class WandbRun:
             self._run.define_metric("steps")
             self._run.define_metric("*", step_metric="steps")
         except Exception as error:  # it fails in many ways
-            line = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise SerlError(f"log.wandb: {line}; `wandb login`, or --log.wandb offline") from error
+            raise SerlError(f"log.wandb: {_one_line(error)}; {_REMEDY}") from error
         self._failed = False
 
     def add(self, steps: int, scalars: Mapping[str, float]) -> None:
@@ -73,3 +85,7 @@ class WandbRun:
     def close(self) -> None:
         """Write or send what is buffered."""
         self._run.finish()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -229,6 +231,72 @@ def test_wandb_without_package_names_the_extra(
     monkeypatch.setattr(wandb_run, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'serl\[wandb\]'"):
         run_settings("reach", {}, {"log": {"wandb": "offline"}})
+
+
+class FakeWandb(ModuleType):
+    """The functions of `wandb` that serl calls; `begun` and `logged` are their arguments."""
+
+    def __init__(self, account: bool = True, fails: str = "") -> None:
+        super().__init__("wandb")
+        self.account, self.fails = account, fails
+        self.begun, self.logged = list[dict[str, Any]](), list[dict[str, float]]()
+        self.Settings = dict
+
+    def login(self, prompt: bool, verify: bool) -> bool:
+        assert not prompt
+        assert not verify
+        return self.account
+
+    def init(self, **arguments: Any) -> FakeWandb:
+        if self.fails == "init":
+            raise ConnectionError("no answer\nwithin 90 s")
+        self.begun.append(arguments)
+        return self
+
+    def define_metric(self, name: str, step_metric: str = "") -> None:
+        assert name == "steps" or step_metric == "steps"
+
+    def log(self, numbers: dict[str, float]) -> None:
+        if self.fails == "log":
+            raise ConnectionError("closed")
+        self.logged.append(numbers)
+
+    def finish(self) -> None: ...
+
+
+def use(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    monkeypatch.setattr(wandb_run, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_wandb_without_account_or_connection_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FakeWandb(account=False), monkeypatch)
+    with pytest.raises(BadInput, match=r"^log\.wandb: no account: `wandb login` first, or"):
+        run_settings("reach", {}, {"log": {"wandb": True}})
+    run_settings("reach", {}, {"log": {"wandb": "offline"}})
+    use(FakeWandb(fails="init"), monkeypatch)
+    with pytest.raises(SerlError, match="ConnectionError: no answer within 90 s; `wandb login`"):
+        MetricsWriter(tmp_path / "run", wandb="online")
+
+
+def test_wandb_run_is_resumed_under_its_id_and_training_goes_on_without_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = use(FakeWandb(), monkeypatch)
+    for _ in range(2):
+        with MetricsWriter(tmp_path / "reach" / "one", wandb="online") as metrics:
+            metrics.write(10, EPISODE)
+            fake.fails = "log"
+            metrics.write(20, EPISODE)
+            metrics.write(30, EPISODE)
+        fake.fails = ""
+    assert [each["id"] for each in fake.begun] == ["reach-one"] * 2
+    assert {each["resume"] for each in fake.begun} == {"allow"}
+    assert [each["steps"] for each in fake.logged] == [10, 10]
+    assert caplog.text.count("log.wandb: no more metrics: closed") == 2
 
 
 @pytest.mark.slow
