@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import rerun
+from rerun import blueprint
 
 from serl.datasets.exchange import EpisodeArrays, Recorded
 from serl.errors import BadInput
@@ -25,14 +26,14 @@ def write(data: Recorded, out: Path) -> int:
 
     Timelines are `step`, and `time` from the start of the episode. Entities are `state/NAME`,
     `action`, `requested`, `reward`, `source`, `image/CAMERA` (PNG), and `world/NAME` for the pose
-    of a tool.
+    of a tool. The viewer opens with a layout of cameras, poses and curves.
     """
     rerun.set_strict_mode(True)  # errors are raised, not logged
     out.mkdir(parents=True, exist_ok=True)
     count = 0
     for count, episode in enumerate(data.episodes, start=1):
         recording = rerun.RecordingStream(data.spec.task)
-        recording.save(out / f"episode-{count - 1:06d}.rrd")
+        recording.save(out / f"episode-{count - 1:06d}.rrd", _layout(data.spec))
         recording.send_recording_name(f"{count - 1}: {episode.reason}")
         for entity, columns in _entities(episode, data.spec).items():
             _send(recording, entity, columns, data.spec.rate_hz)
@@ -40,6 +41,22 @@ def write(data: Recorded, out: Path) -> int:
     if not count:
         raise BadInput("expected complete episodes, found none")
     return count
+
+
+def _layout(spec: Spec) -> blueprint.Blueprint:
+    """Return the views that the viewer opens: pictures and poses on the left, curves right."""
+    seen = spec.observation
+    left = [blueprint.Spatial2DView(origin=f"image/{name}", name=name) for name in seen.images]
+    left.append(blueprint.Spatial3DView(origin="world", name="poses"))
+    states = [blueprint.TimeSeriesView(origin=f"state/{name}", name=name) for name in seen.state]
+    acted = blueprint.TimeSeriesView(contents=["action/**", "requested/**"], name="action")
+    right = [
+        *(acted, blueprint.TimeSeriesView(origin="reward", name="reward")),
+        *(blueprint.Tabs(*states), blueprint.StateTimelineView(origin="source", name="source")),
+    ]
+    return blueprint.Blueprint(
+        blueprint.Horizontal(blueprint.Vertical(*left), blueprint.Vertical(*right))
+    )
 
 
 def _entities(episode: EpisodeArrays, spec: Spec) -> dict[str, Any]:

@@ -27,11 +27,23 @@ def read(path: Path) -> dict[str, list[Any]]:
     from rerun.chunk import RrdReader
 
     found: dict[str, list[Any]] = {}
-    for chunk in RrdReader(path).stream():
+    reader = RrdReader(path)
+    for chunk in reader.stream(store=reader.recordings()[0]):
         columns = chunk.to_record_batch().to_pydict()
         steps = columns.get("step", [0])
         assert chunk.is_static or steps == list(range(len(steps)))
         found |= {f"{chunk.entity_path}:{name}": rows for name, rows in columns.items()}
+    return found
+
+
+def shown_in(path: Path) -> set[str]:
+    """Return the origins of the views in the layout of a recording."""
+    from rerun.chunk import RrdReader
+
+    reader, found = RrdReader(path), set[str]()
+    for chunk in reader.stream(store=reader.blueprints()[0]):
+        rows = chunk.to_record_batch().to_pydict().get("ViewBlueprint:space_origin", [])
+        found |= {str(origin).strip("/") for row in rows for origin in row}
     return found
 
 
@@ -42,7 +54,12 @@ def test_rerun_reads_exported_values(tmp_path: Path) -> None:
     assert main(["export", str(tmp_path / "recording"), "--to", "rerun", "--out", str(out)]) == 0
     assert len(list(out.iterdir())) == len(episodes) == 3
     for number, episode in enumerate(episodes):
-        found = read(out / f"episode-{number:06d}.rrd")
+        path = out / f"episode-{number:06d}.rrd"
+        found = read(path)
+        entities = {name.partition(":")[0].strip("/") for name in found}
+        views = shown_in(path)
+        assert views >= {"image/front", "image/wrist", "world", "reward", "source"}
+        assert {view for view in views if not any(e.startswith(view) for e in entities)} == set()
         assert episode.end is not None
         assert found["/__properties:RecordingInfo:name"] == [[f"{number}: {episode.end.text}"]]
         seconds = [each.total_seconds() for each in found["/reward:time"]]
