@@ -144,7 +144,10 @@ def attend(
     display: Display,
 ) -> None:
     """Supervise until the processes in `ends` are done; show progress, and ask the operator."""
-    reader = ProgressReader(run.config.task, run.path, run.config.steps)
+    config = run.config
+    reader = ProgressReader(
+        config.task, run.path, config.steps, first_update_at=config.first_update_at
+    )
     printed = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()

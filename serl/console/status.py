@@ -47,7 +47,10 @@ class TrainingStatus:
 
     def __init__(self, run: RunFolder, actor: str) -> None:
         self._run, self.actor = run, actor
-        self._reader = ProgressReader(run.config.task, run.path, run.config.steps)
+        config = run.config
+        self._reader = ProgressReader(
+            config.task, run.path, config.steps, first_update_at=config.first_update_at
+        )
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers; `states` contains the state of each process."""
@@ -114,7 +117,8 @@ def _learner(progress: RunProgress, state: str) -> Health:
     if state != "running":
         return state != SILENT, state or "not started"
     if progress.updates_per_s is None:
-        return True, "waiting for steps"
+        at = progress.first_update_at
+        return True, f"starts at {at:,} steps" if at else "waiting for steps"
     return True, f"{progress.updates_per_s:.0f} updates/s, {progress.utd or 0.0:.1f} per step"
 
 

@@ -70,6 +70,7 @@ class RunProgress:
         left_s: estimate of the time left.
         steps: online environment steps so far.
         total_steps: online environment steps at which the run ends.
+        first_update_at: steps before the learner's first update; None once it came.
         episodes: online episodes so far.
         unassisted_success: share of successes of the last 20 episodes without a human step.
         assisted_success: share of successes of the last 20 episodes with a human step.
@@ -86,6 +87,7 @@ class RunProgress:
     left_s: float | None = None
     steps: int | None = None
     total_steps: int | None = None
+    first_update_at: int | None = None
     episodes: int | None = None
     unassisted_success: float | None = None
     assisted_success: float | None = None
@@ -216,7 +218,7 @@ def line(progress: RunProgress) -> str:
     """Return the state in one plain line."""
     parts = [
         _clock(progress.elapsed_s),
-        f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}",
+        f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}{_learns_from(progress)}",
         f"episodes {_whole(progress.episodes)}",
         f"success of unassisted episodes {_percent(progress.unassisted_success)}",
         f"of assisted {_percent(progress.assisted_success)}",
@@ -327,8 +329,14 @@ def _steps(progress: RunProgress) -> RenderableType:
         complete_style=POLICY,
         finished_style=POLICY,
     )
-    grid.add_row(bar, f"{_whole(progress.steps)} of {_whole(progress.total_steps)} steps")
+    steps = f"{_whole(progress.steps)} of {_whole(progress.total_steps)} steps"
+    grid.add_row(bar, f"{steps}{_learns_from(progress)}")
     return grid
+
+
+def _learns_from(progress: RunProgress) -> str:
+    at = progress.first_update_at
+    return f" (learning starts at {at:,})" if at else ""
 
 
 def _numbers(progress: RunProgress) -> RenderableType:
@@ -367,7 +375,9 @@ def _parts(progress: RunProgress) -> RenderableType:
         state = Text.assemble(
             ("● ", _link_style(actor)), f"{link_text(actor)} ", (f"· {_condition(actor)}", QUIET)
         )
-        grid.add_row(actor.name, Text(f"● {_waits(actor)}", style=BAD) if actor.waits else state)
+        if actor.waits:
+            state = Text(f"● waits for a person: {actor.waits}", style=BAD)
+        grid.add_row(actor.name, state)
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
     if well:
         grid.add_row("processes", Text("   ").join(_process(part) for part in well))
@@ -384,12 +394,8 @@ def _process(process: ProcessProgress) -> Text:
 
 
 def _actor(actor: ActorProgress) -> str:
-    state = _waits(actor) if actor.waits else f"{link_text(actor)} ({_condition(actor)})"
-    return f"{actor.name} {state}"
-
-
-def _waits(actor: ActorProgress) -> str:
-    return f"waits for a person: {actor.waits}"
+    state = f"{link_text(actor)} ({_condition(actor)})"
+    return f"{actor.name} {f'waits for a person: {actor.waits}' if actor.waits else state}"
 
 
 def link_text(actor: ActorProgress) -> str:
@@ -411,12 +417,6 @@ def _link_style(actor: ActorProgress) -> str:
     return GOOD if actor.link.connected else HUMAN
 
 
-def _age(actor: ActorProgress) -> str:
-    if actor.weights_age is None:
-        return "no weights yet"
-    return versions_behind(actor.weights_age) or "newest weights"
-
-
 def versions_behind(age: int) -> str:
     """Return the age of an actor's weights in words; "" for the newest weights."""
     return f"{age} version{'s' * (age > 1)} behind" if age else ""
@@ -424,7 +424,9 @@ def versions_behind(age: int) -> str:
 
 def _condition(actor: ActorProgress) -> str:
     late = "" if actor.control is None else f", {actor.control.share:.1%} of periods late"
-    return _age(actor) + late
+    if actor.weights_age is None:
+        return f"no weights yet{late}"
+    return (versions_behind(actor.weights_age) or "newest weights") + late
 
 
 def _percent(share: float | None) -> str:

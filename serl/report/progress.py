@@ -25,23 +25,34 @@ class ProgressReader:
         folder: folder of the run; need not hold metrics yet.
         total_steps: online steps at which the run ends.
         link: prefix of the names of link processes.
+        first_update_at: online steps before the learner's first update.
 
     Attributes:
         final: the row of the final trials; None before them.
     """
 
-    def __init__(self, task: str, folder: Path, total_steps: int, link: str = "link-") -> None:
+    def __init__(
+        self,
+        task: str,
+        folder: Path,
+        total_steps: int,
+        link: str = "link-",
+        first_update_at: int = 0,
+    ) -> None:
         self._link = link
         self._path = folder / FILE
         self._links = folder / "link"
         self._offset = 0
         self._episodes = 0
+        self._collected = 0  # steps of the episodes before the first update
         self._recent: deque[dict[str, Any]] = deque(maxlen=200)
         self._started_s = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._ages: dict[str, int] = {}
         self._news: list[str] = []
-        self._progress = RunProgress(task=task, total_steps=total_steps)
+        self._progress = RunProgress(
+            task=task, total_steps=total_steps, first_update_at=first_update_at or None
+        )
         self.final: dict[str, Any] | None = None
         self._follow()
         self._news.clear()  # an earlier session reported it
@@ -79,7 +90,7 @@ class ProgressReader:
             row["text"] for row in rows if row["kind"] in (EventRow.kind, RequestRow.kind)
         ]
         if any(row["kind"] == ResumeRow.kind for row in rows):  # start over without superseded rows
-            self._offset, self._episodes, self._first = 0, 0, None
+            self._offset, self._episodes, self._collected, self._first = 0, 0, 0, None
             self._recent.clear()
             rows = without_superseded(self._rows())
         for row in rows:
@@ -99,13 +110,17 @@ class ProgressReader:
             self._episodes += 1
             self._recent.append(row)
             self._ages[row["actor"]] = row["weight_age"]
+            if self._first is None:
+                self._collected += row["length"]
+                self._progress = replace(self._progress, steps=self._collected)
         if row["kind"] == "evaluation" and row.get("purpose") == "final":
             self.final = row
         if row["kind"] == "update":
             self._first = self._first or (row["time_s"], row["steps"])
             self._progress = replace(
                 self._progress,
-                steps=row["steps"],
+                steps=max(row["steps"], self._collected),  # it trains on the collected steps first
+                first_update_at=None,
                 updates_per_s=row["updates_per_s"] or None,
                 utd=row["utd"],
                 weights_version=row["weights_version"],

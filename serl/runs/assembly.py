@@ -41,7 +41,6 @@ from serl.training.successes import LastFrames
 from serl.transport import LearnerEnd, WeightSource
 from serl.types import Arrival, Record
 
-_STATISTICS_STEPS = 500
 # Images of a scene at rest are identical, and images rendered in this process are never stale.
 _SIMULATED_CAMERAS = CameraMonitorConfig(frozen_readings=0, stamped=False)
 
@@ -246,7 +245,7 @@ def _make_back_pressure(
     lead = max(
         config.actor.max_lead_steps,
         config.learner.publish_every,  # or it would wait for weights that wait for it
-        first_update_at(config),
+        config.first_update_at,
     )
 
     def is_over() -> bool:
@@ -257,7 +256,7 @@ def _make_back_pressure(
 
 def _learner_config(config: TrainConfig, agent: Agent) -> LearnerConfig:
     """Return the learner's settings; behaviour cloning ("bc") samples demonstrations only."""
-    changed: dict[str, Any] = {"starts_at": first_update_at(config)}
+    changed: dict[str, Any] = {"starts_at": config.first_update_at}
     if config.learner.prefetch is None:
         changed["prefetch"] = str(getattr(agent, "device", "cpu")) != "cpu"
     if config.agent.algorithm == "bc":
@@ -298,17 +297,6 @@ def frame_encoder(agent: Agent) -> FrameEncoder | None:
     """Return the agent's encoder for frames in replay; None where replay stores pixels."""
     encoder: FrameEncoder | None = getattr(agent, "frame_encoder", lambda: None)()
     return encoder
-
-
-def first_update_at(config: TrainConfig) -> int:
-    """Return the number of online steps before the first update.
-
-    Without demonstrations at least 500, from which the scale of observations is computed.
-    """
-    origin = config.init_from
-    recorded = config.demos or config.demo_paths or origin.data != "none"
-    demonstrated = recorded or origin.loads("normaliser")
-    return max(config.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
 
 def make_learner(

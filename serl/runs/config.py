@@ -43,6 +43,7 @@ from serl.training.learner import LearnerConfig
 from serl.training.stages import Stage, StageName
 from serl.transport import TransportConfig
 
+_STATISTICS_STEPS = 500
 Part = Literal["actor", "critics", "encoder", "normaliser"]
 
 
@@ -206,6 +207,17 @@ class TrainConfig(BaseModel):
     network: NetworkConfig = NetworkConfig()
     ros: RosConfig = RosConfig()
     log: LogConfig = LogConfig()
+
+    @property
+    def first_update_at(self) -> int:
+        """The number of online steps before the first update.
+
+        Without demonstrations at least 500, from which the scale of observations is computed.
+        """
+        origin = self.init_from
+        recorded = self.demos or self.demo_paths or origin.data != "none"
+        demonstrated = recorded or origin.loads("normaliser")
+        return max(self.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
 
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod

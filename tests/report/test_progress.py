@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from serl.log.metrics import FILE, EpisodeRow, EventRow, MetricsWriter, ResumeRow, UpdateRow
-from serl.report.display import ActorProgress, RunProgress
+from serl.report.display import ActorProgress, RunProgress, line
 from serl.report.progress import ProgressReader, with_waiting
+from serl.runs.config import resolve
 from serl.teleop.stop import STOP_FILE, StopLatch
 from serl.training.link import LinkStatus, write_status
 
@@ -41,6 +42,7 @@ def test_progress_has_no_values_before_first_row(tmp_path: Path) -> None:
     assert (progress.task, progress.total_steps) == ("reach", 1000)
     assert progress.steps is progress.episodes is progress.left_s is None
     assert progress.unassisted_success is progress.human_share is None
+    assert progress.first_update_at is None
     assert progress.actors == (ActorProgress("actor0"),)
     assert [part.state for part in progress.processes] == ["running"] * 3
 
@@ -66,6 +68,30 @@ def test_progress_follows_appended_rows(tmp_path: Path) -> None:
         assert second.human_share == 0.125
         assert second.left_s == 160.0  # 100 steps took 20 s, 800 steps remain
         assert reader.read(RUNNING).episodes == 2
+
+
+def test_steps_before_first_update_are_those_of_episodes(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        reader = ProgressReader("reach", tmp_path, 1000, first_update_at=500)
+        for number in range(13):
+            writer.write(0, make_episode_row(success=False, human_steps=0))
+            progress = reader.read(RUNNING)
+            assert (progress.steps, progress.first_update_at) == (40 * (number + 1), 500)
+        shown = "steps 520/1,000 (learning starts at 500)"
+        assert shown in line(progress)
+        for trained, steps in ((100, 520), (500, 520), (600, 600)):  # never fewer than before
+            writer.write(trained, make_update_row(trained))
+            writer.write(trained, make_episode_row(success=False, human_steps=0))
+            progress = reader.read(RUNNING)
+            assert (progress.steps, progress.first_update_at) == (steps, None)
+        writer.write(0, ResumeRow(0))
+        writer.write(0, make_episode_row(success=False, human_steps=0))
+        assert reader.read(RUNNING).steps == 40
+
+
+def test_first_update_waits_for_scale_of_observations() -> None:
+    assert resolve({"task": "reach", "demos": 0}).first_update_at == 500
+    assert resolve({"task": "reach", "demos": 5}).first_update_at == 0
 
 
 def test_events_of_this_session_are_news_once(tmp_path: Path) -> None:
