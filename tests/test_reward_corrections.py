@@ -130,6 +130,7 @@ def test_corrected_labels_are_learned_and_original_labels_kept(
     text = audited(capsys, first, tmp_path / "collection", run.path)
     assert "truth: labels of steps by people or scripts, 45 episodes" in text
     assert "0 of 45 episodes end with a false success" in text
+    assert text.startswith("episodes: 1 of 45\n")
 
     before = (mine / LABELS_FILE).read_bytes()
     words = ["--episode=0", f"--steps=0:{STEPS - 1}", "--label=0"]

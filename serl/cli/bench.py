@@ -128,8 +128,9 @@ def _try_experts(hard: HardSet) -> None:
             config, path = hard.expert(task, seed)
             if _read_expert(config, path):
                 continue
-            with Display().working(f"trials of the expert of {task}, seed {seed}"):
-                found = evaluate_expert(config)
+            text = f"trials of the expert of {task}, seed {seed}"
+            with Display().counting(text, config.trials) as on_trial:
+                found = evaluate_expert(config, on_trial)
             print(f"expert/{path.stem}: {found.summary()}", flush=True)
             make_folder(path.parent)
             result = ExpertResult(

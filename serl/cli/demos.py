@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,17 @@ def import_file(options: argparse.Namespace) -> int:
     name = _format_of(options.file)
     convert = _import_pickle if name == "pickle" else partial(_import_data, name)
     try:
-        with Display().working(f"reading {options.file}"):
-            made = convert(options.file, task, mapping, folder, origin, config.log)
+        with Display().working(f"reading {options.file}") as show:
+            numbers = count(1)
+            made = convert(
+                options.file,
+                task,
+                mapping,
+                folder,
+                origin,
+                config.log,
+                lambda: show(f"importing {options.file}: {next(numbers)} episodes"),
+            )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -89,14 +100,20 @@ def _format_of(path: Path) -> str:
 
 
 def _import_pickle(
-    path: Path, task: SimulatedTask, mapping: Any, folder: Path, origin: str, log: LogConfig
+    path: Path,
+    task: SimulatedTask,
+    mapping: Any,
+    folder: Path,
+    origin: str,
+    log: LogConfig,
+    on_episode: Callable[[], object],
 ) -> Any:
     """Import a pickled list of transitions."""
     from serl.datasets.serl_import import import_runs, read_transitions, runs
     from serl.runs.task_setup import make_spec
 
     found = list(runs(read_transitions(path)))
-    return import_runs(found, make_spec(task), mapping, folder, origin, log)
+    return import_runs(found, make_spec(task), mapping, folder, origin, log, on_episode)
 
 
 def _import_data(
@@ -107,6 +124,7 @@ def _import_data(
     folder: Path,
     origin: str,
     log: LogConfig,
+    on_episode: Callable[[], object],
 ) -> Any:
     """Import a data set in a format of `serl export`; the task judges data of its environment."""
     from serl.datasets.exchange import judged_by, write_recording
@@ -116,7 +134,7 @@ def _import_data(
     data.origin.check(spec, mapping, path)
     if data.origin.spec is None and isinstance(task, EnvironmentTask):
         data = judged_by(task, data, origin)
-    return write_recording(data, spec, mapping, folder, origin, log)
+    return write_recording(data, spec, mapping, folder, origin, log, on_episode)
 
 
 def undo_options(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from serl.arm_profile import SIM
 from serl.errors import BadInput
+from serl.report.display import Display
 from serl.ros.inspection import Endpoint, GraphInfo, TopicInfo, problems
 from serl.runs.folder import RunFolder
 
@@ -96,9 +97,14 @@ def _inspect(folder: Path, seconds: float) -> tuple[GraphInfo, str]:
     from serl.ros.inspection import GraphListener
     from serl.ros.node import RosNode
 
-    with RosNode("doctor", folder, local=True) as node:
+    with (
+        RosNode("doctor", folder, local=True) as node,
+        Display().working("looking for nodes") as show,
+    ):
         listener = GraphListener(node)
         has_others = listener.settle()
+        if has_others:
+            show(f"listening for {seconds:g} s")
         return listener.listen(seconds if has_others else 0.0), node.absolute("").rstrip("/")
 
 

@@ -6,6 +6,7 @@ import argparse
 
 from serl.cli.arguments import add_checkpoint, add_run, integer
 from serl.errors import SerlError
+from serl.log.episode_reader import episode_paths
 from serl.report.display import Display
 from serl.runs.folder import RunFolder
 
@@ -17,12 +18,13 @@ def verify_options(parser: argparse.ArgumentParser) -> None:
 
 def verify(options: argparse.Namespace) -> int:
     """Print a report on each part of a run; return exit code 1 if any part is damaged."""
-    from serl.runs.verify import verify
+    from serl.runs.verify import episode_folders, verify
 
     sound = True
     for part in RunFolder.open(options.run, data_only=True).parts().values():
-        with Display().working(f"reading {part.path}"):
-            report = verify(part.path)
+        episodes = sum(len(episode_paths(folder)) for folder in episode_folders(part))
+        with Display().counting(f"episodes of {part.path}", episodes) as advance:
+            report = verify(part.path, advance)
         print(report)
         sound &= report.sound
     return 0 if sound else 1
@@ -50,9 +52,7 @@ def evaluate(options: argparse.Namespace) -> int:
         evaluation, film = evaluate(run, trials, options.checkpoint, display, options.sampled)
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
         try:
-            with display.working("drawing the film"):
-                path = film()
-            print(f"video: {path}")
+            print(f"video: {film()}")
         except SerlError as error:  # the result is valid without it
             print_error(f"no video: {error}")
     return 0

@@ -86,8 +86,8 @@ def _export_episodes(options: argparse.Namespace) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: is not empty; give another --out")
     try:
-        with Display().working(f"writing {out}"):
-            count = module.write(data, out)
+        with Display().counting(f"episodes for {out}", len(data.paths)) as advance:
+            count = module.write(data._replace(on_file=advance), out)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise

@@ -20,6 +20,7 @@ from serl.cli.arguments import add_config, add_task, number
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback, run
+from serl.report.display import Display
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, make_replay
 from serl.runs.config import TrainConfig, parse_overrides
@@ -186,7 +187,10 @@ class _TimedPolicy:
 
 
 def measure(
-    config: TrainConfig, seconds: float, now: Now = time.perf_counter
+    config: TrainConfig,
+    seconds: float,
+    now: Now = time.perf_counter,
+    on_part: Callable[[str], object] = lambda text: None,
 ) -> tuple[Rates, bool]:
     """Measure rates of simulation, policy and learner; return them and whether there is a GPU.
 
@@ -197,6 +201,7 @@ def measure(
         config: settings of the planned run.
         seconds: duration of each measurement.
         now: clock, monotonic seconds.
+        on_part: called with the description of each measurement at its start.
     """
     task = make_task(config)
     acting = make_acting_agent(config, make_spec(task), 0)
@@ -205,12 +210,16 @@ def measure(
     env_steps_per_s, expert_steps = task.config.rate_hz, float(task.config.max_steps)
     if task.scene.simulated:
         with plugins.make_simulation(task) as robot:
+            on_part("measuring demonstrations (1 of 3)")
             demonstrated = _demonstrate(config, robot)
+            on_part("measuring the simulation and the policy (2 of 3)")
             collected, env_s = _practise(config, task, robot, policy, seconds, now)
         env_steps_per_s = sum(isinstance(record, Step) for record in collected) / env_s
         expert_steps = len(demonstrated) / _EXPERT_EPISODES - 1  # the end record is no step
     else:
+        on_part("measuring the policy")
         collected = _imagine(task, policy, seconds, now)
+    on_part("measuring the learner's updates (3 of 3)")
     agent = make_agent(config, make_spec(task), 0)
     rates = Rates(
         env_steps_per_s=env_steps_per_s,
@@ -326,8 +335,8 @@ def plan(options: argparse.Namespace) -> int:
     if config.stages:
         raise BadInput("stages: plan one task at a time, with --stages null")
     console, task = Console(highlight=False), make_task(config)
-    with console.status("measuring"):
-        rates, gpu = measure(config, options.seconds)
+    with Display(console).working("measuring") as on_part:
+        rates, gpu = measure(config, options.seconds, on_part=on_part)
     conditions = Conditions(
         rate_hz=task.config.rate_hz,
         max_steps=task.config.max_steps,

@@ -50,8 +50,8 @@ def replay(options: argparse.Namespace) -> int:
     if options.video:
         from serl.report.film import write_film
 
-        with display.working("drawing the film"):
-            origin = write_film(shown, options.video)
+        with display.working("drawing the film") as show:
+            origin = write_film(shown, options.video, show)
         print(f"video: {options.video} ({origin})")
     elif options.follow:
         review.follow(display.console, shown, WallClock(shown.spec.rate_hz))

@@ -77,10 +77,13 @@ def audit_model(options: argparse.Namespace) -> int:
     task, drawn = task_of(folders), {read_sight(folder).renderer for folder in folders}
     config = reward_settings(options.model, folders, task, parse_overrides(options.overrides))
     check_origin(options.model, card, task, drawn, config.transfer)
-    with Display().working("reading the recordings"):
-        found = list(
-            labelled_episodes(folders, card.views, model.probabilities, config, len(card.classes))
-        )
+    found, total = list[LabelledEpisode](), sum(len(episode_paths(each)) for each in folders)
+    with Display().counting("episodes", total) as advance:
+        for episode in labelled_episodes(
+            folders, card.views, model.probabilities, config, len(card.classes)
+        ):
+            found.append(episode)
+            advance()
     known = [episode for episode in found if episode.by]
     if not known:
         raise BadInput(_missing_labels(folders, len(found)))

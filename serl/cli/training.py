@@ -263,8 +263,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
             evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
             report(chosen, evaluation, "final")
     try:
-        with display.working("drawing the film of the trials"):
-            film(run, examiner, winner, run.videos / "final.mp4")
+        film(run, examiner, winner, run.videos / "final.mp4", display)
     except SerlError as error:  # the results are valid without a film
         display.print_line(f"no film of the trials: {error}")
     return evaluation
@@ -354,13 +353,14 @@ def evaluate(
         examiner = Examiner(run.config.model_copy(update=actions), on_trial=on_trial)
         evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
     video = run.videos / f"eval-{path.name}.mp4"
-    return evaluation, lambda: film(run, examiner, weights, video)
+    return evaluation, lambda: film(run, examiner, weights, video, display)
 
 
-def film(run: RunFolder, examiner: Examiner, weights: State, path: Path) -> Path:
+def film(run: RunFolder, examiner: Examiner, weights: State, path: Path, display: Display) -> Path:
     """Film the first final trials at twice their speed, with every second step."""
     seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
-    frames = examiner.film(weights, seeds, FILM_SIZE)
+    with display.counting("filmed trials", FILM_TRIALS) as examiner.on_trial:
+        frames = examiner.film(weights, seeds, FILM_SIZE)
     write_video(path, frames, make_task(run.config).config.rate_hz)
     return path
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,12 +188,24 @@ class Recorded(NamedTuple):
     Attributes:
         spec: spec of their observations and actions.
         robot: name of the robot.
-        episodes: the complete episodes; each is read when it is needed.
+        paths: sealed files of episodes.
+        successes_only: whether other episodes are left out.
+        on_file: called after each file.
     """
 
     spec: Spec
     robot: str
-    episodes: Iterator[EpisodeArrays]
+    paths: Sequence[Path]
+    successes_only: bool = False
+    on_file: Callable[[], object] = lambda: None
+
+    def episodes(self) -> Iterator[EpisodeArrays]:
+        """Yield the complete episodes; each is read when it is needed."""
+        for path in self.paths:
+            episode = read_episode(path, self.spec)
+            if episode.end and episode.steps and (episode.success or not self.successes_only):
+                yield as_arrays(episode)
+            self.on_file()
 
 
 def recorded(path: Path, successes_only: bool = False) -> Recorded:
@@ -217,15 +229,7 @@ def recorded(path: Path, successes_only: bool = False) -> Recorded:
     spec = next(filter(None, map(read_spec, paths)), None)
     if spec is None:
         raise BadInput(f"{path}: expected sealed episodes, found none")
-
-    def episodes() -> Iterator[EpisodeArrays]:
-        for file in paths:
-            episode = read_episode(file, spec)
-            whole = episode.end is not None and bool(episode.steps)
-            if whole and (episode.success or not successes_only):
-                yield as_arrays(episode)
-
-    return Recorded(spec, robot, episodes())
+    return Recorded(spec, robot, paths, successes_only)
 
 
 def as_arrays(episode: Episode) -> EpisodeArrays:
@@ -274,6 +278,7 @@ def write_recording(
     folder: Path,
     origin: str,
     log_config: LogConfig | None = None,
+    on_episode: Callable[[], object] = lambda: None,
 ) -> Written:
     """Write successes into a new folder, and failures into its subfolder.
 
@@ -284,6 +289,7 @@ def write_recording(
         folder: folder to create; must hold no episodes.
         origin: provenance of rewards whose provenance is not known.
         log_config: settings of the episode log; the defaults if None.
+        on_episode: called after each episode.
 
     Raises:
         SpecMismatch: an episode does not fit the task; if it is the first, nothing was written.
@@ -304,6 +310,7 @@ def write_recording(
                 logs[episode.success].append(record)
             counts[episode.success] += 1
             steps += len(episode)
+            on_episode()
     if not steps:
         raise CorruptData("expected episodes with steps, found none")
     return Written(counts[True], counts[False], steps)

@@ -74,7 +74,7 @@ def write(data: Recorded, out: Path) -> int:
     results: list[dict[str, Any]] = []
     total = 0
     try:
-        for number, episode in enumerate(data.episodes):
+        for number, episode in enumerate(data.episodes()):
             columns = _columns(episode, spec, number, total)
             table = pa.table({name: _arrow(values) for name, values in columns.items()})
             if writer is None:

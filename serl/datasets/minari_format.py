@@ -29,11 +29,11 @@ _NUMBERS = ("requested", "policy_version", "wall_s")
 
 def write(data: Recorded, out: Path) -> int:
     """Write episodes as the data set `serl/TASK-v0` below a folder; return their number."""
-    spec, count = data.spec, 0
+    spec, episodes, count = data.spec, data.episodes(), 0
     spaces = {**spec.observation.state, **spec.observation.images}
     with _datasets_in(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about authors and environments that there are not
-        first = next(data.episodes, None)
+        first = next(episodes, None)
         if first is None:
             raise BadInput("expected complete episodes, found none")
         made = minari.create_dataset_from_buffers(
@@ -48,7 +48,7 @@ def write(data: Recorded, out: Path) -> int:
         )
         made.storage.update_metadata({_SPEC: spec.model_dump_json(), _ROBOT: data.robot})
         made.storage.update_episode_metadata([_result(first)], [0])
-        for count, episode in enumerate(data.episodes, 1):
+        for count, episode in enumerate(episodes, 1):
             made.storage.update_episodes([_buffer(episode, spec)])
             made.storage.update_episode_metadata([_result(episode)], [count])
     return count + 1

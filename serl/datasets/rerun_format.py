@@ -31,7 +31,7 @@ def write(data: Recorded, out: Path) -> int:
     rerun.set_strict_mode(True)  # errors are raised, not logged
     out.mkdir(parents=True, exist_ok=True)
     count = 0
-    for count, episode in enumerate(data.episodes, start=1):
+    for count, episode in enumerate(data.episodes(), start=1):
         recording = rerun.RecordingStream(data.spec.task)
         recording.save(out / f"episode-{count - 1:06d}.rrd", _layout(data.spec))
         recording.send_recording_name(f"{count - 1}: {episode.reason}")

@@ -29,7 +29,7 @@ def write(data: Recorded, out: Path) -> int:
     count = total = 0
     with h5py.File(out / "demo.hdf5", "w") as file:
         home = file.create_group("data")
-        for episode in data.episodes:
+        for episode in data.episodes():
             name = f"demo_{count}"
             _write_episode(home.create_group(name), episode, data.spec)
             count, total = count + 1, total + len(episode)

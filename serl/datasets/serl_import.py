@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -291,6 +291,7 @@ def import_runs(
     folder: Path,
     provenance: str,
     log_config: LogConfig | None = None,
+    on_episode: Callable[[], object] = lambda: None,
 ) -> ImportCounts:
     """Write successes into a new folder, and failures into its subfolder.
 
@@ -301,6 +302,7 @@ def import_runs(
         folder: folder to create; must hold no episodes.
         provenance: provenance of the rewards.
         log_config: settings of the episode log; the defaults if None.
+        on_episode: called after each episode.
 
     Raises:
         SpecMismatch: the file does not fit the task; nothing was written.
@@ -317,6 +319,7 @@ def import_runs(
                 key = Key(name, ACTOR, epoch, number, 0)
                 for record in _records(run, key, spec, mapper, provenance):
                     log.append(record)
+                on_episode()
         counts[kind] = len(chosen)
     steps = sum(len(run.transitions) for run in found)
     limits = sum(run.reason is EndReason.TIME_LIMIT for run in found)

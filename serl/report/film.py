@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -42,7 +43,12 @@ class ReplayDiverged(SerlError):
 
 
 def reenact(
-    episode: Episode, spec: Spec, config: TrainConfig, number: int, size: tuple[int, int]
+    episode: Episode,
+    spec: Spec,
+    config: TrainConfig,
+    number: int,
+    size: tuple[int, int],
+    show: Callable[[str], object] = lambda text: None,
 ) -> list[Image]:
     """Simulate an episode again; return an image for each observation, the final one included.
 
@@ -52,6 +58,7 @@ def reenact(
         config: configuration of its run.
         number: number of episodes that the actor had recorded before.
         size: width and height of the images.
+        show: called with the progress.
 
     Raises:
         ReplayDiverged: no start of the run gives the first observation, or the simulation departs
@@ -63,8 +70,15 @@ def reenact(
         raise ReplayDiverged(f"the task has changed: {difference}")
     with plugins.make_simulation(task) as robot:
         _place(robot, task, episode, config.seed, number)
+        numbers, total = itertools.count(1), len(episode.steps) + 1
         with closing(plugins.make_renderer(robot, supersampling=2)) as camera:
-            return _film(robot, task, episode, lambda: camera.frame("front", *size))
+
+            def take_image() -> Image:
+                show(f"simulating the episode again: image {next(numbers)} of {total}")
+                image: Image = camera.frame("front", *size)
+                return image
+
+            return _film(robot, task, episode, take_image)
 
 
 def _place(
@@ -385,27 +399,38 @@ def tile(images: Sequence[Image], size: tuple[int, int]) -> Image:
     return canvas
 
 
-def write_film(shown: ReplayedEpisode, path: Path) -> str:
+def write_film(
+    shown: ReplayedEpisode, path: Path, show: Callable[[str], object] = lambda text: None
+) -> str:
     """Write an episode as a film in real time; return a phrase on the origin of its images.
+
+    `show` is called with the progress.
 
     Raises:
         BadInput: `path` cannot be the name of a film.
     """
     check_name(path)
     actor, number, _ = shown.recording
-    views, origin = _views(shown)
+    views, origin = _views(shown, show)
     film = Film(shown.spec, shown.episode, shown.result, f"{actor} · episode {number}", views)
-    write_video(path, film.frames(), shown.spec.rate_hz)
+
+    def frames() -> Iterator[Image]:
+        total = len(shown.episode.steps) + _LAST_FRAMES
+        for number, frame in enumerate(film.frames(), 1):
+            show(f"drawing the film: image {number} of {total}")
+            yield frame
+
+    write_video(path, frames(), shown.spec.rate_hz)
     return origin
 
 
-def _views(shown: ReplayedEpisode) -> tuple[list[Image] | None, str]:
+def _views(shown: ReplayedEpisode, show: Callable[[str], object]) -> tuple[list[Image] | None, str]:
     """Return simulated images of the scene if the recording has none, and their origin in words."""
     if shown.spec.observation.images:
         return None, "with the recorded images"
     config = _config(shown.recording.path, shown.spec.task)
     try:
-        views = reenact(shown.episode, shown.spec, config, shown.recording.number, VIEW)
+        views = reenact(shown.episode, shown.spec, config, shown.recording.number, VIEW, show)
     except SerlError as error:
         return None, f"with plots of the state, as it cannot be simulated again: {error}"
     return views, "simulated again for its pictures"

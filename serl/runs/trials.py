@@ -35,7 +35,7 @@ class Examiner:
     Args:
         config: settings of the run.
         robot: the simulated arm, possibly in another process; None for one in this process.
-        on_trial: called after each trial of an evaluation.
+        on_trial: called after each trial of an evaluation or a film.
 
     Attributes:
         on_trial: as given.
@@ -77,6 +77,7 @@ class Examiner:
                     frames.append(_add_caption(camera.frame("front", *size), record, number))
 
                 self._trial(seed, RecordCallback(shoot))
+                self.on_trial()
         return frames
 
     def _trial(self, seed: int, *observers: Observer) -> Trial:
@@ -92,13 +93,15 @@ class Examiner:
         )
 
 
-def evaluate_expert(config: TrainConfig) -> Evaluation:
-    """Run the final trials of a run, by the task's expert instead of a learned policy."""
+def evaluate_expert(config: TrainConfig, on_trial: Callable[[], None] = lambda: None) -> Evaluation:
+    """Run the final trials of a run, by the task's expert; call `on_trial` after each."""
     task = make_task(config)
 
     def trial(seed: int) -> Trial:
         robot.reset(seed)
-        return _trial(task, robot, task.expert(robot.truth, seed), seed, ())
+        result = _trial(task, robot, task.expert(robot.truth, seed), seed, ())
+        on_trial()
+        return result
 
     with plugins.make_simulation(task) as robot:
         return evaluate(trial, evaluation_seeds(Purpose.FINAL, config.seed, config.trials))

@@ -7,7 +7,7 @@ content of the records that the learner accepted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
@@ -106,8 +106,14 @@ class VerifyReport(NamedTuple):
         return "\n".join([*lines, COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"])
 
 
-def verify(path: Path) -> VerifyReport:
-    """Check all of a run, also while it is running.
+def episode_folders(run: RunFolder) -> list[Path]:
+    """Return the folders of episodes that `verify` reads, those of demonstrations included."""
+    demonstrations = [run.demonstrations] if run.demonstrations.is_dir() else []
+    return [*map(run.episodes, run.actors()), *demonstrations]
+
+
+def verify(path: Path, on_episode: Callable[[], object] = lambda: None) -> VerifyReport:
+    """Check all of a run, also while it is running; call `on_episode` after reading each episode.
 
     Raises:
         BadInput: the path is not a run.
@@ -123,10 +129,10 @@ def verify(path: Path) -> VerifyReport:
     accepted, passed_over, duplicated = _coverage(spans)
     kept = [block for stream in blocks.values() for block in stream]
     cameras = max((block.cameras for block in kept), key=len, default=())
-    logs = [_Log(run.episodes(actor), actor, cameras) for actor in run.actors()]
+    logs = [_Log(run.episodes(actor), actor, cameras, on_episode) for actor in run.actors()]
     findings += [text for log in logs for text in log.differences(blocks)]
     if run.demonstrations.is_dir():
-        logs.append(_Log(run.demonstrations, None, ()))
+        logs.append(_Log(run.demonstrations, None, (), on_episode))
     held = {stream: count for log in logs for stream, count in log.held.items()}
     lost = {stream: count for log in logs for stream, count in log.unreadable.items()}
     for stream, cursor in accepted.items():
@@ -181,9 +187,17 @@ class _Log:
         findings: faults, one line each.
     """
 
-    def __init__(self, folder: Path, actor: str | None, cameras: Sequence[str]) -> None:
-        self._folder = folder
-        self._files = [_read(path, cameras) for path in episode_paths(folder)]
+    def __init__(
+        self,
+        folder: Path,
+        actor: str | None,
+        cameras: Sequence[str],
+        on_episode: Callable[[], object],
+    ) -> None:
+        self._folder, self._files = folder, list[_File]()
+        for path in episode_paths(folder):
+            self._files.append(_read(path, cameras))
+            on_episode()
         self.findings: list[str] = []
         try:
             self._entries = read_entries(folder)  # after the hashes: lines come before files

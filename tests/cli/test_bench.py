@@ -69,6 +69,7 @@ def test_bench_runs_missing_cells_and_prints_table(
     code, text = bench(*words)
     assert code == 1, "a training failed"
     assert "rl_human/peg_insertion_6d-7: ended with exit code 1: out of luck" in text
+    assert "trials of the expert of peg_insertion, seed 7: 1 of 2\n" in text
     table = lines(text)
     assert table["peg_insertion", "expert"][0] == "1"
     assert table["peg_insertion", "expert"][1].startswith("100.0 % (")

@@ -16,6 +16,7 @@ from serl.cli import record as record_command
 from serl.cli import run as run_command
 from serl.cli import train as train_command
 from serl.cli.settings import describe
+from serl.report.display import Display
 from serl.runs.config import TrainConfig, resolve
 from serl.system.video import read_video
 
@@ -183,7 +184,9 @@ def test_replay_lists_episodes_shows_one_and_renders_video(
     assert "reach · demos · episode 1" in summary
     code, message, _ = serl("replay", "demos", "--episode", 1, "--video", "films/1.mp4")
     assert code == cli.DONE
-    assert message == "video: films/1.mp4 (simulated again for its pictures)\n"
+    first, *_, last = message.splitlines()
+    assert re.fullmatch(r"simulating the episode again: image 1 of \d+", first)
+    assert last == "video: films/1.mp4 (simulated again for its pictures)"
     assert len(list(read_video(tmp_path / "films" / "1.mp4"))) == int(steps) + 10
     for words, part in (
         (["--episode", 7], "no episode 7: there are demos 0 to 2"),
@@ -203,7 +206,11 @@ def test_replay_lists_episodes_shows_one_and_renders_video(
     assert f"{path.name}: byte " in line
 
 
-def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: Path) -> None:
+def test_eval_prints_confidence_interval_and_saves_video(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = list[str]()
+    monkeypatch.setattr(Display, "_print_rarely", lambda display, text: shown.append(text))
     run = make_run(tmp_path, task_config={"time_limit_s": 0.5})
     assert "no checkpoint" in refused(serl, "eval", run.path)
     save_checkpoint(run)
@@ -211,6 +218,7 @@ def test_eval_prints_confidence_interval_and_saves_video(serl: Serl, tmp_path: P
     assert code == cli.DONE
     assert "of 3 trials succeeded" in text
     assert "95 % interval" in text
+    assert (shown[2], shown[-1]) == ("trials: 3 of 3", "filmed trials: 3 of 3")
     (film,) = run.videos.glob("eval-00000100.*")
     film.unlink()
     run.videos.rmdir()

@@ -75,8 +75,10 @@ def test_plan_without_demonstrations_needs_no_time_for_them_and_sums_parts() -> 
 
 def test_measured_rates_follow_clock() -> None:
     ticks = count()
-    rates, gpu = measure(resolve(TINY), 1.0, lambda: 0.01 * next(ticks))
+    parts = list[str]()
+    rates, gpu = measure(resolve(TINY), 1.0, lambda: 0.01 * next(ticks), parts.append)
     assert not gpu
+    assert [part.rpartition(" (")[2] for part in parts] == ["1 of 3)", "2 of 3)", "3 of 3)"]
     assert rates.act_s == pytest.approx(0.01)  # between two reads of the clock
     assert 20 < rates.env_steps_per_s < 50  # two reads per step, one more per episode
     assert rates.updates_per_s == pytest.approx(100.0, rel=0.02)

@@ -49,7 +49,7 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     assert all(word in text for word in words)
     code, text, _ = serl("reward", "audit", "m.safetensors", "data", "--sheet", "worst.png")
     assert code == cli.DONE
-    assert text.startswith("truth: labels of steps by people or scripts, ")
+    assert "\ntruth: labels of steps by people or scripts, " in text
     assert "as a reward, which requires 4 of the last 5 images:" in text
     assert "where the tool is above x, y, z of (-1.0, -1.0, 0.15) m" in text
     assert "the worst mistakes of single images: worst.png" in text

@@ -153,7 +153,10 @@ def test_film_shows_recorded_images_or_plots_and_plays_in_real_time(tmp_path: Pa
     assert "unknown task 'fake'" in write_film(shown, tmp_path / "plots.mp4")
     item, spec = with_camera(item, SPEC)
     seen = shown._replace(episode=item, spec=spec)
-    assert write_film(seen, tmp_path / "camera.mp4") == "with the recorded images"
-    assert len(list(read_video(tmp_path / "camera.mp4"))) == len(item.steps) + 10
+    texts, count = list[str](), len(item.steps) + 10
+    origin = write_film(seen, tmp_path / "camera.mp4", texts.append)
+    assert origin == "with the recorded images"
+    assert texts == [f"drawing the film: image {n} of {count}" for n in range(1, count + 1)]
+    assert len(list(read_video(tmp_path / "camera.mp4"))) == count
     with pytest.raises(BadInput, match=r"must end in \.mp4 or \.webm"):
         write_film(shown, tmp_path / "film.avi")

@@ -59,7 +59,9 @@ def episode() -> Episode:
 def test_episode_with_human_is_reenacted() -> None:
     episode = train_episode(7)
     assert 0 < episode.count(ActionSource.HUMAN) < len(episode.steps)
-    pictures = reenact(episode, SPEC, CONFIG, 7, SIZE)
+    texts = list[str]()
+    pictures = reenact(episode, SPEC, CONFIG, 7, SIZE, texts.append)
+    assert texts[-1].endswith(f"image {len(pictures)} of {len(pictures)}")
     assert len(pictures) == len(episode.steps) + 1
     assert {picture.shape for picture in pictures} == {(24, 32, 3)}
     moved = [np.abs(picture.astype(int) - pictures[0]).max() for picture in pictures]

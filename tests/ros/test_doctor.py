@@ -270,6 +270,7 @@ def test_graph_of_run_reports_nodes_that_are_not_started(
     missing = {line.split()[1].rpartition("/")[2] for line in lines if line.endswith("is missing")}
     assert missing == {"actor0:", "link_actor0:", "guard_actor0:", "arm:"}
     assert any(line.startswith("stats ") for line in lines), lines
+    assert "listening for 3 s" in lines
 
 
 @contextmanager

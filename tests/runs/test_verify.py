@@ -78,8 +78,10 @@ def execute(path: Path, statement: str, *values: object) -> None:
 
 
 def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    report = verify(run.path)
+    read = list[None]()
+    report = verify(run.path, lambda: read.append(None))
     assert report.sound
+    assert len(read) == sum(contents.episodes for contents in report.contents)
     assert report.checkpoints == 2
     actor, demonstrations = report.contents
     assert actor._asdict() == {
@@ -94,7 +96,8 @@ def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str
     }
     assert (demonstrations.records, demonstrations.accepted) == (3, 0)
     assert main(["verify", str(run.path)]) == 0
-    *_, counted, result = capsys.readouterr().out.splitlines()
+    progress, *_, counted, result = capsys.readouterr().out.splitlines()
+    assert progress == f"episodes of {run.path}: 1 of {len(read)}"
     assert counted.startswith("records: steps, and one end an episode; accepted: ")
     assert "lost 0, duplicated 0" in result
 
