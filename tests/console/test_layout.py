@@ -29,7 +29,7 @@ from .conftest import (
     film_of,
     show_state,
 )
-from .site import Site, site
+from .site import Site, operator, site
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
@@ -51,8 +51,6 @@ STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "stopped": ("Stopped", {"stopped": "stopped by the operator"}, TRAINING),
     "question": ("Holding", ASKING, TRAINING),
-    "collecting": ("You drive", DRIVING, COLLECTING),
-    "recording": ("Ready", {"last": "success"}, RECORDING),
     "several": ("You drive", {**DRIVING, "actor": "left", "actors": ACTORS}, TRAINING),
     "several, asking": (
         "Holding",
@@ -60,8 +58,20 @@ STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         TRAINING,
     ),
     "pair": ("You drive the left arm", {**DRIVING, "arms": 2}, TRAINING),
+    "collecting": ("You drive", DRIVING, COLLECTING),
+    "recording": ("Ready", {"last": "success"}, RECORDING),
 }
-"""Headline, state and progress; successive headlines differ."""
+"""Headline, state and progress; successive headlines differ, and a page never leaves a session."""
+SILENT = "right SpaceMouse: Input/output error (is it plugged in?)"
+UPRIGHT_STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "resetting": ("Resetting the scene", {"driver": "script"}, TRAINING),
+    "paused": ("Holding", {"paused": "the gamepad pushed the same way for 60 s"}, TRAINING),
+    "car": ("You drive", {**DRIVING, **dict.fromkeys(FELT)}, TRAINING),
+    "silent": ("Holding", {"driver": "human", "silent": SILENT}, TRAINING),
+    "between": ("Between two episodes", {"last": "device lost"}, TRAINING),
+    "no message": ("Nobody drives", {"fresh": False}, TRAINING),
+}
+"""States that are photographed only on a phone upright, where there is the least room."""
 
 
 @pytest.fixture(autouse=True)
@@ -141,9 +151,17 @@ UNREADABLE = """
 """
 
 
+CROPPED = """
+[...document.querySelectorAll("button")].filter(
+  (each) => each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1
+).map((each) => each.textContent).filter((text) => text.trim())
+"""
+
+
 async def photograph(page: Page, path: Path) -> None:
     """Save screenshots in light and in dark colours; check that all texts can be read in both."""
     papers = set()
+    assert await page.run(CROPPED) == []
     for dark in (False, True):
         await page.shoot(path.with_name(f"{path.name}-{'dark' if dark else 'light'}.png"), dark)
         papers.add(await page.run("getComputedStyle(document.body).backgroundColor"))
@@ -151,12 +169,14 @@ async def photograph(page: Page, path: Path) -> None:
     assert len(papers) == 2, "dark and light colours are the same"
 
 
+TWO_PICTURES = "document.querySelectorAll('#views figure[data-aspect]').length === 2"
+
+
 async def enter_with_two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
     shown = [Picture("front", 1, JPEG), Picture("wrist", 1, second)]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
     await enter(page, here)
-    loaded = "[...document.querySelectorAll('#views figure')].filter((each) => each.dataset.aspect)"
-    await page.until(f"{loaded}.length === 2")
+    await page.until(TWO_PICTURES)
 
 
 at_each_size = pytest.mark.parametrize(
@@ -168,28 +188,54 @@ at_each_size = pytest.mark.parametrize(
 def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
     address: str, tmp_path: Path, size: tuple[int, int]
 ) -> None:
+    states = (UPRIGHT_STATES if size == PORTRAIT else {}) | STATES
+
     async def check() -> None:
-        async with site() as here, tab(address) as page:
-            show_state(here, {"driver": "policy"})
-            await enter_with_two_pictures(page, here)
-            await page.take()
-            for name, (headline, state, progress) in STATES.items():
-                show_state(here, state, progress)
-                await page.says(headline)
-                await page.reads("advice", progress["advice"])
-                window = await resize(page, size)
-                await photograph(page, tmp_path / name)
-                await _check_stop_button_is_free(page, window)
-                await _check_pictures_and_pad_are_visible(page, window)
-                assert bool(await boxes(page, "#hint, #phone, .row kbd")) == (size == DESK)
-                for mark in await boxes(page, "#marks button"):
-                    assert window.contains(mark), "a button of marks needs scrolling"
-                for panel in await boxes(page, "#session, #numbers"):
-                    assert panel.bottom - panel.top > 40, "a panel is squeezed"
-            here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
-            await page.hit("Escape")
-            await page.reads("alarm", "NOT STOPPED")
+        async with tab(address) as page:
+            async with site() as here:
+                await look(page, here)
+            await page.says("Not connected")
+            await photograph(page, tmp_path / "not connected")
+            assert not await boxes(page, "main button:enabled"), "a button does nothing"
+            old = "getComputedStyle(document.getElementById('views')).opacity"
+            assert float(await page.run(old)) < 1, "old pictures look like new ones"
+
+    async def look(page: Page, here: Site) -> None:
+        show_state(here, {"driver": "policy"})
+        await enter_with_two_pictures(page, here)
+        await page.take()
+        for name, (headline, state, progress) in states.items():
+            show_state(here, state, progress)
+            await page.says(headline)
+            await page.reads("advice", progress["advice"])
+            window = await resize(page, size)
+            await photograph(page, tmp_path / name)
             await _check_stop_button_is_free(page, window)
+            await _check_pictures_and_pad_are_visible(page, window)
+            assert bool(await boxes(page, "#hint, #phone, .row kbd")) == (size == DESK)
+            for mark in await boxes(page, "#marks button"):
+                assert window.contains(mark), "a button of marks needs scrolling"
+            for panel in await boxes(page, "#session, #numbers"):
+                assert panel.bottom - panel.top > 40, "a panel is squeezed"
+        here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
+        show_state(here, {"stopped": "stopped by the operator"})
+        await page.open(here.own)
+        await page.until(TWO_PICTURES)
+        await page.take()
+        await page.hit("Escape")
+        await page.reads("alarm", "NOT STOPPED")
+        await page.says("The arm may move")
+        await photograph(page, tmp_path / "not stopped")
+        await _check_stop_button_is_free(page, window)
+        show_state(here, {"driver": "policy"})
+        await page.hit("KeyT")
+        await page.reads("lease", "Take the controls")
+        other = await operator(here)
+        await page.reads("lease", "Another page has the controls")
+        await photograph(page, tmp_path / "another page")
+        await other.close()
+        await page.reads("lease", "Take the controls")
+        await page.take()
 
     asyncio.run(check())
 
@@ -247,6 +293,11 @@ def test_door_crop_report_and_film_fit_window(
             await photograph(page, tmp_path / "door")
             for box in await boxes(page, "#door h1, #door input, #door button"):
                 assert window.contains(box)
+            await page.unlock("x" * 43)
+            await page.reads("refused", "This is not the token of this console")
+            await photograph(page, tmp_path / "refused")
+            (refusal,) = await boxes(page, "#refused")
+            assert window.contains(refusal)
             cropped = {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}}
             show_state(here, {"driver": "policy"}, cropped)
             await enter_with_two_pictures(page, here)

@@ -87,7 +87,8 @@ function open(first = { token }) {
         : "This is not the token of this console. It changes at every start.";
       return;
     }
-    show("off", "Not connected", entered || token ? "trying again" : "");
+    show("gone", "Not connected", entered || token ? "trying again" : "");
+    for (const button of document.querySelectorAll("#controls button, #hands button")) button.disabled = true;
     if (token) setTimeout(open, 1000);
   };
 }
