@@ -1,13 +1,14 @@
-"""Makes the films of the documentation, and its picture of the console.
+"""Makes the films of the documentation, and its pictures of the console and a report.
 
     python docs/images/make.py console
+    python docs/images/make.py report RUN
     python docs/images/make.py takeover
     python docs/images/make.py learning RUN --steps 0 2000 4000 8000
     python docs/images/make.py gallery [TASK ...] [--runs FOLDER]
 
-`console`: the page while a scripted operator lifts a cube. `takeover`: a simulated human takes
-over from a careless policy. `learning`: the policy of one run at some of its checkpoints, on the
-same starts (step 0: cloned from the demonstrations).
+`console`: the page while a scripted operator lifts a cube. `report`: the top of a run's report.
+`takeover`: a simulated human takes over from a careless policy. `learning`: the policy of one run
+at some of its checkpoints, on the same starts (step 0: cloned from the demonstrations).
 `gallery`: an episode of each task, by the best policy that a run of it in the folder has trained,
 in its first success, else by the scripted expert; updates docs/tasks.md.
 """
@@ -15,6 +16,7 @@ in its first success, else by the scripted expert; updates docs/tasks.md.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -39,9 +41,10 @@ from serl.teleop.scripted import ScriptedHuman, ScriptedHumanConfig
 from serl.training.evaluation import Purpose, evaluation_seeds
 from serl.types import ActionSource, Image, Record, Step
 from tests.bench import bench_person, task_bench, task_page
+from tests.console.browser import browser
 
 IMAGES = Path(__file__).parent
-LARGE_PX, PANEL_PX = (640, 480), (400, 300)
+LARGE_PX, PANEL_PX, REPORT_PX = (640, 480), (400, 300), (985, 800)
 FRAME_MS, LAST_FRAME_MS = 60, 1500
 MAX_BYTES = 400_000  # of a film of the gallery
 QUALITIES = 60, 45, 30  # below, shadows have bands
@@ -56,8 +59,30 @@ def console() -> None:
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         picture = Path(folder) / "console.png"
         bench_person.demonstrate(Path(folder) / "demos", 20, bench_person.GAIN, patient, picture)
-        with Picture.open(picture) as page:
-            page.save(IMAGES / "console.webp", quality=80, method=6)
+        _save_page(picture, "console.webp")
+
+
+def report(path: Path) -> None:
+    """Photograph the top of the report of a run."""
+    address = RunFolder.open(path, data_only=True).report.resolve(strict=True).as_uri()
+    size = dict(zip(("width", "height"), REPORT_PX, strict=True))
+
+    async def photograph(folder: Path) -> None:
+        async with browser(folder / "profile") as page:
+            await page.call(
+                "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False
+            )
+            await page.open(address)
+            await page.shoot(folder / "report.png", dark=False)
+
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        asyncio.run(photograph(Path(folder)))
+        _save_page(Path(folder) / "report.png", "report.webp")
+
+
+def _save_page(picture: Path, name: str) -> None:
+    with Picture.open(picture) as page:
+        page.save(IMAGES / name, quality=80, method=6)
 
 
 def takeover() -> None:
@@ -221,6 +246,7 @@ def main() -> None:
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
     kinds.add_parser("console")
+    kinds.add_parser("report").add_argument("run", type=Path)
     kinds.add_parser("takeover")
     learned = kinds.add_parser("learning")
     learned.add_argument("run", type=Path)
@@ -233,6 +259,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.kind == "console":
         console()
+    elif options.kind == "report":
+        report(options.run)
     elif options.kind == "takeover":
         takeover()
     elif options.kind == "learning":
