@@ -83,7 +83,7 @@ def _examine_run(run: RunFolder, seconds: float) -> bool:
 
     require_ros()
     if not run.config.network.local:
-        raise BadInput(f"{run.path}: a run of several hosts: look with `serl doctor --network`")
+        raise BadInput(f"{run.path}: a run of several hosts: expected `serl doctor --network`")
     domain = os.environ["ROS_DOMAIN_ID"] = str(started_domain_id(run))
     graph, root = _inspect(run.path, seconds)
     show(_console(), graph, root)

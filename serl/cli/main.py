@@ -26,7 +26,7 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _NOTHING = "nothing was written"
 _ALL_SAVED = "everything is stopped and saved"
 _STOPPED = "everything is stopped"
-_EPISODES = "whole episodes until now are kept"
+_EPISODES = "complete episodes are saved"
 _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}
 _NODES = {"camera", "guard", "sim"}
 _MORE = "`serl --help` describes all commands, `serl COMMAND --help` describes one."
@@ -105,7 +105,7 @@ COMMANDS = {
     "eval": Command(
         "evaluate:evaluate",
         "run unassisted trials of a trained policy",
-        "a result printed above is complete, a film is not",
+        "printed results are complete, the film is not",
     ),
     "up": Command("up:bring_up", "start the learner and robots that a file describes", _ALL_SAVED),
     "plan": Command("plan:plan", "predict how long a training will take", settings="run"),
@@ -123,7 +123,7 @@ COMMANDS = {
     "replay": Command("replay:replay", "show recorded episodes"),
     "export": Command("export:export", "convert a policy or recorded data to a common format"),
     "encoder import": Command(
-        "encoder:import_file", "convert SERL's resnet10_params.pkl without executing any of it"
+        "encoder:import_file", "convert SERL's resnet10_params.pkl without executing code in it"
     ),
     "encoder pretrain": Command(
         "encoder:pretrain",

@@ -341,7 +341,9 @@ def label(options: argparse.Namespace) -> int:
     folder, *others = episode_folders([options.folder])
     if others:
         actors = ", ".join(map(str, (folder, *others)))
-        raise BadInput(f"{options.folder}: which actor's episode? Give one of {actors}")
+        raise BadInput(
+            f"{options.folder}: several actors have episodes: give the folder of one: {actors}"
+        )
     paths = {tuple(episode_name(path)): path for path in episode_paths(folder)}
     epochs = [epoch for epoch, episode in paths if episode == options.episode]
     epoch = max(epochs, default=-1) if options.epoch is None else options.epoch

@@ -56,7 +56,7 @@ def new(options: argparse.Namespace) -> int:
             summary = asker.ask("task.summary", "Summary of the task, in a few words:")
             taught = teach_task(session)
         except SessionLeft:
-            asker.show("left; nothing was written")
+            asker.show("stopped; nothing was written")
             return 1
     write_task(out, name, summary or name, taught.config, taught.training)
     asker.show(f"{out}\nnext: serl train {out}{arm_words(options)} --console")

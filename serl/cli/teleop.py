@@ -190,7 +190,11 @@ def _announce_to_phone(address: ConsoleAddress) -> None:
 
     phone_url, code = address.phone_url, address.code
     print(f"phone: {phone_url}  pairing code: {code} (10 minutes, once)", flush=True)
-    print(f"the browser asks once; the certificate's SHA-256: {address.certificate}", flush=True)
+    print(
+        "the phone's browser asks once whether to trust the certificate; its SHA-256: "
+        f"{address.certificate}",
+        flush=True,
+    )
     if sys.stdout.isatty():
         print(qr_text(address.phone_entry), flush=True)
 

@@ -126,7 +126,7 @@ class Terminal:
             return self._typed.line()
         except TerminalClosed:
             self._deserted = True
-            _print_line(f"no person is at this terminal: it waits for {self._attendant.means()}")
+            _print_line(f"this terminal has no input: waiting for {self._attendant.means()}")
             return None
 
     def _answer(self, line: str) -> None:

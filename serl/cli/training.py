@@ -197,7 +197,7 @@ def learn(run: RunFolder, display: Display, supervise: Callable[[], object] = la
             if not (actors and all(supervisor.finished(name) for name in actors)):
                 deserted_s = time.monotonic() + GRACE_S
             elif time.monotonic() > deserted_s:
-                raise SerlError("every actor was asked to stop before the training was over")
+                raise SerlError("all actors ended before the training was complete")
             progress = [reader.read(supervisor.states()) for reader in readers]
             behind = min(progress, key=lambda each: each.steps or 0)
             display.update(with_waiting(behind, waiting))
@@ -305,7 +305,7 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     if config.arm_selection_trials:
         last = checkpoint_paths(run.checkpoints)[-config.selection_checkpoints :]
         *candidates, checkpoint = (found.path for found in _load_undamaged(last, display).values())
-    display.print_line(f"{config.trials} unassisted trials on the arm, as by {command}")
+    display.print_line(f"{config.trials} unassisted trials on the arm, as with: {command}")
     deployed = deployment(run, config)
     deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
     results = read_trial_results(deployed.path)
@@ -343,7 +343,7 @@ def evaluate(
     """
     if is_real(robot := run.config.robot):
         raise BadInput(
-            f"{run.path}: was trained on {robot}, for which simulated trials prove nothing: "
+            f"{run.path}: was trained on {robot}; simulated trials do not measure a real arm: "
             f"{trials_command(run)}"
         )
     path = pick(run.checkpoints, step)

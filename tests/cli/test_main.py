@@ -99,7 +99,7 @@ def test_shell_completes_commands_settings_and_choices(
     [
         (["reward", "train", "labelled", "--out", "m"], "nothing was written"),
         (["train", "reach"], "everything is stopped and saved"),
-        (["record", "reach"], "whole episodes until now are kept"),
+        (["record", "reach"], "complete episodes are saved"),
     ],
 )
 def test_interrupted_command_reports_saved_results(

@@ -171,7 +171,7 @@ def test_question_without_terminal_waits_and_names_service(
             bench.serve(3)
             assert capsys.readouterr().out.splitlines() == [
                 ARMING,
-                "no person is at this terminal: it waits for the service /guard/ack",
+                "this terminal has no input: waiting for the service /guard/ack",
             ]
             assert bench.waiting == {"actor0": "call /guard/ack"}
             bench.attendant.asks = ""
@@ -189,7 +189,7 @@ def test_hung_up_terminal_counts_as_unattended(
         bench = TerminalBench(-1)
         bench.attendant.asks = ARMING
         bench.serve(3)
-    assert "no person is at this terminal" in capsys.readouterr().out
+    assert "this terminal has no input" in capsys.readouterr().out
 
 
 def test_terminal_raises_keyboard_interrupt_when_interrupted(bench: TerminalBench) -> None:

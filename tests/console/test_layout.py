@@ -69,7 +69,7 @@ UPRIGHT_STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "car": ("You drive", {**DRIVING, **dict.fromkeys(FELT)}, TRAINING),
     "silent": ("Holding", {"driver": "human", "silent": SILENT}, TRAINING),
     "between": ("Between two episodes", {"last": "device lost"}, TRAINING),
-    "no message": ("Nobody drives", {"fresh": False}, TRAINING),
+    "no message": ("Actor not reachable", {"fresh": False}, TRAINING),
 }
 """States that are photographed only on a phone upright, where there is the least room."""
 

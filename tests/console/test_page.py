@@ -62,9 +62,9 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
         "Stopped",
         "by the operator. Release the actor when nothing can be hurt.",
     ),
-    ({"last": "device lost"}, "Between two episodes", "the last one: device lost"),
-    ({"fresh": False}, "Nobody drives", "no message from the actor"),
-    ({"fresh": False, "over": True}, "Nobody drives", "the training is over"),
+    ({"last": "device lost"}, "Between two episodes", "last episode: device lost"),
+    ({"fresh": False}, "Actor not reachable", "it sends no messages"),
+    ({"fresh": False, "over": True}, "Finished", "the training is complete"),
 ]
 
 
@@ -233,7 +233,7 @@ async def test_unplugged_gamepad_sends_no_hands_off(page: Page, here: Site) -> N
     await settled(lambda: any(wish.hands for wish in here.backend.driven))
     since = len(here.backend.driven)
     await page.run("window.pad = null")
-    await page.reads("answer", "the gamepad is gone: the robot holds")
+    await page.reads("answer", "the gamepad was disconnected: the robot holds")
     await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
     assert all(wish.hands for wish in here.backend.driven[since:])
 

@@ -227,7 +227,7 @@ async def _operate(training: Training, folder: Path) -> None:
         assert await asyncio.to_thread(training.rests)
         actor = training.command.child("serl.ros.nodes.actor")
         actor.suspend()  # a kill alone may go unnoticed
-        await page.says("Nobody drives")
+        await page.says("Actor not reachable")
         actor.kill()
         await page.says("Stopped")  # the stop persists
         assert await asyncio.to_thread(training.rests)

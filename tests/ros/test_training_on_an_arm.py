@@ -136,7 +136,7 @@ def test_training_without_terminal_waits_for_signed_service_calls(
         assert command.process.stdin is not None
         command.process.stdin.close()  # as systemd does
         with RosNode("person", driver.folder, local=True) as node:
-            waits, guard = "no person is at this terminal: it waits for serl order", f"{arm}/guard"
+            waits, guard = "this terminal has no input: waiting for serl order", f"{arm}/guard"
             command.until(f"{waits} {guard}/ack {guard}/reset --key ")
             (key,) = tmp_path.glob("mine*.latch.key")
             eventually(lambda: is_order_accepted(node, f"{guard}/ack", key))

@@ -7,7 +7,7 @@ import { signal, soundIsOn, switchSound } from "/signals.js";
 
 const BEAT_MS = 25;
 const TAKE_FIRST = "Take the controls first.";
-const YES = { ack: "I have seen to it", reset: "End the guard's stop", arm: "Arm the guard" };
+const YES = { ack: "I have removed the cause", reset: "End the guard's stop", arm: "Arm the guard" };
 const STOP_ANSWER_MS = 4000;  // the console itself waits 3 s for the guard's
 const STOPPING = ["stop", "Stopping ...", "not confirmed yet: keep a hand on the arm's own stop"];
 const MARK_MS = 100;  // while a button of marks is held
@@ -70,7 +70,7 @@ function open(first = { token }) {
   };
   socket.onclose = (event) => {
     wanted = false;
-    if (stopping) showAnswer({ what: "estop", done: false, text: "The console is gone." });
+    if (stopping) showAnswer({ what: "estop", done: false, text: "The connection to the console was lost." });
     letGo();
     if (event.code === 4401) {
       const kept = localStorage.getItem("token");
@@ -87,7 +87,7 @@ function open(first = { token }) {
         : "This is not the token of this console. It changes at every start.";
       return;
     }
-    show("gone", "Not connected", entered || token ? "trying again" : "");
+    show("gone", "Not connected", entered || token ? "reconnecting" : "");
     for (const button of document.querySelectorAll("#controls button, #hands button")) button.disabled = true;
     if (token) setTimeout(open, 1000);
   };
@@ -158,7 +158,8 @@ function showState(now) {
   const episode = session ? "" : `episode ${now.episode}, `;
   const where = now.episode >= 0 ? `${episode}step ${now.step + 1}${still}` : "";
   if (stopping) show(...STOPPING);
-  else if (!now.fresh) show("off", "Nobody drives", now.over ? `the ${session ? "recording" : "training"} is over` : "no message from the actor");
+  else if (!now.fresh && now.over) show("off", "Finished", `the ${session ? "recording" : "training"} is complete`);
+  else if (!now.fresh) show("off", "Actor not reachable", "it sends no messages");
   else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not confirmed a stop");
   else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
@@ -170,7 +171,7 @@ function showState(now) {
   else if (now.driver === "policy") show("policy", "The policy drives", where);
   else if (now.driver === "script") show("policy", "Resetting the scene", where);
   else if (session) show("off", "Ready", ready(now));
-  else show("off", "Between two episodes", now.last ? `the last one: ${now.last}` : "");
+  else show("off", "Between two episodes", now.last ? `last episode: ${now.last}` : "");
   showFeel(now);
   const mine = now.lease === "you";
   showArms(now, mine);
@@ -254,7 +255,7 @@ function moodOf(actor) {
 }
 
 function wordOf(actor) {
-  if (!actor.fresh) return "no message from it";
+  if (!actor.fresh) return "not reachable";
   if (actor.question) return "the guard asks you";
   if (actor.stopped) return "stopped";
   if (actor.paused || actor.silent) return `holds: ${actor.paused || actor.silent}`;
@@ -291,9 +292,9 @@ function showQuestion(now, mine) {
 }
 
 function ready(now) {
-  const last = now.last ? `The last one: ${now.last}. ` : "";
+  const last = now.last ? `Last episode: ${now.last}. ` : "";
   if (now.lease !== "you") return `${last}Take the controls to begin.`;
-  return `${last}${wasOn ? "Release all keys, then drive" : "Drive"}, and the episode begins.`;
+  return `${last}${wasOn ? "Release all keys, then drive" : "Drive"} to begin an episode.`;
 }
 
 function label(button, text, key) {
@@ -413,7 +414,7 @@ async function showPhone() {
   const answer = await ask("/phone");
   $("qr").hidden = !answer.ok;
   if (!answer.ok) {
-    $("phone-says").textContent = "Start with --console.host ADDRESS, this machine's address in the lab network, to let a phone in.";
+    $("phone-says").textContent = "To open this page on a phone, start the console with --console.host ADDRESS, this machine's address in the lab network.";
     return;
   }
   const { url, code, svg } = await answer.json();
@@ -494,7 +495,7 @@ function beat() {
   const now = wish(sayByKey);
   if (now === null) {
     away();
-    $("answer").textContent = "the gamepad is gone: the robot holds; take over to drive on";
+    $("answer").textContent = "the gamepad was disconnected: the robot holds; take over to continue";
     return;
   }
   wasOn = now.hands;
