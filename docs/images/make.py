@@ -48,7 +48,10 @@ LARGE_PX, PANEL_PX, REPORT_PX = (640, 480), (400, 300), (985, 800)
 FRAME_MS, LAST_FRAME_MS = 60, 1500
 MAX_BYTES = 400_000  # of a film of the gallery
 QUALITIES = 60, 45, 30  # below, shadows have bands
-ORDINALS = ("first", "second", "third", "fourth", "fifth")
+ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth"),
+    *("sixth", "seventh", "eighth", "ninth", "tenth"),
+)
 FILMED_TRIALS = len(ORDINALS)  # of which the first success is shown
 TAKEOVER_START, MISSES_BY_M = 7, 0.045
 
@@ -72,7 +75,10 @@ def report(path: Path) -> None:
             await page.call(
                 "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False
             )
+            await page.call("Emulation.setScrollbarsHidden", hidden=True)
             await page.open(address)
+            plain = "document.querySelector('video').controls = false"
+            await page.call("Runtime.evaluate", expression=plain)
             await page.shoot(folder / "report.png", dark=False)
 
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

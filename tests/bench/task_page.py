@@ -115,7 +115,7 @@ def page(
         "",
         "*Not measured* means: not by this page's script. Results of other runs are in",
         "[Status](status.md#simulation-and-learning). A film shows the first success among the",
-        "first five final trials of a policy, or an episode of the scripted expert; the line below",
+        "first ten final trials of a policy, or an episode of the scripted expert; the line below",
         "it says which.",
         "",
         *table(records, summaries),

@@ -83,9 +83,9 @@ def test_training_by_python_function_leaves_complete_run_folder(tmp_path: Path) 
         run = program.run_folder()
         printed = program.succeed()
     assert "a simulated human may drive 50% of the steps at first" in printed
-    steps, _, purposes = printed.strip().rpartition("\n")[2].partition(" ")
+    steps, _, evaluated = printed.strip().rpartition("\n")[2].partition(" ")
     assert int(steps) >= run.config.steps
-    assert "'final'" in purposes
+    assert "'final'" in evaluated
     assert sum(trained(run).values()) == run.config.steps
     assert trained(run)["actor0"] <= logged(run, "actor0")
 
