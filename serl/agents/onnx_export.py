@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from serl.agent import Agent
 from serl.agents.encoders import EPSILON, Encoder
 from serl.agents.hybrid import WIDTH, HybridSAC
 from serl.agents.networks import EnsembleMLP
 from serl.agents.passes import LAYER_NORM_EPS
+from serl.agents.resnet import IMAGE, Trunk
 from serl.agents.sac import NORMALISED_RANGE, SAC
 from serl.errors import BadInput
 from serl.specs import Spec
@@ -44,12 +47,10 @@ def export_policy(agent: Agent, spec: Spec, step: int) -> bytes:
         step: online steps that the policy was trained on.
 
     Raises:
-        BadInput: the policy is of another algorithm, or sees through the frozen ResNet-10.
+        BadInput: the policy is of another algorithm.
     """
     if not isinstance(agent, SAC):
         raise BadInput(f"onnx: expected a policy of sac, hybrid or bc, got {type(agent).__name__}")
-    if agent.trunk is not None:
-        raise BadInput("onnx: expected a policy with the small encoder, got one with the ResNet-10")
     graph = _Graph()
     cameras: dict[str, list[str | int]] = {
         name: ["batch", *image.shape[:2], 3 * agent.config.frames]
@@ -134,10 +135,12 @@ def _add_encoder(graph: _Graph, agent: SAC, cameras: list[str]) -> str:
         return state
     encoder = agent.networks.encoder
     parts = {name: part[0] for name, part in encoder.views(agent.encoder.flat.detach()).items()}
-    features = [_add_camera(graph, encoder, parts, name) for name in cameras]
-    if agent.config.cached_features:  # which replay stores in float16
-        half = [graph.add("Cast", each, to=TensorProto.FLOAT16) for each in features]
-        features = [graph.add("Cast", each, to=TensorProto.FLOAT) for each in half]
+    if trunk := agent.trunk:
+        features = [_add_trunk(graph, agent, trunk, parts, name) for name in cameras]
+    else:
+        features = [_add_camera(graph, encoder, parts, name) for name in cameras]
+        if agent.config.cached_features:
+            features = [_round(graph, each) for each in features]
     if encoder.state_size:
         features.append(_add_head(graph, parts, "state.head", state))
     return graph.add("Concat", *features, axis=-1)
@@ -167,6 +170,77 @@ def _add_camera(graph: _Graph, encoder: Encoder, parts: Mapping[str, Tensor], na
         weighted = graph.add("Mul", sums, np.linspace(-1.0, 1.0, size, dtype=np.float32))
         places.append(graph.add("ReduceSum", weighted, np.array([2]), keepdims=0))
     return _add_head(graph, parts, f"{name}.head", graph.add("Concat", *places, axis=-1))
+
+
+def _round(graph: _Graph, x: str) -> str:
+    """Round features to float16, in which replay stores them; return the name."""
+    half = graph.add("Cast", x, to=TensorProto.FLOAT16)
+    return graph.add("Cast", half, to=TensorProto.FLOAT)
+
+
+def _add_trunk(
+    graph: _Graph, agent: SAC, trunk: Trunk, parts: Mapping[str, Tensor], name: str
+) -> str:
+    """Add a camera's features by the frozen ResNet-10, in float32; return the name.
+
+    A policy that computes the trunk in bfloat16 differs from this by its rounding.
+    """
+    pixels = graph.add("Cast", name, to=TensorProto.FLOAT)
+    pixels = graph.add("Transpose", pixels, perm=[0, 3, 1, 2])
+    grids = []
+    for frame in range(agent.config.frames):
+        x = graph.add("Slice", pixels, *(np.array([k]) for k in (3 * frame, 3 * frame + 3, 1)))
+        for side, size in enumerate(agent.networks.encoder.cameras[name]):
+            if size != IMAGE:  # the resizing is linear: a matrix for each side
+                matrix = _resizing(size)
+                x = graph.add("MatMul", *((x, matrix.T) if side else (matrix, x)))
+        x = graph.add("Add", graph.add("Mul", x, trunk.scale), trunk.shift)
+        x = graph.add("Conv", x, trunk.stem.weight.float(), strides=[2, 2], pads=[3] * 4)
+        x = _add_group_norm(graph, trunk.stem_norm, x, IMAGE // 2)
+        x = graph.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1])
+        x, size = graph.add("Relu", x), IMAGE // 4
+        for block in trunk.blocks:
+            x, size = _add_block(graph, block, x, size)
+        grids.append(x)
+    seen = graph.add("Concat", *grids, axis=1) if len(grids) > 1 else grids[0]
+    if agent.config.cached_features:
+        seen = _round(graph, seen)
+    weights = parts[f"{name}.places.weight"]
+    weighted = graph.add("Einsum", seen, weights, equation="bchw,hwcf->bcf")
+    return _add_head(graph, parts, f"{name}.head", graph.add("Flatten", weighted))
+
+
+def _resizing(size: int) -> np.ndarray[Any, Any]:
+    """Return the matrix that resizes one side of an image to that of the trunk's input."""
+    unit = torch.eye(size)[None, None]
+    resized = functional.interpolate(unit, (IMAGE, size), mode="bilinear", antialias=True)
+    matrix: np.ndarray[Any, Any] = resized[0, 0].numpy()
+    return matrix
+
+
+def _add_block(graph: _Graph, block: Any, x: str, size: int) -> tuple[str, int]:
+    """Add a residual block on a square image of a size; return its output's name and size."""
+    stride = 2 if block.halves else 1
+    after, pads = size // stride, [0, 0, 1, 1] if block.halves else [1] * 4
+    y = graph.add("Conv", x, block.conv0.weight.float(), strides=[stride] * 2, pads=pads)
+    y = graph.add("Relu", _add_group_norm(graph, block.norm0, y, after))
+    y = graph.add("Conv", y, block.conv1.weight.float(), pads=[1] * 4)
+    y = _add_group_norm(graph, block.norm1, y, after)
+    if block.halves:
+        x = graph.add("Conv", x, block.shortcut.weight.float(), strides=[2, 2])
+        x = _add_group_norm(graph, block.shortcut_norm, x, after)
+    return graph.add("Relu", graph.add("Add", y, x)), after
+
+
+def _add_group_norm(graph: _Graph, norm: nn.GroupNorm, x: str, size: int) -> str:
+    """Add a group norm of a square image; return the name of its output."""
+    groups, channels = norm.num_groups, norm.num_channels
+    ones, zeros = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+    y = graph.add("Reshape", x, np.array([0, groups, -1]))
+    y = graph.add("InstanceNormalization", y, ones, zeros, epsilon=norm.eps)
+    y = graph.add("Reshape", y, np.array([0, channels, size, size]))
+    weight, bias = (each.float().reshape(-1, 1, 1) for each in (norm.weight, norm.bias))
+    return graph.add("Add", graph.add("Mul", y, weight), bias)
 
 
 def _add_head(graph: _Graph, parts: Mapping[str, Tensor], name: str, x: str) -> str:

@@ -16,14 +16,12 @@ from serl.agents.onnx_export import export_policy
 from serl.agents.sac import SAC
 from serl.cli.main import main
 from serl.errors import BadInput
-from serl.runs.config import resolve
 from serl.runs.deployment import load_agent
-from serl.runs.task_setup import make_spec, make_task
+from serl.runs.folder import RunFolder
 from serl.testing.samples import random_observation
 from serl.training.frames import FrameStack
 
 from ..test_api import OUTSIDE, trained
-from .conftest import config
 
 RUNNER = Path(__file__).parents[2] / "docs/examples/run_onnx.py"
 Policy = runpy.run_path(str(RUNNER))["Policy"]
@@ -43,12 +41,16 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_onnx_runtime_computes_the_same_actions(tmp_path: Path, kind: str) -> None:
     run = trained(tmp_path, **KINDS[kind])
-    out = tmp_path / "policy.onnx"
+    _compare(run, tmp_path / "policy.onnx", 20)
+
+
+def _compare(run: RunFolder, out: Path, count: int) -> None:
+    """Export the policy of a run, and compare its actions in ONNX Runtime with the agent's."""
     assert main(["export", str(run.path), "--to", "onnx", "--out", str(out)]) == 0
     loaded, policy = load_agent(run.path), Policy(str(out))
     spec, rng = loaded.spec, np.random.default_rng(1)
     stack = FrameStack(loaded.config.agent.frames)
-    seen = [random_observation(spec.observation, rng) for _ in range(20)]
+    seen = [random_observation(spec.observation, rng) for _ in range(count)]
     expected = np.stack([loaded.agent.act(stack(each), explore=False) for each in seen])
     actions = np.stack([policy({**each.state, **each.images}) for each in seen])
     assert (np.ptp(expected, axis=0)[:3] > 1e-3).all(), "the observations matter"
@@ -89,11 +91,13 @@ def test_export_refuses_other_algorithms(tmp_path: Path) -> None:
         export_policy(loaded.agent, loaded.spec, 1)
 
 
-def test_export_refuses_policy_with_resnet(trunk_file: Path) -> None:
-    spec = make_spec(make_task(resolve(PIXELS)))
-    agent = SAC.create(spec, config(encoder="resnet10", trunk=trunk_file), 0)
-    with pytest.raises(BadInput, match="expected a policy with the small encoder, got one with th"):
-        export_policy(agent, spec, 1)
+@pytest.mark.parametrize("changes", [{"frames": 2}, {"cached_features": True}])
+def test_onnx_runtime_computes_the_frozen_resnet(
+    tmp_path: Path, trunk_file: Path, changes: dict[str, Any]
+) -> None:
+    given = {"encoder": "resnet10", "trunk": str(trunk_file), "matmul": "float32"}
+    run = trained(tmp_path, **PIXELS, agent={"hidden": [8], "latent": 8, **given, **changes})
+    _compare(run, tmp_path / "policy.onnx", 4)
 
 
 def test_export_error_names_missing_package(
