@@ -5,6 +5,7 @@ They are for looking at; `serl demos import` does not read them.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def _layout(spec: Spec) -> blueprint.Blueprint:
     """Return the views that the viewer opens: pictures and poses on the left, curves right."""
     seen = spec.observation
     left = [blueprint.Spatial2DView(origin=f"image/{name}", name=name) for name in seen.images]
-    left.append(blueprint.Spatial3DView(origin="world", name="poses"))
+    if any(_is_pose(name, math.prod(each.shape)) for name, each in seen.state.items()):
+        left.append(blueprint.Spatial3DView(origin="world", name="poses"))
     states = [blueprint.TimeSeriesView(origin=f"state/{name}", name=name) for name in seen.state]
     acted = blueprint.TimeSeriesView(contents=["action/**", "requested/**"], name="action")
     right = [
@@ -59,12 +61,16 @@ def _layout(spec: Spec) -> blueprint.Blueprint:
     )
 
 
+def _is_pose(name: str, size: int) -> bool:
+    return name.endswith(_POSE) and size == 7
+
+
 def _entities(episode: EpisodeArrays, spec: Spec) -> dict[str, Any]:
     """Return the columns of each entity; those of observations have a row for the final one."""
     seen, columns = episode.observations, dict[str, Any]()
     for name in spec.observation.state:
         rows = columns[f"state/{name}"] = seen[name].reshape(len(episode) + 1, -1)
-        if name.endswith(_POSE) and rows.shape[1] == 7:
+        if _is_pose(name, rows.shape[1]):
             pose = rerun.Transform3D.columns(translation=rows[:, :3], quaternion=rows[:, 3:])
             columns[f"world/{name}"] = pose
     for name, image in spec.observation.images.items():
