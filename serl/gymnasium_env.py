@@ -132,7 +132,7 @@ class TaskEnv(gymnasium.Env[FlatObservation, Action]):
         self.robot.__exit__(None, None, None)
 
     def _make_human(self, seed: int) -> Teleop | None:
-        config = resolve({**self._help, "seed": seed})
+        config = resolve({**self._help, "seed": seed % 2**32})
         return make_human(config, self.task, CachedView(self.robot), "gymnasium")
 
     def _flat_observation(self, reading: Observation) -> FlatObservation:

@@ -87,6 +87,15 @@ def test_rerun_reads_exported_values(tmp_path: Path) -> None:
         assert found["/source:StateChange:state"] == [[step.source] for step in episode.steps]
 
 
+def test_rerun_shows_no_poses_of_task_without_any(tmp_path: Path) -> None:
+    pytest.importorskip("rerun", reason="NOT TESTED here: pip install 'serl[rerun]'")
+    blind = ObservationSpec(state={"wrench": ArraySpec(shape=(6,))})
+    record(tmp_path / "recording", SPEC.model_copy(update={"observation": blind}))
+    out = tmp_path / "rerun"
+    assert main(["export", str(tmp_path / "recording"), "--to", "rerun", "--out", str(out)]) == 0
+    assert "world" not in shown_in(out / "episode-000000.rrd")
+
+
 def test_export_without_rerun_names_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
