@@ -6,16 +6,15 @@ import argparse
 import shutil
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from serl.cli.export import format_module
 from serl.errors import BadInput
-from serl.log.episode_log import LogConfig
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
+from serl.specs import Spec
 from serl.system.settings_file import checked, read_yaml
 from serl.task import EnvironmentTask, SimulatedTask
 
@@ -43,30 +42,26 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
 def import_file(options: argparse.Namespace) -> int:
     """Convert demonstrations of another program to a recording."""
     from serl.datasets.serl_import import ImportMap
-    from serl.runs.task_setup import make_task
+    from serl.runs.task_setup import make_spec, make_task
 
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
     task = make_task(config)
+    spec = make_spec(task)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: is not empty; give another --out")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     origin = f"imported from {options.file.resolve().name}"
-    name = _format_of(options.file)
-    convert = _import_pickle if name == "pickle" else partial(_import_data, name)
+    name, numbers = _format_of(options.file), count(1)
     try:
         with Display().working(f"reading {options.file}") as show:
-            numbers = count(1)
-            made = convert(
-                options.file,
-                task,
-                mapping,
-                folder,
-                origin,
-                config.log,
-                lambda: show(f"importing {options.file}: {next(numbers)} episodes"),
-            )
+            if name == "pickle":
+                found, write = _read_pickle(options.file)
+            else:
+                found, write = _read_data(name, options.file, task, spec, mapping, origin)
+            advance = lambda: show(f"importing {options.file}: {next(numbers)} episodes")  # noqa: E731
+            made = write(found, spec, mapping, folder, origin, config.log, advance)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -99,42 +94,27 @@ def _format_of(path: Path) -> str:
     raise BadInput(f"{path}: expected a LeRobotDataset, a Minari data set or a file of robomimic")
 
 
-def _import_pickle(
-    path: Path,
-    task: SimulatedTask,
-    mapping: Any,
-    folder: Path,
-    origin: str,
-    log: LogConfig,
-    on_episode: Callable[[], object],
-) -> Any:
-    """Import a pickled list of transitions."""
+def _read_pickle(path: Path) -> tuple[Any, Callable[..., Any]]:
+    """Return the episodes of a pickled list of transitions, and the function that writes them."""
     from serl.datasets.serl_import import import_runs, read_transitions, runs
-    from serl.runs.task_setup import make_spec
 
-    found = list(runs(read_transitions(path)))
-    return import_runs(found, make_spec(task), mapping, folder, origin, log, on_episode)
+    return list(runs(read_transitions(path))), import_runs
 
 
-def _import_data(
-    name: str,
-    path: Path,
-    task: SimulatedTask,
-    mapping: Any,
-    folder: Path,
-    origin: str,
-    log: LogConfig,
-    on_episode: Callable[[], object],
-) -> Any:
-    """Import a data set in a format of `serl export`; the task judges data of its environment."""
+def _read_data(
+    name: str, path: Path, task: SimulatedTask, spec: Spec, mapping: Any, origin: str
+) -> tuple[Any, Callable[..., Any]]:
+    """Return a data set in a format of `serl export`, and the function that writes it.
+
+    A task of an environment judges data of other programs.
+    """
     from serl.datasets.exchange import judged_by, write_recording
-    from serl.runs.task_setup import make_spec
 
-    spec, data = make_spec(task), format_module(name).read(path)
+    data = format_module(name).read(path)
     data.origin.check(spec, mapping, path)
     if data.origin.spec is None and isinstance(task, EnvironmentTask):
         data = judged_by(task, data, origin)
-    return write_recording(data, spec, mapping, folder, origin, log, on_episode)
+    return data, write_recording
 
 
 def undo_options(parser: argparse.ArgumentParser) -> None:
