@@ -43,8 +43,9 @@ class ResetConfig(BaseModel):
         kind: "home", the tool returns to `home_m` plus a random offset; "path", a part in the hand
             is first put back along the taught `path`; "task", the task's own scripted reset;
             "person", a person brings arm and scene to a start before each episode. None for "task"
-            if the task's `auto_reset` is set, else "home" for a real arm with a taught workspace,
-            else "person". A simulation takes the place of that person, and places the scene.
+            if the task's `auto_reset` is set, else "home" for a real arm with a taught workspace
+            whose task moves the tool along x, y and z, else "person". A simulation takes the place
+            of that person, and places the scene.
         home_m: mean start of the tool, base frame; None for the home of the arm's workspace.
         orientation: orientation of the tool at a start without an offset, xyzw; None for that of
             the arm's workspace, or straight down without one.

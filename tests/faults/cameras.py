@@ -197,9 +197,9 @@ def _acted(
     "Camera frozen",
     injected="a simulated camera with noise repeats the same bytes with new stamps, or old images "
     "with old stamps",
-    required="detected at the fifth equal image, or at 200 ms; the robot holds, and the episode "
-    "ends truncated with the reason; earlier steps are kept; an actor continues once the camera "
-    "works",
+    required="detected at the fifth equal image, or once the image is over 200 ms old; the robot "
+    "holds, and the episode ends truncated with the reason; earlier steps are kept; an actor "
+    "continues once the camera works",
     level=Level.COMPONENT,
 )
 def frozen_camera(folder: Path) -> None:

@@ -221,8 +221,8 @@ def joint_limit(folder: Path) -> None:
 @REGISTRY.fault(
     35,
     "Singular pose",
-    injected="a joint turns at 1.7 rad/s while the tool follows its target, and stops with the "
-    "tool; a joint that continues to turn",
+    injected="a joint turns at 1.7 rad/s while the tool follows its target: for 40 ms, then for "
+    "0.5 s",
     required="slow motion from 1 rad/s; hold within 40 ms; the arm continues once the joint "
     "stands; a protective stop if the joint turns for 0.3 s",
     level=Level.COMPONENT,

@@ -27,8 +27,8 @@ PAGE = 4096
     9,
     "Power cut",
     injected="an open log ends at every seventh byte of its records, followed by 4 KiB of garbage; "
-    "or files in folders that were not synced are missing, and so is a random half of the pages "
-    "after the synced bytes",
+    "or files that their folder did not have at its last sync are missing, and a random half of "
+    "the pages after the synced bytes of a file is zero",
     required="the records before the cut are read; at most the last second is lost, with `fsync: "
     "step` nothing",
     level=Level.UNIT,
