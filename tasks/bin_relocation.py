@@ -63,9 +63,9 @@ class BinRelocationConfig(TaskConfig):
 class BinRelocation(ArmTask):
     """Take the part out of one bin, put it into the other, let go and go up.
 
-    Each episode draws a goal spot in the bin, which the policy observes: demonstrations put the
-    part down there, so that the parts of the opposite direction start all over the bin. Any place
-    in the bin is a success.
+    Each episode draws a goal spot in the bin, which the policy observes. Demonstrations put the
+    part down there, so that episodes of the opposite direction start with the part anywhere in the
+    bin. Any place in the bin is a success.
 
     The reset works from readings alone, as on a real arm with a tracker of the part: it puts a part
     that lies elsewhere into the start bin of this direction, and moves the tool to a random start.

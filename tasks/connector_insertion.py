@@ -29,7 +29,7 @@ class ConnectorInsertion(Insertion):
     """Push a flat connector into its socket until a latch gives way.
 
     The connector is 30 x 6 mm, with a quarter of a millimetre of room on each side and slopes that
-    lead into the socket. In the last 3 mm a latch resists with 12 N; it has given way at the
+    lead into the socket. In the last 3 mm a latch resists with 12 N; it gives way at the
     required depth.
     """
 

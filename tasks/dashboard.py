@@ -84,8 +84,8 @@ class DashboardConfig(TaskConfig):
 class Dashboard(ArmTask):
     """Press a switch, move a card from its rack into a socket, and flip a lever.
 
-    The order is free, and nothing moves back: friction holds switch and lever. The only reward is
-    that of the end, once all three are done and the hand is clear of the card. The socket leaves
+    The order is free, and nothing moves back: friction holds switch and lever. The only reward
+    comes at the end, once all three are done and the hand is clear of the card. The socket leaves
     half a millimetre of room on each side.
     """
 

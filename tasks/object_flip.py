@@ -59,7 +59,7 @@ class ObjectFlipConfig(TaskConfig):
 
 
 class ObjectFlip(ArmTask):
-    """Turn a patty in a pan over, by swinging the pan, and let it come to rest there."""
+    """Flip a patty by swinging its pan, and let the patty come to rest in the pan."""
 
     name = "object_flip"
     config: ObjectFlipConfig

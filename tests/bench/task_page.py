@@ -91,19 +91,19 @@ def page(
     ]
     lines += [
         "Each task has a scripted expert, which shows that the task can be solved, gives the",
-        "demonstrations, and corrects the policy as the simulated human.",
+        "demonstrations, and, as the simulated human, corrects the policy.",
         "",
         "- **Expert**: successes in trials from random starts, and the mean number of steps.",
         "- **Env steps/s**: on one core, without cameras, with random actions.",
         "- **Random steps**: faults are warnings of MuJoCo, readings that contain NaN, and objects",
         "  that left the world, fell through the table or were more than 8 mm inside another one",
         "  for a second.",
-        "- **Training**: from state, with 20 demonstrations and the simulated human, unless the",
-        "  section of the task says otherwise. Trials are unassisted. Steps are those of each",
+        "- **Training**: from state, with 20 demonstrations and the simulated human (`racing_car`:",
+        "  with one demonstration and no human). Trials are unassisted. Steps are those of each",
         "  seed, minutes those of the slowest one.",
         "- **Cloned alone**: the same demonstrations, cloned by the task's own network, without",
-        "  robot steps, a human or tuning. Where this reaches 90 % or more, the training shows no",
-        "  benefit. [Practice beyond cloning](benchmarks.md#practice-beyond-cloning) clones the",
+        "  robot steps, a human or tuning. Where cloning reaches 90 % or more, the training shows",
+        "  no benefit. [Practice beyond cloning](benchmarks.md#practice-beyond-cloning) clones the",
         "  slower demonstrations of a simulated person, and [What cloning",
         "  reaches](benchmarks.md#what-cloning-reaches) also has imitation of takeovers.",
         "",
@@ -113,10 +113,9 @@ def page(
         "be far below the points, because in training the policy explores with noise in every",
         "action. The file `docs/tasks.json` has the commits of all results.",
         "",
-        "*Not measured* means: not by this page's script. Results of other runs are in",
+        "*Not measured* means: not measured by this page's script. Results of other runs are in",
         "[Status](status.md#simulation-and-learning). A film shows the first success among the",
-        "first ten final trials of a policy, or an episode of the scripted expert; the line below",
-        "it says which.",
+        "first ten final trials of a policy; the line below it says which trial.",
         "",
         *table(records, summaries),
         "",
@@ -149,7 +148,7 @@ def _shown(name: str, record: TaskRecord) -> list[str]:
             picture = f"{PICTURES}/{training.curve}"
             lines += [f"![{name}: success of unassisted episodes over steps]({picture})", ""]
     if record.reason:
-        lines += [f"Why not {GOOD:.0%}: {record.reason}", ""]
+        lines += [f"Why fewer than {GOOD:.0%} succeed: {record.reason}", ""]
     return lines
 
 
@@ -224,7 +223,7 @@ def walked(walk: Walk) -> str:
     """Return the number and the faults of random steps in words."""
     kinds = {
         "warning": walk.warnings,
-        "reading that is no number": walk.not_finite,
+        "NaN reading": walk.not_finite,
         "object lost": walk.lost,
     }
     broken = ", ".join(_counted(count, kind) for kind, count in kinds.items() if count)

@@ -128,7 +128,7 @@ def test_command_fills_page_and_keeps_existing_records(
         "| 50 of 50" in page
     )
     assert "![reach: success of unassisted episodes over steps](images/tasks/reach-1.svg)" in page
-    assert "Why not 95%: Far." in page
+    assert "Why fewer than 95% succeed: Far." in page
     before = sorted(path.name for path in (docs / "images/tasks").iterdir())
     assert before == [
         "bin_relocation_backward-1.svg", "bin_relocation_forward-1.svg", "reach-1.svg",
