@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from serl.errors import BadInput, SerlError
 
 WandbMode = bool | Literal["online", "offline"]
 PROJECT = "serl"
+CONNECT_S, SEND_S = 20.0, 60.0  # the longest waits at the start and at the end
 _REMEDY = "`wandb login` first, or --log.wandb offline"
 
 logger = logging.getLogger(__name__)
@@ -38,8 +41,9 @@ def check_wandb(mode: WandbMode) -> None:
 class WandbRun:
     """A run of Weights & Biases, with the name of our run; opened again, it goes on.
 
-    Numbers are plotted over `steps`, the online environment steps. A training goes on without them
-    once they cannot be logged.
+    Numbers are plotted over `steps`, the online environment steps. No training waits or ends for
+    its plots: without a connection at the start, the numbers go into files for `wandb sync`; once
+    they cannot be logged, it goes on without them.
 
     Args:
         folder: folder of our run; files of W&B are stored in `wandb` there.
@@ -48,28 +52,26 @@ class WandbRun:
 
     Raises:
         BadInput: the package is not installed, or it has no account.
-        SerlError: it cannot begin, for example without a connection.
+        SerlError: the files cannot be written.
     """
 
     def __init__(self, folder: Path, mode: WandbMode) -> None:
+        if "wandb" not in sys.modules:  # a parent's service holds the names of runs that it lost
+            os.environ.pop("WANDB_SERVICE", None)
         check_wandb(mode)
-        import wandb
-
-        name = f"{folder.parent.name}-{folder.name}"
         try:
-            self._run = wandb.init(
-                project=PROJECT,
-                id=name,
-                name=name,
-                dir=str(folder),
-                resume="allow",
-                mode="offline" if mode == "offline" else "online",
-                settings=wandb.Settings(console="off", silent=True, disable_git=True),
-            )
+            try:
+                self._run = _begin(folder, "offline" if mode == "offline" else "online")
+            except Exception as error:  # it fails in many ways
+                if mode == "offline":
+                    raise
+                command = f"wandb sync {folder / 'wandb'}/offline-*"
+                logger.warning("log.wandb: %s; later, send with `%s`", _one_line(error), command)
+                self._run = _begin(folder, "offline")
             self._run.define_metric("steps")
             self._run.define_metric("*", step_metric="steps")
-        except Exception as error:  # it fails in many ways
-            raise SerlError(f"log.wandb: {_one_line(error)}; {_REMEDY}") from error
+        except Exception as error:
+            raise SerlError(f"log.wandb: {_one_line(error)}") from error
         self._failed = False
 
     def add(self, steps: int, scalars: Mapping[str, float]) -> None:
@@ -83,8 +85,25 @@ class WandbRun:
             logger.warning("log.wandb: no more metrics: %s", error)
 
     def close(self) -> None:
-        """Write or send what is buffered."""
+        """Write or send buffered numbers; give up sending after a minute."""
         self._run.finish()
+
+
+def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:
+    import wandb
+
+    name = f"{folder.parent.name}-{folder.name}"
+    settings = wandb.Settings(
+        console="off", silent=True, disable_git=True, init_timeout=CONNECT_S, finish_timeout=SEND_S
+    )
+    try:
+        return wandb.init(
+            project=PROJECT, id=name, name=name, dir=str(folder), resume="allow", mode=mode,
+            settings=settings,
+        )  # fmt: skip
+    except Exception:
+        wandb.teardown()  # or its process holds the name
+        raise
 
 
 def _one_line(error: Exception) -> str:
