@@ -31,7 +31,7 @@ def test_scene_is_drawn_from_placement_of_another_simulation() -> None:
     task = Reach()
     arm = SimArm(task.scene, task.config)
     placement: Placement | None = None
-    scene = DrawnScene(task, lambda: placement)
+    scene = DrawnScene(task, lambda: placement, clock=lambda: 0.0)
     assert scene.look() is None
     arm.reset(1)
     placement = arm.placement()
@@ -64,7 +64,7 @@ def test_scene_is_drawn_from_front_and_each_robot_camera(name: str, cameras: set
     with plugins.make_simulation(task) as robot:
         simulated: Any = robot
         simulated.reset(0)
-        seen = DrawnScene(task, simulated.placement).look()
+        seen = DrawnScene(task, simulated.placement, clock=lambda: 0.0).look()
     assert seen is not None
     assert set(seen) == cameras
     assert next(iter(seen)) == "front"
@@ -73,11 +73,48 @@ def test_scene_is_drawn_from_front_and_each_robot_camera(name: str, cameras: set
         assert image.std() > 5.0, "the image is uniform"
 
 
+class SlowRenderer:
+    """Renderer whose views take `view_s` each, on a clock of its own."""
+
+    def __init__(self, view_s: float) -> None:
+        self.view_s, self.now_s = view_s, 0.0
+
+    def frame(self, camera: str, width: int, height: int) -> Image:
+        self.now_s += self.view_s
+        return np.zeros((height, width, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("view_s", "wrist_share"), [(0.016, 1.0), (0.024, 0.75), (0.12, 0.25)])
+def test_front_view_of_two_arms_is_drawn_5_times_per_second_and_wrists_in_turn(
+    view_s: float, wrist_share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, renderer = make_task(resolve({"task": "handover"})), SlowRenderer(view_s)
+    monkeypatch.setattr(plugins, "make_renderer", lambda *_, **__: renderer)
+    with plugins.make_simulation(task) as robot:
+        simulated: Any = robot
+        simulated.reset(0)
+        here = simulated.placement()
+    places = [here + 0.01 * index for index in range(80)]
+    scene = DrawnScene(task, lambda: places[0], clock=lambda: renderer.now_s)
+    drawn = []
+    while len(places) > 1:
+        drawn.append(set(scene.look() or ()))
+        del places[0]
+    assert all("front" in names for names in drawn)
+    assert renderer.now_s <= len(drawn) * SLOWEST_S
+    for wrist in ("left_wrist", "right_wrist"):
+        share = sum(wrist in names for names in drawn) / len(drawn)
+        assert share == pytest.approx(wrist_share, abs=0.02)
+    last = [set(names) for names in iter(scene.look, None)]
+    assert {"left_wrist", "right_wrist"} <= set().union(*last)
+    assert sum("front" in names for names in last) == 2, "drawn although nothing has moved"
+
+
 def test_scene_at_10_hz_is_interpolated_to_20_hz() -> None:
     task = Reach()
     arm = SimArm(task.scene, task.config)
     arm.reset(1)
-    scene = DrawnScene(task, arm.placement)
+    scene = DrawnScene(task, arm.placement, clock=lambda: 0.0)
     still = scene.look()
     push = np.ones(arm.action_spec.shape, np.float32)
     for _ in range(5):
@@ -98,7 +135,7 @@ def test_unselected_scene_is_drawn_small_and_large_once_selected() -> None:
     task, is_small = Reach(), True
     arm = SimArm(task.scene, task.config)
     arm.reset(1)
-    scene = DrawnScene(task, arm.placement, lambda: is_small)
+    scene = DrawnScene(task, arm.placement, lambda: is_small, clock=lambda: 0.0)
     small = scene.look()
     assert small is not None
     assert {name: image.shape for name, image in small.items()} == {"front": (180, 240, 3)}
