@@ -116,12 +116,12 @@ class AgentConfig(BaseModel):
         trunk_sha256: hash of that file when the run was created; None to skip the check.
         cached_features: replay stores the frozen network's features of each frame once, in float16,
             instead of the images; batches then get no random shifts. With the ResNet-10 these are
-            16 KiB per camera, and the layers above it are trained as usual; the cost there is not
-            known, as SERL's weights were not available. The small encoder keeps its pretrained
-            weights for each camera, and an update costs about as much as one from state. None
-            enables the cache in simulation, for a task that has settings for it and shows scenes
-            that a packaged encoder was pretrained on, and where the run named by `init_from` used
-            it.
+            16 KiB per camera, and the layers above it are trained as usual; the effect on learning
+            is not known there, as SERL's weights were not available. The small encoder keeps its
+            pretrained weights for each camera, and an update costs about as much as one from state.
+            None enables the cache in simulation, for a task that has settings for it and shows
+            scenes that a packaged encoder was pretrained on, and where the run named by `init_from`
+            used it.
         encoder_weights: initial weights of the small encoder: a file written by
             `serl encoder pretrain`, the name of a packaged encoder, or "none" for random weights;
             "auto" takes the first packaged encoder that fits the cameras, their sizes and this

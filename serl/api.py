@@ -1,6 +1,7 @@
 """The public Python interface: trained policies, recorded data, training and environments.
 
-`serl.load_policy`, `serl.open_run`, `serl.train`, `serl.make_env` and `serl.Task` are these names.
+The package `serl` has its main names too: `serl.load_policy`, `serl.open_run`, `serl.train`,
+`serl.make_env` and `serl.Task`.
 """
 
 from __future__ import annotations
@@ -184,8 +185,8 @@ class Run:
     """The recorded data of a run, or of a folder of episodes; each part is read when it is used.
 
     The first use of `steps` or `episodes` reads every recorded episode and stores its numbers in
-    columns (`.columns` in the folder); later ones map that file. A run that goes on has new rows
-    when it is opened again.
+    columns (`.columns` in the folder); later ones map that file. To read the new rows of a run
+    in progress, open it again.
 
     Attributes:
         path: folder of the run.

@@ -222,8 +222,8 @@ class ControllerProfile(BaseModel):
         parameters: values by name, including gains and clips.
         expected: values set elsewhere and never changed by serl; they are only compared, before
             the guard takes the arm and while it controls the arm.
-        modes: gains to switch to at run time, by name ("compliance", "precision"); each mode
-            sets all of the same parameters.
+        modes: gains to switch to at run time, by name ("compliance", "precision"); all modes
+            set the same parameters.
         table_parameters: names of those `parameters` that a task's compliance tables may set, by
             quantity and axis; empty for a controller without such parameters.
         stiffness_n_m: stiffness of the controller's spring, to compute forces from a lead; None
@@ -268,8 +268,8 @@ class ControllerProfile(BaseModel):
         """Return the controller with a task's table from the start, and that of resets as a mode.
 
         A table may be softer than the profile, but no stiffer than the stiffest of its modes, and
-        clip errors earlier, but not later. Modes have the profile's values, not those of episodes,
-        where they set none.
+        clip errors earlier, but not later. A parameter that a mode does not
+        set has the profile's value in it, not that of episodes.
 
         Raises:
             BadInput: the controller lacks a parameter of a table, or a number is above its bound.

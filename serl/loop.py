@@ -137,8 +137,8 @@ def run(
 
     `policy` acts, as `chosen_by`, unless `teleop` takes over. `interrupted` is called once per
     step, and may block; True ends the episode. With `evaluates`, rewards and penalties of the
-    operator are recorded as evaluations of the recent steps, and change no reward. See the module
-    about faults.
+    operator are recorded as evaluations of the recent steps, and change no reward. The module's
+    docstring describes faults.
 
     Raises:
         SpecMismatch: the first reading does not fit its spec; the robot was stopped.

@@ -364,7 +364,7 @@ class Target:
         self._orientation: Quaternion | None = None
 
     def turn_to(self, orientation: Quaternion) -> None:
-        """Turn the target to an orientation with the next actions, until one of them turns it.
+        """Turn the target to an orientation during the next actions, until an action rotates it.
 
         It turns about all axes, also those that actions lack, as fast as the lead allows.
         """

@@ -28,7 +28,7 @@ class PerceptionConfig(BaseModel):
         noise_m: standard deviation of the noise of a position, along each axis.
         noise_rad: standard deviation of the noise of an orientation, about each axis.
         noise_s: time in which this noise changes; 0 for noise that is new in each frame.
-        delay_s: smallest age of a pose; with one frame in a control period, it is rounded up.
+        delay_s: smallest age of a pose; rounded up to control periods, each of which has one frame.
         dropout: probability that a frame is lost; the last pose is then repeated.
     """
 

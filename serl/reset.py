@@ -56,16 +56,16 @@ class ResetConfig(BaseModel):
         gripper: "open" lets go of a part where the hand is, before the tool is raised; "keep"
             leaves the gripper as it is, and asks for a person when it holds nothing.
         held: opening of the gripper, 0 to 1, below which it holds nothing.
-        gains: mode of the arm's controller for the reset, after which the previous gains return;
-            None for "reset", the task's own table, or where the arm returns by itself "precision",
-            if there is one.
+        gains: mode of the arm's controller for the reset, after which the previous gains return.
+            None for "reset", if the task has a table for it; without one for "precision", if the
+            controller has this mode and the kind is "home" or "path".
         tolerance_m: largest distance of the tool from the drawn start.
         path: the taught path of the kind "path", which `serl setup` writes into the arm's file.
         check: condition for the next episode: "none"; "pose", the body named `body` is in a box;
             "classifier", the image classifier `model` predicts its last class. If it does not hold,
             a person is asked.
         body: tracked body of the check "pose".
-        body_low_m: lowest corner of its box, base frame.
+        body_low_m: lowest corner of the box for that body, base frame.
         body_high_m: highest corner of that box.
         model: file of the classifier, written by `serl reward train`.
         sha256: hash of that file when the run was created; None to skip the check of the file.

@@ -99,8 +99,8 @@ class RewardConfig(BaseModel):
         tolerance_rad: largest angle from `pose`.
         topic: topic of the kind "topic", or of the progress, from 0 to 1, of the kind "progress";
             relative to the namespace of the run, or absolute.
-        message: its type; a PointStamped has the number as x and counts from its stamp, a message
-            without a stamp counts from its arrival.
+        message: type of the topic. A PointStamped has the number as x. Its age counts from its
+            stamp; that of a message without a stamp counts from its arrival.
         max_age_s: age of the newest message above which a step is a fault: its episode is void.
     """
 

@@ -111,10 +111,10 @@ class GuardedRobot(Protocol):
 
 @runtime_checkable
 class TurningRobot(Protocol):
-    """Additional method of a robot that resets turn about axes that its actions may lack."""
+    """Additional method of a robot: turns for resets, also about axes that its actions lack."""
 
     def turn_to(self, orientation: Quaternion) -> None:
-        """Turn the target to an orientation with the next actions, until one of them turns it."""
+        """Turn the target to an orientation during the next actions, until an action rotates it."""
         ...
 
 

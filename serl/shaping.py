@@ -74,7 +74,7 @@ class Shaper(NamedTuple):
     def shaped(self, episode: Episode) -> Episode:
         """Return an episode of sparse rewards with shaped ones.
 
-        If a crash cut it, its last step, which no observation follows, is of no use.
+        The last step of an episode that a crash cut is unusable: no observation follows it.
         """
         records = (*episode.steps, episode.end or episode.steps[-1])
         potentials = [self.potential(record.observation) for record in records]

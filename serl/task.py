@@ -58,15 +58,15 @@ class TaskConfig(BaseModel):
             variation left open by a good set-up ("light"), or the variation needed for transfer to
             a real arm ("full"); see `sim/randomization_ranges.py`.
         perception: errors of the poses of tracked bodies in observations, in a simulation; rewards,
-            resets and experts keep the exact poses. For tasks with a `perception` only, which see
-            through it.
+            resets and experts keep the exact poses. Only for tasks with an attribute `perception`,
+            through which they observe.
         auto_reset: the arm restores the scene between episodes by `Task.reset`; a simulation places
             the scene for the first episode only. Not supported by every task.
         zero_wrench: an arm over ROS 2 subtracts the mean wrench before each episode from the
             wrenches of its readings, as a simulation does at each reset: for sensors that drift. An
             episode must then begin without contact. Guards keep the measured wrench.
         compliance: gains and clips of the controller in episodes, and in resets, and a wrench that
-            the tool exerts in episodes. A simulation has those of episodes throughout.
+            the tool exerts in episodes. A simulation has those of episodes in resets, too.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
             no textures; "gl" has different lighting and is faster on a GPU and for large images;
             "auto" takes the faster one here, so that policies and reward models of one machine may
@@ -198,7 +198,7 @@ class Scene:
             `<name>_pose`, as an object tracker on a real arm would provide.
         extra: MJCF elements placed at the top level (tendons, equalities, sensors).
         front: pose of the video camera as MJCF attributes, if not opposite the arm.
-        detail: the part of the scene that its pictures for people also show from near.
+        detail: the part of the scene that pictures for people also show in close-up.
         fits: bodies that fit into an opening, and their clearance on each side, m; randomization
             makes them thicker or thinner, but never larger than the opening.
         tool: MJCF elements of a permanently held tool, in the frame of the hand.

@@ -202,7 +202,7 @@ def parse_reason(text: str) -> tuple[EndReason, str]:
 
 
 def reason_text(reason: EndReason, fault: str) -> str:
-    """Return the text that is recorded and shown for a reason: of a fault its description."""
+    """Return the text that is recorded and shown for a reason; for a fault, its description."""
     return fault if reason.is_fault else reason.value
 
 

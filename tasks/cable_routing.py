@@ -51,7 +51,7 @@ class CableRoutingConfig(TaskConfig):
 
     Attributes:
         fixed_m: nominal position of the fixed end of the cable.
-        spread_m: largest distance of that end from `fixed_m` at the start, along each axis.
+        spread_m: largest distance of the fixed end from `fixed_m` at the start, along each axis.
         turned_rad: least and largest angle between cable and clip at the start.
         hold_steps: number of consecutive steps for which the cable must be in the clip, released.
         up_m: height that the tool must exceed during these steps.

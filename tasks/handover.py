@@ -63,8 +63,8 @@ class HandoverConfig(PairConfig):
         max_yaw_rad: largest yaw of the bar at the start, to either side.
         lift_m: height above its place on the table that the bar must exceed.
         clear_m: distance from the bar that the left tool must exceed.
-        grip_m: distance that the right hand's grasp must stay below, along the bar from its place.
-        level_rad: tilt of the bar that it must stay below.
+        grip_m: largest distance of the right hand's grasp from its place, along the bar.
+        level_rad: tilt that the bar must stay below.
         hold_steps: number of consecutive steps for which all of this must hold.
     """
 

@@ -67,7 +67,7 @@ class TimingBeltConfig(PairConfig):
     Attributes:
         spread_m: largest distance of the pulleys' middle from (0.55, 0), along x and y.
         turned_rad: largest rotation of the pulleys.
-        aside_m: largest distance of the belt's start from that middle, along x and y.
+        aside_m: largest distance of the belt's start from the pulleys' middle, along x and y.
         height_m: lowest and highest start of the tools.
         up_m: height that both tools must exceed at the end.
         tensioner: the right pulley is 12 mm farther out, on a spring that keeps the belt tight and

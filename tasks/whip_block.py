@@ -45,8 +45,8 @@ class WhipBlockConfig(TaskConfig):
         max_yaw_rad: largest yaw of the stack, to either side.
         aside_m: largest offset of a block in the stack, along x and y.
         out_m: distance from the stack's axis that the block must exceed.
-        lean_m: distance between the middles of two blocks that the rest must stay below.
-        hold_steps: number of consecutive steps for which the rest must stand.
+        lean_m: distance between the middles of two blocks that the other four must stay below.
+        hold_steps: number of consecutive steps for which the other four must stand.
     """
 
     rate_hz: float = Field(20.0, gt=0, le=500)

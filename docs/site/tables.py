@@ -258,7 +258,7 @@ def topic_rows() -> Iterator[TopicRow]:
             module = importlib.import_module(".".join(place.parts))
             for topic in _made(getattr(module, found[0])):
                 kind = f"{topic.kind.__module__.split('.')[0]}/{topic.kind.__name__}"
-                meaning = re.sub(r"^Return the (topic of )?", "", found[1])
+                meaning = re.sub(r"^Return the (topic of )?", "", found[1].split("\n\n")[0])
                 meaning = meaning[:1].upper() + meaning[1:]
                 yield TopicRow(topic.name, kind, _qos(topic.qos), meaning)
 
@@ -274,7 +274,10 @@ def _topics_of(node: ast.stmt, after: ast.stmt | None) -> tuple[str, str] | None
     if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
         parameters = [each.arg for each in node.args.args]
         returns = ast.unparse(node.returns) if node.returns else ""
-        simple = parameters in (["actor"], ["robot", "qos"], ["robot", "body", "qos"])
+        simple = parameters in (
+            *(["actor"], ["actor", "side"]),
+            *(["robot", "qos"], ["robot", "body", "qos"]),
+        )
         views = parameters[:2] == ["robot", "camera"]
         if returns == "Topic" and (simple or views):
             return node.name, ast.get_docstring(node) or ""

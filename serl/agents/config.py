@@ -26,8 +26,8 @@ class SACConfig(AgentConfig):
         actor_hidden: widths of the actor's hidden layers; None for `hidden`.
         activation: activation of the hidden layers of actor and critics.
         actor_activation: activation of the actor's hidden layers; None for `activation`.
-        critics: size of the critic ensemble; 10 is worth it on a GPU.
-        subset: number of target critics, drawn anew per step, in the minimum (REDQ).
+        critics: size of the critic ensemble; use 10 only on a GPU.
+        subset: number of target critics, drawn anew per step, of which the minimum is taken (REDQ).
         tau: share of the critic that its target takes over per critic step.
         learning_rate: learning rate of Adam, for actor, critic and temperature.
         actor_learning_rate: learning rate of the actor after `bc_warm_start`; None for
@@ -52,8 +52,8 @@ class SACConfig(AgentConfig):
             acts instead of them; 0 for none. A clone of few demonstrations varies less from one
             update to the next with it.
         normalise: scale observations by the statistics given to `fit_normaliser`.
-        smallest_std: least standard deviation that entries of a unit are scaled by; 0.001 for units
-            that are not named. Scaled values are clipped to +-10, so that entries which
+        smallest_std: least standard deviation by which entries are scaled, by their unit; 0.001 for
+            units that are not named. Scaled values are clipped to +-10, so that entries which
             demonstrations hardly move soon saturate.
         bc_weight: weight of cloning actions of the prior data (demonstrations, humans and, with
             `learner.imitate_successes`, the policy's own successes) in the actor's loss; changes
@@ -238,7 +238,7 @@ class VICEConfig(LearnedRewardConfig):
         last_frames: number of the last observations of each demonstration that are successes.
         batch_size: successes, and observations of the policy, per step; one step per update.
         crop_px: largest random shift of images of successes, in pixels; None for that of the other
-            images (`learner.crop_px`), or the shift alone would distinguish the two.
+            images (`learner.crop_px`), as a different shift would distinguish the two.
         smoothing: label smoothing: the target is 1 less this for successes, this for the others.
         mixup: train on mixtures of features and labels (Zhang et al. 2018).
         slope_weight: weight of the penalty that keeps the slope between successes and others at 1.

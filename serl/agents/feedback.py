@@ -1,4 +1,4 @@
-"""Feedback: an addition to the reward, learned in training from a person's keys + and -.
+"""Feedback: an addition to the reward, learned in training from a person's keys = and -.
 
 As in Deep TAMER (Warnell et al. 2018, arXiv 1709.10163), an evaluation h of 1 or -1 is credited to
 the steps before it, each with the weight w that a person's delay gives it

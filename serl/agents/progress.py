@@ -1,4 +1,4 @@
-"""Progress learned from demonstrations: the time that is left until success, as a reward's shaping.
+"""Reward shaping by progress: the remaining time until success, learned from demonstrations.
 
 A small network regresses the remaining time of successful demonstrations on a policy's observation,
 its state and the features of a frozen ResNet-10. With the discount of a run, the progress is

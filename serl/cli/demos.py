@@ -70,7 +70,7 @@ def import_file(options: argparse.Namespace) -> int:
         f"{made.failures} episodes without success"
     )
     if limits := getattr(made, "time_limits", 0):
-        print(f"{limits} ends without a reward were imported as time limits")
+        print(f"{limits} episodes without a final reward were imported as cut by the time limit")
     print("check that scale and frame of the actions are those of the task:")
     print(f"  {task.config.action_meaning}, axes {task.config.action_spec.unit}")
     return DONE

@@ -173,7 +173,7 @@ _WITHOUT_MODULE = {
     ("reward", "pose"): "The place and the orientation of the tool.",
     ("reward", "task"): "The task's own outcome.",
     ("reward", "topic"): "The number that a ROS node publishes.",
-    ("transport", "dds"): "Topics of ROS 2, acknowledged.",
+    ("transport", "dds"): "ROS 2 topics, with acknowledgements.",
 }
 
 

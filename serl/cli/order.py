@@ -24,7 +24,11 @@ def order_options(parser: argparse.ArgumentParser) -> None:
         help="services to call, in this order, such as /cell/left/guard/ack",
     )
     parser.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="key file of the guard: LATCH.key"
+        "--key",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="key file of the guard (LATCH.key) or of the actor (link/ACTOR/stopped.key)",
     )
 
 

@@ -205,7 +205,7 @@ def _place_lines(config: RewardConfig, episodes: Sequence[LabelledEpisode]) -> l
     lost = sum(not episode.placed for episode in episodes)
     if lines and lost:
         episodes_lost = f"{lost} of {len(episodes)} episodes"
-        lines.append(f"anywhere in {episodes_lost}, whose labels name no steps")
+        lines.append(f"wherever the tool is in {episodes_lost}, whose labels name no steps")
     return lines
 
 

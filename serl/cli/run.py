@@ -46,7 +46,7 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
         "--episodes",
         type=integer(1),
         metavar="N",
-        help="number of episodes, faults left out; else until Ctrl-C",
+        help="number of episodes, not counting those with a fault; else until Ctrl-C",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"folder to record in, else RUN/{FOLDER}/..."

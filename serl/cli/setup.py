@@ -181,7 +181,7 @@ def walk(
     except SessionLeft:
         asker.show(f"left; to go on: serl setup {session.out}")
         return False
-    asker.show(f"\nall steps: {session.out}\nto guard the arm: serl guard {session.out}")
+    asker.show(f"\nset-up complete: {session.out}\nto guard the arm: serl guard {session.out}")
     return True
 
 
@@ -192,7 +192,7 @@ def _run_step(session: SetupSession, step: SetupStep, now: Callable[[], datetime
         if answer == "s" or answer.startswith("s "):
             if reason := answer[1:].strip():
                 return SetupResult(at=_stamp(now()), skipped=reason)
-            session.asker.show("a skipped step needs a reason: s no camera in this cell")
+            session.asker.show("a skipped step needs a reason, as in: s no camera in this cell")
         elif answer:
             session.asker.show(f"{answer!r}: expected Enter, s and a reason, or q")
         else:

@@ -326,7 +326,7 @@ def _drive(
         actor = _actor_of(run, options)
         hands = [RemoteHand(node, topic) for topic in device_topics(actor, len(devices))]
         names = " and ".join(device.name for device in devices)
-        print(f"{names}: at {actor} of {run.path}; Ctrl-C ends it", flush=True)
+        print(f"{names}: connected to {actor} of {run.path}; Ctrl-C ends it", flush=True)
         states: deque[str] = deque(maxlen=1)  # the actor's last state
         node.subscribe(
             control_topic(actor),

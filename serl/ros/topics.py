@@ -60,7 +60,7 @@ learner's epoch, and an `Answer`. The learner's hello has 0 for the actor, and t
 newest weights for the sequence number."""
 
 ACTORS = Topic("actors", String, _reliable(64, latched=True), authentic=True)
-"""Hellos of `serl.log.wire`, from actors to the learner; all share the reader's queue depth."""
+"""Hellos of `serl.log.wire`, from actors to the learner; all actors share its queue depth."""
 
 REFUSED = Topic("refused", String, _reliable(64, latched=True), authentic=True)
 """Refusals as JSON, from the learner to actors: actor, epoch, reason."""

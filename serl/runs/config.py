@@ -118,8 +118,8 @@ class TrainConfig(BaseModel):
             "hard" trains under a lab's conditions: demonstrations and takeovers of simulated
             people, and poses with a camera's errors.
             "practice" trains without a human from 10 demonstrations of a simulated person, and
-            compares the result with a clone of them; from state with the settings of
-            `serl.runs.recipes.PRACTICE` and the task's own `practice`.
+            compares the result with a clone of them. For policies that observe the state it also
+            has the settings of `serl.runs.recipes.PRACTICE` and the task's own `practice`.
         stages: tasks by name that are trained in turns, in this order, each from the scene in which
             the one before it succeeded; see `serl.training.stages`. None for a single task.
         recipe: settings of a published agent that replace the task's tuned ones; see
@@ -143,7 +143,7 @@ class TrainConfig(BaseModel):
         demonstrator: source of these demonstrations: the scripted "expert", or a simulated "human",
             which knows as much and moves like a person (see `serl.teleop.human_motion`), within
             three times the time limit.
-        demo_paths: recordings to use instead, which may also be given as `demos`.
+        demo_paths: recordings to use instead of new demonstrations; `demos` accepts them, too.
         init_from: another run to start from, and the parts and data to take over.
         curriculum: whether episodes begin nearer to the goal at first.
         intervention: the simulated person that may take over during training: "scripted", with

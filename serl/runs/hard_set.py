@@ -62,7 +62,7 @@ ROWS: Mapping[RowName, Row] = {
         {**_NETWORK, "learner": {"warm_up": 2000}},
     ),
     "hg_dagger": Row(
-        "cloned demonstrations and takeovers, at most as many as of rl_human",
+        "cloned demonstrations and takeovers, at most as many takeovers as in rl_human",
         {"agent": _CLONING},
         _NETWORK,
     ),

@@ -1,4 +1,4 @@
-"""A simulated person that evaluates the policy by the keys + and -, and never takes over.
+"""A simulated person that evaluates the policy by the keys = and -, and never takes over.
 
 It watches the progress of the task, and evaluates a change once it has become large enough, as a
 person in the training of Deep TAMER does (Warnell et al. 2018), late by a reaction time.

@@ -69,7 +69,7 @@ class Operator:
     A console's page counts as one device for each arm.
 
     Devices move an arm along the axes of its base. Where actions are in the frame of the tool, the
-    motion is turned into it by the newest reading; of a robot without a tool it is not.
+    motion is turned into it by the newest reading, unless the robot has no tool.
 
     Args:
         device: the device; or the devices of the left and the right arm.

@@ -1,4 +1,4 @@
-"""A keyboard read through the terminal: works over ssh, without evdev and without a group.
+"""A keyboard read through the terminal: works over ssh, without evdev or the group `input`.
 
 A terminal repeats the character of a key while it is held, and sends nothing when it is released.
 Each character therefore moves the robot for `MOTION_S` only; silence is a released key. Between the

@@ -73,9 +73,9 @@ _CONTACT = re.compile(r"(force|torque) \d|contact|not follow", re.IGNORECASE)
 def void_cause(reason: EndReason, fault: str = "") -> str:
     """Return why an episode is void as a trial, in a word; empty if it counts.
 
-    Void are episodes that a fault of the machine ended: late or frozen cameras, a silent arm,
-    guard or source of rewards, a lost device, or that the operator discarded. Not void, as the
-    policy may have caused them, are stops by contact and of an arm that does not follow.
+    An episode is void if the operator discarded it, or a fault of the machine ended it: late or
+    frozen cameras, a silent arm, guard or source of rewards, a lost device. It is not void after a
+    contact, or if the arm does not follow, as the policy may have caused these stops.
     """
     if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
         return reason.value

@@ -36,8 +36,8 @@ class Replay:
     on, in batches and for cloning, until the ring overwrites it. With `time_limit_terminates`, no
     return continues after a time limit. With `feedback_delay_s`, the
     shortest and the longest delay of a person's evaluation, each evaluation is credited to the
-    steps of its episode that it may mean: with the probability that the delay, uniform between
-    both, is a time since the step (Warnell et al. 2018, arXiv 1709.10163).
+    steps of its episode that it may refer to. The weight of a step is the probability that the
+    delay, uniform between both, leads back into that step (Warnell et al. 2018, arXiv 1709.10163).
 
     Attributes:
         capacity: number of slots, demonstrations included.
@@ -134,9 +134,10 @@ class Replay:
         """Sample `n` transitions: `prior_share` from prior data, the rest from online data.
 
         Prior data are demonstrations, steps of humans and imitated successes; online data are all
-        steps but those of demonstrations: the others are in both, as in HIL-SERL. Uniform in each,
-        with replacement (Ball et al. 2023, RLPD). The two alternate, so that equal parts of the
-        batch hold equal shares. While one of them is empty, all are drawn from the other.
+        steps except demonstrations, so that steps of humans and imitated successes are in both, as
+        in HIL-SERL. Uniform in each, with replacement (Ball et al. 2023, RLPD). The two alternate,
+        so that equal parts of the batch hold equal shares. While one of them is empty, all are
+        drawn from the other.
 
         Raises:
             BadInput: the replay is empty.

@@ -60,7 +60,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"stopped": "stopped by the operator"},
         "Stopped",
-        "by the operator. Release the actor when nothing can be hurt.",
+        "by the operator. Release the actor when it is safe to move.",
     ),
     ({"last": "device lost"}, "Between two episodes", "last episode: device lost"),
     ({"fresh": False}, "Actor not reachable", "it sends no messages"),

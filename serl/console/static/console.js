@@ -1,4 +1,4 @@
-// The page: shows what the console sends, sends what the operator wants. It asks for nothing else.
+// The page: shows what the console sends, and sends the operator's input.
 
 import { changeArm, gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
 import { connectCrops, showCrops } from "/crop.js";
@@ -115,14 +115,14 @@ function sayStop() {
   show(...STOPPING);
 }
 
-// What has no button here is not to be said here.
+// A key does nothing while its button is hidden.
 function sayByKey(what) {
   if (what === "left" || what === "right") return choose(what);
   const button = document.querySelector(`[data-say=${what}]`);
   if (!button || !button.closest("[hidden]")) say(what);
 }
 
-// ---- what is heard ----
+// ---- messages from the console ----
 
 function heard(message) {
   if (message.type === "state") showState(message);
@@ -130,7 +130,7 @@ function heard(message) {
   if (message.type === "answer") showAnswer(message);
 }
 
-// That a stop was not heard stays on the page until one is.
+// An unconfirmed stop stays on the page until a stop is confirmed.
 function showAnswer(message) {
   $("answer").textContent = message.text;
   aboutHold = HOLD.includes(message.what);
@@ -161,7 +161,7 @@ function showState(now) {
   else if (!now.fresh && now.over) show("off", "Finished", `the ${session ? "recording" : "training"} is complete`);
   else if (!now.fresh) show("off", "Actor not reachable", "it sends no messages");
   else if (now.stopped && !$("alarm").hidden) show("stop", "The arm may move", "the actor has stopped, but the arm's guard has not confirmed a stop");
-  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when nothing can be hurt.`);
+  else if (now.stopped) show("stop", "Stopped", `${now.stopped.replace(/^stopped /, "")}. Release the actor when it is safe to move.`);
   else if (now.paused) show("hold", "Holding", `${now.paused}. Go on when it may move again.`);
   else if (now.silent) show("hold", "Holding", `${now.silent}; release the keys or the device, then take over again`);
   else if (drives(now)) show("human", now.arms === 2 ? `You drive the ${arm} arm` : "You drive", where);
@@ -280,7 +280,7 @@ function showFeel(now) {
   $("box").className = known(now.box_m) && now.box_m < NEAR_M ? "near" : "";
 }
 
-// Of the arm's guard: without a key, for nothing that is pressed by the way may let an arm move.
+// The question of the arm's guard. It has no key, so that no accidental press lets an arm move.
 function showQuestion(now, mine) {
   $("guard").hidden = !now.question;
   if (!now.question) return;
@@ -523,7 +523,7 @@ function go() {
   say(state.stopped ? "release" : "resume");
 }
 
-// Who looks elsewhere with hands on has lost the device: no beat, so that the robot holds.
+// A page that loses the focus or is hidden sends no more beats, so that the robot holds.
 function away() {
   if (state.lease === "you" && !wasOn) send({ type: "give" });
   wanted = false;

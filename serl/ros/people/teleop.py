@@ -103,7 +103,7 @@ def _by_arm(topic: Topic, arms: int) -> tuple[Topic, ...]:
 
 
 def joy_topic(actor: str) -> Topic:
-    """Return the topic of the messages of a device's `joy_node` for an actor, by a remapping."""
+    """Return the topic to which the messages of a device's `joy_node` are remapped for an actor."""
     return Topic(f"{actor}/joy", Joy, latest_only())
 
 
