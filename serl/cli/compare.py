@@ -63,7 +63,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--claim",
         action="store_true",
-        help="require 5 seeds of at least 100 for each task and configuration",
+        help="require at least 5 seeds, all from 100 on, for each task and configuration",
     )
     parser.add_argument(
         "--adaptive",
@@ -71,8 +71,8 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         const=Path(),
         metavar="FILE",
-        help="test after each block of seeds whether more seeds are needed; with FILE, the sweep "
-        "of the folders, train them",
+        help="test after each block of seeds whether more seeds are needed; with FILE, the file "
+        "of the folders' sweep, train these seeds",
     )
     plan = Plan()
     parser.add_argument(

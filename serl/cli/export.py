@@ -32,7 +32,7 @@ def export_options(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="PATH",
-        help="folder to write; with onnx a file, else RUN/policy.onnx",
+        help="folder to write; for onnx a file, which is RUN/policy.onnx by default",
     )
     parser.add_argument(
         "--successes", action="store_true", help="export only episodes that solved the task"

@@ -316,7 +316,11 @@ def label_options(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, metavar="RECORDING", help="a collection, a run, or RUN/episodes/ACTOR"
     )
     parser.add_argument(
-        "--episode", type=integer(0), required=True, metavar="N", help="number in the file name"
+        "--episode",
+        type=integer(0),
+        required=True,
+        metavar="N",
+        help="number of the episode, from its file name",
     )
     parser.add_argument(
         "--epoch", type=integer(0), help="epoch of the actor in the file name, else the newest"

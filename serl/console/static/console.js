@@ -20,16 +20,16 @@ let wasOn = false;
 let reported = false;
 let unanswered = 0;  // the timer of a stop
 const HOLD = ["estop", "release", "pause", "resume"];
-let hold = "";  // why the robot holds, as the actor said last
-let aboutHold = false;  // the answer that is shown, which a later state contradicts
-let stopping = false;  // this page said so, and nobody answered yet
-let runs = false;  // an episode
+let hold = "";  // why the robot holds, by the actor's last report
+let aboutHold = false;  // the shown answer is about a hold, and is removed when the hold changes
+let stopping = false;  // this page requested a stop that is not answered yet
+let runs = false;  // an episode runs
 let session = "";  // what a person records here; empty in a training
-let arm = "left";  // of two, the one that this page drives; the other one stands meanwhile
+let arm = "left";  // of two arms, the one that this page drives; the other arm does not move
 
 // ---- the door ----
 
-// The printed address carries the token in its fragment, which no server receives; it is taken away.
+// The printed address carries the token in its fragment, which no server receives. The fragment is removed.
 function tokenOfAddress() {
   const given = /^#[\w-]{43,}$/.test(location.hash) ? location.hash.slice(1) : "";
   if (given) history.replaceState(null, "", location.pathname);
@@ -263,7 +263,7 @@ function wordOf(actor) {
   return words[actor.driver] || "between two episodes";
 }
 
-// What the robot feels, of two arms the driven one's gripper and box; what is unknown is left out.
+// Force, gripper and box; of two arms the gripper and box of the driven one. Unknown values are left out.
 const NEAR_M = 0.02;
 function showFeel(now) {
   const known = (value) => value !== null && value !== undefined;
@@ -406,7 +406,7 @@ function count(name, have, wanted) {
   return tile;
 }
 
-// A new pairing code at every opening: the one shown before ends.
+// Each opening of the panel makes a new pairing code; the previous one becomes invalid.
 async function showPhone() {
   $("phone-panel").hidden = !$("phone-panel").hidden;
   if ($("phone-panel").hidden) return;
@@ -488,7 +488,7 @@ function enlarge(figure) {
   fitRow();
 }
 
-// ---- hands: beats as long as this page operates, and none when it is out of sight ----
+// ---- operator input: beats while this page has the controls, and none while it is hidden ----
 
 function beat() {
   if (state.lease !== "you" || !wanted || document.hidden) return;

@@ -1,10 +1,10 @@
-// Films of demonstrations: thumbnails of what is there, and a player beside the live pictures.
+// Films of demonstrations: their thumbnails, and a player beside the live pictures.
 
 const PERIOD_MS = 100;
 const WORDS = { kept: "kept", failures: "a failure, not kept", undone: "discarded" };
 const $ = (id) => document.getElementById(id);
 const thumbnails = new Map();  // object URLs by episode; "" while one is fetched
-let page = null;  // what the console gives: ask, send, fit
+let page = null;  // functions of the page: ask, send, fit
 let known = null;
 let episodes = [];
 let shown = "";

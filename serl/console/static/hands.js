@@ -8,14 +8,14 @@ const KEYS = {
 };
 const SAYINGS = { Enter: "success", Backspace: "failure", KeyX: "discard", KeyN: "reset", KeyP: "pause", KeyZ: "undo",
   Equal: "reward", Minus: "penalty", KeyQ: "left", KeyE: "right" };
-const MARKS = { Digit1: "positive", Digit0: "negative" };  // again and again while held
+const MARKS = { Digit1: "positive", Digit0: "negative" };  // repeated while held
 const DEAD_ZONE = 0.1;
 const KEEP_MS = 1000;  // of control, from one arm to the other
 const held = new Set();
 const pushed = new Map();
 let padSaid = new Set();
-let padInHand = "";  // which one had hands on
-let otherArm = false;  // was chosen, and what moved the one before is still held
+let padInHand = "";  // the gamepad in use
+let otherArm = false;  // the arm was changed while a key for the previous arm is still held
 let keptUntil = 0;
 
 export function onKey(event, say) {
@@ -43,7 +43,8 @@ export function onPad(button, down) {
   button.classList.toggle("held", down);
 }
 
-// What is held for one arm moves the other one only after it was let go. Who drives keeps the control.
+// A key held for one arm moves the other arm only after it was released. An operator who drives keeps
+// the control during the change.
 export function changeArm(drives) {
   otherArm = true;
   if (drives) keptUntil = performance.now() + KEEP_MS;
@@ -61,7 +62,7 @@ export function gamepadName() {
   return pad ? pad.id.split("(")[0].trim() : "";
 }
 
-// Nothing when the gamepad that a hand pushes is gone: that is no letting go.
+// Returns null when the gamepad in use is gone: its loss does not count as releasing the controls.
 export function wish(say) {
   const motion = [0, 0, 0, 0, 0, 0, 0];
   for (const code of held) if (code in KEYS) motion[KEYS[code][0]] += KEYS[code][1];
@@ -84,7 +85,7 @@ export function wish(say) {
   return { motion: motion.map((value) => Math.max(-1, Math.min(1, value))), hands };
 }
 
-// The one in a hand, as long as it is there, else the first.
+// The gamepad in use while it is connected, otherwise the first one.
 function gamepad() {
   const found = navigator.getGamepads ? [...navigator.getGamepads()] : [];
   const pads = found.filter((pad) => pad && pad.connected && pad.mapping === "standard");
