@@ -46,7 +46,7 @@ NOT_RUN = {
     "tensorboard --logdir": "a viewer",
     "rerun ": "a viewer",
     "serl export $RUN --to lerobot --out cubes --push-to-hub": "tests/datasets/test_upload.py",
-    "serl train pick_cube --demos demos\n": "tests/test_tutorials.py",
+    "serl train pick_cube --demos demos\n": "a small one, tests/test_howto.py",
     "serl train pick_cube --console": "tests/test_tutorials.py",
     "serl train pick_cube --log.wandb\n": "an account of Weights & Biases",
     "serl train pick_cube --log.wandb offline": "another task, in make soak",
@@ -122,6 +122,19 @@ def test_export_page_exports_policy_and_data(folder: Path) -> None:
     assert (folder / "minari/serl").is_dir()
     assert (folder / "robomimic/demo.hdf5").is_file()
     assert len(episode_paths(folder / "demos")) == 1
+
+
+@pytest.mark.ros
+@pytest.mark.slow  # starts a learner and an actor
+def test_export_page_trains_on_imported_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", "pick_cube", "--demos", "1", "--out", "expert"]) == 0
+    assert main(["export", "expert", "--to", "lerobot", "--out", "cubes"]) == 0
+    imports, train = re.findall(r"^serl (?:demos|train) .*", PAGES["export.md"], re.MULTILINE)
+    assert main(shlex.split(imports)[1:]) == 0
+    assert rewards_of(train + SHORT.replace(" --demos 0", ""), tmp_path) == {"truth"}
 
 
 def test_watch_page_exports_run_for_other_viewers(folder: Path) -> None:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serl.datasets.recording_session import FAILURES
-from serl.datasets.serl_import import ACTOR, ImportMap, Mapper, Values
+from serl.datasets.serl_import import ImportMap, Mapper, Values
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
+from serl.runs.demonstrations import IMPORT
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec, check_reward
 from serl.system.json_fields import short
@@ -300,11 +301,11 @@ def write_recording(
     with ExitStack() as stack:
         logs: dict[bool, EpisodeLog] = {}
         for number, episode in enumerate(data.episodes):
-            key = Key(name, ACTOR, epoch, counts[episode.success], 0)
+            key = Key(name, IMPORT, epoch, counts[episode.success], 0)
             records = _records(episode, key, spec, mapping, origin, f"episode {number}")
             if episode.success not in logs:
                 target = folder if episode.success else folder / FAILURES
-                log = EpisodeLog(target, spec, name, ACTOR, epoch, log_config)
+                log = EpisodeLog(target, spec, name, IMPORT, epoch, log_config)
                 logs[episode.success] = stack.enter_context(log)
             for record in records:
                 logs[episode.success].append(record)

@@ -16,6 +16,7 @@ from serl.datasets.recording_session import FAILURES
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.geometry import from_rotation_vector, multiply
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.runs.demonstrations import IMPORT
 from serl.specs import ObservationSpec, Spec, check_reward
 from serl.system.json_fields import short
 from serl.system.pickles import read_pickle
@@ -167,7 +168,6 @@ def _same(one: Mapping[str, Values], other: Mapping[str, Values]) -> bool:
     )
 
 
-ACTOR = "import"
 _SLACK = 1e-4  # actions were clipped in float64 and stored in float32
 
 
@@ -314,9 +314,9 @@ def import_runs(
     name, epoch, counts = folder.resolve().name, time.time_ns(), [0, 0]
     for kind, target in enumerate((folder, folder / FAILURES)):
         chosen = [run for run in found if run.success is (kind == 0)]
-        with EpisodeLog(target, spec, name, ACTOR, epoch, log_config) as log:
+        with EpisodeLog(target, spec, name, IMPORT, epoch, log_config) as log:
             for number, run in enumerate(chosen):
-                key = Key(name, ACTOR, epoch, number, 0)
+                key = Key(name, IMPORT, epoch, number, 0)
                 for record in _records(run, key, spec, mapper, provenance):
                     log.append(record)
                 on_episode()

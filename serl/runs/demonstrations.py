@@ -24,6 +24,8 @@ from serl.types import ActionSource, Episode, Record
 
 EXPERT = "expert"
 """Name of the scripted expert as an actor, in records."""
+IMPORT = "import"
+"""Name of an import as an actor, in records."""
 
 
 def record_expert(
@@ -102,7 +104,7 @@ def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:
     task, specs = make_task(config), specs_of(config)
     for path in episode_paths(folder):
         episode = _read(path, specs)
-        if _is_reset(episode):
+        if is_reset(episode):
             continue
         if isinstance(task, DemonstrationTask) and episode.success and _is_wider(path, specs):
             episode = task.relabel(episode)
@@ -172,7 +174,7 @@ def demonstrated_settings(config: TrainConfig) -> Mapping[str, Any]:
         if defined is not None and _is_wider(path, specs):
             continue  # can be converted by `DemonstrationTask.relabel`
         episode = _read(path, specs)
-        if episode.success and not _is_reset(episode):
+        if episode.success and not is_reset(episode):
             try:
                 made = task.defined_by(episode)
             except BadInput as error:
@@ -187,18 +189,20 @@ def specs_of(config: TrainConfig) -> tuple[Spec, Spec]:
     return spec, wider
 
 
+def is_reset(episode: Episode) -> bool:
+    """Return whether an episode is a scripted reset: all its steps are a script's, of an actor.
+
+    Scripts of actors restore the scene or go to a start; their success demonstrates no task. The
+    scripted expert demonstrates it, also in an import: `serl export` leaves resets out.
+    """
+    scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
+    actor = episode.steps[0].key.actor if episode.steps else EXPERT
+    return scripted and actor not in (EXPERT, IMPORT)
+
+
 def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:
     spec, wider = specs
     return read_episode(path, wider if _is_wider(path, specs) else spec)
-
-
-def _is_reset(episode: Episode) -> bool:
-    """Return whether an episode is a scripted reset: all its steps are a script's, of an actor.
-
-    Scripts of actors restore the scene or go to a start; their success demonstrates no task.
-    """
-    scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
-    return scripted and bool(episode.steps) and episode.steps[0].key.actor != EXPERT
 
 
 def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:
@@ -217,10 +221,11 @@ def _missing_demonstrations(path: Path) -> str:
 
 
 def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
-    """Check, before a run is made, that each recording fits one of the specs.
+    """Check, before a run is made, that each recording fits one of the specs and has a success.
 
     Raises:
-        BadInput: a recording holds no episodes.
+        BadInput: a recording holds no episodes, or none that demonstrates a task.
+        CorruptData: an episode before the first success is damaged.
         SpecMismatch: a recording fits no spec; the message names it and the difference.
     """
     for folder in folders:
@@ -235,3 +240,12 @@ def check_recordings(folders: Iterable[Path], *specs: Spec) -> None:
         differences = [limited.difference(spec) for spec in specs]
         if all(differences):
             raise SpecMismatch(f"{folder}: demonstrates something else: {differences[0]}")
+        if not any(map(_demonstrates, paths)):
+            raise BadInput(f"{folder}: none of its {len(paths)} episodes is a success")
+
+
+def _demonstrates(path: Path) -> bool:
+    """Return whether the episode of a file is a success, and no reset."""
+    spec = read_spec(path)
+    episode = Episode((), None) if spec is None else read_episode(path, spec)
+    return episode.success and not is_reset(episode)

@@ -103,9 +103,9 @@ def test_expert_that_always_fails_raises() -> None:
         record_expert(FakeRobot(), UnreliableTask((False,)), lambda record: None, 3, 7, KEY)
 
 
-def record_success(folder: Path, task: FakeTask | None = None) -> Path:
+def record_success(folder: Path, task: FakeTask | None = None, actor: str = "expert") -> Path:
     """Record one success into the folder."""
-    key = EpisodeKey(folder.name, "expert", 5, 0)
+    key = EpisodeKey(folder.name, actor, 5, 0)
     task = task or FakeTask()
     with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
         record_expert(FakeRobot(), FakeTask(), log.append, 1, 7, key)
@@ -126,6 +126,12 @@ def test_recordings_must_match_spec(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="found no episode files"):
         check_recordings((one, tmp_path / "empty"), spec)
+
+
+def test_recording_of_scripted_resets_alone_is_refused_before_run(tmp_path: Path) -> None:
+    resets = record_success(tmp_path / "resets", actor="actor0")
+    with pytest.raises(BadInput, match="resets: none of its 1 episodes is a success"):
+        check_recordings((resets,), make_spec(FakeTask()))
 
 
 @pytest.mark.parametrize("given", ["a", ["a"], ["a", "b"]])

@@ -24,7 +24,13 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.runs.assembly import make_agent
 from serl.runs.config import TrainConfig, resolve
-from serl.runs.demonstrations import EXPERT, read_demonstrations, record_expert, specs_of
+from serl.runs.demonstrations import (
+    EXPERT,
+    demonstrated_settings,
+    read_demonstrations,
+    record_expert,
+    specs_of,
+)
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
@@ -106,7 +112,7 @@ def test_recorded_lap_defines_the_course(outer_lap: Path, tmp_path: Path) -> Non
 
 def test_scripted_resets_of_an_actor_define_no_course(tmp_path: Path) -> None:
     reset = record_lap(tmp_path / "actor0", 0.2, actor="actor0")
-    assert course_of(settings(reset)).length_m == RacingCar().course.length_m
+    assert demonstrated_settings(resolve({"task": "racing_car"}, {"demo_paths": [reset]})) == {}
 
 
 def test_run_keeps_course_after_recording_is_deleted(tmp_path: Path) -> None:
