@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Callable
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from serl.cli.export import format_module
+from serl.cli.export import format_module, writing
 from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
@@ -49,22 +48,20 @@ def import_file(options: argparse.Namespace) -> int:
     spec = make_spec(task)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: is not empty; give another --out")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     origin = f"imported from {options.file.resolve().name}"
     name, numbers = _format_of(options.file), count(1)
-    try:
-        with Display().working(f"reading {options.file}") as show:
-            if name == "pickle":
-                found, write = _read_pickle(options.file)
-            else:
-                found, write = _read_data(name, options.file, task, spec, mapping, origin)
-            advance = lambda: show(f"importing {options.file}: {next(numbers)} episodes")  # noqa: E731
-            made = write(found, spec, mapping, folder, origin, config.log, advance)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with writing(folder) as (scratch, check), Display().working(f"reading {options.file}") as show:
+        if name == "pickle":
+            found, write = _read_pickle(options.file)
+        else:
+            found, write = _read_data(name, options.file, task, spec, mapping, origin)
+
+        def advance() -> None:
+            show(f"importing {options.file}: {next(numbers)} episodes")
+            check()
+
+        made = write(found, spec, mapping, scratch, origin, config.log, advance)
     print(
         f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
         f"{made.failures} episodes without success"

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import importlib
 import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from serl.cli.arguments import add_checkpoint
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.report.display import Display
-from serl.system.files import check_destination, write_atomic
+from serl.system.files import check_destination, new_folder, write_atomic
 
 DONE = 0
 DATA_FORMATS = ("lerobot", "minari", "robomimic", "rerun")
+RESERVE_BYTES, EXPANSION = 32 << 20, 20
+"""Free space that an export leaves: bytes, and a multiple of the largest file of an episode."""
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
@@ -83,20 +88,52 @@ def _export_episodes(options: argparse.Namespace) -> int:
         except ImportError as error:
             raise _missing(error) from error
     data = recorded(options.source, options.successes)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out}: is not empty; give another --out")
-    try:
-        with Display().counting(f"episodes for {out}", len(data.paths)) as advance:
-            count = module.write(data._replace(on_file=advance), out)
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+    reserve_bytes = RESERVE_BYTES + EXPANSION * max(path.stat().st_size for path in data.paths)
+    bar = Display().counting(f"episodes for {out}", len(data.paths))
+    with writing(out, reserve_bytes) as (folder, check), bar as advance:
+        count = module.write(data._replace(on_file=lambda: (advance(), check())), folder)
     print(f"{out}: {count} episodes of {data.spec.task} for {options.to}")
     if options.to == "minari":
         print(module.describe(out))
     if options.push_to_hub:
         print(f"uploaded: {push(out, options.push_to_hub, module.VERSION)}")
     return DONE
+
+
+@contextmanager
+def writing(out: Path, reserve_bytes: int = 0) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Yield a folder that becomes `out` at the end of the block, and a function to call often.
+
+    The function raises `KeyboardInterrupt` after Ctrl-C or SIGTERM, as h5py loses exceptions that
+    signals raise in it; and `SerlError` while the disk has less than `reserve_bytes`, as HDF5
+    crashes on a full disk, and Rerun hangs. Other errors of the disk become `SerlError`.
+    """
+    interrupted: list[int] = []
+    home = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
+
+    def check() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        if (free := shutil.disk_usage(home).free) < reserve_bytes:
+            free_mb, needed_mb = free / 1e6, reserve_bytes / 1e6
+            raise SerlError(f"{out}: {free_mb:.0f} MB of the disk are free, needs {needed_mb:.0f}")
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda at, _: interrupted.append(at)) for each in numbers}
+    try:
+        with new_folder(out) as folder:
+            check()
+            yield folder, check
+            check()
+    except (OSError, RuntimeError) as error:  # RuntimeError of HDF5
+        path = Path(str(getattr(error, "filename", None) or home))
+        if not path.resolve().is_relative_to(home.resolve()):
+            raise  # of another file
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise SerlError(f"{out}: cannot be written: {problem}") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def format_module(name: str) -> Any:

@@ -27,7 +27,8 @@ _NOTHING = "nothing was written"
 _ALL_SAVED = "everything is stopped and saved"
 _STOPPED = "everything is stopped"
 _EPISODES = "complete episodes are saved"
-_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES}
+_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _NODES = {"camera", "guard", "sim"}
 _MORE = "`serl --help` describes all commands, `serl COMMAND --help` describes one."
 _COMPLETION = 'completion in bash and zsh: eval "$(register-python-argcomplete serl)"'
@@ -98,8 +99,7 @@ COMMANDS = {
     "demos import": Command(
         "demos:import_file",
         "convert demonstrations of SERL, LeRobot, Minari or robomimic",
-        _EPISODES,
-        "run",
+        settings="run",
     ),
     "demos undo": Command("demos:undo", "remove the newest demonstration of a recording"),
     "eval": Command(
@@ -190,10 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
-        if error.errno not in _PATH_ERRORS:
+        if error.errno not in _PATH_ERRORS | _DISK_ERRORS:
             raise
-        print_error(f"{str(error.filename)[:80]!r}: {error.strerror}")
-        return BAD_INPUT
+        where = f"{str(error.filename)[:80]!r}: " if error.filename else ""
+        print_error(f"{where}{error.strerror}")
+        return BAD_INPUT if error.errno in _PATH_ERRORS else FAILED
     except KeyboardInterrupt:
         print_error(f"interrupted; {kept}")
         return INTERRUPTED

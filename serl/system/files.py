@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -206,6 +206,43 @@ def write_atomic(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a scratch folder with the name of `path`, which becomes `path` at the end of the block.
+
+    An error leaves `path` as it was; so does the kill of this process, whose scratch folder the
+    next call removes.
+
+    Raises:
+        BadInput: `path` cannot be written, is a file, or is a folder that is not empty.
+    """
+    path = path.resolve()
+    try:
+        if path.exists() and not path.is_dir():
+            raise BadInput(f"{path}: is a file, expected a new folder")
+        home = path if path.exists() else path.parent  # an empty folder can be a mounted disk
+        home.mkdir(parents=True, exist_ok=True)
+        for old in home.glob(f".{path.name}.*.tmp"):
+            if not _is_running(old.name.split(".")[-2]):
+                shutil.rmtree(old)
+        if path.exists() and any(path.iterdir()):
+            raise BadInput(f"{path}: is not empty, expected a new folder")
+        scratch = home / f".{path.name}.{os.getpid()}.tmp"
+        folder = scratch / path.name
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        yield folder
+        if path.exists():
+            for child in list(folder.iterdir()):
+                child.rename(path / child.name)
+        else:
+            folder.rename(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 class FolderWatch:
     """A detector of changed names in a folder, without listing them.
 
@@ -237,16 +274,20 @@ class FolderWatch:
 def is_alive(lock: Path) -> bool:
     """Return whether the last owner of a `FileLock` lives; it may have released the lock."""
     try:
-        process = int(read_bounded(lock, _MAX_ID_BYTES))
-    except (OSError, ValueError, CorruptData):
+        return _is_running(read_bounded(lock, _MAX_ID_BYTES))
+    except (OSError, CorruptData):
         return False
+
+
+def _is_running(process: str | bytes) -> bool:
     try:
-        os.kill(process, 0)
+        number = int(process)
+        os.kill(number, 0)
     except PermissionError:  # a process of another user
         return True
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, ValueError):
         return False
-    return process > 0
+    return number > 0
 
 
 class FileLock:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import minari
@@ -16,7 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from serl.cli.main import main
-from serl.datasets import lerobot_format
+from serl.datasets import lerobot_format, robomimic_format
+from serl.datasets.exchange import Dataset, Recorded
 from serl.errors import CorruptData
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
@@ -362,6 +368,80 @@ def test_failed_import_leaves_no_files(
     assert main([*words, "--out", str(out)]) == 2
     assert "episode 2: reward: 4 rows, expected 5" in capsys.readouterr().err
     assert not out.exists()
+
+
+def fill(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def crash(*_: object) -> None:
+    raise RuntimeError("unable to flush\nfile")
+
+
+def interrupt(data: Recorded, out: Path) -> None:
+    """Write a file, and lose the exception of Ctrl-C as h5py does."""
+    (out / "part").touch()
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    data.on_file()
+
+
+@pytest.mark.parametrize(
+    ("write", "code", "error"),
+    [
+        (fill, 1, "new: cannot be written: [Errno 28] No space left on device"),
+        (crash, 1, "new: cannot be written: unable to flush file"),
+        (interrupt, 130, "serl: interrupted; nothing was written"),
+    ],
+)
+def test_export_that_cannot_be_written_or_is_interrupted_leaves_no_files(
+    write: Any,
+    code: int,
+    error: str,
+    recording: Recording,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(robomimic_format, "write", write)
+    words = ["export", str(recording[0]), "--to", "robomimic", "--out", str(tmp_path / "new")]
+    assert main(words) == code
+    printed = capsys.readouterr().err
+    assert printed.endswith(f"{error}\n")
+    assert printed.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupted_import_leaves_no_files(
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    read = robomimic_format.read
+
+    def read_interrupted(path: Path) -> Dataset:
+        signal.raise_signal(signal.SIGTERM)
+        return read(path)
+
+    monkeypatch.setattr(robomimic_format, "read", read_interrupted)
+    words = ["demos", "import", str(exported / "robomimic"), "--task", "pick_cube"]
+    assert main([*words, "--observe", "pixels", "--out", str(tmp_path / "new")]) == 130
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_begins_only_with_space_for_its_largest_episode(
+    recording: Recording,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=33 << 20))
+    words = ["export", str(recording[0]), "--to", "minari", "--out", str(tmp_path / "new")]
+    assert main(words) == 1
+    assert "new: 35 MB of the disk are free, needs " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("rate_hz", ["10", True, -1, [10]])

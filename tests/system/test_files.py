@@ -24,7 +24,14 @@ from serl.log.metrics import read_metrics
 from serl.runs.checkpoint import load as load_checkpoint
 from serl.runs.deployment import read_trial_results
 from serl.system.authentication import load_key
-from serl.system.files import FileLock, disk_full, is_alive, read_bounded, sha256_of
+from serl.system.files import (
+    FileLock,
+    disk_full,
+    is_alive,
+    new_folder,
+    read_bounded,
+    sha256_of,
+)
 from serl.system.json_fields import read_objects
 from serl.system.settings_file import read_yaml
 from serl.testing.samples import SPEC
@@ -163,3 +170,36 @@ def test_damaged_lock_names_no_living_process(tmp_path: Path, text: str) -> None
 
 def test_disk_with_free_space_is_not_full(tmp_path: Path) -> None:
     assert disk_full(tmp_path) == ""
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_new_folder_appears_whole_or_not_at_all(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "new"
+    if exists:
+        path.mkdir()
+    dead = (path if exists else tmp_path) / ".new.999999999.tmp"  # no process has this id
+    dead.mkdir()
+    with pytest.raises(ZeroDivisionError), new_folder(path) as folder:  # noqa: PT012
+        (folder / "half").touch()
+        raise ZeroDivisionError
+    assert [*tmp_path.rglob("*")] == ([path] if exists else [])
+    number = path.stat().st_ino if exists else 0
+    with new_folder(path) as folder:
+        assert folder.name == "new"
+        (folder / "one").mkdir()
+        (folder / "one/two").touch()
+        assert not (path / "one").exists()
+    assert {each.name for each in tmp_path.rglob("*")} == {"new", "one", "two"}
+    assert not exists or path.stat().st_ino == number, "an empty folder can be a mounted disk"
+
+
+def test_new_folder_refuses_files_and_folders_that_are_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, problem in (
+        (tmp_path, "is not empty, expected a new folder"),
+        (tmp_path / "file", "is a file, expected a new folder"),
+        (tmp_path / "file/new", "cannot be written: (Not a directory|File exists)"),
+    ):
+        with pytest.raises(BadInput, match=problem), new_folder(path):
+            pass
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
