@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -292,9 +293,10 @@ def _episodes(
     try:
         paths = sorted((folder / "meta/episodes").glob("*/*.parquet"))
         rows = [row for path in paths for row in _read_table(path).to_pylist()]
+        films = _Films(folder, info)
         for number, row in enumerate(rows):
             result = results[number] if results else None
-            yield _episode(folder, info, row, result)
+            yield _episode(folder, info, row, result, films)
     except _DAMAGES as error:
         line = str(error).partition("\n")[0]
         raise CorruptData(f"{folder}: {type(error).__name__}: {line}") from error
@@ -322,7 +324,11 @@ def _read_table(path: Path, episode: int | None = None) -> pa.Table:
 
 
 def _episode(
-    folder: Path, info: Mapping[str, Any], row: Mapping[str, Any], own: Mapping[str, Any] | None
+    folder: Path,
+    info: Mapping[str, Any],
+    row: Mapping[str, Any],
+    own: Mapping[str, Any] | None,
+    films: _Films,
 ) -> EpisodeArrays:
     """Read an episode; `own` is its result in data that serl exported."""
     place = {n: int(row[f"data/{n}"]) for n in ("chunk_index", "file_index")}
@@ -338,7 +344,7 @@ def _episode(
         if not name.startswith("observation."):
             continue
         if feature["dtype"] == "video":
-            seen[name] = _frames(folder, info, row, name, count + 1)
+            seen[name] = films.frames(row, name, count + 1)
         elif feature["dtype"] == "image":
             pictures = (each["bytes"] for each in table.column(name).to_pylist())
             seen[name] = _stacked(
@@ -385,18 +391,30 @@ def _assembled(
     return EpisodeArrays(observations, action, reward, success, success, reason, info=info)
 
 
-def _frames(
-    folder: Path, info: Mapping[str, Any], row: Mapping[str, Any], name: str, count: int
-) -> Values:
-    """Return the frames of an episode of a camera.  # (N + 1, H, W, 3)."""
-    video = f"videos/{name}"
-    place = {n: int(row[f"{video}/{n}"]) for n in ("chunk_index", "file_index")}
-    path = _inside(folder, info["video_path"], {"video_key": name, **place})
-    start = round(float(row[f"{video}/from_timestamp"]) * float(info["fps"]))
-    frames = _stacked(islice(read_video(path), start, start + count))
-    if len(frames) < count:
-        raise CorruptData(f"{path}: {len(frames)} frames from {start}, expected {count}")
-    return frames
+class _Films:
+    """Frames of episodes from videos that hold one or more episodes.
+
+    Each camera's video stays open, as decoding a later episode begins at the start of the file.
+    """
+
+    def __init__(self, folder: Path, info: Mapping[str, Any]) -> None:
+        self._folder, self._info = folder, info
+        self._open: dict[str, tuple[Path, int, Iterator[Values]]] = {}
+
+    def frames(self, row: Mapping[str, Any], name: str, count: int) -> Values:
+        """Return the first `count` frames of an episode of a camera.  # (count, H, W, 3)."""
+        video = f"videos/{name}"
+        place = {n: int(row[f"{video}/{n}"]) for n in ("chunk_index", "file_index")}
+        path = _inside(self._folder, self._info["video_path"], {"video_key": name, **place})
+        start = round(float(row[f"{video}/from_timestamp"]) * float(self._info["fps"]))
+        opened, position, images = self._open.get(name, (None, 0, None))
+        if images is None or opened != path or start < position:
+            position, images = 0, read_video(path, sys.maxsize)  # `_stacked` has a bound
+        self._open[name] = path, start + count, images
+        frames = _stacked(islice(images, start - position, start - position + count))
+        if len(frames) < count:
+            raise CorruptData(f"{path}: {len(frames)} frames from {start}, expected {count}")
+        return frames
 
 
 def _stacked(images: Iterable[Values]) -> Values:

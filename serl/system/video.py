@@ -25,7 +25,7 @@ VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm"}
 """Media types of videos, by the ending of the file's name."""
 MAX_FRAME_PIXELS = 1920 * 1200
 MAX_FRAMES = 36_000
-"""Largest number of frames of a video that is read: an hour at 10 Hz."""
+"""Usual limit of the number of frames of a video that is read: an hour at 10 Hz."""
 
 _CODECS: dict[str, tuple[str, dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "23"}),
@@ -130,13 +130,17 @@ def check_name(path: Path) -> None:
         raise BadInput(f"a video's name must end in {' or '.join(_CODECS)}, got {path.name}")
 
 
-def read_video(path: Path) -> Iterator[Image]:
+def read_video(path: Path, max_frames: int | None = None) -> Iterator[Image]:
     """Yield the frames of a video; only one of them is in memory at a time.
+
+    Args:
+        path: the video.
+        max_frames: largest number of frames that is accepted; None for `MAX_FRAMES`.
 
     Raises:
         CorruptData: the file is not a video, is damaged or exceeds the bounds.
     """
-    for frame in _decode(path):
+    for frame in _decode(path, max_frames):
         try:
             image = frame.to_ndarray(format="rgb24")
         except (av.FFmpegError, ValueError) as error:
@@ -156,11 +160,12 @@ def middle_frame(path: Path) -> Image:
     raise CorruptData(f"{path}: was replaced while it was read")
 
 
-def _decode(path: Path) -> Iterator[Any]:
+def _decode(path: Path, max_frames: int | None = None) -> Iterator[Any]:
     """Yield the decoded frames, at least one, in the video's own pixel format."""
     # With a given format, FFmpeg does not take the file for a playlist that names other files.
     kind = "matroska" if path.suffix == ".webm" else "mp4"
     limit = {"max_pixels": str(MAX_FRAME_PIXELS)}
+    most = MAX_FRAMES if max_frames is None else max_frames
     count = 0
     try:
         with (
@@ -174,8 +179,8 @@ def _decode(path: Path) -> Iterator[Any]:
             context.options = limit  # the size can change later
             for count, frame in enumerate(container.decode(video=0), 1):
                 _check_size(path, frame)
-                if count > MAX_FRAMES:
-                    raise CorruptData(f"{path}: over {MAX_FRAMES:,} frames")
+                if count > most:
+                    raise CorruptData(f"{path}: over {most:,} frames")
                 yield frame
     except (OSError, av.FFmpegError, ValueError, IndexError) as error:  # IndexError: no stream
         raise CorruptData(f"{path}: not a video: {error}") from error

@@ -133,7 +133,7 @@ def test_middle_frame_refuses_shrunken_video_and_unconvertible_frame(
 ) -> None:
     lengths = iter((9, 2))
     frame = av.VideoFrame(64, 48, "rgb24")
-    monkeypatch.setattr(video, "_decode", lambda _path: [frame] * next(lengths))
+    monkeypatch.setattr(video, "_decode", lambda _path, *_most: [frame] * next(lengths))
     with pytest.raises(CorruptData, match=r"a\.mp4: was replaced"):
         middle_frame(tmp_path / "a.mp4")
 
@@ -141,7 +141,7 @@ def test_middle_frame_refuses_shrunken_video_and_unconvertible_frame(
         def to_ndarray(self, format: str) -> Image:
             raise ValueError(f"no conversion to {format}")
 
-    monkeypatch.setattr(video, "_decode", lambda _path: [Odd()])
+    monkeypatch.setattr(video, "_decode", lambda _path, *_most: [Odd()])
     with pytest.raises(CorruptData, match=r"a\.mp4: a frame cannot be converted"):
         middle_frame(tmp_path / "a.mp4")
 

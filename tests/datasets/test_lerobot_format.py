@@ -1,0 +1,91 @@
+"""Test the reader of LeRobot data sets whose videos hold several episodes each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pandas as pd
+import pytest
+
+from serl.datasets import lerobot_format
+from serl.system import video
+from serl.system.video import read_video, write_video
+
+FPS, LENGTHS = 10, (7, 11, 5, 12, 9)
+FILES = (0, 0, 0, 0, 1)
+"""File of the video of each episode."""
+
+
+def write_joined(folder: Path, order: list[int]) -> list[list[np.ndarray]]:
+    """Write a data set; return the decoded frames of its two videos, from beginning to end."""
+    rows: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
+    ends = {0: 0, 1: 0}
+    for number, (length, file) in enumerate(zip(LENGTHS, FILES, strict=True)):
+        video = "videos/observation.images.top"
+        row = {"episode_index": number, "data/chunk_index": 0, "data/file_index": 0}
+        row |= {f"{video}/chunk_index": 0, f"{video}/file_index": file}
+        rows.append(row | {f"{video}/from_timestamp": ends[file] / FPS})
+        ends[file] += length
+        places = {"episode_index": number, "observation.state": [0.5], "action": [0.25]}
+        data += [places] * length
+    for name, table in (("meta/episodes", [rows[number] for number in order]), ("data", data)):
+        (folder / name / "chunk-000").mkdir(parents=True)
+        pd.DataFrame(table).to_parquet(folder / name / "chunk-000/file-000.parquet")
+    features = {
+        "observation.images.top": {"dtype": "video", "shape": [48, 64, 3]},
+        **{name: {"dtype": "float32", "shape": [1]} for name in ("observation.state", "action")},
+    }
+    info = {"codebase_version": "v3.0", "fps": FPS, "features": features}
+    info |= {"data_path": lerobot_format._DATA, "video_path": lerobot_format._VIDEO}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    films = []
+    for file, count in ends.items():
+        path = folder / f"videos/observation.images.top/chunk-000/file-{file:03d}.mp4"
+        frames = [moving_square(number + 50 * file) for number in range(count)]
+        write_video(path, frames, FPS, {"g": "8", "bf": "2"})
+        films.append(list(read_video(path)))
+    return films
+
+
+def moving_square(place: int) -> np.ndarray:
+    image = np.zeros((48, 64, 3), np.uint8)
+    image[..., 2] = np.arange(64)
+    image[place % 40 :, place % 60 :] = 100 + place
+    return image
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [2, 0, 3, 4, 1]])
+def test_episodes_of_joined_video_have_their_frames(tmp_path: Path, order: list[int]) -> None:
+    films = write_joined(tmp_path, order)
+    path = tmp_path / "videos/observation.images.top/chunk-000/file-000.mp4"
+    with av.open(path) as container:
+        frames = list(container.decode(video=0))
+    assert sum(bool(frame.key_frame) for frame in frames) >= 4
+    assert any(frame.pict_type == av.video.frame.PictureType.B for frame in frames)
+    starts = [0, 7, 18, 23, 0]
+    for number, episode in zip(order, lerobot_format.read(tmp_path).episodes, strict=True):
+        expected = films[FILES[number]][starts[number] : starts[number] + LENGTHS[number]]
+        np.testing.assert_array_equal(episode.observations["top"], expected)
+
+
+def test_each_frame_of_joined_video_is_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_joined(tmp_path, [0, 1, 2, 3, 4])
+    decoded = list[Path]()
+
+    def counted(path: Path, *most: int) -> Iterator[np.ndarray]:
+        for image in read_video(path, *most):
+            decoded.append(path)
+            yield image
+
+    monkeypatch.setattr(lerobot_format, "read_video", counted)
+    monkeypatch.setattr(video, "MAX_FRAMES", 20)  # a joined video may have more than this
+    assert sum(len(each) + 1 for each in lerobot_format.read(tmp_path).episodes) == sum(LENGTHS)
+    assert len(decoded) == sum(LENGTHS)
