@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,11 @@ def _show_one(name: str, word: str | None) -> None:
     if name.endswith(".py"):
         kinds = plugins.kinds_in(Path(name))
     else:
-        kinds = [kind for kind in plugins.GROUPS if name in _all_names(kind)]
+        known = {kind: _all_names(kind) for kind in plugins.GROUPS}
+        kinds = [kind for kind, names in known.items() if name in names]
         if not name.endswith(".yaml") and not kinds:
-            plugins.load("task", name)  # raises with the known names
+            if ":" not in name:
+                raise BadInput(_unknown(name, known))
             kinds = ["task"]
         kinds = kinds or ["robot"]
     if "task" in kinds:
@@ -125,6 +128,16 @@ def _show_one(name: str, word: str | None) -> None:
         return
     for kind in kinds:
         _show_plugin(kind, name, word)
+
+
+def _unknown(name: str, known: Mapping[plugins.Kind, list[str]]) -> str:
+    """Return the error message for a name that no kind and no plug-in has."""
+    words = ["settings", *_PLURALS]
+    return (
+        f"list: unknown name {name!r}: expected {', '.join(words)}, a task "
+        f"({', '.join(known['task'])}), another plug-in of `serl list`, or a .py or .yaml file"
+        f"{did_you_mean(name, [*words, *chain(*known.values())])}"
+    )
 
 
 def _all_names(kind: plugins.Kind) -> list[str]:

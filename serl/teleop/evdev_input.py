@@ -157,7 +157,12 @@ def open_input(names: Names, wanted: set[int], kind: str, path: Path | None = No
         except OSError as error:
             refused += isinstance(error, PermissionError)
             if path:
-                raise BadInput(f"{kind} {path}: {error.strerror}") from error
+                mend = (
+                    "add yourself to the group input"
+                    if refused
+                    else f"expected one of {FOLDER}/event*"
+                )
+                raise BadInput(f"{kind} {path}: {error.strerror}; {mend}") from error
             continue
         if path or wanted <= set(device.capabilities().get(_KEY, [])):
             return InputDevice(device, names, f"{kind} {device.name}")

@@ -86,12 +86,18 @@ def test_list_fits_100_columns_in_terminal(
     assert "serl list TASK" in out or "=" in out
 
 
-def test_list_names_unknown_task_and_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "cook"]) == cli.BAD_INPUT
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
-    assert "'cook'" in errors
-    assert "pick_cube" in errors
+def test_list_answers_unknown_name_with_known_and_similar_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    similar = {"setings": "settings", "keybord": "keyboard"}
+    for name in ("cook", *similar):
+        assert cli.main(["list", name]) == cli.BAD_INPUT
+        errors = capsys.readouterr().err
+        assert errors.count("\n") == 1
+        assert f"unknown name {name!r}: expected settings, tasks, robots, " in errors
+        assert "pick_cube" in errors
+        mend = f"; did you mean {similar[name]!r}?" if name in similar else "or a .py or .yaml file"
+        assert errors.endswith(f"{mend}\n")
 
 
 def test_every_agent_setting_has_one_line_meaning() -> None:
