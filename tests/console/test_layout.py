@@ -397,6 +397,9 @@ window.rate = (name) => (window.times[name] || [])
 def test_page_shows_10_pictures_per_second_of_each_simulated_camera(
     address: str,
 ) -> None:
+    width, height = SCENE_SIZE
+    assert width >= 480
+    assert height >= 360
     task = PickCube()
     arm = SimArm(task.scene, task.config)
     arm.reset(0)
@@ -415,10 +418,8 @@ def test_page_shows_10_pictures_per_second_of_each_simulated_camera(
             show_state(here, DRIVING)
             await enter(page, here)
             await page.run(COUNT)
-            width, height = SCENE_SIZE
             for name in ("front", "wrist"):
                 await page.until(f"window.rate('{name} {width}x{height}') >= 10")
         made.close()
 
-    assert SCENE_SIZE >= (480, 360)
     asyncio.run(check())
