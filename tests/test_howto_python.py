@@ -1,4 +1,4 @@
-"""The code of docs/howto/python.md and docs/tutorials/python.md, run in order."""
+"""The code of docs/howto/python.md, run in order."""
 
 from __future__ import annotations
 
@@ -67,15 +67,3 @@ def test_code_of_howto_page_runs(
     assert names["done"]
     assert names["state"].shape == (10, 16)
     assert names["env"].task.config.time_limit_s == 5.0
-
-
-def test_code_of_python_tutorial_runs_and_has_at_most_ten_lines(
-    finished_run: RunFolder, tmp_path: Path
-) -> None:
-    code = code_of("tutorials/python.md").replace(RUN, str(finished_run.path))
-    assert len([line for line in code.splitlines() if line and line[0] not in "iR"]) <= 10
-    script = tmp_path / "page.py"
-    script.write_text(code)
-    names = runpy.run_path(str(script))
-    assert names["done"]
-    assert "reward" in names

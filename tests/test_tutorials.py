@@ -22,12 +22,12 @@ from serl.testing import SimulatedTaskSuite, episode, failures
 from serl.types import End
 
 from .support.command import LIMIT_S, SERL, Program
+from .test_howto_python import RUN
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 ELSEWHERE = {
     "first-day.md": "tests/ros/test_rehearsal.py",
-    "python.md": "tests/test_howto_python.py",
     "record.md": "tests/ros/test_record.py",
     "two-arms.md": "tests/ros/test_up.py",
 }
@@ -288,7 +288,9 @@ def test_learner_and_actor_in_two_terminals(shell: Shell, trained: RunFolder) ->
 
 @pytest.mark.ros
 def test_watch(shell: Shell, trained: RunFolder) -> None:
-    assert "console: http://127.0.0.1:" in shell.run(WATCH + SHORT)
+    assert re.search(
+        r"^console: http://127\.0\.0\.1:\d+/#[\w-]{43}$", shell.run(WATCH + SHORT), re.M
+    )
 
 
 @pytest.mark.ros
@@ -309,13 +311,23 @@ def test_reward_model_and_pixel_policy_are_trained(shell: Shell) -> None:
     assert run.report.is_file()
 
 
-@pytest.mark.parametrize("block", blocks("python"))
+@pytest.mark.parametrize("block", [each for each in blocks("python") if RUN not in each])
 def test_python_block_of_tutorial_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     exec(compile(block, "a tutorial", "exec"), names)
     for suite in suites(names):
         assert failures(suite()) == set()
+
+
+@pytest.mark.ros
+def test_python_tutorial_runs_trained_policy_in_ten_lines(trained: RunFolder) -> None:
+    (code,) = [block for block in blocks("python") if RUN in block]
+    assert len([line for line in code.splitlines() if line and line[0] not in "iR"]) <= 10
+    names: dict[str, Any] = {}
+    exec(compile(code.replace(RUN, str(trained.path)), "python.md", "exec"), names)
+    assert names["done"]
+    assert "reward" in names
 
 
 def suites(names: dict[str, Any]) -> Iterator[type[SimulatedTaskSuite]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from serl.teleop.human_input import TWICE_S
 from serl.types import ActionSource, End, Record, Step
 
 from ..console.browser import CHROMIUM, Page, browser
+from ..console.site import heard
 from ..support.command import Command
 from .conftest import LIMIT_S
 from .test_training import TINY
@@ -38,6 +40,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium"),
 ]
 
+LAB = "127.0.0.2"  # stands for this machine's address in the lab network
 QUIET = {
     **TINY,
     "intervention": "none",
@@ -86,7 +89,9 @@ class Training:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """Yield one training for all tests; the last test ends it."""
-    started = Training(tmp_path_factory.mktemp("training"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # of the certificate
+        started = Training(tmp_path_factory.mktemp("training"), **{"console.host": LAB})
     with started.command:
         yield started
 
@@ -124,6 +129,33 @@ def human_segments(log: list[Record]) -> list[list[Step]]:
     steps = [record for record in log if isinstance(record, Step)]
     runs = [(source, list(run)) for source, run in groupby(steps, lambda step: step.source)]
     return [run for source, run in runs if source is ActionSource.HUMAN]
+
+
+def test_phone_enters_over_tls_with_printed_address_code_and_certificate(
+    training: Training,
+) -> None:
+    training.command.until(lambda: "its SHA-256: " in training.command.output)
+    printed = re.search(
+        rf"^phone: (https://{re.escape(LAB)}:\d+)/  pairing code: (\d{{8}}) \(.*\n"
+        r".*; its SHA-256: ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})$",
+        training.command.output,
+        re.MULTILINE,
+    )
+    assert printed, training.command.output
+    asyncio.run(_enter_by_code(training, *printed.groups()))
+
+
+async def _enter_by_code(training: Training, lab: str, code: str, certificate: str) -> None:
+    digest = bytes.fromhex(certificate.replace(":", ""))
+    async with aiohttp.ClientSession() as client:
+        with pytest.raises(aiohttp.ServerFingerprintMismatch):
+            await client.get(lab, ssl=aiohttp.Fingerprint(digest[::-1]))
+        page = await client.ws_connect(
+            f"{lab}/socket", headers={"Origin": lab}, ssl=aiohttp.Fingerprint(digest)
+        )
+        await page.send_json({"pair": code})
+        assert (await heard(page, "paired"))["token"] == training.door.token
+        await heard(page, "state")
 
 
 def test_clients_without_token_or_allowed_origin_move_nothing(training: Training) -> None:

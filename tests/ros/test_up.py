@@ -202,11 +202,10 @@ def test_two_simulated_arms_in_two_namespaces_train_one_learner(
     """Run a shortened version of the file of docs/tutorials/two-arms.md."""
     file = tmp_path / "up.yaml"
     graph = yaml.safe_load((DOCS / "examples/two_arms.yaml").read_text(encoding="utf-8"))
-    del graph["console"]  # tests/ros/test_console.py
     file.write_text(yaml.safe_dump({**graph, "settings": graph["settings"] | SETTINGS}))
     command = start("up", file)
-    command.until(lambda: _nodes(command) >= 9)
-    command.succeed()
+    command.until(lambda: _nodes(command) >= 10)
+    assert re.search(r"^console: http://127\.0\.0\.1:\d+/#[\w-]{43}$", command.succeed(), re.M)
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
     report = verify(folder)
     assert report.sound, report
@@ -338,7 +337,7 @@ def test_up_rejects_arm_without_workspace_when_other_arm_has_one(
 
 
 def _nodes(command: Command) -> int:
-    """Count the node processes of the command: one learner, and four per arm."""
+    """Count the node processes of the command: one learner, one console, and four per arm."""
     count = 0
     for child in command.children():
         with suppress(psutil.NoSuchProcess):  # the process has ended
