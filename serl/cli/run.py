@@ -17,7 +17,7 @@ from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, summary
+from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, result_lines, summary
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
@@ -117,7 +117,7 @@ def deploy(
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes, candidates, most)
     with run_processes(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
-        _follow(run, supervisor, attend)
+        _follow(run, supervisor, attend, episodes, most * len(paths))
 
 
 def _deployed(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
@@ -159,15 +159,21 @@ def _console(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-def _follow(run: RunFolder, supervisor: Supervisor, attend: Callable[[], object]) -> None:
-    """Print each episode at its end, until the policy's process is done."""
+def _follow(
+    run: RunFolder,
+    supervisor: Supervisor,
+    attend: Callable[[], object],
+    episodes: int | None,
+    most: int,
+) -> None:
+    """Print each episode at its end, until the policy's process is done; see `result_lines`."""
     printed, events, over = 0, 0, False
     while not over:
         over = supervisor.finished(ACTOR)
         if not over:
             supervisor.check()
-        for result in read_trial_results(run.path)[printed:]:
-            print(result, flush=True)
+        for line in result_lines(read_trial_results(run.path), episodes, most)[printed:]:
+            print(line, flush=True)
             printed += 1
         for event in supervisor.events[events:]:
             print(event, flush=True)

@@ -6,6 +6,7 @@ of a training, and a file with one line per episode.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
@@ -66,12 +67,11 @@ class TrialResult(NamedTuple):
     purpose: str = "final"
 
     def __str__(self) -> str:
-        of = f" of checkpoint {self.checkpoint:,}" if self.purpose == "selection" else ""
         if self.void:
-            return f"episode {self.episode}{of}: void, {self.void} ({self.reason})"
+            return f"void, {self.void} ({self.reason})"
         outcome = "success" if self.success else f"failed ({self.reason})"
         helped = ", with a person's help" if self.assisted else ""
-        return f"episode {self.episode}{of}: {outcome} after {self.duration_s:.1f} s{helped}"
+        return f"{outcome} after {self.duration_s:.1f} s{helped}"
 
 
 _FIELDS = get_type_hints(TrialResult)
@@ -227,6 +227,25 @@ def unassisted(
     counted = tuple(trial for trial in trials if not trial.void)
     void = tuple(trial for trial in trials if trial.void)
     return Evaluation(counted, void) if counted else None
+
+
+def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int) -> list[str]:
+    """Return a line for each result, numbered from 1; a void episode's number is used again.
+
+    Args:
+        results: results of all episodes so far.
+        episodes: number of episodes that count as final trials; None for no end.
+        most: largest number of trials to choose a checkpoint.
+    """
+    of, counts, lines = f" of {episodes}" if episodes else "", Counter[str](), []
+    for each in results:
+        number = counts[each.purpose] + 1
+        place = f"episode {number}{of}"
+        if each.purpose == "selection":
+            place = f"selection trial {number} of at most {most}, checkpoint {each.checkpoint:,}"
+        lines.append(f"{place}: {each}")
+        counts[each.purpose] += not each.void
+    return lines
 
 
 def summary(results: Sequence[TrialResult]) -> str:

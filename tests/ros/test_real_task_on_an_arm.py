@@ -148,7 +148,7 @@ def test_tutorial_commands_teach_plan_train_and_evaluate_a_task(
     train_to_the_end(training)
     assert training.process.returncode == 0, training.output
     assert "1 unassisted trials on the arm" in training.output
-    assert "episode 0: " in training.output, "no trial has ended"
+    assert "episode 1 of 1: " in training.output, "no trial has ended"
     assert_trained(tmp_path)
 
 

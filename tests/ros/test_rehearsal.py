@@ -102,6 +102,6 @@ def test_first_day_tutorial_sets_up_arm_starts_guard_trains_and_evaluates(
         train_to_the_end(training)
     assert training.process.returncode == 0, training.output
     assert "1 unassisted trials on the arm" in training.output
-    assert "episode 0: " in training.output, "no trial has ended"
+    assert "episode 1 of 1: " in training.output, "no trial has ended"
     (run,) = (tmp_path / "runs" / "pick_cube").iterdir()
     assert sum(trained(RunFolder.open(run)).values()) >= TRAINED_STEPS

@@ -41,7 +41,7 @@ def test_policy_runs_in_simulation_and_ctrl_c_keeps_whole_episodes(
 ) -> None:
     run = trained(tmp_path, 100)
     command = start("run", run.path, "--out", "mine")
-    command.until("episode 1:")
+    command.until("episode 2:")
     children = command.children()
     assert command.interrupt() == 130, command.output
     assert not any(child.is_running() for child in children)
@@ -81,7 +81,7 @@ def test_real_arm_moves_only_after_operator_confirmation(
         assert "episode" not in command.output.replace("episodes", "")
         answer_all(command)
     assert command.process.returncode == 0, command.output
-    assert "episode 0:" in command.output
+    assert "episode 1 of 1:" in command.output
     (folder,) = (run.path / "deployments").iterdir()
     assert_logged(RunFolder.open(folder), 2)  # the return to a start, and the episode
     place = f"@{arm.strip('/').replace('/', '.')}" if arm else ""
