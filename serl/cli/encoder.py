@@ -11,7 +11,6 @@ from pathlib import Path
 from serl import plugins
 from serl.agents.encoder_weights import views_of
 from serl.cli.arguments import add_model_out, add_task, check_model_out
-from serl.cli.terminal import Countdown
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.runs.folder import versions
@@ -67,7 +66,8 @@ def pretrain(options: argparse.Namespace) -> int:
             Display().counting(f"images of {name}", config.samples) as on_image,
         ):
             seen[name] = collect_images(robot, task, from_state, config, on_image)
-    made = pretrain(seen, config, Countdown("epoch", config.epochs))
+    with Display().counting("epochs", config.epochs) as on_epoch:
+        made = pretrain(seen, config, on_epoch)
     words = ["serl", "encoder", "pretrain", *options.task, *options.overrides]
     metadata = {
         "command": shlex.join([*words, "--out", options.out.name]),

@@ -66,9 +66,10 @@ def _export_policy(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise _missing(error) from error
     out = options.out or options.source / "policy.onnx"
-    loaded = load_agent(options.source, options.checkpoint)
-    check_destination(out)
-    data = export_policy(loaded.agent, loaded.spec, loaded.step)
+    with Display().working("exporting the policy"):
+        loaded = load_agent(options.source, options.checkpoint)
+        check_destination(out)
+        data = export_policy(loaded.agent, loaded.spec, loaded.step)
     write_atomic(out, data)
     print(f"{out}: policy after {loaded.step:,} steps, {len(data) / 1024:.0f} KiB")
     return DONE
@@ -96,7 +97,9 @@ def _export_episodes(options: argparse.Namespace) -> int:
     if options.to == "minari":
         print(module.describe(out))
     if options.push_to_hub:
-        print(f"uploaded: {push(out, options.push_to_hub, module.VERSION)}")
+        with Display().working(f"uploading to {options.push_to_hub}"):
+            address = push(out, options.push_to_hub, module.VERSION)
+        print(f"uploaded: {address}")
     return DONE
 
 

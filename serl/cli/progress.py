@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from serl.cli.arguments import add_model_out, add_task, check_model_out
-from serl.cli.terminal import Countdown
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked
@@ -54,7 +53,8 @@ def train(options: argparse.Namespace) -> int:
                 if episode.end is not None and episode.success:
                     seen_before = [step.observation for step in episode.steps]
                     successes.append([*seen_before, episode.end.observation])
-    model = train_time_to_go(successes, spec, config, Countdown("epoch", config.epochs))
+    with Display().counting("epochs", config.epochs) as on_epoch:
+        model = train_time_to_go(successes, spec, config, on_epoch)
     model.save(options.out)
     card = model.card
     seen_by = ", ".join([*card.state, *card.images])

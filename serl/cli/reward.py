@@ -15,7 +15,6 @@ import numpy as np
 from serl import plugins
 from serl.cli import record as record_command
 from serl.cli.arguments import add_model_out, add_task, check_model_out, integer
-from serl.cli.terminal import Countdown
 from serl.datasets.reward_audit import (
     UNKNOWN,
     LabelledEpisode,
@@ -258,10 +257,21 @@ def collect(options: argparse.Namespace) -> int:
     folder = options.out or Path("runs") / task.name / f"reward_{stamp}"
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
-    with plugins.make_simulation(task) as robot:
-        target = LabelCounts(options.positives, options.negatives)
+    target = LabelCounts(options.positives, options.negatives)
+    with (
+        plugins.make_simulation(task) as robot,
+        Display().counting("labelled images", sum(target)) as advance,
+    ):
         try:
-            counts = collect(robot, task, folder, target, options.seed, _show_counts, config.log)
+            counts = collect(
+                robot,
+                task,
+                folder,
+                target,
+                options.seed,
+                lambda counts: advance(sum(counts)),
+                config.log,
+            )
         except KeyboardInterrupt:
             print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
             raise
@@ -287,27 +297,24 @@ def _collect_person(options: argparse.Namespace) -> int:
     task = make_task(run.config)
     if not options.console:
         print(_BY_WORDS, flush=True)
+
+    def on_episode(counts: LabelCounts) -> None:
+        parts = zip(counts, target, ("positives", "negatives"), strict=True)
+        line = ", ".join(f"{count} of {wanted} {name}" for count, wanted, name in parts)
+        print(line, flush=True)
+
     with FileLock(run.path / "recorder.lock", f"the recording {run.path}"):
         write_session(run.path, RecordingSession(purpose="reward", wanted=target._asdict()))
         marks = Marks(run)
         commands = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
         with record_command.open_station(options, run, task, device, commands) as station:
-            counts = collect_person(station, task, run, marks, target, options.seed, _print_counts)
+            counts = collect_person(station, task, run, marks, target, options.seed, on_episode)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < target.positives or counts.negatives < target.negatives:
         print(f"to go on: the same command with --out {run.path}")
         raise KeyboardInterrupt
     print(f"next: serl reward train {run.path} --out {task.name}.safetensors")
     return DONE
-
-
-def _print_counts(counts: tuple[int, int]) -> None:
-    print(f"{counts[0]} positives, {counts[1]} negatives", flush=True)
-
-
-def _show_counts(counts: tuple[int, int]) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{counts[0]} positives, {counts[1]} negatives", end="", file=sys.stderr)
 
 
 def label_options(parser: argparse.ArgumentParser) -> None:
@@ -410,8 +417,8 @@ def train(options: argparse.Namespace) -> int:
         views=views,
         classes=("nothing", *stages, "success"),
     )
-    countdown = Countdown("epoch", config.epochs)
-    trained = train_classifier(samples, card, config, countdown)
+    with Display().counting("epochs", config.epochs) as on_epoch:
+        trained = train_classifier(samples, card, config, on_epoch)
     trained.classifier.save(options.out)
     card = trained.classifier.card
     views_text = ", ".join(views)

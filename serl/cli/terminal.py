@@ -1,57 +1,16 @@
-"""Terminal output of long work: progress with the remaining time, and questions to the operator."""
+"""Questions to the operator at the terminal of a command, and the answers."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
 from serl.runs.folder import RunFolder
 from serl.system.terminal import TerminalClosed, TerminalInput
-
-
-class Countdown:
-    """Progress line with the remaining time, updated after each part of the work.
-
-    On a terminal the line is overwritten in place, and ends with the work; elsewhere nothing is
-    written.
-
-    Args:
-        part: name of a part, such as "epoch".
-        total: number of parts.
-        stream: stream of the line; standard error if None.
-        clock: monotonic clock, s.
-    """
-
-    def __init__(
-        self,
-        part: str,
-        total: int,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._part, self._total = part, total
-        self._stream, self._clock = stream or sys.stderr, clock
-        self._first: tuple[int, float] | None = None
-
-    def __call__(self, number: int, loss: float) -> None:
-        """Update the line after a part, with its number and its loss."""
-        now_s = self._clock()
-        first, began_s = self._first = self._first or (number, now_s)
-        if not self._stream.isatty():
-            return
-        left = ""
-        if number > first:  # the first one is slower because of warm-up
-            left_s = (now_s - began_s) / (number - first) * (self._total - number)
-            left = f", {left_s // 60:.0f}:{left_s % 60:02.0f} left"
-        text = f"{self._part} {number} of {self._total}, loss {loss:.4f}{left}"
-        end = "\n" if number == self._total else ""
-        print(f"\r{text:<60}", end=end, file=self._stream, flush=True)
-
 
 Waiting = Mapping[str, str]
 """Requested operator action by actor name; without actors that are not waiting."""

@@ -154,7 +154,8 @@ class Display:
         """Show the progress of `total` things; yield a function to be called after each of them.
 
         A bar on a terminal, where the panel must not be live; else one line every ten seconds.
-        The function takes the number of things done so far; without it one more is done.
+        The function takes the number of things done so far; without it one more is done. It also
+        takes the loss of a model in training, which is shown with the text.
         """
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
         done = 0
@@ -168,11 +169,12 @@ class Display:
         with bars:
             task = bars.add_task(text, total=total)
 
-            def advance(so_far: int | None = None) -> None:
+            def advance(so_far: int | None = None, loss: float | None = None) -> None:
                 nonlocal done
                 done = done + 1 if so_far is None else so_far
-                bars.update(task, completed=done)
-                self._print_rarely(f"{text}: {done} of {total}")
+                shown_loss = "" if loss is None else f", loss {loss:.4f}"
+                bars.update(task, completed=done, description=f"{text}{shown_loss}")
+                self._print_rarely(f"{text}: {done} of {total}{shown_loss}")
 
             yield advance
 

@@ -16,7 +16,7 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     counts = ("--positives", 60, "--negatives", 80)
     code, text, _ = serl("reward", "collect", "pick_cube", "--out", "data", *counts, *sizes)
     assert code == cli.DONE
-    assert text.startswith("60 positives and 80 negatives, of ")
+    assert "\n60 positives and 80 negatives, of " in text
     assert "serl reward train data --out pick_cube.safetensors" in text
     assert "already holds episodes" in refused(
         serl, "reward", "collect", "pick_cube", "--out", "data"
