@@ -77,7 +77,7 @@ def _export_policy(options: argparse.Namespace) -> int:
 
 def _export_episodes(options: argparse.Namespace) -> int:
     """Write the episodes of a run or a recording in a data format."""
-    from serl.datasets.exchange import check_token, push, recorded
+    from serl.datasets.export import check_token, push, recorded
 
     out = options.out
     if out is None:
@@ -88,12 +88,14 @@ def _export_episodes(options: argparse.Namespace) -> int:
             check_token()
         except ImportError as error:
             raise _missing(error) from error
-    data = recorded(options.source, options.successes)
+    data = recorded(options.source, options.successes, with_resets=options.to == "rerun")
     reserve_bytes = RESERVE_BYTES + EXPANSION * max(path.stat().st_size for path in data.paths)
     bar = Display().counting(f"episodes for {out}", len(data.paths))
     with writing(out, reserve_bytes) as (folder, check), bar as advance:
         count = module.write(data._replace(on_file=lambda: (advance(), check())), folder)
     print(f"{out}: {count} episodes of {data.spec.task} for {options.to}")
+    if data.resets:
+        print(f"left out: {len(data.resets)} scripted resets, which do not demonstrate the task")
     if options.to == "minari":
         print(module.describe(out))
     if options.push_to_hub:

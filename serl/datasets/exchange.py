@@ -1,7 +1,7 @@
 """Recorded episodes as arrays, the common form between serl's log and the data formats of others.
 
-`recorded` reads episodes of a run or a recording in this form, and `write_recording` writes a
-recording of episodes in this form, whose origin may be another program.
+`serl.datasets.export` reads episodes of a run or a recording in this form, and `write_recording`
+writes a recording of episodes in this form, whose origin may be another program.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,15 +18,13 @@ import numpy as np
 
 from serl.datasets.recording_session import FAILURES
 from serl.datasets.serl_import import ImportMap, Mapper, Values
-from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
+from serl.errors import CorruptData, SpecMismatch
 from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.runs.demonstrations import IMPORT
-from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec, check_reward
 from serl.system.json_fields import short
 from serl.task import EnvironmentStep, EnvironmentTask
-from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
+from serl.types import ActionSource, End, EndReason, Key, Observation, Step, parse_reason
 
 _SLACK = 1e-4  # actions that were clipped in float64 and stored in float32
 _PROVENANCES = 1000  # characters
@@ -183,87 +181,6 @@ def _judged(
     )
 
 
-class Recorded(NamedTuple):
-    """Episodes of a run or a recording, for export.
-
-    Attributes:
-        spec: spec of their observations and actions.
-        robot: name of the robot.
-        paths: sealed files of episodes.
-        successes_only: whether other episodes are left out.
-        on_file: called after each file.
-    """
-
-    spec: Spec
-    robot: str
-    paths: Sequence[Path]
-    successes_only: bool = False
-    on_file: Callable[[], object] = lambda: None
-
-    def episodes(self) -> Iterator[EpisodeArrays]:
-        """Yield the complete episodes; each is read when it is needed."""
-        for path in self.paths:
-            episode = read_episode(path, self.spec)
-            if episode.end and episode.steps and (episode.success or not self.successes_only):
-                yield as_arrays(episode)
-            self.on_file()
-
-
-def recorded(path: Path, successes_only: bool = False) -> Recorded:
-    """Return the episodes of a run, a recording or a folder of episode files.
-
-    Episodes without a step, and those that a crash cut, are left out.
-
-    Raises:
-        BadInput: the folder is none of these, or holds no sealed episode.
-    """
-    robot, folders = "", [path]
-    if (path / CONFIG).exists() or not episode_paths(path):
-        run = RunFolder.open(path, data_only=True)
-        if run.config.stages:
-            raise BadInput(f"{path}: has stages, each a run: expected one of them")
-        robot = Path(str(run.config.robot or "")).stem
-        folders = [run.episodes(actor) for actor in run.actors()]
-    paths = [
-        file for each in folders for file in episode_paths(each) if not file.name.endswith(PART)
-    ]
-    spec = next(filter(None, map(read_spec, paths)), None)
-    if spec is None:
-        raise BadInput(f"{path}: expected sealed episodes, found none")
-    return Recorded(spec, robot, paths, successes_only)
-
-
-def as_arrays(episode: Episode) -> EpisodeArrays:
-    """Return a complete episode as arrays."""
-    steps, end = episode.steps, episode.end
-    assert end is not None
-    seen = [*(step.observation for step in steps), end.observation]
-    observations: dict[str, Values] = {
-        **{name: np.stack([each.state[name] for each in seen]) for name in seen[0].state},
-        **{name: np.stack([each.images[name] for each in seen]) for name in seen[0].images},
-    }
-    return EpisodeArrays(
-        observations=observations,
-        action=np.stack([step.action for step in steps]),
-        reward=np.array([step.reward for step in steps], np.float64),
-        terminated=steps[-1].terminated,
-        success=end.success,
-        reason=end.text,
-        requested=np.stack([step.requested for step in steps]),
-        source=[step.source.value for step in steps],
-        provenance=[step.reward_provenance for step in steps],
-        policy_version=np.array([step.policy_version for step in steps], np.int64),
-        wall_s=np.array([step.wall_s for step in steps], np.float64),
-    )
-
-
-def state_vectors(episode: EpisodeArrays, spec: Spec) -> Values:
-    """Return the state arrays, in declared order, as vectors.  # (N + 1, D)."""
-    rows = len(episode) + 1
-    parts = [episode.observations[name].reshape(rows, -1) for name in spec.observation.state]
-    return np.concatenate(parts, axis=1).astype(np.float32)
-
-
 class Written(NamedTuple):
     """Numbers of written episodes and steps."""
 
@@ -407,45 +324,3 @@ def success_reason(success: bool, terminated: bool) -> str:
     if success:
         return EndReason.SUCCESS.value
     return (EndReason.FAILURE if terminated else EndReason.TIME_LIMIT).value
-
-
-def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -> str:
-    """Upload a written data set to the Hugging Face Hub; return its address.
-
-    The repository is private unless it exists. LeRobot finds the version by the tag, which is
-    moved to this upload if the repository has it.
-
-    Args:
-        folder: the data set.
-        repository: name of the repository, OWNER/NAME.
-        tag: version of the data set's format.
-        endpoint: address of the Hub; None for the usual one, or that in `HF_ENDPOINT`.
-
-    Raises:
-        BadInput: there is no token.
-        SerlError: the Hub refused the upload, or cannot be reached.
-    """
-    check_token()
-    import huggingface_hub
-    from huggingface_hub.errors import RevisionNotFoundError
-
-    api = huggingface_hub.HfApi(endpoint=endpoint, library_name="serl")
-    given = {"repo_id": repository, "repo_type": "dataset"}
-    try:
-        address = api.create_repo(**given, private=True, exist_ok=True)
-        api.upload_folder(**given, folder_path=folder, commit_message="Upload episodes of serl")
-        with suppress(RevisionNotFoundError):
-            api.delete_tag(**given, tag=tag)
-        api.create_tag(**given, tag=tag)
-    except Exception as error:  # of any HTTP library that huggingface_hub uses
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise SerlError(f"{repository}: not uploaded: {reason[0]}; kept in {folder}") from error
-    return str(address)
-
-
-def check_token() -> None:
-    """Raise `BadInput` unless there is a token of the Hugging Face Hub."""
-    import huggingface_hub
-
-    if not huggingface_hub.get_token():
-        raise BadInput("--push-to-hub: found no token; set HF_TOKEN, or run `hf auth login`")

@@ -27,10 +27,9 @@ from serl.datasets.exchange import (
     Dataset,
     EpisodeArrays,
     Origin,
-    Recorded,
-    state_vectors,
     success_reason,
 )
+from serl.datasets.export import Recorded, state_vectors
 from serl.datasets.lerobot_statistics import (
     Statistics,
     as_columns,

@@ -16,7 +16,8 @@ import numpy as np
 from minari.data_collector import EpisodeBuffer
 from pydantic import ValidationError
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, Recorded, success_reason
+from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
+from serl.datasets.export import Recorded
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import ArraySpec, Spec, array_name

@@ -13,7 +13,8 @@ import numpy as np
 import rerun
 from rerun import blueprint
 
-from serl.datasets.exchange import EpisodeArrays, Recorded
+from serl.datasets.exchange import EpisodeArrays
+from serl.datasets.export import Recorded
 from serl.errors import BadInput
 from serl.log.images import compress
 from serl.specs import Spec

@@ -25,6 +25,7 @@ from serl.loop import EpisodeKey, Observer, run
 from serl.motion import to_action_frame
 from serl.policy import RandomPolicy
 from serl.robot import SimulatedRobot
+from serl.runs.demonstrations import COLLECTOR
 from serl.runs.folder import RunFolder
 from serl.runs.reward_data import write_views
 from serl.runs.task_setup import check_one_tool, renderer_of
@@ -224,14 +225,14 @@ def collect(
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     counts, episode, place = LabelCounts(0, 0), 0, None
     name = folder.resolve().name
-    with EpisodeLog(folder, spec, name, "collector", 1, log_config) as log:
+    with EpisodeLog(folder, spec, name, COLLECTOR, 1, log_config) as log:
         while counts.positives < target.positives or counts.negatives < target.negatives:
             if episode >= 50 and not counts.positives:
                 raise SerlError(f"{task.name}: no success in {episode} episodes")
-            start = start_seed(Purpose.REWARD, seed, "collector", episode)
+            start = start_seed(Purpose.REWARD, seed, COLLECTOR, episode)
             task.begin(robot.reset(start))
             driver = CollectionDriver(robot, task, start, _kind(episode), place)
-            key = EpisodeKey(name, "collector", 1, episode)
+            key = EpisodeKey(name, COLLECTOR, 1, episode)
             run(
                 robot,
                 watching,

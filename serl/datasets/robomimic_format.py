@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 from pydantic import ValidationError
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, Recorded, success_reason
+from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
+from serl.datasets.export import Recorded
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import Spec

@@ -24,6 +24,8 @@ from serl.types import ActionSource, Episode, Record
 
 EXPERT = "expert"
 """Name of the scripted expert as an actor, in records."""
+COLLECTOR = "collector"
+"""Name of the script that collects images for a reward model as an actor, in records."""
 IMPORT = "import"
 """Name of an import as an actor, in records."""
 
@@ -197,7 +199,7 @@ def is_reset(episode: Episode) -> bool:
     """
     scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
     actor = episode.steps[0].key.actor if episode.steps else EXPERT
-    return scripted and actor not in (EXPERT, IMPORT)
+    return scripted and actor not in (EXPERT, COLLECTOR, IMPORT)
 
 
 def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:

@@ -22,7 +22,8 @@ import pytest
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format, robomimic_format
-from serl.datasets.exchange import Dataset, Recorded
+from serl.datasets.exchange import Dataset
+from serl.datasets.export import Recorded
 from serl.errors import CorruptData
 from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
@@ -237,32 +238,6 @@ def test_robomimic_export_has_expected_groups(recording: Recording, exported: Pa
         )
 
 
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        ({"fps": 30}, "another embodiment (so100): rate 30 Hz != 10 Hz"),
-        ({"fps": "nan"}, "so100: rate: expected a positive number, found 'nan'"),
-        (
-            {"names": ["shoulder", "elbow"]},
-            "another embodiment (so100): action shoulder elbow != x y z yaw gripper",
-        ),
-    ],
-)  # fmt: skip
-def test_import_refuses_another_embodiment_and_names_difference(
-    exported: Path,
-    tmp_path: Path,
-    changed: dict[str, object],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = tmp_path / "so100"
-    copy_as_foreign(exported / "lerobot", folder, changed)
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
-    assert main(words) == 2
-    assert line in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
 def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> None:
     """Copy a LeRobot data set without the files and columns that only serl writes."""
     shutil.copytree(origin, folder)
@@ -275,48 +250,6 @@ def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> N
     for name in [name for name in info["features"] if name.startswith("next.")]:
         del info["features"][name]
     path.write_text(json.dumps(info))
-
-
-def test_import_of_foreign_lerobot_ends_at_last_observation(
-    recording: Recording, exported: Path, tmp_path: Path
-) -> None:
-    folder, out = tmp_path / "other", tmp_path / "new"
-    copy_as_foreign(exported / "lerobot", folder, {})
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out)]) == 0
-    episode = read_episode(episode_paths(out)[0], pixel_spec())
-    before = recording[1][0]
-    assert episode.end is not None
-    assert len(episode.steps) == len(before.steps) - 1
-    read = next(lerobot_format.read(folder).episodes)
-    assert read.info is not None
-    assert read.info["success"].tolist() == [False, True], "of the last frame, which is left out"
-    last = before.steps[-1].observation.state
-    np.testing.assert_array_equal(
-        episode.end.observation.state["tcp_from_start"], last["tcp_from_start"]
-    )
-
-
-def test_import_map_reorders_action_entries(
-    recording: Recording, exported: Path, tmp_path: Path
-) -> None:
-    folder, out, mapping = tmp_path / "other", tmp_path / "new", tmp_path / "map.yaml"
-    copy_as_foreign(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
-    mapping.write_text("action: [1, 0, 3, 4, 2]\n")
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out), "--map", str(mapping)]) == 0
-    step = read_episode(episode_paths(out)[0], pixel_spec()).steps[0]
-    before = recording[1][0].steps[0].action
-    np.testing.assert_array_equal(step.action, before[[1, 0, 3, 4, 2]])
-
-
-def test_import_into_another_task_names_difference(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in FORMATS:
-        words = ["demos", "import", str(exported / name), "--task", "reach"]
-        assert main([*words, "--out", str(tmp_path / "new")]) == 2
-        assert "another embodiment" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

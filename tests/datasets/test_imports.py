@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from serl.cli.main import main
+from serl.datasets import lerobot_format
+from serl.datasets.export import recorded
+from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths, read_episode, read_records, read_spec
 from serl.runs.demonstrations import read_demonstrations
 from serl.runs.settings import run_settings
+from serl.types import ActionSource, Key, Step
 
-from .test_exchange import FORMATS
+from .test_exchange import (
+    FORMATS,
+    Recording,
+    copy_as_foreign,
+    exported,
+    pixel_spec,
+    recording,
+)
+
+__all__ = ["exported", "recording"]
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +49,91 @@ def test_exported_and_imported_demonstrations_of_expert_demonstrate(
     lengths = [len(each.steps) for each in read_demonstrations(expert_recording, config)]
     assert len(lengths) == 2
     assert [len(each.steps) for each in read_demonstrations(out, config)] == lengths
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_export_leaves_out_scripted_resets_and_prints_their_number(
+    expert_recording: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = episode_paths(expert_recording)[0]
+    spec = read_spec(first)
+    assert spec is not None
+    folder, out = tmp_path / "actor0", tmp_path / name
+    with EpisodeLog(folder, spec, "run", "actor0", 1) as log:
+        for number, source in enumerate((ActionSource.SCRIPT, ActionSource.POLICY)):
+            for record in read_records([first], spec):
+                moved = replace(record, key=Key("run", "actor0", 1, number, record.key.index))
+                log.append(replace(moved, source=source) if isinstance(moved, Step) else moved)
+    assert main(["export", str(folder), "--to", name, "--out", str(out), "--successes"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{out}: 1 episodes of reach for {name}\nleft out: 1 scripted resets" in printed
+    assert len([*recorded(folder).episodes()]) == 1
+    assert len([*recorded(folder, with_resets=True).episodes()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"fps": 30}, "another embodiment (so100): rate 30 Hz != 10 Hz"),
+        ({"fps": "nan"}, "so100: rate: expected a positive number, found 'nan'"),
+        (
+            {"names": ["shoulder", "elbow"]},
+            "another embodiment (so100): action shoulder elbow != x y z yaw gripper",
+        ),
+    ],
+)  # fmt: skip
+def test_import_refuses_another_embodiment_and_names_difference(
+    exported: Path,
+    tmp_path: Path,
+    changed: dict[str, object],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "so100"
+    copy_as_foreign(exported / "lerobot", folder, changed)
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
+    assert main(words) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_import_of_foreign_lerobot_ends_at_last_observation(
+    recording: Recording, exported: Path, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "other", tmp_path / "new"
+    copy_as_foreign(exported / "lerobot", folder, {})
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out)]) == 0
+    episode = read_episode(episode_paths(out)[0], pixel_spec())
+    before = recording[1][0]
+    assert episode.end is not None
+    assert len(episode.steps) == len(before.steps) - 1
+    read = next(lerobot_format.read(folder).episodes)
+    assert read.info is not None
+    assert read.info["success"].tolist() == [False, True], "of the last frame, which is left out"
+    last = before.steps[-1].observation.state
+    np.testing.assert_array_equal(
+        episode.end.observation.state["tcp_from_start"], last["tcp_from_start"]
+    )
+
+
+def test_import_map_reorders_action_entries(
+    recording: Recording, exported: Path, tmp_path: Path
+) -> None:
+    folder, out, mapping = tmp_path / "other", tmp_path / "new", tmp_path / "map.yaml"
+    copy_as_foreign(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
+    mapping.write_text("action: [1, 0, 3, 4, 2]\n")
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out), "--map", str(mapping)]) == 0
+    step = read_episode(episode_paths(out)[0], pixel_spec()).steps[0]
+    before = recording[1][0].steps[0].action
+    np.testing.assert_array_equal(step.action, before[[1, 0, 3, 4, 2]])
+
+
+def test_import_into_another_task_names_difference(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in FORMATS:
+        words = ["demos", "import", str(exported / name), "--task", "reach"]
+        assert main([*words, "--out", str(tmp_path / "new")]) == 2
+        assert "another embodiment" in capsys.readouterr().err

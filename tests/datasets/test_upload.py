@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from serl.cli.main import main
-from serl.datasets.exchange import push
+from serl.datasets.export import push
 from serl.errors import SerlError
 
 from ..support.command import SERL

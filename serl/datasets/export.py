@@ -1,0 +1,148 @@
+"""Export of recorded episodes: their arrays for a format, and the upload of a written data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from serl.datasets.exchange import EpisodeArrays
+from serl.datasets.serl_import import Values
+from serl.errors import BadInput, SerlError
+from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
+from serl.runs.demonstrations import is_reset
+from serl.runs.folder import CONFIG, RunFolder
+from serl.specs import Spec
+from serl.types import Episode
+
+
+class Recorded(NamedTuple):
+    """Episodes of a run or a recording, for export.
+
+    Attributes:
+        spec: spec of their observations and actions.
+        robot: name of the robot.
+        paths: sealed files of episodes.
+        resets: files of scripted resets that were left out, once `episodes` has read them.
+        successes_only: whether other episodes are left out.
+        with_resets: whether scripted resets are not left out, unless as `successes_only`.
+        on_file: called after each file.
+    """
+
+    spec: Spec
+    robot: str
+    paths: Sequence[Path]
+    resets: list[Path]
+    successes_only: bool = False
+    with_resets: bool = False
+    on_file: Callable[[], object] = lambda: None
+
+    def episodes(self) -> Iterator[EpisodeArrays]:
+        """Yield the complete episodes; each is read when it is needed."""
+        for path in self.paths:
+            episode = read_episode(path, self.spec)
+            if is_reset(episode) and (self.successes_only or not self.with_resets):
+                self.resets.append(path)
+            elif episode.end and episode.steps and (episode.success or not self.successes_only):
+                yield as_arrays(episode)
+            self.on_file()
+
+
+def recorded(path: Path, successes_only: bool = False, with_resets: bool = False) -> Recorded:
+    """Return the episodes of a run, a recording or a folder of episode files.
+
+    Episodes without a step, those that a crash cut, and scripted resets are left out.
+
+    Raises:
+        BadInput: the folder is none of these, or holds no sealed episode.
+    """
+    robot, folders = "", [path]
+    if (path / CONFIG).exists() or not episode_paths(path):
+        run = RunFolder.open(path, data_only=True)
+        if run.config.stages:
+            raise BadInput(f"{path}: has stages, each a run: expected one of them")
+        robot = Path(str(run.config.robot or "")).stem
+        folders = [run.episodes(actor) for actor in run.actors()]
+    paths = [
+        file for each in folders for file in episode_paths(each) if not file.name.endswith(PART)
+    ]
+    spec = next(filter(None, map(read_spec, paths)), None)
+    if spec is None:
+        raise BadInput(f"{path}: expected sealed episodes, found none")
+    return Recorded(spec, robot, paths, [], successes_only, with_resets)
+
+
+def as_arrays(episode: Episode) -> EpisodeArrays:
+    """Return a complete episode as arrays."""
+    steps, end = episode.steps, episode.end
+    assert end is not None
+    seen = [*(step.observation for step in steps), end.observation]
+    observations: dict[str, Values] = {
+        **{name: np.stack([each.state[name] for each in seen]) for name in seen[0].state},
+        **{name: np.stack([each.images[name] for each in seen]) for name in seen[0].images},
+    }
+    return EpisodeArrays(
+        observations=observations,
+        action=np.stack([step.action for step in steps]),
+        reward=np.array([step.reward for step in steps], np.float64),
+        terminated=steps[-1].terminated,
+        success=end.success,
+        reason=end.text,
+        requested=np.stack([step.requested for step in steps]),
+        source=[step.source.value for step in steps],
+        provenance=[step.reward_provenance for step in steps],
+        policy_version=np.array([step.policy_version for step in steps], np.int64),
+        wall_s=np.array([step.wall_s for step in steps], np.float64),
+    )
+
+
+def state_vectors(episode: EpisodeArrays, spec: Spec) -> Values:
+    """Return the state arrays, in declared order, as vectors.  # (N + 1, D)."""
+    rows = len(episode) + 1
+    parts = [episode.observations[name].reshape(rows, -1) for name in spec.observation.state]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -> str:
+    """Upload a written data set to the Hugging Face Hub; return its address.
+
+    The repository is private unless it exists. LeRobot finds the version by the tag, which is
+    moved to this upload if the repository has it.
+
+    Args:
+        folder: the data set.
+        repository: name of the repository, OWNER/NAME.
+        tag: version of the data set's format.
+        endpoint: address of the Hub; None for the usual one, or that in `HF_ENDPOINT`.
+
+    Raises:
+        BadInput: there is no token.
+        SerlError: the Hub refused the upload, or cannot be reached.
+    """
+    check_token()
+    import huggingface_hub
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    api = huggingface_hub.HfApi(endpoint=endpoint, library_name="serl")
+    given = {"repo_id": repository, "repo_type": "dataset"}
+    try:
+        address = api.create_repo(**given, private=True, exist_ok=True)
+        api.upload_folder(**given, folder_path=folder, commit_message="Upload episodes of serl")
+        with suppress(RevisionNotFoundError):
+            api.delete_tag(**given, tag=tag)
+        api.create_tag(**given, tag=tag)
+    except Exception as error:  # of any HTTP library that huggingface_hub uses
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise SerlError(f"{repository}: not uploaded: {reason[0]}; kept in {folder}") from error
+    return str(address)
+
+
+def check_token() -> None:
+    """Raise `BadInput` unless there is a token of the Hugging Face Hub."""
+    import huggingface_hub
+
+    if not huggingface_hub.get_token():
+        raise BadInput("--push-to-hub: found no token; set HF_TOKEN, or run `hf auth login`")
