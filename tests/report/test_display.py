@@ -237,6 +237,9 @@ def test_trial_progress_is_one_line_every_ten_seconds_in_pipe() -> None:
             clock.now_s += 4.0
             advance()
     assert output_of(to).splitlines() == ["trials: 1 of 6", "trials: 4 of 6"]
+    with Display(to := console(terminal=False)).counting("epochs", 40) as on_epoch:
+        on_epoch(1, 0.25)
+    assert output_of(to) == "epochs: 1 of 40, loss 0.2500\n"
 
 
 def test_working_message_is_shown_on_terminal_only() -> None:

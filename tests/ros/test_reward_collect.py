@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -117,6 +118,7 @@ def test_operator_collects_positives_and_negatives_in_two_sessions(tmp_path: Pat
         asyncio.run(second_session(tmp_path, door, command))
         command.succeed()
     assert "next: serl reward train images" in command.output
+    assert re.search(r"^\d+ of 12 positives, \d+ of 5 negatives$", command.output, re.M)
     samples, views = read_samples([folder])
     negatives, positives = np.bincount(samples.labels).tolist()
     assert negatives >= 5
