@@ -158,15 +158,16 @@ def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
             rows = [np.hstack(now[start : start + 2]) for start in range(0, len(now), 2)]
             frames.append(np.vstack(rows))
         frames += frames[-1:] * 6
-    _save(IMAGES / "learning.webp", frames, 2 * FRAME_MS, 50)
+    _save(IMAGES / "learning.webp", frames, 2 * FRAME_MS, 70)
 
 
 def _titled(frame: Image, lines: Sequence[str]) -> Image:
     picture = Picture.fromarray(frame)
     draw = ImageDraw.Draw(picture)
-    draw.rectangle((0, 0, 176, 50), fill=(16, 19, 25))
-    draw.text((11, 17), lines[0], INK, font(18), "lm")
-    draw.text((11, 37), lines[1], QUIET, font(13), "lm")
+    right = frame.shape[1] - 1  # the arm stands on the left
+    draw.rectangle((right - 176, 0, right, 50), fill=(16, 19, 25))
+    draw.text((right - 165, 17), lines[0], INK, font(18), "lm")
+    draw.text((right - 165, 37), lines[1], QUIET, font(13), "lm")
     return np.asarray(picture)
 
 

@@ -166,13 +166,7 @@ def learn(run: RunFolder, display: Display, supervise: Callable[[], object] = la
     """Run learners and actors over ROS 2 until all steps of each stage are trained on."""
     parts = run.parts()
     readers = [
-        ProgressReader(
-            _title(part, stage),
-            part.path,
-            part.config.steps,
-            f"{prefix(stage)}link-",
-            part.config.first_update_at,
-        )
+        ProgressReader.of_run(part, _title(part, stage), f"{prefix(stage)}link-")
         for stage, part in parts.items()
     ]
     learners = [f"{prefix(stage)}learner" for stage in parts]

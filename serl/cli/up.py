@@ -144,10 +144,7 @@ def attend(
     display: Display,
 ) -> None:
     """Supervise until the processes in `ends` are done; show progress, and ask the operator."""
-    config = run.config
-    reader = ProgressReader(
-        config.task, run.path, config.steps, first_update_at=config.first_update_at
-    )
+    reader = ProgressReader.of_run(run)
     printed = 0
     while not ends or not all(map(supervisor.finished, ends)):
         supervisor.check()

@@ -47,10 +47,7 @@ class TrainingStatus:
 
     def __init__(self, run: RunFolder, actor: str) -> None:
         self._run, self.actor = run, actor
-        config = run.config
-        self._reader = ProgressReader(
-            config.task, run.path, config.steps, first_update_at=config.first_update_at
-        )
+        self._reader = ProgressReader.of_run(run)
 
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers; `states` contains the state of each process."""

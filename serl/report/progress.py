@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, without_superseded
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
+from serl.runs.folder import RunFolder
 from serl.teleop.stop import STOP_FILE, read_stop
 from serl.training.link import read_control_status, read_link_status
 
@@ -56,6 +57,13 @@ class ProgressReader:
         self.final: dict[str, Any] | None = None
         self._follow()
         self._news.clear()  # an earlier session reported it
+
+    @classmethod
+    def of_run(cls, run: RunFolder, title: str = "", link: str = "link-") -> Self:
+        """Return a reader of a run, whose title is the name of its task unless it is given."""
+        config = run.config
+        title = title or config.task
+        return cls(title, run.path, config.steps, link, config.first_update_at)
 
     @property
     def recent(self) -> list[dict[str, Any]]:
