@@ -80,6 +80,14 @@ def test_quick_benchmark_prints_its_table(name: str, tmp_path: Path) -> None:
     assert len(ended.stdout.splitlines()) >= 3
 
 
+def test_time_of_a_million_transitions_has_no_part_that_does_not_grow() -> None:
+    name = "bench_columns"
+    bench = importlib.import_module(f"tests.bench.{name}")
+    loads = [bench.Load(n, 0.5 + 1e-5 * n, 20 + 2e-4 * n) for n in (20_000, 100_000)]
+    assert bench.slope(loads, "cpu_s") == pytest.approx(10.0)
+    assert bench.slope(loads, "loops") == pytest.approx(200.0)
+
+
 def test_make_bench_compares_python_interface_with_limits() -> None:
     text = (FOLDER.parents[1] / "Makefile").read_text(encoding="utf-8")
     (listed,) = re.findall(r"^\tfor script in (.*); do$", text, re.MULTILINE)
