@@ -112,8 +112,9 @@ class TrainedPolicy:
         if not isinstance(observation, Mapping):
             observation = {"state": observation}
         if observation.keys() != (names := {"state", *expected.images}):
-            raise SpecMismatch(f"observation: expected {sorted(names)}, got {sorted(observation)}")
-        state = np.ascontiguousarray(observation["state"], np.float32)
+            given = sorted(map(str, observation))
+            raise SpecMismatch(f"observation: expected {sorted(names)}, got {given}")
+        state = _array("state", observation["state"], np.float32)
         batch, size = state.shape[:-1], expected.state_size
         if len(batch) > 1 or state.shape[-1:] != (size,):
             raise SpecMismatch(
@@ -121,9 +122,7 @@ class TrainedPolicy:
             )
         if not np.isfinite(state).all():
             raise SpecMismatch(f"state: not finite: {state[~np.isfinite(state)][:3].tolist()}")
-        images: dict[str, Image] = {
-            name: np.ascontiguousarray(observation[name]) for name in expected.images
-        }
+        images = {name: _array(f"image {name}", observation[name]) for name in expected.images}
         for name, image in images.items():
             shape = (*batch, *expected.images[name].shape)
             if image.shape != shape or image.dtype != np.uint8:
@@ -322,6 +321,14 @@ def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options
 def missing(error: ImportError, extra: str) -> BadInput:
     """Return the error for a package that is not installed, with the extra that has it."""
     return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
+
+
+def _array(name: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+    """Return a contiguous array; raise `SpecMismatch` if the values are no numbers or ragged."""
+    try:
+        return np.ascontiguousarray(values, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecMismatch(f"{name}: expected an array of numbers: {error}") from error
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

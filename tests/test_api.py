@@ -100,6 +100,9 @@ def test_loaded_pixel_policy_stacks_frames_of_episode(tmp_path: Path) -> None:
     run = trained(tmp_path, task="pick_cube", observe="pixels", agent=small)
     policy = serl.load_policy(run.path)
     compare(policy, run, frames=2)
+    ragged = {"front": [[0], [0, 1]], "wrist": np.zeros((64, 64, 3), np.uint8)}
+    with pytest.raises(SpecMismatch, match="image front: expected an array of numbers"):
+        policy({"state": np.zeros(policy.spec.observation.state_size), **ragged})
 
 
 def test_hybrid_policy_and_external_algorithm_load_and_act(tmp_path: Path) -> None:
@@ -124,12 +127,17 @@ def test_policy_converts_robot_reading_to_task_observation(tmp_path: Path) -> No
 def test_policy_refuses_invalid_observations(tmp_path: Path) -> None:
     policy = serl.load_policy(trained(tmp_path).path)
     size = policy.spec.observation.state_size
-    for given, line in (
+    observations: list[tuple[Any, str]] = [
         (np.zeros(size + 1), rf"state: expected the shape \[{size}\] or \[B, {size}\], got"),
         (np.zeros((2, 2, size)), "state: expected the shape"),
         (np.full(size, np.nan), "state: not finite"),
         ({"state": np.zeros(size), "front": 0}, "expected \\['state'\\], got \\['front', 'state'"),
-    ):
+        ({"state": np.zeros(size), 0: 0}, "expected \\['state'\\], got \\['0', 'state'"),
+        ("x", "state: expected an array of numbers: could not convert string"),
+        ([[0.0] * size, [0.0]], "state: expected an array of numbers: .*inhomogeneous"),
+        ({"state": {}}, "state: expected an array of numbers"),
+    ]
+    for given, line in observations:
         with pytest.raises(SpecMismatch, match=line):
             policy(given)
 

@@ -26,7 +26,7 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="PATH",
-        help=".pkl file of SERL or HIL-SERL, .hdf5 file of robomimic, or folder of a "
+        help=".pkl file of SERL or HIL-SERL, .hdf5 or .h5 file of robomimic, or folder of a "
         "LeRobotDataset or a Minari data set",
     )
     parser.add_argument("--task", required=True, help="name of a task, or path of a .py file")
@@ -77,16 +77,16 @@ def _format_of(path: Path) -> str:
     """Return the format of a file or folder, from its name and content."""
     if path.suffix == ".pkl":
         return "pickle"
-    if path.suffix == ".hdf5":
+    if path.suffix in (".hdf5", ".h5"):
         return "robomimic"
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
-        raise BadInput(f"{path}: expected a .pkl or .hdf5 file or a folder, found {found}")
+        raise BadInput(f"{path}: expected a .pkl, .hdf5 or .h5 file or a folder, found {found}")
     if (path / "meta/info.json").exists():
         return "lerobot"
     if (path / "metadata.json").exists() or next(path.rglob("data/metadata.json"), None):
         return "minari"
-    if any(path.glob("*.hdf5")):
+    if any(path.glob("*.hdf5")) or any(path.glob("*.h5")):
         return "robomimic"
     raise BadInput(f"{path}: expected a LeRobotDataset, a Minari data set or a file of robomimic")
 

@@ -54,6 +54,10 @@ def export(options: argparse.Namespace) -> int:
     """Export the policy or the episodes of a run."""
     if options.push_to_hub and options.to != "lerobot":
         raise BadInput(f"export: --push-to-hub: expected --to lerobot, got {options.to}")
+    if options.successes and options.to == "onnx":
+        raise BadInput("export: --successes selects episodes, onnx is a policy")
+    if options.checkpoint is not None and options.to != "onnx":
+        raise BadInput(f"export: --checkpoint selects a policy, {options.to} has episodes")
     return _export_policy(options) if options.to == "onnx" else _export_episodes(options)
 
 
@@ -66,6 +70,8 @@ def _export_policy(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise _missing(error) from error
     out = options.out or options.source / "policy.onnx"
+    if options.out and out.exists():
+        raise BadInput(f"{out}: exists; give another --out")
     with Display().working("exporting the policy"):
         loaded = load_agent(options.source, options.checkpoint)
         check_destination(out)

@@ -85,10 +85,10 @@ def read(path: Path) -> Dataset:
         BadInput: no such file, or a folder that holds none or several.
         CorruptData: the file is damaged, or of another layout.
     """
-    found = sorted(path.glob("*.hdf5")) if path.is_dir() else [path]
+    found = [*path.glob("*.hdf5"), *path.glob("*.h5")] if path.is_dir() else [path]
     if len(found) != 1 or not found[0].is_file():
         count = len(found) if path.is_dir() else 0
-        raise BadInput(f"{path}: expected one .hdf5 file of robomimic, found {count}")
+        raise BadInput(f"{path}: expected one .hdf5 or .h5 file of robomimic, found {count}")
     try:
         with h5py.File(found[0], "r") as file:
             attributes = file["data"].attrs

@@ -8,8 +8,14 @@ import h5py
 import numpy as np
 import pytest
 
+from serl.cli.main import main
 from serl.datasets import robomimic_format
 from serl.errors import CorruptData
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
+
+from .test_exchange import record
 
 
 def test_robomimic_reader_separates_states_and_images_of_similar_names(tmp_path: Path) -> None:
@@ -43,3 +49,18 @@ def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str
     with pytest.raises(CorruptData, match=r"demo\.hdf5: ") as refused:
         list(robomimic_format.read(path).episodes)
     assert str(refused.value).count("\n") == 0
+
+
+@pytest.mark.parametrize("given", ["demo.h5", "."])
+def test_import_reads_robomimic_file_with_short_ending(tmp_path: Path, given: str) -> None:
+    home, out = tmp_path / "robomimic", tmp_path / "imported"
+    task = make_spec(make_task(resolve({"task": "reach"})))
+    (before, *_) = record(tmp_path / "recording", task)
+    words = ["export", str(tmp_path / "recording"), "--to", "robomimic", "--out", str(home)]
+    assert main(words) == 0
+    (home / "demo.hdf5").rename(home / "demo.h5")
+    words = ["demos", "import", str(home / given), "--task", "reach", "--out", str(out)]
+    assert main(words) == 0
+    (path,) = episode_paths(out)
+    after = read_episode(path, task)
+    assert [step.reward for step in after.steps] == [step.reward for step in before.steps]
