@@ -68,6 +68,8 @@ def import_file(options: argparse.Namespace) -> int:
     )
     if limits := getattr(made, "time_limits", 0):
         print(f"{limits} episodes without a final reward were imported as cut by the time limit")
+    if name != "pickle" and (warning := found.origin.unnamed_actions(mapping)):
+        print(warning)
     print("check that scale and frame of the actions are those of the task:")
     print(f"  {task.config.action_meaning}, axes {task.config.action_spec.unit}")
     return DONE
@@ -105,10 +107,9 @@ def _read_data(
 
     A task of an environment judges data of other programs.
     """
-    from serl.datasets.exchange import judged_by, write_recording
+    from serl.datasets.exchange import checked_dataset, judged_by, write_recording
 
-    data = format_module(name).read(path)
-    data.origin.check(spec, mapping, path)
+    data = checked_dataset(format_module(name).read(path), spec, mapping, path)
     if data.origin.spec is None and isinstance(task, EnvironmentTask):
         data = judged_by(task, data, origin)
     return data, write_recording

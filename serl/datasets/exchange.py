@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,33 +93,71 @@ class Origin:
     actions: Sequence[str] = field(default_factory=tuple)
     spec: Spec | None = None
 
-    def check(self, spec: Spec, mapping: ImportMap, where: Path) -> None:
+    def check_rate(self, where: Path) -> None:
+        """Raise `CorruptData` for a rate that is no positive number."""
+        rate_hz = self.rate_hz
+        number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
+        if rate_hz is not None and (not number or not 0 < rate_hz < math.inf):
+            found = short(rate_hz)
+            raise CorruptData(f"{where}: rate: expected a positive number, found {found}")
+
+    def check(
+        self, spec: Spec, mapping: ImportMap, where: Path, first: EpisodeArrays | None = None
+    ) -> None:
         """Raise `SpecMismatch` with all differences unless the robot is that of a task's spec.
 
-        A mapping of the state replaces the comparison of its names. A rate that is no positive
-        number raises `CorruptData`.
+        A mapping of actions or of the state replaces the comparison of their names.
+
+        Args:
+            spec: spec of the task.
+            mapping: see `Mapper`.
+            where: the data set, for the message.
+            first: its first episode, whose sizes are compared.
         """
-        lines, rate_hz = [], self.rate_hz
-        if rate_hz is not None:
-            number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
-            if not number or not 0 < rate_hz < math.inf:
-                found = short(rate_hz)
-                raise CorruptData(f"{where}: rate: expected a positive number, found {found}")
-            if abs(rate_hz - spec.rate_hz) > 1e-3:
-                lines.append(f"rate {rate_hz:g} Hz != {spec.rate_hz:g} Hz")
+        observed = ""
+        if own := self._own_difference(spec, mapping):
+            lines = [own]
+        else:
+            lines = [self._rate_difference(spec), self._action_difference(spec, mapping, first)]
+            lines = [line for line in lines if line]
+            if first is not None:
+                observed = _observation_difference(first, spec, mapping)
+        if lines or observed:
+            robot = f" ({self.robot})" if self.robot else ""
+            kind = "another embodiment" if lines else "other observations"
+            text = "; ".join(filter(None, (*lines, observed)))
+            raise SpecMismatch(f"{where}: {kind}{robot}: {text}")
+
+    def unnamed_actions(self, mapping: ImportMap) -> str:
+        """Return a warning unless names or a mapping tell an action's entries; "" if they do."""
+        if self.spec is not None or self.actions or mapping.action:
+            return ""
+        robot = self.robot or "an unknown robot"
+        return f"the data, of {robot}, do not name the entries of an action; compared their number"
+
+    def _own_difference(self, spec: Spec, mapping: ImportMap) -> str:
+        """Return the difference of the spec of own data, without images that the task lacks."""
+        if self.spec is None or mapping.state:
+            return ""
+        own, images = self.spec, spec.observation.images
+        own = own.with_images(name for name in own.observation.images if name in images)
+        return own.model_copy(update={"task": spec.task}).difference(spec)
+
+    def _rate_difference(self, spec: Spec) -> str:
+        if self.rate_hz is None or abs(self.rate_hz - spec.rate_hz) <= 1e-3:
+            return ""
+        return f"rate {self.rate_hz:g} Hz != {spec.rate_hz:g} Hz"
+
+    def _action_difference(
+        self, spec: Spec, mapping: ImportMap, first: EpisodeArrays | None
+    ) -> str:
+        """Return the difference of the names of an action's entries, else that of their number."""
         names = [name.lower() for name in self.actions]
         if names and not mapping.action and names != [n.lower() for n in spec.action_names]:
-            lines.append(f"action {' '.join(self.actions)} != {' '.join(spec.action_names)}")
-        if self.spec is not None and not lines and not mapping.state:
-            own = self.spec.with_images(
-                name for name in self.spec.observation.images if name in spec.observation.images
-            )
-            own = own.model_copy(update={"task": spec.task})
-            if difference := own.difference(spec):
-                lines.append(difference)
-        if lines:
-            robot = f" ({self.robot})" if self.robot else ""
-            raise SpecMismatch(f"{where}: another embodiment{robot}: {'; '.join(lines)}")
+            return f"action {' '.join(self.actions)} != {' '.join(spec.action_names)}"
+        if first is None:
+            return ""
+        return _action_misfit(math.prod(np.shape(first.action)[1:]), spec, mapping)
 
 
 class Dataset(NamedTuple):
@@ -131,6 +170,30 @@ class Dataset(NamedTuple):
 
     origin: Origin
     episodes: Iterator[EpisodeArrays]
+
+
+def _observation_difference(first: EpisodeArrays, spec: Spec, mapping: ImportMap) -> str:
+    """Return which states and images of a task an episode does not have, with their sizes."""
+    try:
+        seen = {name: rows[0] for name, rows in first.observations.items()}
+        Mapper(spec.observation, seen, mapping)
+    except SpecMismatch as error:
+        return str(error)
+    return ""
+
+
+def checked_dataset(data: Dataset, spec: Spec, mapping: ImportMap, where: Path) -> Dataset:
+    """Return a data set whose first episode was read and accepted by `Origin.check`."""
+    data.origin.check_rate(where)
+    try:
+        first = next(data.episodes, None)
+        if first is not None:
+            _check_arrays(first, f"{where}: episode 0")
+    except CorruptData:
+        data.origin.check(spec, mapping, where)  # another embodiment is the better reason
+        raise
+    data.origin.check(spec, mapping, where, first)
+    return data._replace(episodes=chain([] if first is None else [first], data.episodes))
 
 
 def judged_by(task: EnvironmentTask, data: Dataset, origin: str) -> Dataset:
@@ -298,18 +361,22 @@ def _actions(rows: Values, spec: Spec, mapping: ImportMap, where: str) -> Any:
     """Return actions in the order of the task, as float32; raise `SpecMismatch` if they misfit."""
     rows = np.asarray(rows)
     rows = rows.reshape(len(rows), -1)
+    if misfit := _action_misfit(rows.shape[1], spec, mapping):
+        raise SpecMismatch(f"{where}: {misfit}")
     if mapping.action:
-        if max(mapping.action) >= rows.shape[1]:
-            last = max(mapping.action)
-            raise SpecMismatch(f"map: action {last}: actions have {rows.shape[1]} entries")
         rows = rows[:, list(mapping.action)]
-    (size,) = spec.action.shape
-    if rows.shape[1] != size:
-        names = " ".join(spec.action_names)
-        raise SpecMismatch(f"{where}: actions: {rows.shape[1]} entries != {size} ({names})")
     if not np.isfinite(rows).all() or np.abs(rows).max(initial=0.0) > 1.0 + _SLACK:
         raise SpecMismatch(f"{where}: an action of {np.abs(rows).max():g}, allowed 1")
     return np.clip(rows, -1.0, 1.0).astype(np.float32)
+
+
+def _action_misfit(size: int, spec: Spec, mapping: ImportMap) -> str:
+    """Return how actions of `size` entries misfit the actions of a task; "" if they fit."""
+    if max(mapping.action, default=-1) >= size:
+        return f"map: action {max(mapping.action)}: actions have {size} entries"
+    found, (expected,) = len(mapping.action) or size, spec.action.shape
+    names = " ".join(spec.action_names)
+    return "" if found == expected else f"actions: {found} entries != {expected} ({names})"
 
 
 def _source(text: str, where: str) -> ActionSource:

@@ -97,10 +97,11 @@ def read(path: Path) -> Dataset:
             spec = Spec.model_validate_json(text) if text else None
             kwargs = env.get("env_kwargs") or {}
             robot = kwargs.get("robot") or kwargs.get("robots") or env.get("env_name", "")
+            robot = " ".join(map(str, robot)) if isinstance(robot, list) else str(robot)
             rate_hz = kwargs.get("rate_hz", kwargs.get("control_freq"))
     except (OSError, KeyError, ValueError, AttributeError, ValidationError) as error:
         raise CorruptData(f"{found[0]}: {str(error).splitlines()[0]}") from error
-    return Dataset(Origin(str(robot), rate_hz, spec=spec), _episodes(found[0]))
+    return Dataset(Origin(robot, rate_hz, spec=spec), _episodes(found[0]))
 
 
 _MAX_BYTES = 4_000_000_000

@@ -244,8 +244,8 @@ def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> N
     (folder / "meta/serl.json").unlink()
     path = folder / "meta/info.json"
     info = json.loads(path.read_text()) | {"robot_type": "so100"}
-    if names := changed.get("names"):
-        info["features"]["action"]["names"] = names
+    if "names" in changed:
+        info["features"]["action"]["names"] = changed["names"]
     info |= {key: value for key, value in changed.items() if key != "names"}
     for name in [name for name in info["features"] if name.startswith("next.")]:
         del info["features"][name]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
 from serl.cli.main import main
@@ -137,3 +140,56 @@ def test_import_into_another_task_names_difference(
         words = ["demos", "import", str(exported / name), "--task", "reach"]
         assert main([*words, "--out", str(tmp_path / "new")]) == 2
         assert "another embodiment" in capsys.readouterr().err
+
+
+def test_import_lists_differences_of_rate_names_and_states_together(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "so100"
+    copy_as_foreign(exported / "lerobot", folder, {"fps": 30, "names": ["shoulder", "elbow"]})
+    path = folder / "data/chunk-000/file-000.parquet"
+    table = pd.read_parquet(path)
+    table["observation.state"] = [[0.0] * 6] * len(table)
+    table.to_parquet(path)
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert "(so100): rate 30 Hz != 10 Hz; action shoulder elbow != x y z yaw gripper; " in line
+    assert "state tcp_from_start [3]: nothing to take" in line
+    assert "the file has state [6], front [" in line
+    for film in folder.rglob("*.mp4"):
+        film.write_bytes(b"damaged")
+    assert main(words) == 2
+    assert "rate 30 Hz != 10 Hz; action shoulder elbow !=" in capsys.readouterr().err
+
+
+def test_import_lists_size_of_actions_of_robomimic_with_other_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lift.hdf5"
+    with h5py.File(path, "w") as file:
+        kwargs = {"robots": ["Panda"], "control_freq": 20}
+        env = {"env_name": "Lift", "type": 1, "env_kwargs": kwargs}
+        file.create_group("data").attrs["env_args"] = json.dumps(env)
+        demo = file.create_group("data/demo_0")
+        demo["actions"], demo["obs/object"] = np.zeros((4, 7)), np.zeros((4, 10))
+        demo["rewards"], demo["dones"] = np.zeros(4), np.zeros(4)
+    words = ["demos", "import", str(path), "--task", "pick_cube", "--out", str(tmp_path / "new")]
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert "(Panda): rate 20 Hz != 10 Hz; actions: 7 entries != 5 (x y z yaw gripper); " in line
+    assert "state tcp_from_start [3]: nothing to take" in line
+    assert "the file has object [10]" in line
+
+
+def test_import_of_unnamed_actions_names_robot(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, mapping = tmp_path / "so100", tmp_path / "map.yaml"
+    copy_as_foreign(exported / "lerobot", folder, {"names": None})
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(tmp_path / "new")]) == 0
+    assert "the data, of so100, do not name the entries of an action" in capsys.readouterr().out
+    mapping.write_text("action: [0, 1, 2, 3, 4]\n")
+    assert main([*words, "--out", str(tmp_path / "other"), "--map", str(mapping)]) == 0
+    assert "so100, do not name" not in capsys.readouterr().out
