@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import serl
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
+INSTALL = ROOT / "docs/install.md"
 OTHERS = ("pyproject.toml", "README.md", "LICENSE", "setup.py", "setup.cfg")
 SHARED = {
     folder: [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
@@ -244,6 +246,33 @@ def test_colcon_builds_workspace_with_clone(tmp_path: Path, how: list[str]) -> N
     shared = tmp_path / "install/serl/share"
     assert (shared / "ament_index/resource_index/packages/serl").exists()
     assert (shared / "serl/launch/train.launch.py").exists()
+
+
+@pytest.mark.slow  # installs uv, and by it serl, from the package index
+def test_uvx_command_of_install_page_trains_from_wheel(archives: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    pip = [str(tmp_path / "venv/bin/python"), "-m", "pip"]
+    subprocess.run([*pip, "install", "-q", "uv"], check=True)
+    listed = subprocess.run([*pip, "config", "list"], check=True, capture_output=True, text=True)
+    indexes = dict(re.findall(r"^global\.([\w-]+)='(.*)'$", listed.stdout, re.MULTILINE))
+    found = re.search(r"^uvx (.*) serl train pick_cube$", INSTALL.read_text(), re.MULTILINE)
+    assert found is not None
+    ended = subprocess.run(
+        [tmp_path / "venv/bin/uvx", "--constraints", ROOT / "constraints.txt",
+         *shlex.split(found[1]), "serl", "train", "pick_cube", "--steps", "200", "--demos", "3",
+         "--trials", "2", "--selection_trials", "1", "--required_success_rate", "0"],
+        cwd=archives.parent, capture_output=True, text=True,
+        env={
+            **os.environ,
+            "UV_CACHE_DIR": str(tmp_path / "cache"),
+            "UV_FIND_LINKS": indexes.get("find-links", ""),
+            "UV_INDEX": indexes.get("extra-index-url", ""),
+            "UV_INDEX_STRATEGY": "unsafe-best-match",  # as pip does
+        },
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"unassisted success +\d+%", ended.stdout)
+    assert list(archives.parent.glob("runs/pick_cube/*/report.html"))
 
 
 def test_failed_tests_of_xdist_group_are_rerun(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_list_fits_100_columns_in_terminal(
 def test_list_answers_unknown_name_with_known_and_similar_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    similar = {"setings": "settings", "keybord": "keyboard"}
+    similar = {"setings": "settings", "keybord": "keyboard"}  # codespell:ignore
     for name in ("cook", *similar):
         assert cli.main(["list", name]) == cli.BAD_INPUT
         errors = capsys.readouterr().err
