@@ -147,6 +147,41 @@ def test_ray_renderer_draws_detailed_arm_without_opengl(monkeypatch: pytest.Monk
     assert np.abs(live - with_rays).mean() > 3.0, "the live view draws the simple arm"
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "renderer"),
+    [
+        ("pick_cube", {"observe": "pixels"}, ""),
+        ("pick_cube", {"observe": "pixels", "randomize": "full"}, ""),
+        ("pick_cube", {"observe": "pixels", "randomize": "full"}, "ray"),
+        ("handover", {}, ""),
+        ("racing_car", {}, ""),
+    ],
+)
+def test_drawing_for_people_changes_neither_physics_nor_observations(
+    name: str, settings: dict[str, Any], renderer: str
+) -> None:
+    drawn, plain = (simulation(name, **settings) for _ in range(2))
+    # Rays without shadows draw the simulation's own model, not a copy of it.
+    people = plugins.make_renderer(drawn, name=renderer, shadows=renderer != "ray")
+    pictures, rng = [], np.random.default_rng(0)
+    for step in range(5):
+        action = rng.uniform(-1.0, 1.0, drawn.action_spec.shape).astype(np.float32)
+        for robot in (drawn, plain):
+            robot.act(action)
+            robot.advance(0.1)
+        pictures.append(people.frame("front", 64, 48))
+        seen, expected = drawn.observe(), plain.observe()
+        assert bool(seen.images) == ("observe" in settings)
+        for values, others in ((seen.state, expected.state), (seen.images, expected.images)):
+            assert values.keys() == others.keys()
+            for key, value in values.items():
+                assert np.array_equal(value, others[key]), f"step {step}: {key}"
+        assert np.array_equal(drawn.data.qpos, plain.data.qpos), f"step {step}"
+        assert np.array_equal(drawn.data.qvel, plain.data.qvel), f"step {step}"
+    assert not np.array_equal(pictures[0], pictures[-1]), "the pictures do not show the motion"
+    people.close()
+
+
 class Bare:
     """Simulation without an `appearance` method, as third-party code may provide."""
 
