@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from PIL import Image as Picture
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -33,6 +35,14 @@ def test_readme_pictures_are_small_and_their_script_compiles() -> None:
     assert sum((ROOT / picture).stat().st_size for picture in pictures) <= 1_000_000
     (made_by,) = re.findall(r"<!-- made by: python (\S+) -->", README)
     compile((ROOT / made_by).read_text(encoding="utf-8"), made_by, "exec")
+
+
+def test_film_of_learning_is_at_least_640_by_480() -> None:
+    assert "docs/images/learning.webp" in README
+    with Picture.open(ROOT / "docs/images/learning.webp") as film:
+        assert film.width >= 640
+        assert film.height >= 480
+        assert getattr(film, "n_frames", 1) > 10, "not a film"
 
 
 def test_readme_numbers_are_in_benchmarks_page() -> None:
