@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from serl import plugins
 from serl.console import server
 from serl.console.backend import Picture
 from serl.console.phone import make_certificate
@@ -34,7 +37,6 @@ from .site import Site, operator, site
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
 DESK, PORTRAIT, LANDSCAPE = (1280, 800), (390, 844), (844, 390)
-JPEG = encode_image(np.full((360, 480, 3), 200, np.uint8), ".jpg")
 WIDE = encode_image(np.full((360, 640, 3), 100, np.uint8), ".jpg")
 FELT = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
 DRIVING = {"driver": "human", "owner": "the console", **FELT}
@@ -42,6 +44,8 @@ ASKING = {
     **{"paused": "the arm's guard has stopped it", "question": "estop: Enter confirms it"},
     **{"yes": "ack", "not_now": "pose is stale"},
 }
+SEVERAL = [*ACTORS, {**ACTORS[0], "name": "third", "fresh": False}]
+"""The driven actor, another one with a picture, and one without."""
 STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "policy": ("The policy drives", {"driver": "policy"}, TRAINING),
     "driving": (
@@ -51,10 +55,10 @@ STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "stopped": ("Stopped", {"stopped": "stopped by the operator"}, TRAINING),
     "question": ("Holding", ASKING, TRAINING),
-    "several": ("You drive", {**DRIVING, "actor": "left", "actors": ACTORS}, TRAINING),
+    "several": ("You drive", {**DRIVING, "actor": "left", "actors": SEVERAL}, TRAINING),
     "several, asking": (
         "Holding",
-        {**ASKING, "actor": "left", "actors": [{**each, **ASKING} for each in ACTORS]},
+        {**ASKING, "actor": "left", "actors": [{**each, **ASKING} for each in SEVERAL]},
         TRAINING,
     ),
     "pair": ("You drive the left arm", {**DRIVING, "arms": 2}, TRAINING),
@@ -62,6 +66,8 @@ STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "recording": ("Ready", {"last": "success"}, RECORDING),
 }
 """Headline, state and progress; successive headlines differ, and a page never leaves a session."""
+LABELLED = ("policy", "driving", "several", "pair")
+"""States in which all labels are visible without scrolling."""
 SILENT = "right SpaceMouse: Input/output error (is it plugged in?)"
 UPRIGHT_STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "resetting": ("Resetting the scene", {"driver": "script"}, TRAINING),
@@ -172,8 +178,20 @@ async def photograph(page: Page, path: Path) -> None:
 TWO_PICTURES = "document.querySelectorAll('#views figure[data-aspect]').length === 2"
 
 
-async def enter_with_two_pictures(page: Page, here: Site, second: bytes = JPEG) -> None:
-    shown = [Picture("front", 1, JPEG), Picture("wrist", 1, second)]
+@cache
+def scene() -> list[Picture]:
+    """Return pictures of a simulated scene from its cameras."""
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(0)
+    with closing(plugins.make_renderer(arm)) as renderer:
+        drawn = {name: renderer.frame(name, *SCENE_SIZE) for name in ("front", "wrist")}
+    return [Picture(name, 1, encode_image(image, ".jpg")) for name, image in drawn.items()]
+
+
+async def enter_with_two_pictures(page: Page, here: Site, second: bytes = b"") -> None:
+    front, wrist = scene()
+    shown = [front, wrist._replace(jpeg=second or wrist.jpeg), front._replace(name="@right")]
     here.backend.pictures = lambda: shown  # type: ignore[method-assign]
     await enter(page, here)
     await page.until(TWO_PICTURES)
@@ -213,8 +231,12 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
             await _check_stop_button_is_free(page, window)
             await _check_pictures_and_pad_are_visible(page, window)
             assert bool(await boxes(page, "#hint, #phone, .row kbd")) == (size == DESK)
-            for mark in await boxes(page, "#marks button"):
-                assert window.contains(mark), "a button of marks needs scrolling"
+            (main,) = await boxes(page, "main")
+            pressed = "#marks button, #guard button" + ", #labels button" * (name in LABELLED)
+            for button in await boxes(page, pressed):
+                assert main.contains(button), "a button needs scrolling"
+            for card in await boxes(page, "#actors button:not(.here):not(:has([src]))"):
+                assert card.bottom - card.top < 80, "a card has a gap for a picture it lacks"
             for panel in await boxes(page, "#session, #numbers"):
                 assert panel.bottom - panel.top > 40, "a panel is squeezed"
         here.backend.answers["estop"] = SerlError("guard: the guard does not answer")
@@ -283,7 +305,8 @@ async def _check_pictures_and_pad_are_visible(page: Page, window: Box) -> None:
 def test_door_crop_report_and_film_fit_window(
     address: str, tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    wrist, report, film = "#views [data-camera=wrist]", tmp_path / "report.html", film_of(JPEG)
+    wrist, report = "#views [data-camera=wrist]", tmp_path / "report.html"
+    film = film_of(scene()[0].jpeg)
     report.write_text("<h1>50 of 50 trials</h1>")
 
     async def check() -> None:

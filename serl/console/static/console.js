@@ -219,8 +219,9 @@ function showActors(now, mine) {
   for (const figure of document.querySelectorAll("#views figure[data-actor]")) {
     if (figure.dataset.actor !== now.actor) figure.remove();
   }
-  for (const actor of actors) {
+  for (const [place, actor] of actors.entries()) {
     const card = cardOf(actor.name);
+    card.style.order = place;  // a card may be as old as its first picture
     const here = actor.name === now.actor;
     card.className = here ? "here" : "";
     card.disabled = here || !mine;
