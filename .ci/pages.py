@@ -3,8 +3,8 @@
     python .ci/pages.py
 
 Prints each broken link, each page that is missing in the navigation, each public module without an
-entry in the Python reference, and each public name in one without a docstring; exit code 1 if there
-are any. `make docs` checks the built site as well.
+entry in the Python reference, and each public name or constant in one without a docstring; exit
+code 1 if there are any. `make docs` checks the built site as well.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _HEADING = re.compile(r"^#{1,6} +(.+?)(?: +\{#([\w-]+)\})? *$", re.MULTILINE)
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 _WITHOUT_HEADINGS = {"topics"}  # needs rclpy
+_CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+")
 _MODULE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)
 
 
@@ -112,10 +113,12 @@ def undocumented() -> Iterator[str]:
 
 
 def _bare(path: Path) -> Iterator[str]:
-    """Yield the public classes, functions and methods of a module that have no docstring."""
-    kinds = ast.ClassDef, ast.FunctionDef
+    """Yield the public classes, functions, methods and constants without a docstring."""
+    kinds = ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     module = ast.parse(path.read_text(encoding="utf-8"))
-    for node in module.body:
+    for node, after in zip(module.body, [*module.body[1:], None], strict=True):
+        if (constant := _constant(node)) and not _is_text(after):
+            yield constant
         if not isinstance(node, kinds) or node.name.startswith("_"):
             continue
         members = node.body if isinstance(node, ast.ClassDef) else []
@@ -123,6 +126,18 @@ def _bare(path: Path) -> Iterator[str]:
         for each in (node, *public):
             if not ast.get_docstring(each):
                 yield each.name
+
+
+def _constant(node: ast.stmt) -> str:
+    """Return the name of the public constant that a statement defines; empty for none."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = [each.id for each in targets if isinstance(each, ast.Name)]
+    return next(filter(_CONSTANT.fullmatch, names), "")
+
+
+def _is_text(node: ast.stmt | None) -> bool:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def main() -> int:

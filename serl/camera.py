@@ -28,6 +28,7 @@ Crop = Annotated[tuple[float, float, float, float], AfterValidator(check_crop)]
 """Left, top, right and bottom edge of a crop, as fractions of the picture."""
 
 WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
+"""The crop that keeps the whole picture."""
 
 
 class View(BaseModel):

@@ -32,6 +32,7 @@ RESET = "reset"
 
 Axis = Literal["x", "y", "z", "rx", "ry", "rz"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "rx", "ry", "rz")
+"""Axes of translation, then of rotation, in the order of a wrench's numbers."""
 Quantity = Literal["stiffness", "damping", "clip", "clip_neg"]
 _GROUPS = {"translation": AXES[:3], "rotation": AXES[3:]}
 
@@ -39,6 +40,7 @@ Wrench = tuple[float, ...]
 """Force (N) and torque (Nm) along and about the axes of a frame: six numbers."""
 
 NO_WRENCH: Wrench = (0.0,) * 6
+"""A wrench without force and torque."""
 _MOST_N, _MOST_NM = 15.0, 2.5
 """Hard bounds of a target wrench: the measured force that slows an arm, half of a stop's torque."""
 

@@ -38,6 +38,7 @@ class ArmStuck(Silent):
 
 
 NEEDS_PERSON = "a person is needed"
+"""First words of the message of `NeedsPerson`."""
 
 
 class NeedsPerson(SerlError):

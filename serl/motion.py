@@ -116,6 +116,7 @@ class WrenchLimits(BaseModel):
 
 
 WRENCH_AXES: tuple[Axis, ...] = ("x", "z", "pitch")
+"""Axes of actions that are wrenches: two forces and a torque."""
 
 
 class Motion(BaseModel):

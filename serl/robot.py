@@ -184,6 +184,7 @@ class ServedRobot(SimulatedRobot, Protocol):
 
 
 POSE = ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame")
+"""Shape and unit of a pose in a reading."""
 
 
 def reading_spec(

@@ -21,6 +21,7 @@ from serl.geometry import (
 from serl.motion import Limits, Pose
 
 PROFILE_PERIOD_S = 0.01
+"""Period in which the setpoint advances, s."""
 
 _REST_TOLERANCE = 1e-9
 _REST: tuple[Vector, Vector] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))

@@ -26,6 +26,7 @@ from serl.types import Episode, Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 FRONT = 'pos="1.46 -0.72 0.88" xyaxes="0.540 0.842 0 -0.334 0.214 0.918"'
+"""Pose of the video camera opposite the arm, as MJCF attributes."""
 _RESERVED = {"state", "robot"}  # names in observations and stamps
 
 

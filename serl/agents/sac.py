@@ -48,6 +48,7 @@ from serl.types import Action, Array, Batch, Features, Image, Observation
 
 _SMALLEST_STD = 1e-3  # keeps nearly constant entries of observations from being amplified
 NORMALISED_RANGE = 10.0
+"""Bound of normalised observations, in standard deviations."""
 _ACTOR_HEAD = 0.01  # the first policy is centred and wide for every observation
 
 

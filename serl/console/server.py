@@ -38,6 +38,7 @@ from serl.system.json_fields import dump_object
 from serl.teleop.mapping import Wish
 
 STATIC = Path(__file__).with_name("static")
+"""Folder of the files of the page."""
 FILES = {
     "/": ("index.html", "text/html"),
     "/console.js": ("console.js", "text/javascript"),
@@ -48,8 +49,10 @@ FILES = {
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+"""File and content type of each path that the server answers without a token."""
 STATE_PERIOD_S, PROGRESS_PERIOD_S, PICTURE_PERIOD_S = 0.1, 1.0, 1 / 60
 TOKEN_TIMEOUT_S = 5.0
+"""Time in which a new page must send its token, s."""
 MAX_PAGES, MAX_ENTERING = 8, 32
 MAX_HEARTBEATS_HZ, MAX_FRAMES_HZ = 60.0, 120.0
 STOP_PERIOD_S = 0.1

@@ -33,7 +33,9 @@ class GuardState(StrEnum):
 
 
 MOVING = frozenset((GuardState.POLICY, GuardState.TELEOP, GuardState.RESET))
+"""States in which an actor or a person drives the arm."""
 LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
+"""States that only a person ends, and that last over restarts."""
 
 
 class GuardConfig(BaseModel):

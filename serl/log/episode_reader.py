@@ -32,7 +32,8 @@ from serl.system.json_fields import dump_object, short
 from serl.types import End, Episode, Key, Record, Step, with_images
 
 FORMAT, TEXT_FORMAT = "3", "2"
-FIRST_IMAGE = 3  # channel
+FIRST_IMAGE = 3
+"""Number of the first MCAP channel with images."""
 PART, SEALED = ".part.mcap", ".mcap"
 
 _NAME = re.compile(r"(\d{1,20})-(\d{6,9})(\.part)?\.mcap")

@@ -23,6 +23,7 @@ from serl.system.files import open_regular, write_all
 from serl.system.json_fields import MAX_JSON_BYTES
 
 FILE = "metrics.jsonl"
+"""Name of the file of metrics in the folder of a run."""
 MetricsRow = dict[str, Any]
 
 

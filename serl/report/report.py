@@ -32,7 +32,9 @@ from serl.training.evaluation import wilson
 
 STEPS, MINUTES = "online environment steps", "minutes of training"
 MAX_VIDEO_BYTES = 24_000_000
+"""Bytes of films that one page embeds; further films are named only."""
 HERO_PX = (400, 205)
+"""Width and height of the large plots, pixels."""
 _LEARNER_PLOTS = (  # title, field of `UpdateRow`, note
     ("Updates per step", "utd", "critic updates per online step, achieved"),
     ("Updates per second", "updates_per_s", "each with its critic updates"),

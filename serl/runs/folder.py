@@ -27,9 +27,13 @@ from serl.system.settings_file import read_yaml
 from serl.version import commit
 
 FORMAT = 1
+"""Version of the layout of a run's folder."""
 CONFIG = "config.yaml"
+"""Name of the file of settings in the folder of a run."""
 STAGES = "stages"
+"""Name of the folder of the stages' runs in the folder of a run."""
 LEARNER_LOCK = "learner.lock"
+"""Name of the file that a run's learner holds locked."""
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
 

@@ -36,10 +36,12 @@ COUNTED = (
     "records: steps, and one end an episode; accepted: those that a learner took, without "
     "later ones, and without demonstrations, which it reads from their files"
 )
+"""Explanation of the numbers, printed below them."""
 UNCOMPARED = (
     "the content of {:,} accepted records was not compared: the index has no checksums of them, "
     "as it was made by an earlier version of serl, or rebuilt from the log"
 )
+"""Remark on accepted records without checksums."""
 
 
 class Contents(NamedTuple):

@@ -60,6 +60,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 MAX_YAML_BYTES = 64 << 10
+"""Largest size of a YAML file, bytes."""
 
 
 def checked(model: type[Model], values: Mapping[str, Any], prefix: str = "") -> Model:

@@ -13,6 +13,7 @@ from serl.intervention import Event
 from serl.teleop.device import Device, DeviceReport
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+"""Axes of an operator's motion, in the order of its numbers."""
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
 Scale = Annotated[float, Field(ge=-1, le=1)]
 
@@ -99,6 +100,7 @@ def _beyond(position: float, dead_zone: float) -> float:
 
 
 BUTTONS = ("hands", "success", "failure", "discard", "reset", "stop", "reward", "penalty")
+"""Buttons of `sensor_msgs/Joy` messages, in the order of the message."""
 
 MAPPING = MappingConfig(
     axes={name: (name, 1.0) for name in ("x", "y", "z", "roll", "pitch", "yaw", "gripper")},
@@ -106,6 +108,7 @@ MAPPING = MappingConfig(
     deadman="hands",
     events={name: Event(name) for name in BUTTONS[1:]},
 )
+"""Mapping of a device whose axes and buttons have the names of motions and events."""
 
 
 def split_wish(wish: Wish, arms: int) -> list[Wish]:

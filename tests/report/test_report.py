@@ -178,6 +178,45 @@ def test_report_plots_use_page_colours_only(run: Path) -> None:
         assert "var(--" in svg
 
 
+@pytest.mark.usefixtures("page")  # writes the report
+def test_report_legend_tells_dots_from_line(run: Path) -> None:
+    text = (run / "report.html").read_text()
+    marks = {"Success against steps": {"line", "points"}, "Return against steps": {"line", "dots"}}
+    for title, expected in marks.items():
+        card = text.partition(f"<h3>{title}</h3>")[2].partition("</svg>")[0]
+        legend = re.findall(r'<span class="(\w+)" style="--c:([^"]*)">([^<]+)</span>', card)
+        assert {mark for mark, _, _ in legend} == expected
+        assert len({(mark, colour) for mark, colour, _ in legend}) == len(legend), "two look alike"
+        assert len({label for _, _, label in legend}) == len(legend)
+    bar = css(text, ".key span::before")
+    dot, diamond = (bar | css(text, f".key span.{mark}::before") for mark in ("dots", "points"))
+    assert px(bar["width"]) >= 2 * px(bar["height"]), "a line is drawn as a bar"
+    assert dot["width"] == dot["height"], "a dot is drawn as a circle"
+    assert dot["border-radius"] == "50%"
+    assert px(dot["width"]) >= 6
+    assert "rotate" in diamond["transform"]
+
+
+def css(page: str, selector: str) -> dict[str, str]:
+    """Return the declarations of a selector in the style sheet of a page."""
+    rule = page.partition(f"\n{selector}{{")[2].partition("}")[0]
+    return dict(each.split(":", 1) for each in re.sub(r"\s+", "", rule).split(";") if each)
+
+
+def px(length: str) -> float:
+    return float(length.removesuffix("px"))
+
+
+def test_plot_dots_are_large_enough_to_be_seen() -> None:
+    x = np.arange(3.0)
+    svg = plot("Return", [Trace("", "policy", x, x, "dots"), Trace("", "policy", x, x)], "x")
+    (marker,) = re.findall(r'<path id="[^"]*-m[^"]*" d="M 0 ([\d.]+)', svg)  # lower end of a circle
+    assert 2 * float(marker) >= 4.0, "diameter in px at natural size"
+    dots = re.findall(r'<use [^>]*style="fill: var\(--policy\); fill-opacity: ([\d.]+)"', svg)
+    assert len(dots) == 3
+    assert min(map(float, dots)) >= 0.4
+
+
 def test_report_contains_every_section(page: Reader) -> None:
     for part in (
         *("Success against steps", "Success against time", "Return against steps"),
