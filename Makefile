@@ -25,13 +25,14 @@ test: .venv/ready
 	echo "FAILED beside others; once more, alone:"; cat .pytest_cache/failed.txt
 	.venv/bin/pytest @.pytest_cache/failed.txt
 
-check: .venv/ready
+check: .venv/ready-docs
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/codespell
 	.venv/bin/python .ci/docstrings.py
 	.venv/bin/python .ci/pages.py
+	$(MAKE) --no-print-directory docs
 
 docs: .venv/ready-docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
