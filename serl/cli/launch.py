@@ -47,7 +47,7 @@ from serl.system.supervisor import BAD_INPUT, ProcessSpec
 
 _CLOCK = "--clock"
 _RUN = {
-    "task": ("", "task of a new run: its name, or the path of a .py file"),
+    "task": ("", "task of a new run: its name, or the path of a .py or .yaml file"),
     "settings": ("", "settings of a new run, as on the command line: '--seed 2 --agent.utd 8'"),
     "config": ("", "YAML file of settings of a new run"),
     "runs": ("runs", "folder of all runs"),
@@ -68,7 +68,7 @@ _SIM = {
 }
 _GUARD = {
     **_ARM,
-    "profile": ("sim", "name of a robot, or path of a .py file with its profile"),
+    "profile": ("sim", "name of a robot, or path of a .py or .yaml file with its profile"),
     "arm_namespace": ("/", "namespace of a real arm's topics, from the root"),
 }
 _FILE = {"file": ("", "YAML file of `serl up`")}

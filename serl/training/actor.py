@@ -34,8 +34,9 @@ class ActorConfig(BaseModel):
         reset_time_limit_s: time limit of one attempt.
         home_every: episodes after which the joints are moved home, between two scripted resets, so
             that they do not drift towards their limits; 0 for never.
-        max_lead_steps: simulated time is paused while the learner has this many steps of this actor
-            still to train on, so that the training schedule does not depend on speed.
+        max_lead_steps: a simulation in the actor's process pauses while more of the actor's steps
+            wait for training than the largest of this setting, `learner.publish_every` and the
+            number of online steps before the first update.
         patience_s: silence of the learner after which a warning is logged.
         exploring_share: share of the episodes in which the policy explores; in the others it takes
             the mode, so that successes near the demonstrations remain.
