@@ -223,6 +223,8 @@ def test_minari_loads_exported_dataset(
         assert after.terminations.tolist() == [step.terminated for step in before.steps]
         assert after.truncations.tolist() == [step.truncated for step in before.steps]
         assert after.rewards.tolist() == [step.reward for step in before.steps]
+        sources = [text.decode() for text in after.infos["source"][1:]]
+        assert sources == [step.source.value for step in before.steps]
     assert dataset.action_space.shape == (5,)
 
 
