@@ -29,7 +29,7 @@ SLOWEST_S = 0.2
 SHARE, OPERATED_SHARE = 0.25, 0.5
 """Share of one core for pictures, and the share while operated; slow ones are drawn less often."""
 
-LOOK_S = 0.05
+LOOK_S = 0.1
 """Longest time for all views of a scene, s; where they take more, the view from the front leads."""
 SECONDARY_S, SECONDARY_SHARE = 0.5, 0.05
 """Shortest period, s, and share of one core for pictures of an actor that is not driven."""

@@ -84,7 +84,7 @@ class SlowRenderer:
         return np.zeros((height, width, 3), np.uint8)
 
 
-@pytest.mark.parametrize(("view_s", "wrist_share"), [(0.016, 1.0), (0.024, 0.75), (0.12, 0.25)])
+@pytest.mark.parametrize(("view_s", "wrist_share"), [(0.032, 1.0), (0.048, 0.75), (0.12, 0.25)])
 def test_front_view_of_two_arms_is_drawn_5_times_per_second_and_wrists_in_turn(
     view_s: float, wrist_share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
