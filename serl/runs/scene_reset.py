@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from serl import plugins
 from serl.arm_pair import ArmPair, read_pair
@@ -19,7 +21,7 @@ from serl.runs.config import TrainConfig
 from serl.runs.mounted_arms import mounted_arms
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task, renderer_of
-from serl.system.settings_file import merge
+from serl.system.settings_file import checked, merge
 from serl.task import SimulatedTask
 from serl.training.arm_reset import ArmReset
 from serl.training.evaluation import Purpose, start_seed
@@ -28,6 +30,9 @@ from serl.training.resets import SceneReset
 from serl.types import Observation
 
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+_OF_ARM = ("home_m", "orientation", "path", "gains")
+_OF_CLASSIFIER = ("model", "sha256", "threshold", "transfer")
+"""Settings of one arm: other arms have other places and gains; its file may name a classifier."""
 
 
 def reset_kind(config: TrainConfig) -> ResetKind:
@@ -48,15 +53,15 @@ def is_attended(config: TrainConfig) -> bool:
     return is_real(config.robot) and reset_kind(config) == "person"
 
 
-def reset_of_arm(robot: str) -> dict[str, Any]:
-    """Return the settings of resets in the file of a real arm; {} for a pair."""
-    own = load_robot(robot).reset if read_pair(robot) is None else None
+def reset_of_arm(robot: str | None) -> dict[str, Any]:
+    """Return the settings of resets in the file of a real arm; {} for a pair or a simulation."""
+    single = robot is not None and read_pair(robot) is None
+    own = load_robot(robot).reset if robot is not None and single else None
     return own.model_dump(mode="json", exclude_defaults=True) if own is not None else {}
 
 
 def declared_reset(config: TrainConfig) -> dict[str, Any]:
     """Return the settings of resets that a task and the file of its real arm declare."""
-    assert config.robot is not None
     own = make_task(config).training_defaults().get("reset", {})
     return merge(own, reset_of_arm(config.robot))
 
@@ -64,18 +69,51 @@ def declared_reset(config: TrainConfig) -> dict[str, Any]:
 def arm_settings(config: TrainConfig, robot: str, namespace: str) -> dict[str, Any]:
     """Return the settings of a run that change on the given arm.
 
-    Places differ from arm to arm: resets on another arm than the run's are those of its own file,
-    unless they are the task's, and without joint moves.
+    Resets on another real arm than the run's are those of a new run on it: of its task and of the
+    arm's file, then as given to the run, except for places and gains, which differ from arm to arm.
+    A simulation places its scene itself. No other arm moves its joints home.
+
+    Raises:
+        BadInput: the arm's file cannot be read, or lacks a setting that the run's resets need.
     """
     if plugins.absolute(robot) == config.robot:
         return {"robot": robot, "namespace": namespace}
     own = ResetConfig(kind="task" if config.reset.kind == "task" else None)
-    if is_real(robot) and read_pair(robot) is None:
-        own = load_robot(robot).reset or own
+    if is_real(robot):
+        own = _reset_elsewhere(config, robot)
     update: dict[str, Any] = {"robot": robot, "namespace": namespace, "reset": own}
     if config.actor.home_every:  # whether this arm can go home was not checked
         update["actor"] = config.actor.model_copy(update={"home_every": 0})
     return update
+
+
+def _reset_elsewhere(config: TrainConfig, robot: str) -> ResetConfig:
+    """Return the settings of a run's resets on another real arm.
+
+    A run stores all its settings: those count as given that neither its task nor the file of its
+    own arm declares. If that file is gone, the file of the other arm takes precedence, but not over
+    a person.
+    """
+    declared = declared_reset(config.model_copy(update={"robot": robot}))
+    there = reset_of_arm(robot)
+    apart = {*_OF_ARM, *(_OF_CLASSIFIER if "model" in there else ())}
+    try:
+        here = declared_reset(config)
+    except BadInput:
+        here = declared_reset(config.model_copy(update={"robot": None}))
+        apart |= there.keys() - ({"kind"} if config.reset.kind == "person" else set())
+    given = _given_reset(config.reset, here)
+    kept = {name: value for name, value in given.items() if name not in apart}
+    if config.reset.kind == "task":  # stages reset each other on each arm
+        kept["kind"] = "task"
+    return checked(ResetConfig, merge(declared, kept), "reset.")
+
+
+def _given_reset(reset: ResetConfig, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a run's settings of resets that are neither declared nor a default."""
+    known = ResetConfig().model_dump(mode="json") | to_jsonable_python(declared)
+    values = reset.model_dump(mode="json")
+    return {name: value for name, value in values.items() if value != known[name]}
 
 
 def check_reset(config: TrainConfig) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from serl import plugins
 from serl.arm_profile import load_robot, read_robot, write_robot
@@ -20,6 +21,7 @@ from serl.runs.guard_setup import guarded_arm
 from serl.runs.scene_reset import arm_settings, is_attended, make_scene_reset, reset_kind
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
+from serl.system.settings_file import read_yaml
 from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.arm_reset import ArmReset
@@ -29,6 +31,7 @@ from serl.workspace import Workspace
 
 from ..support.acting import FakeSite
 
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 HOME = {"reset": {"kind": "home", "home_m": [0.45, 0.0, 0.2]}}
 PLACE = Workspace(
     low_m=(0.3, -0.25, 0.015), high_m=(0.65, 0.25, 0.35), home_m=(0.45, 0.0, 0.2),
@@ -87,6 +90,60 @@ def test_reset_positions_are_not_applied_to_another_arm(
     assert (reset_kind(elsewhere), elsewhere.namespace) == ("home", "/left")
     own = config.model_copy(update={"reset": ResetConfig(kind="task")})
     assert arm_settings(own, str(left), "/")["reset"].kind == "task"
+
+
+WAYPOINT: dict[str, Any] = {"position_m": (0.5, 0.0, 0.1), "orientation": (1.0, 0.0, 0.0, 0.0)}
+OF_RAM = {"home_m": (0.5, 0.0, 0.18), "gripper": "keep", "lift_m": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "left", "expected"),
+    [
+        ({}, {}, None, OF_RAM),
+        ({"home_m": (0.45, 0.05, 0.2), "range_m": 0.05, "gains": "precision"}, {}, None, OF_RAM),
+        ({"kind": "path", "path": [WAYPOINT]}, {}, None, OF_RAM),
+        ({"range_m": 0.05}, {}, {"range_m": 0.03}, OF_RAM | {"range_m": 0.03}),
+        ({}, {"kind": "person", "gripper": "open"}, {"kind": "home", "gripper": "keep"},
+         OF_RAM | {"kind": "person", "gripper": "open"}),
+        ({"tolerance_m": 0.01}, {"home_m": [0.55, 0.0, 0.2]}, {"home_m": (0.5, 0.05, 0.2)},
+         OF_RAM | {"home_m": (0.5, 0.05, 0.2)}),
+        (None, {}, None, OF_RAM),
+        (None, {"kind": "person", "range_m": 0.04}, {"kind": "home", "range_m": 0.03},
+         OF_RAM | {"kind": "person", "range_m": 0.03}),
+    ],
+    ids=["task", "file", "path", "both", "given", "place", "file is gone", "given, file is gone"],
+)  # fmt: skip
+def test_reset_on_another_arm_equals_reset_of_new_run_on_it(
+    tmp_path: Path,
+    right: dict[str, Any] | None,
+    given: dict[str, Any],
+    left: dict[str, Any] | None,
+    expected: dict[str, Any],
+) -> None:
+    values = read_yaml(EXAMPLES / "ram.yaml")
+    values["training"]["reset"]["lift_m"] = 0.02
+    (tmp_path / "ram.yaml").write_text(yaml.safe_dump(values))
+    rehearsal = load_robot(str(EXAMPLES / "rehearsal.yaml"))
+    for name, own in {"right": right or {}, "left": left}.items():
+        reset = None if own is None else ResetConfig.model_validate(own)
+        write_robot(tmp_path / f"{name}.yaml", rehearsal.model_copy(update={"reset": reset}))
+    task = str(tmp_path / "ram.yaml")
+    own = {"robot": str(tmp_path / "right.yaml"), "reset": given}
+    made = run_settings(task, own, {})
+    config = type(made).model_validate(made.model_dump(mode="json"))  # as a run's folder stores it
+    if right is None:
+        (tmp_path / "right.yaml").unlink()
+    found = arm_settings(config, str(tmp_path / "left.yaml"), "/left")["reset"]
+    assert found == ResetConfig.model_validate(expected)
+
+
+def test_path_given_to_a_run_must_be_taught_to_another_arm(tmp_path: Path) -> None:
+    right = write_arm_file(tmp_path, ResetConfig.model_validate({"path": [WAYPOINT]}))
+    config = arm_run_settings(right, reset={"kind": "path"})
+    left = tmp_path / "left.yaml"
+    write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
+    with pytest.raises(BadInput, match="reset: path: expected the poses of the kind 'path'"):
+        arm_settings(config, str(left), "/")
 
 
 def test_joints_go_home_on_arm_with_trajectory_and_home_in_box(tmp_path: Path) -> None:
