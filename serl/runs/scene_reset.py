@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic_core import to_jsonable_python
@@ -13,8 +13,8 @@ from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.compliance import RESET
 from serl.errors import BadInput
-from serl.geometry import Quaternion
-from serl.motion import Pose
+from serl.geometry import Quaternion, Vector, is_in_box
+from serl.motion import Box, Motion, Pose
 from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
 from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
@@ -30,6 +30,8 @@ from serl.training.resets import SceneReset
 from serl.types import Observation
 
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
+_ROUNDED_M = 5e-4
+"""Error of taught poses, which are rounded when they are stored."""
 _OF_ARM = ("home_m", "orientation", "path", "gains")
 _OF_CLASSIFIER = ("model", "sha256", "threshold", "transfer")
 """Settings of one arm: other arms have other places and gains; its file may name a classifier."""
@@ -126,11 +128,7 @@ def check_reset(config: TrainConfig) -> None:
     if kind in ("home", "path"):
         if fixed := _immovable(task):
             raise BadInput(f"reset.kind: {kind}: {task.name} {fixed}")
-        if reset.home_m is None and (not is_real(config.robot) or not _profile(config).workspace):
-            raise BadInput(
-                f"reset.home_m: the kind {kind!r} needs a mean start of the tool: give one, or "
-                "teach the arm its workspace (serl setup)"
-            )
+        _arm_room(config, task)
     modes = _profile(config).controller.modes if is_real(config.robot) else {}
     if reset.gains is not None and reset.gains not in modes:
         known = ", ".join(modes) or "none"
@@ -161,17 +159,61 @@ def make_scene_reset(
     rng = np.random.default_rng(start_seed(Purpose.TRAINING, config.seed, f"{actor}/reset", first))
     if (pair := read_pair(config.robot)) is not None:
         return _make_pair_reset(config, task, pair, robot, rng, check)
-    motion, place = task.config.motion, None
+    room = _arm_room(config, task)
+    return ArmReset(task, robot, room.reset, room.motion, room.home, rng, check, room.keep_out)
+
+
+class _Room(NamedTuple):
+    """The reset of an arm, and the room of its tool: all poses of the reset are allowed there."""
+
+    reset: ResetConfig
+    motion: Motion
+    home: Pose
+    keep_out: Sequence[Box]
+
+
+def _arm_room(config: TrainConfig, task: SimulatedTask) -> _Room:
+    """Return the room of a run's arm, whose tool returns to a start.
+
+    Raises:
+        BadInput: there is no mean start, or the tool may not be at a pose of the reset.
+    """
+    kind, motion, place, owner = reset_kind(config), task.config.motion, None, task.name
     if is_real(config.robot):
         profile = _profile(config)
         motion, place = within_workspace(motion, profile), profile.workspace
-    reset = config.reset.model_copy(update={"kind": reset_kind(config)})
+        owner = f"{task.name} on {profile.name}"
+    reset = config.reset.model_copy(update={"kind": kind})
     position = reset.home_m or (place.home_m if place is not None else None)
-    assert position is not None  # the configuration was checked
+    if position is None:
+        raise BadInput(
+            f"reset.home_m: the kind {kind!r} needs a mean start of the tool: give one, or "
+            "teach the arm its workspace (serl setup)"
+        )
     taught = place.reference if place is not None else _DOWN
     keep_out = place.keep_out if place is not None else ()
-    home = Pose(position, reset.orientation or taught)
-    return ArmReset(task, robot, reset, motion, home, rng, check, keep_out)
+    room = _Room(reset, motion, Pose(position, reset.orientation or taught), keep_out)
+    if kind == "path":
+        for number, each in enumerate(reset.path, 1):
+            _check_position(f"reset.path: pose {number}", each.position_m, room, owner)
+    return room
+
+
+def _check_position(name: str, position: Vector, room: _Room, owner: str) -> None:
+    """Raise `BadInput` unless the tool may be at a position of a reset."""
+    at = " ".join(f"{axis} {value:.3f}" for axis, value in zip("xyz", position, strict=True))
+    low, high = room.motion.box_low_m, room.motion.box_high_m
+    if not is_in_box(position, low, high, _ROUNDED_M):
+        raise BadInput(f"{name}: {at} m is outside the box of {owner}: {_sides(low, high)}")
+    for box in room.keep_out:
+        if is_in_box(position, box.low_m, box.high_m):
+            sides = _sides(box.low_m, box.high_m)
+            raise BadInput(f"{name}: {at} m is in a keep-out box of {owner}: {sides}")
+
+
+def _sides(low_m: Vector, high_m: Vector) -> str:
+    rows = zip("xyz", low_m, high_m, strict=True)
+    return ", ".join(f"{axis} {low:g} to {high:g}" for axis, low, high in rows) + " m"
 
 
 def _check_pair_reset(kind: ResetKind, reset: ResetConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from serl.arm_profile import load_robot, read_robot, write_robot
 from serl.clock import VirtualClock
 from serl.errors import BadInput
 from serl.loop import EpisodeKey, RecordCallback
+from serl.motion import Box
 from serl.policy import Policy, RandomPolicy
 from serl.reset import ResetConfig
 from serl.runs.config import resolve, stage_configs
@@ -144,6 +146,39 @@ def test_path_given_to_a_run_must_be_taught_to_another_arm(tmp_path: Path) -> No
     write_robot(left, load_robot("sim").model_copy(update={"workspace": PLACE}))
     with pytest.raises(BadInput, match="reset: path: expected the poses of the kind 'path'"):
         arm_settings(config, str(left), "/")
+
+
+NARROW: dict[str, Any] = {"motion": {"box_low_m": [0.3, -0.1, 0.02], "box_high_m": [0.6, 0.1, 0.3]}}
+KEEP_OUT = Box(low_m=(0.5, 0.1, 0.0), high_m=(0.6, 0.2, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("reset", "task", "complaint"),
+    [
+        ({"path": [WAYPOINT, WAYPOINT | {"position_m": (0.5, 0.42, 0.1)}]}, {},
+         "reset.path: pose 2: x 0.500 y 0.420 z 0.100 m is outside the box of pick_cube on sim: "
+         "x 0.3 to 0.65, y -0.25 to 0.25, z 0.015 to 0.35 m"),
+        ({"path": [WAYPOINT | {"position_m": (0.5, 0.2, 0.1)}]}, NARROW,
+         "reset.path: pose 1: x 0.500 y 0.200 z 0.100 m is outside the box of pick_cube on sim: "
+         "x 0.3 to 0.6, y -0.1 to 0.1, z 0.02 to 0.3 m"),
+        ({"path": [WAYPOINT | {"position_m": (0.55, 0.15, 0.05)}]}, {},
+         "reset.path: pose 1: x 0.550 y 0.150 z 0.050 m is in a keep-out box of pick_cube on sim: "
+         "x 0.5 to 0.6, y 0.1 to 0.2, z 0 to 0.1 m"),
+    ],
+)  # fmt: skip
+def test_reset_pose_where_tool_may_not_be_is_refused_before_anything_moves(
+    tmp_path: Path, reset: dict[str, Any], task: dict[str, Any], complaint: str
+) -> None:
+    place = PLACE.model_copy(update={"keep_out": (KEEP_OUT,)})
+    robot, kind = str(tmp_path / "arm.yaml"), "path" if "path" in reset else "home"
+    update = {"workspace": place, "reset": ResetConfig.model_validate({"kind": kind, **reset})}
+    write_robot(tmp_path / "arm.yaml", load_robot("sim").model_copy(update=update))
+    with pytest.raises(BadInput, match=f"^{re.escape(complaint)}$"):
+        arm_run_settings(robot, task_config=task)
+    given = {"task": "pick_cube", "robot": robot, "task_config": task, "reset": update["reset"]}
+    config = resolve(given | {"demos": 0, "trials": 0})
+    with pytest.raises(BadInput, match=f"^{re.escape(complaint)}$"):  # an actor on another arm
+        make_scene_reset(config, make_task(config), None, "actor0", 0)
 
 
 def test_joints_go_home_on_arm_with_trajectory_and_home_in_box(tmp_path: Path) -> None:
