@@ -67,7 +67,15 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
 
 
 _CAMERA = re.compile(r"camera|picture|image", re.IGNORECASE)
-_CONTACT = re.compile(r"(force|torque) \d|contact|not follow", re.IGNORECASE)
+_OF_POLICY = re.compile(
+    r"(force|torque) \d|contact|not follow|joint \d+ (is .* from its limit|turns faster)"
+    r"|the arm reports (?!that its user stopped it)",
+    re.IGNORECASE,
+)
+"""Causes of stops that a policy can bring about.
+
+After a contact, xArm and Kinova report an error, and the program of a UR ends.
+"""
 
 
 def void_cause(reason: EndReason, fault: str = "") -> str:
@@ -75,7 +83,8 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
 
     An episode is void if the operator discarded it, or a fault of the machine ended it: late or
     frozen cameras, a silent arm, guard or source of rewards, a lost device. It is not void after a
-    contact, or if the arm does not follow, as the policy may have caused these stops.
+    contact, at the limit of a joint, after an error that the arm reports, or if the arm does not
+    follow, as the policy may have caused these stops.
     """
     if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
         return reason.value
@@ -83,10 +92,12 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
         return "scene"
     if reason is EndReason.FAULT and fault.startswith("reward:"):
         return "reward"
-    if reason is not EndReason.FAULT or _CONTACT.search(fault):
+    if reason is not EndReason.FAULT:
         return ""
     if _CAMERA.search(fault):
         return "camera"
+    if _OF_POLICY.search(fault):
+        return ""
     return "guard" if "guard" in fault else "arm"
 
 

@@ -105,6 +105,9 @@ def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message:
         evaluate(trial, seeds)
 
 
+GUARD = "the guard stopped the arm: protective stop"
+
+
 @pytest.mark.parametrize(
     ("reason", "fault", "cause"),
     [
@@ -114,6 +117,19 @@ def test_evaluate_refuses_no_seeds_and_repeated_seeds(seeds: list[int], message:
         (EndReason.FAULT, "current_pose: newest message is 0.2 s old", "arm"),
         (EndReason.FAULT, "the guard stopped the arm: protective stop: force 31 N", ""),
         (EndReason.FAULT, "the guard stopped the arm: the arm does not follow", ""),
+        (
+            EndReason.FAULT,
+            f"{GUARD}: gripper: commanded to open 2.0 s ago, and does not move",
+            "guard",
+        ),
+        (EndReason.FAULT, f"{GUARD}: joint 4 is 0.05 rad from its limit", ""),
+        (EndReason.FAULT, f"{GUARD}: joint 4 turns faster than 2 rad/s, and goes on", ""),
+        (EndReason.FAULT, f"{GUARD}: the arm reports error 31", ""),
+        (EndReason.FAULT, f"{GUARD}: the arm reports that it has a fault", ""),
+        (EndReason.FAULT, f"{GUARD}: the arm reports a reflex: cartesian_reflex", ""),
+        (EndReason.FAULT, f"{GUARD}: the arm reports that its user stopped it", "guard"),
+        (EndReason.FAULT, f"{GUARD}: the arm reports that its program does not run", ""),
+        (EndReason.FAULT, "camera contact_cam: its image is 0.3 s old", "camera"),
         (EndReason.FAULT, "/force_torque/wrench: newest message is 0.3 s old", "arm"),
         (EndReason.FAULT, "reward: /camera/done: no message", "reward"),
         (EndReason.STUCK, "stuck: 10 s without motion", ""),
