@@ -208,7 +208,7 @@ def test_run_contains_files_of_reference(trained: RunFolder) -> None:
     assert {"report.html", "episodes/", "checkpoints/"} <= set(listed)
     missing = {name for name in listed if not (trained.path / name).exists()}
     files_of_other_runs = {"inherited/", "guard/", "stages/", "deployments/", "cameras.json"}
-    files_of_running_runs = {"console.json", "learner.lock"}
+    files_of_running_runs = {"console.json", "learner.lock", "processes.lock"}
     assert missing - files_of_other_runs - files_of_running_runs == {"demonstrations/"}, (
         "missing beyond the demonstrations, which the short run omits"
     )

@@ -25,7 +25,7 @@ from serl.ros.environment import (
 )
 from serl.ros.real_arm import RealArm, arm_of, arms_behind_guards
 from serl.runs.config import TrainConfig
-from serl.runs.folder import RunFolder
+from serl.runs.folder import PROCESSES_LOCK, RunFolder
 from serl.runs.graph_file import GraphConfig, RobotEntry
 from serl.runs.guard_setup import (
     GUARD_FOLDER,
@@ -34,7 +34,7 @@ from serl.runs.guard_setup import (
     settle_guard,
     write_guard,
 )
-from serl.system.files import read_bounded, write_atomic
+from serl.system.files import FileLock, read_bounded, write_atomic
 from serl.system.supervisor import ProcessSpec, Supervisor
 
 _DOMAIN = "ros_domain"
@@ -312,7 +312,8 @@ def run_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supe
     """Run processes until the block is left, then stop them in order.
 
     Raises:
-        BadInput: ROS 2 is missing, no ROS domain is free, or the run has a learner already.
+        BadInput: ROS 2 is missing, no ROS domain is free, the run has a learner already, or another
+            process runs processes of it, also between two starts of its learner.
     """
     require_ros()
     if foreign := any(_ARM in spec.arguments for spec in specs):  # with a third-party driver
@@ -320,7 +321,10 @@ def run_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supe
     before = None
     with suppress(BadInput):
         before = started_domain_id(run) if run.config.network.local else None
-    with free_domain(network=run.config.network, before=before) as domain:
+    with (
+        FileLock(run.path / PROCESSES_LOCK, f"the run {run.path}"),
+        free_domain(network=run.config.network, before=before) as domain,
+    ):
         prepare(run, domain.id)
         if foreign:
             meet_others(run.path)

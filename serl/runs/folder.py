@@ -32,8 +32,8 @@ CONFIG = "config.yaml"
 """Name of the file of settings in the folder of a run."""
 STAGES = "stages"
 """Name of the folder of the stages' runs in the folder of a run."""
-LEARNER_LOCK = "learner.lock"
-"""Name of the file that a run's learner holds locked."""
+LEARNER_LOCK, PROCESSES_LOCK = "learner.lock", "processes.lock"
+"""Names of the files that a run's learner, and the command that started it, hold locked."""
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
 

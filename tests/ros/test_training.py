@@ -20,9 +20,10 @@ from serl.ros.node import RosNode
 from serl.ros.telemetry import StatsMonitor
 from serl.ros.testing.processes import eventually
 from serl.runs.checkpoint import checkpoint_paths, load
-from serl.runs.folder import RunFolder
+from serl.runs.folder import PROCESSES_LOCK, RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.runs.verify import verify
+from serl.system.files import is_alive
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step, feedback_of
 
@@ -194,6 +195,10 @@ def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start
     weights.write_bytes(weights.read_bytes()[:-1])
 
     resumed = start("train", "--resume", run.path)
+    eventually(lambda: is_alive(run.path / PROCESSES_LOCK))
+    second = start("train", "--resume", run.path)
+    assert second.wait() == 2
+    assert f"is in use by process {resumed.process.pid} (" in second.output
     resumed.succeed()
     assert sum(trained(run).values()) == run.config.steps
     assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
