@@ -46,7 +46,8 @@ class ResetConfig(BaseModel):
             if the task's `auto_reset` is set, else "home" for a real arm with a taught workspace
             whose task moves the tool along x, y and z, else "person". A simulation takes the place
             of that person, and places the scene.
-        home_m: mean start of the tool, base frame; None for the home of the arm's workspace.
+        home_m: mean start of the tool, base frame, inside the box of the task; None for the home of
+            the arm's workspace.
         orientation: orientation of the tool at a start without an offset, xyzw; None for that of
             the arm's workspace, or straight down without one.
         range_m: largest offset of a start from `home_m`, along x and y each.

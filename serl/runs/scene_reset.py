@@ -18,7 +18,7 @@ from serl.motion import Box, Motion, Pose
 from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
 from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
-from serl.runs.mounted_arms import mounted_arms
+from serl.runs.mounted_arms import MountedArm, mounted_arms
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task, renderer_of
 from serl.system.settings_file import checked, merge
@@ -121,8 +121,10 @@ def _given_reset(reset: ResetConfig, declared: Mapping[str, Any]) -> dict[str, A
 def check_reset(config: TrainConfig) -> None:
     """Raise `BadInput`, naming the setting, unless the run's arm can be reset as configured."""
     kind, reset, task = reset_kind(config), config.reset, make_task(config)
-    if read_pair(config.robot) is not None:
+    if (pair := read_pair(config.robot)) is not None:
         _check_pair_reset(kind, reset)
+        if kind == "home":
+            _pair_rooms(config, task, pair)
         make_check(config, task)
         return
     if kind in ("home", "path"):
@@ -193,10 +195,18 @@ def _arm_room(config: TrainConfig, task: SimulatedTask) -> _Room:
     taught = place.reference if place is not None else _DOWN
     keep_out = place.keep_out if place is not None else ()
     room = _Room(reset, motion, Pose(position, reset.orientation or taught), keep_out)
-    if kind == "path":
+    _check_room(room, owner)
+    return room
+
+
+def _check_room(room: _Room, owner: str) -> None:
+    """Raise `BadInput` unless the tool may be at all poses of a reset."""
+    reset = room.reset
+    name = "reset.home_m" if reset.home_m is not None else "reset.home_m, by default the arm's home"
+    _check_position(name, room.home.position, room, owner)
+    if reset.kind == "path":
         for number, each in enumerate(reset.path, 1):
             _check_position(f"reset.path: pose {number}", each.position_m, room, owner)
-    return room
 
 
 def _check_position(name: str, position: Vector, room: _Room, owner: str) -> None:
@@ -235,17 +245,36 @@ def _make_pair_reset(
 ) -> SceneReset:
     """Return the reset of two arms, each by the settings in its own file, else by the run's."""
     arms, sizes = {}, {}
+    for arm, room in _pair_rooms(config, task, pair):
+        home = arm.mount.common_pose(room.home)
+        keep_out = [arm.mount.common_box(box) for box in room.keep_out]
+        moved = getattr(robot, arm.side)
+        arms[arm.side] = ArmReset(task, moved, room.reset, arm.motion, home, rng, keep_out=keep_out)
+        sizes[arm.side] = arm.motion.action_spec.shape[0]
+    return PairReset(task, arms, sizes, check)
+
+
+def _pair_rooms(
+    config: TrainConfig, task: SimulatedTask, pair: ArmPair
+) -> list[tuple[MountedArm, _Room]]:
+    """Return the arms of a pair and their rooms, each in the frame of its own base.
+
+    Raises:
+        BadInput: an arm cannot do the task, or its tool may not be at its mean start.
+    """
+    rooms = []
     for arm in mounted_arms(task, pair):
         place = arm.profile.workspace
         assert place is not None  # checked by `mounted_arms`
         own = (arm.profile.reset or config.reset).model_copy(update={"kind": "home"})
-        quaternion = own.orientation or place.reference
-        home = arm.mount.common_pose(Pose(own.home_m or place.home_m, quaternion))
-        keep_out = [arm.mount.common_box(box) for box in arm.keep_out]
-        moved = getattr(robot, arm.side)
-        arms[arm.side] = ArmReset(task, moved, own, arm.motion, home, rng, keep_out=keep_out)
-        sizes[arm.side] = arm.motion.action_spec.shape[0]
-    return PairReset(task, arms, sizes, check)
+        home = Pose(own.home_m or place.home_m, own.orientation or place.reference)
+        room = _Room(own, arm.own_motion, home, arm.keep_out)
+        try:
+            _check_room(room, f"{task.name} on {arm.profile.name}, in the frame of its base")
+        except BadInput as error:
+            raise BadInput(f"{arm.side}: {error}") from None
+        rooms.append((arm, room))
+    return rooms
 
 
 def make_check(config: TrainConfig, task: SimulatedTask) -> SceneCheck:

@@ -18,7 +18,7 @@ from serl.runs.task_setup import make_spec, make_task
 
 from ..runs.test_deployment import trained
 from .conftest import Start
-from .support.tracked import SEEN, answer_all, answer_until, franka_beside_a_goal
+from .support.tracked import PROFILE, SEEN, answer_all, answer_until, franka_beside_a_goal
 
 pytestmark = pytest.mark.ros
 
@@ -72,6 +72,7 @@ def test_real_arm_moves_only_after_operator_confirmation(
     if before is not None:
         LatchFile(tmp_path / "mine.latch").write(before)
     with franka_beside_a_goal(tmp_path, place) as (_, arm):
+        (tmp_path / "mine.py").write_text(PROFILE.replace("0.5)", "0.4)"))  # home in reach's box
         where = ("--namespace", arm) if arm else ()  # the root is the default
         words = ("--robot", "mine.py", *where, "--episodes", 1)
         command = start("run", run.path, *words)

@@ -72,6 +72,12 @@ def test_pair_of_arms_resets_to_home_by_default(pair: str) -> None:
         ("handover", {"namespace": "/x"}, "namespace: /x: those of a pair are in its file"),
         ("handover", {"reset": {"home_m": [0, 0, 0]}}, "reset.home_m: two arms have one each"),
         ("handover", {"task_config": {"rate_hz": 2}}, "rate_hz: 2"),
+        (
+            "timing_belt",
+            {},
+            r"left: reset.home_m, by default the arm's home: x 0.400 y 0.000 z 0.280 m is outside "
+            r"the box of timing_belt on rehearsal_side, in the frame of its base: x 0.45 to 0.65, ",
+        ),
     ],
 )
 def test_invalid_pair_settings_are_refused_in_one_line(

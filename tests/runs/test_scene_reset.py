@@ -164,6 +164,15 @@ KEEP_OUT = Box(low_m=(0.5, 0.1, 0.0), high_m=(0.6, 0.2, 0.1))
         ({"path": [WAYPOINT | {"position_m": (0.55, 0.15, 0.05)}]}, {},
          "reset.path: pose 1: x 0.550 y 0.150 z 0.050 m is in a keep-out box of pick_cube on sim: "
          "x 0.5 to 0.6, y 0.1 to 0.2, z 0 to 0.1 m"),
+        ({"home_m": (0.45, 0.0, 0.6)}, {},
+         "reset.home_m: x 0.450 y 0.000 z 0.600 m is outside the box of pick_cube on sim: "
+         "x 0.3 to 0.65, y -0.25 to 0.25, z 0.015 to 0.35 m"),
+        ({"home_m": (0.55, 0.15, 0.05)}, {},
+         "reset.home_m: x 0.550 y 0.150 z 0.050 m is in a keep-out box of pick_cube on sim: "
+         "x 0.5 to 0.6, y 0.1 to 0.2, z 0 to 0.1 m"),
+        ({}, {"motion": NARROW["motion"] | {"box_high_m": [0.6, 0.1, 0.19]}},
+         "reset.home_m, by default the arm's home: x 0.450 y 0.000 z 0.200 m is outside the box of "
+         "pick_cube on sim: x 0.3 to 0.6, y -0.1 to 0.1, z 0.02 to 0.19 m"),
     ],
 )  # fmt: skip
 def test_reset_pose_where_tool_may_not_be_is_refused_before_anything_moves(
@@ -217,6 +226,11 @@ def test_stages_on_arm_reset_each_other(tmp_path: Path) -> None:
     ("task", "reset", "complaint"),
     [
         ("pick_cube", {"kind": "home"}, r"reset\.home_m: the kind 'home' needs a mean start"),
+        (
+            "pick_cube",
+            {"kind": "home", "home_m": [0.45, 0.0, 0.6]},
+            r"reset\.home_m: x 0\.450 y 0\.000 z 0\.600 m is outside the box of pick_cube: x ",
+        ),
         ("object_flip", HOME["reset"], r"reset\.kind: home: object_flip exerts wrenches"),
         ("handover", HOME["reset"], r"reset\.kind: home: handover is driven by 'bimanual'"),
         (
