@@ -50,7 +50,8 @@ class ResetConfig(BaseModel):
             the arm's workspace.
         orientation: orientation of the tool at a start without an offset, xyzw; None for that of
             the arm's workspace, or straight down without one.
-        range_m: largest offset of a start from `home_m`, along x and y each.
+        range_m: largest offset of a start from `home_m`, along x and y each; starts are drawn from
+            the part of this range in the box.
         yaw_rad: largest turn of a start about the vertical, in tasks whose actions turn the tool
             about it; others begin without a turn, which they could not undo.
         lift_m: distance by which the tool is raised before it moves aside.

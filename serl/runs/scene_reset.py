@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.compliance import RESET
 from serl.errors import BadInput
-from serl.geometry import Quaternion, Vector, is_in_box
+from serl.geometry import Quaternion, Vector, is_in_box, rotation_between
+from serl.guard.config import GuardConfig
 from serl.motion import Box, Motion, Pose
 from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
 from serl.reward import Judgement, RewardConfig
 from serl.runs.config import TrainConfig
+from serl.runs.guard_setup import guarded_arm, guarded_arms
 from serl.runs.mounted_arms import MountedArm, mounted_arms
 from serl.runs.real_arm import within_workspace
 from serl.runs.task_setup import make_task, renderer_of
@@ -178,13 +181,17 @@ def _arm_room(config: TrainConfig, task: SimulatedTask) -> _Room:
     """Return the room of a run's arm, whose tool returns to a start.
 
     Raises:
-        BadInput: there is no mean start, or the tool may not be at a pose of the reset.
+        BadInput: there is no mean start, the tool may not be at a pose of the reset, or the arm
+            has no gripper to hold a part.
     """
     kind, motion, place, owner = reset_kind(config), task.config.motion, None, task.name
     if is_real(config.robot):
         profile = _profile(config)
         motion, place = within_workspace(motion, profile), profile.workspace
         owner = f"{task.name} on {profile.name}"
+        _check_gripper(kind, config.reset, profile)
+        if (turned := config.reset.orientation) is not None and config.robot is not None:
+            _check_orientation(turned, guarded_arm(config, config.robot)[1], owner)
     reset = config.reset.model_copy(update={"kind": kind})
     position = reset.home_m or (place.home_m if place is not None else None)
     if position is None:
@@ -207,6 +214,24 @@ def _check_room(room: _Room, owner: str) -> None:
     if reset.kind == "path":
         for number, each in enumerate(reset.path, 1):
             _check_position(f"reset.path: pose {number}", each.position_m, room, owner)
+
+
+def _check_gripper(kind: ResetKind, reset: ResetConfig, profile: ArmProfile) -> None:
+    """Raise `BadInput` if an arm without a gripper is to hold a part."""
+    if profile.gripper is None and kind == "path":
+        raise BadInput(f"reset.kind: path: {profile.name} has no gripper: expected home or person")
+    if profile.gripper is None and reset.gripper == "keep":
+        raise BadInput(f"reset.gripper: keep: {profile.name} has no gripper: expected open")
+
+
+def _check_orientation(orientation: Quaternion, guard: GuardConfig, owner: str) -> None:
+    """Raise `BadInput` unless a guard allows the orientation of a start."""
+    turned = math.hypot(*rotation_between(guard.reference, orientation))
+    if turned > (most := guard.motion.max_rotation_rad):
+        raise BadInput(
+            f"reset.orientation: is turned by {turned:.2f} rad from the reference of {owner}: "
+            f"expected {most:.2f} rad at most"
+        )
 
 
 def _check_position(name: str, position: Vector, room: _Room, owner: str) -> None:
@@ -260,7 +285,7 @@ def _pair_rooms(
     """Return the arms of a pair and their rooms, each in the frame of its own base.
 
     Raises:
-        BadInput: an arm cannot do the task, or its tool may not be at its mean start.
+        BadInput: an arm cannot do the task or its reset, or its tool may not be at its mean start.
     """
     rooms = []
     for arm in mounted_arms(task, pair):
@@ -269,8 +294,13 @@ def _pair_rooms(
         own = (arm.profile.reset or config.reset).model_copy(update={"kind": "home"})
         home = Pose(own.home_m or place.home_m, own.orientation or place.reference)
         room = _Room(own, arm.own_motion, home, arm.keep_out)
+        owner = f"{task.name} on {arm.profile.name}, in the frame of its base"
         try:
-            _check_room(room, f"{task.name} on {arm.profile.name}, in the frame of its base")
+            _check_gripper("home", own, arm.profile)
+            if own.orientation is not None and config.robot is not None:
+                guards = {each.side: each.config for each in guarded_arms(config, config.robot)}
+                _check_orientation(own.orientation, guards[arm.side], owner)
+            _check_room(room, owner)
         except BadInput as error:
             raise BadInput(f"{arm.side}: {error}") from None
         rooms.append((arm, room))

@@ -135,13 +135,16 @@ class ArmReset(SceneReset):
         super().end(restore_gains)
 
     def _draw_position(self) -> Vector:
+        """Return a random position within the box and the range of the home, outside `keep_out`."""
         reach, home = self._config.range_m, self._home.position
-        low, high = self._motion.box_low_m, self._motion.box_high_m
+        aside, limits = (reach, reach, 0.0), (self._motion.box_low_m, self._motion.box_high_m)
+        low = np.clip(np.subtract(home, aside), *limits)
+        high = np.clip(np.add(home, aside), *limits)
         for _ in range(_DRAWS):
-            aside = (*self._rng.uniform(-reach, reach, 2), 0.0)
-            x, y, z = np.clip(np.add(home, aside), low, high).tolist()
-            if not any(is_in_box((x, y, z), box.low_m, box.high_m) for box in self._keep_out):
-                return x, y, z
+            x, y = self._rng.uniform(low[:2], high[:2]).tolist()
+            start = x, y, float(low[2])
+            if not any(is_in_box(start, box.low_m, box.high_m) for box in self._keep_out):
+                return start
         return home
 
     def _legs(self) -> list[_Leg]:

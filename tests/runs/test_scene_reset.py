@@ -173,6 +173,9 @@ KEEP_OUT = Box(low_m=(0.5, 0.1, 0.0), high_m=(0.6, 0.2, 0.1))
         ({}, {"motion": NARROW["motion"] | {"box_high_m": [0.6, 0.1, 0.19]}},
          "reset.home_m, by default the arm's home: x 0.450 y 0.000 z 0.200 m is outside the box of "
          "pick_cube on sim: x 0.3 to 0.6, y -0.1 to 0.1, z 0.02 to 0.19 m"),
+        ({"orientation": (0.0, 1.0, 0.0, 0.0)}, {},
+         "reset.orientation: is turned by 3.14 rad from the reference of pick_cube on sim: "
+         "expected 0.50 rad at most"),
     ],
 )  # fmt: skip
 def test_reset_pose_where_tool_may_not_be_is_refused_before_anything_moves(
@@ -188,6 +191,23 @@ def test_reset_pose_where_tool_may_not_be_is_refused_before_anything_moves(
     config = resolve(given | {"demos": 0, "trials": 0})
     with pytest.raises(BadInput, match=f"^{re.escape(complaint)}$"):  # an actor on another arm
         make_scene_reset(config, make_task(config), None, "actor0", 0)
+
+
+@pytest.mark.parametrize(
+    ("reset", "complaint"),
+    [
+        ({"gripper": "keep"}, "reset.gripper: keep: sim has no gripper: expected open"),
+        ({"kind": "path", "path": [WAYPOINT]},
+         "reset.kind: path: sim has no gripper: expected home or person"),
+    ],
+)  # fmt: skip
+def test_arm_without_gripper_holds_no_part(
+    tmp_path: Path, reset: dict[str, Any], complaint: str
+) -> None:
+    update = {"workspace": PLACE, "gripper": None, "reset": ResetConfig.model_validate(reset)}
+    write_robot(tmp_path / "arm.yaml", load_robot("sim").model_copy(update=update))
+    with pytest.raises(BadInput, match=f"^{complaint}$"):
+        arm_run_settings(str(tmp_path / "arm.yaml"), "reach")
 
 
 def test_joints_go_home_on_arm_with_trajectory_and_home_in_box(tmp_path: Path) -> None:

@@ -147,11 +147,13 @@ def test_drawn_starts_stay_in_range_and_workspace_and_outside_keep_out_boxes() -
         reset.begin()
         turns.append(abs(rotation_between(DOWN, reset.start.quaternion)[2]))
     assert 0.1 < max(turns) <= 0.2
-    far = arm_reset(Arm(), range_m=0.5)
-    far.begin()
-    assert all(
-        low <= at <= high for low, at, high in zip(LOW, far.start.position, HIGH, strict=True)
-    )
+    far, places = arm_reset(Arm(), range_m=0.5), []
+    for _ in range(50):
+        far.begin()
+        places.append(far.start.position)
+    assert (np.array(places)[:, :2] > LOW[:2]).all(), "no start is moved to a face of the box"
+    assert (np.array(places)[:, :2] < HIGH[:2]).all()
+    assert np.ptp(places, axis=0)[:2].min() > 0.25
 
 
 @pytest.mark.parametrize("motion", [MOTION, IN_TOOL_FRAME], ids=["base", "tool"])
