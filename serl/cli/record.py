@@ -25,7 +25,7 @@ from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, lacks_success_test
-from serl.runs.scene_reset import check_reset, declared_reset
+from serl.runs.scene_reset import check_given, check_reset, declared_reset
 from serl.system.settings_file import checked, leaves, merge
 from serl.teleop.config import TeleopConfig
 
@@ -231,6 +231,7 @@ def persons_folder(
     if config.robot is not None:
         guarded_arms(config, config.robot, config.namespace)
         check_reset(config)
+        check_given(config, overrides.get("reset", {}))
     if options.device:  # the page and devices at topics drive two arms as well
         teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or _new_folder(task.name, kind)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic_core import to_jsonable_python
 
 from serl import plugins
-from serl.arm_pair import ArmPair, read_pair
+from serl.arm_pair import SIDES, ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.compliance import RESET
 from serl.errors import BadInput
@@ -260,6 +260,24 @@ def _check_pair_reset(kind: ResetKind, reset: ResetConfig) -> None:
             raise BadInput(f"reset.{name}: two arms have one each: give it in the arms' own files")
 
 
+def check_given(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if a setting of resets given to two arms does not override their files'.
+
+    A run does not store which settings were given: those that equal a default leave it to the file.
+    """
+    if (pair := read_pair(config.robot)) is None:
+        return
+    effective = _given_reset(config.reset, declared_reset(config))
+    for side in SIDES:
+        own = reset_of_arm(getattr(pair, side).profile)
+        for name in own.keys() & given.keys() - effective.keys():
+            if own[name] != (value := config.reset.model_dump(mode="json")[name]):
+                raise BadInput(
+                    f"reset.{name}: {value} is the default, over which the file of the {side} arm "
+                    f"takes precedence with {own[name]}: change it there"
+                )
+
+
 def _make_pair_reset(
     config: TrainConfig,
     task: SimulatedTask,
@@ -268,7 +286,7 @@ def _make_pair_reset(
     rng: np.random.Generator,
     check: SceneCheck,
 ) -> SceneReset:
-    """Return the reset of two arms, each by the settings in its own file, else by the run's."""
+    """Return the reset of two arms, each by the task, then its own file, then the run."""
     arms, sizes = {}, {}
     for arm, room in _pair_rooms(config, task, pair):
         home = arm.mount.common_pose(room.home)
@@ -287,11 +305,13 @@ def _pair_rooms(
     Raises:
         BadInput: an arm cannot do the task or its reset, or its tool may not be at its mean start.
     """
-    rooms = []
+    rooms, declared = [], declared_reset(config)
+    given = _given_reset(config.reset, declared)
     for arm in mounted_arms(task, pair):
         place = arm.profile.workspace
         assert place is not None  # checked by `mounted_arms`
-        own = (arm.profile.reset or config.reset).model_copy(update={"kind": "home"})
+        values = merge(merge(declared, reset_of_arm(arm.robot)), given)
+        own = checked(ResetConfig, {**values, "kind": "home"}, f"{arm.side}: reset.")
         home = Pose(own.home_m or place.home_m, own.orientation or place.reference)
         room = _Room(own, arm.own_motion, home, arm.keep_out)
         owner = f"{task.name} on {arm.profile.name}, in the frame of its base"

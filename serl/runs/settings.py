@@ -30,7 +30,7 @@ from serl.runs.plugin_settings import without_unknown
 from serl.runs.real_arm import check_trainable, tuned_settings
 from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.reward_data import with_labelled
-from serl.runs.scene_reset import check_reset, reset_of_arm
+from serl.runs.scene_reset import check_given, check_reset, reset_of_arm
 from serl.runs.task_setup import (
     check_topics,
     make_demonstrated_task,
@@ -59,6 +59,7 @@ def run_settings(
     """
     config = _resolve_layers(task, file, overrides)
     specs = _check_settings(config)
+    check_given(config, merge(file, overrides).get("reset", {}))
     return config.model_copy(update=_resolve_files(config, specs))
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from serl.arm_pair import read_pair
+from serl.arm_profile import load_robot, write_robot
 from serl.errors import BadInput
 from serl.guard.checks import is_inside
 from serl.motion import pose_from
+from serl.reset import ResetConfig
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.mounted_arms import mounted_arms
@@ -57,12 +59,65 @@ def test_pair_of_arms_resets_to_home_by_default(pair: str) -> None:
     settings = config("handover", pair)
     assert reset_kind(settings) == "home"
     check_reset(settings)
-
-    class Arms:
-        left = right = None
-
     reset = make_scene_reset(settings, make_task(settings), Arms(), "actor0", 0)
     assert isinstance(reset, PairReset)
+
+
+class Arms:
+    left = right = None
+
+
+@pytest.mark.parametrize(
+    ("file", "given", "expected"),
+    [
+        ({"gripper": "keep", "range_m": 0.05}, {}, {"gripper": "keep", "range_m": 0.05}),
+        ({"gripper": "keep", "range_m": 0.05}, {"range_m": 0.01, "lift_m": 0.1},
+         {"gripper": "keep", "range_m": 0.01, "lift_m": 0.1}),
+        (None, {"gripper": "keep"}, {"gripper": "keep"}),
+    ],
+)  # fmt: skip
+def test_reset_settings_of_run_override_those_in_files_of_a_pair(
+    pair: str,
+    tmp_path: Path,
+    file: dict[str, Any] | None,
+    given: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    write_reset(tmp_path, file)
+    made = config("handover", pair, reset=given)
+    stored = type(made).model_validate(made.model_dump(mode="json"))  # as a run's folder has it
+    reset = make_scene_reset(stored, make_task(stored), Arms(), "actor0", 0)
+    assert isinstance(reset, PairReset)
+    for arm in reset._arms.values():
+        assert arm._config == ResetConfig.model_validate({"kind": "home", **expected})
+
+
+def write_reset(folder: Path, reset: dict[str, Any] | None) -> None:
+    """Set the resets in the file of both arms of the pair."""
+    own = None if reset is None else ResetConfig.model_validate(reset)
+    profile = load_robot(str(folder / "pair_arm.yaml"))
+    write_robot(folder / "pair_arm.yaml", profile.model_copy(update={"reset": own}))
+
+
+@pytest.mark.parametrize(
+    ("file", "given", "message"),
+    [
+        ({"orientation": (0.0, 1.0, 0.0, 0.0)}, {},
+         "left: reset.orientation: is turned by 3.14 rad from the reference of handover"),
+        ({"home_m": (0.6, 0.0, 0.28)}, {},
+         "left: reset.home_m: x 0.600 y 0.000 z 0.280 m is outside the box of handover"),
+        ({"gripper": "keep"}, {"gripper": "open"},
+         "reset.gripper: open is the default, over which the file of the left arm takes "
+         "precedence with keep: change it there"),
+    ],
+)  # fmt: skip
+def test_impossible_resets_of_a_pair_are_refused_in_one_line(
+    pair: str, tmp_path: Path, file: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    write_reset(tmp_path, file)
+    with pytest.raises(BadInput, match=f"^{message}") as caught:
+        run_settings("handover", {"robot": pair, "demos": 0, "trials": 0, "reset": given}, {})
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
