@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import reprlib
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -326,7 +327,13 @@ def _attribute(kind: Kind, module: ModuleType, subject: str) -> Any:
 
 def _check_methods(kind: Kind, made: Any, subject: str) -> Any:
     """Return the plug-in if it has the methods of its kind; else raise `BadInput`."""
-    if missing := [name for name in _METHODS.get(kind, ()) if not hasattr(made, name)]:
+    if kind == "task" and not callable(made):
+        own = type(made)
+        name = "Task" if own.__module__ == "builtins" else own.__name__
+        found = reprlib.repr(made) if name == "Task" else f"an object of {name}"
+        raise BadInput(f"{subject}: expected a class, such as task = {name}, found {found}")
+    needed = _METHODS.get(kind, ())
+    if missing := [name for name in needed if not callable(getattr(made, name, None))]:
         raise BadInput(f"{subject}: expected {kind!r} with the method {missing[0]!r}")
     return made
 

@@ -70,6 +70,8 @@ def test_load_by_file_returns_class(tmp_path: Path) -> None:
         ("x = 1\n", BadInput, "attribute 'task'"),
         ("import not_installed\n", BadInput, "bad.py: ModuleNotFoundError.*not_installed"),
         ("task = 1 / 0\n", BadInput, "bad.py: ZeroDivisionError: division"),
+        ("class Near: pass\ntask = Near()\n", BadInput, "such as task = Near, found an object of"),
+        ("task = 5\n", BadInput, "expected a class, such as task = Task, found 5"),
     ],
 )
 def test_load_of_invalid_file_reports_reason(

@@ -29,6 +29,7 @@ _STOPPED = "everything is stopped"
 _EPISODES = "complete episodes are saved"
 _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS}
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+_ERROR_CHARACTERS = 4000
 _NODES = {"camera", "guard", "sim"}
 _MORE = "`serl --help` describes all commands, `serl COMMAND --help` describes one."
 _COMPLETION = 'completion in bash and zsh: eval "$(register-python-argcomplete serl)"'
@@ -261,7 +262,9 @@ def print_error(text: object) -> None:
     """Print a text as one line on standard error, red on a terminal."""
     from rich.console import Console
 
-    line = " ".join(str(text).split("\n"))
+    from serl.system.json_fields import printable
+
+    line = printable(" ".join(str(text).split("\n")), _ERROR_CHARACTERS)
     Console(stderr=True, highlight=False).print(
         f"serl: {line}", style="red", markup=False, soft_wrap=True
     )

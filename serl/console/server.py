@@ -34,6 +34,7 @@ from serl.console.messages import (
 from serl.console.phone import PairingCode, qr_svg
 from serl.errors import CorruptData, SerlError
 from serl.report import page
+from serl.system.files import read_bounded
 from serl.system.json_fields import dump_object
 from serl.teleop.mapping import Wish
 
@@ -60,6 +61,7 @@ STOP_PERIOD_S = 0.1
 MAX_STALL_S = 5.0
 """Network stall whose delayed frames may arrive at once without exceeding the rate limit."""
 
+_MAX_REPORT_BYTES = 256 << 20
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
 _ORDERS: dict[type, str] = {
     Confirmation: "yes",
@@ -331,7 +333,7 @@ class Console:
         path = await self._from_files(self._backend.report)
         if path is None:
             raise web.HTTPNotFound
-        body = await self._from_files(path.read_bytes)
+        body = await self._from_files(partial(read_bounded, path, _MAX_REPORT_BYTES))
         return web.Response(body=body, content_type="text/html", headers=_REPORT_HEADERS)
 
     async def _close_pages(self, app: web.Application) -> None:

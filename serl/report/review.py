@@ -23,6 +23,7 @@ from serl.report.curves import Values
 from serl.report.playback import replay
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec, Spec
+from serl.system.json_fields import printable
 from serl.types import ActionSource, Episode, Record, Step
 
 STYLES = {
@@ -152,7 +153,7 @@ def _cells(shown: ReplayedEpisode | None) -> list[tuple[str, str]]:
         (f"{result.reward:.3g}", ""),
         (str(human), STYLES[ActionSource.HUMAN] if human else _QUIET),
         ("yes", _GOOD) if result.success else ("no", ""),
-        (result.text, ""),
+        (printable(result.text), ""),
     ]
 
 
@@ -200,8 +201,8 @@ def follow(console: Console, shown: ReplayedEpisode, clock: Clock) -> None:
 
 def _headline(shown: ReplayedEpisode) -> Iterator[Text]:
     (actor, number, path), result = shown.recording, shown.result
-    yield Text.assemble((shown.spec.task, "bold"), f" · {actor} · episode {number}")
-    ending = Text.assemble((result.text, _GOOD if result.success else "bold"))
+    yield Text.assemble((printable(shown.spec.task), "bold"), f" · {actor} · episode {number}")
+    ending = Text.assemble((printable(result.text), _GOOD if result.success else "bold"))
     ending.append(f" after {result.steps} steps, {result.steps / shown.spec.rate_hz:.1f} s")
     ending.append(f" · return {result.reward:g}")
     versions = [step.policy_version for step in shown.episode.steps if step.policy_version]

@@ -211,8 +211,17 @@ CAMERAS = "cameras.json"
 
 
 def keep_camera_settings(folder: Path, found: CameraSettings) -> None:
-    """Write the settings of the cameras into the folder of a run or a recording."""
-    write_atomic(folder / CAMERAS, dump_object(found))
+    """Add settings of the cameras to those in the folder of a run or a recording.
+
+    Settings of an earlier start stay: its episodes were recorded with them.
+    """
+    try:
+        before = parse_object(read_bounded(folder / CAMERAS, MAX_JSON_BYTES), CAMERAS)
+    except (OSError, CorruptData):  # none yet, or of no use
+        before = {}
+    kept = {name: old for name, old in before.items() if isinstance(old, dict)}
+    added = {name: {**settings, **kept.get(name, {})} for name, settings in found.items()}
+    write_atomic(folder / CAMERAS, dump_object({**kept, **added}))
 
 
 def camera_differences(found: CameraSettings, folder: Path) -> list[str]:

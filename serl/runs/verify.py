@@ -29,6 +29,7 @@ from serl.log.recovery import QUARANTINE, lost_records
 from serl.runs import checkpoint
 from serl.runs.folder import RunFolder
 from serl.system.files import sha256_of
+from serl.system.json_fields import printable
 from serl.training.learner_stats import restore_progress
 from serl.types import End
 
@@ -105,7 +106,8 @@ class VerifyReport(NamedTuple):
         found = len(self.findings)
         verdict = "sound" if self.sound else f"{found} finding{'s' * (found != 1)}"
         remarks = [UNCOMPARED.format(self.uncompared)] if self.uncompared else []
-        return "\n".join([*lines, COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"])
+        lines += [COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"]
+        return "\n".join(map(printable, lines))
 
 
 def episode_folders(run: RunFolder) -> list[Path]:
@@ -299,6 +301,8 @@ class _Log:
             return
         for file in sealed:
             listed = self._entries.get(file.name.path(self._folder, SEALED).name, [])
+            if file.damage and file.name in self._lost:
+                continue  # reported below
             if file.damage:
                 unread = max((entry.records - file.records for entry in listed), default=0)
                 self.unreadable[self._actor, file.name.epoch] += max(0, unread)

@@ -297,3 +297,8 @@ def test_record_and_run_with_console_publish_simulated_arm_state() -> None:
     for page in ((), ("--console",)):
         deployed = run_command._deployed(config, cli.parse(["run", "runs/reach/1", *page]))
         assert deployed.ros.publish_state is bool(page)
+
+
+def test_error_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.print_error("run \x1b]0;title\x07\nis new")
+    assert capsys.readouterr().err == "serl: run \\x1b]0;title\\x07 is new\n"

@@ -172,6 +172,11 @@ def lose_file(run: RunFolder) -> None:
     (run.episodes(ACTOR) / FIRST).unlink()
 
 
+def link_file_to_nothing(run: RunFolder) -> None:
+    lose_file(run)
+    (run.episodes(ACTOR) / FIRST).symlink_to("nothing")
+
+
 def lose_file_and_line(run: RunFolder) -> None:
     lose_file(run)
     manifest = run.episodes(ACTOR) / MANIFEST
@@ -260,6 +265,7 @@ def damage_demonstration(run: RunFolder) -> None:
     [
         (flip_step, 3, 0, "000000.mcap: byte"),
         (lose_file, 4, 0, "000000.mcap: gone, with 4 records"),
+        (link_file_to_nothing, 4, 0, "000000.mcap: gone, with 4 records"),
         (lose_file_and_line, 4, 0, "000000.mcap: missing"),
         (lose_line, 0, 0, "000000.mcap: not listed in MANIFEST.jsonl"),
         (cut_sealed_episode, 2, 0, "000000.mcap: cut after 2 records, yet others follow"),
@@ -297,6 +303,12 @@ def test_damage_is_counted_and_named(
     assert result.startswith(
         f"lost {lost}, duplicated {duplicated}: {len(report.findings)} finding"
     )
+
+
+def test_control_characters_in_names_are_escaped(run: RunFolder) -> None:
+    report = verify(run.path)
+    lines = str(report._replace(findings=[f"{run.path}: named \x1b[31m\x07"])).splitlines()
+    assert f"{run.path}: named \\x1b[31m\\x07" in lines
 
 
 def test_damage_is_reported_once(run: RunFolder) -> None:

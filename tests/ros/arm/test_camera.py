@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,5 +123,8 @@ def test_start_warns_of_camera_settings_that_differ_from_demonstrations(
     line = f"camera front differs from {demos}: cut 0, 0, 0.5, 1, not 0, 0, 1, 1"
     assert [record.message for record in caplog.records] == [line, line]
     assert camera_differences({"front": {"cut": "0, 0, 0.5, 1"}}, run) == []
+    keep_camera_settings(run, {"front": {"cut": "0, 0, 0.2, 1", "gain": "5"}, "wrist": {}})
+    kept = json.loads((run / CAMERAS).read_text())
+    assert kept == {"front": {"cut": "0, 0, 0.5, 1", "gain": "5"}, "wrist": {}}, "overwritten"
     (run / CAMERAS).write_text("{")
     assert "cannot be read" in camera_differences({"front": {}}, run)[0]
