@@ -47,8 +47,9 @@ def reset_kind(config: TrainConfig) -> ResetKind:
     task = make_task(config)
     if task.config.auto_reset or config.stages:
         return "task"
-    if read_pair(config.robot) is not None:
-        return "home"  # both arms have a workspace
+    if (pair := read_pair(config.robot)) is not None:  # both arms have a workspace
+        files = [reset_of_arm(getattr(pair, side).profile) for side in SIDES]
+        return "person" if any(own.get("kind") == "person" for own in files) else "home"
     taught = is_real(config.robot) and _profile(config).workspace is not None
     return "home" if taught and not _immovable(task) else "person"
 

@@ -16,7 +16,7 @@ from serl.reset import ResetConfig
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.mounted_arms import mounted_arms
-from serl.runs.scene_reset import check_reset, make_scene_reset, reset_kind
+from serl.runs.scene_reset import check_reset, is_attended, make_scene_reset, reset_kind
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.training.pair_reset import PairReset
@@ -55,12 +55,15 @@ def test_guard_of_each_arm_covers_its_starts_on_its_side(pair: str, name: str) -
             assert is_inside(own, guards[arm.side].config)
 
 
-def test_pair_of_arms_resets_to_home_by_default(pair: str) -> None:
+def test_pair_of_arms_resets_to_home_by_default(pair: str, tmp_path: Path) -> None:
     settings = config("handover", pair)
     assert reset_kind(settings) == "home"
     check_reset(settings)
     reset = make_scene_reset(settings, make_task(settings), Arms(), "actor0", 0)
     assert isinstance(reset, PairReset)
+    write_reset(tmp_path, {"kind": "person"})
+    assert is_attended(settings), "the files ask for a person"
+    assert reset_kind(config("handover", pair, reset={"kind": "home"})) == "home"
 
 
 class Arms:
