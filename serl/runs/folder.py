@@ -18,12 +18,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serl import plugins
 from serl.errors import BadInput, CorruptData
 from serl.log.metrics import EvaluationRow, read_metrics
+from serl.log.wire import decode_hello
 from serl.runs import checkpoint
 from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.system.authentication import RUN_KEY, new_key
-from serl.system.files import FileLock, checked_name, make_folder, sync_folder, write_atomic
-from serl.system.json_fields import short
+from serl.system.files import (
+    FileLock,
+    checked_name,
+    make_folder,
+    read_bounded,
+    sync_folder,
+    write_atomic,
+)
+from serl.system.json_fields import MAX_JSON_BYTES, short
 from serl.system.settings_file import read_yaml
+from serl.training.link import HELLO
 from serl.version import commit
 
 FORMAT = 1
@@ -142,12 +151,18 @@ class RunFolder:
         return cls(path, info, data_only)
 
     def writable(self) -> RunFolder:
-        """Return the run itself; raise `BadInput` when its folder is not writable."""
+        """Return the run itself; raise `BadInput` if its folder is not writable, or was renamed."""
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise BadInput(
-                f"{self.path}: cannot be written; to go on with it, copy it as a whole to where it "
-                "can be (serl verify, replay and eval work as it is)"
+                f"{self.path}: cannot be written; to go on with it, copy it as a whole, under the "
+                "same name, to where it can be (serl verify, replay and eval work as it is)"
             )
+        for path in sorted(self.path.glob(f"link/*/{HELLO}")):
+            if (name := decode_hello(read_bounded(path, MAX_JSON_BYTES)).run) != self.name:
+                raise BadInput(
+                    f"{self.path}: its episodes are those of the run {name[:80]!r}; to go on with "
+                    "it, give the folder this name again"
+                )
         return self
 
     def parts(self) -> dict[str, RunFolder]:

@@ -16,6 +16,8 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.verify import verify
 from serl.system.files import checked_name, write_atomic
+from serl.testing.samples import SPEC
+from serl.training.link import announce
 
 NOW = datetime(2026, 11, 21, 10, 0, 5)
 CONFIG = TrainConfig(task="reach", seed=7, demo_paths=(Path("a/b"),))
@@ -130,6 +132,15 @@ def test_unwritable_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(BadInput, match=f"{run.path}: cannot be written; .*copy it as a whole"):
         run.writable()
+
+
+def test_renamed_run_with_episodes_is_refused(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, CONFIG, NOW)
+    announce(run.path / "link/actor0", run.name, "actor0", 1, SPEC)
+    assert run.writable() is run
+    renamed = RunFolder.open(run.path.rename(tmp_path / "renamed"))
+    with pytest.raises(BadInput, match=f"renamed: its episodes are those of the run '{run.name}'"):
+        renamed.writable()
 
 
 def test_second_learner_is_refused_with_process_id_of_first(tmp_path: Path) -> None:

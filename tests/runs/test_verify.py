@@ -307,7 +307,7 @@ def test_damage_is_counted_and_named(
 
 def test_control_characters_in_names_are_escaped(run: RunFolder) -> None:
     report = verify(run.path)
-    lines = str(report._replace(findings=[f"{run.path}: named \x1b[31m\x07"])).splitlines()
+    lines = str(report._replace(findings=(f"{run.path}: named \x1b[31m\x07",))).splitlines()
     assert f"{run.path}: named \\x1b[31m\\x07" in lines
 
 
