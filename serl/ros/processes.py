@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serl.arm_profile import is_real
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.environment import (
     ARM_NODE,
@@ -69,6 +69,7 @@ def learner_processes(run: RunFolder) -> list[ProcessSpec]:
             ("--run", str(part.path)),
             nice=nice,
             node=_of_stage(stage, "learner"),
+            saves=True,
         )
         for stage, part in run.parts().items()
     ]
@@ -417,6 +418,10 @@ def _supervised(
         supervisor.start()
         with _within(domain_id):
             yield supervisor
+    except KeyboardInterrupt:
+        if unsaved := supervisor.stop():
+            raise SerlError(f"interrupted; not all is saved: {'; '.join(unsaved)}") from None
+        raise
     finally:
         supervisor.stop()
 

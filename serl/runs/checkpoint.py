@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.system.files import (
     checked_name,
+    disk_full,
     read_bounded,
     sha256_of,
     sync_folder,
@@ -93,7 +94,7 @@ def save(
         sync_folder(folder)
         write_atomic(folder / LATEST, path.name.encode())
     except (OSError, SafetensorError) as error:
-        raise SerlError(f"checkpoint {path}: {error}") from error
+        raise SerlError(f"checkpoint {path}: {disk_full(path.parent) or error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _prune(folder, path, keep)

@@ -23,6 +23,9 @@ from serl.system.json_fields import printable
 BAD_INPUT = 2
 """Exit code of a process whose input is unusable; a restart would not help."""
 
+SAVING_S = 20.0
+"""Longest time in which a process saves its work when it is stopped, s."""
+
 _TAIL_BYTES = 4096
 
 
@@ -40,6 +43,7 @@ class ProcessSpec:
             it is not permitted.
         node: full name of the process's node below the run's namespace if ROS 2 manages its
             lifecycle; empty for a process without a managed node.
+        saves: whether the process saves its work when it is stopped; it then has `SAVING_S` to end.
     """
 
     name: str
@@ -49,6 +53,7 @@ class ProcessSpec:
     ends: bool = True
     nice: int = 0
     node: str = ""
+    saves: bool = False
 
 
 @dataclass
@@ -114,21 +119,29 @@ class Supervisor:
             self.events.append(f"{name} {why}: started again ({self._last_line(name)})")
             self._start(child.spec)
 
-    def stop(self, grace_s: float = 4.0) -> None:
-        """Interrupt all processes in reverse order of starting; kill those left after `grace_s`."""
+    def stop(self, grace_s: float = 4.0) -> list[str]:
+        """Interrupt all processes in reverse order of starting; kill those left after `grace_s`.
+
+        Returns:
+            A line for each process that did not save its work.
+        """
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
         for child in running:
             child.process.send_signal(signal.SIGINT)
-        deadline_s = time.monotonic() + grace_s
+        began_s, unsaved = time.monotonic(), list[str]()
         for child in running:
+            name, limit_s = child.spec.name, SAVING_S if child.spec.saves else grace_s
             try:
-                child.process.wait(max(0.0, deadline_s - time.monotonic()))
+                child.process.wait(max(0.0, began_s + limit_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.process.kill()
                 child.process.wait()
-                self.events.append(f"{child.spec.name} did not stop in {grace_s:g} s: killed")
+                self.events.append(f"{name} did not stop in {limit_s:g} s: killed")
+            if child.spec.saves and (code := child.process.returncode):
+                unsaved.append(f"{name} {_state(code)}: {self._last_line(name)}")
         for child in self._children.values():
             child.log.close()
+        return unsaved
 
     def _start(self, spec: ProcessSpec) -> None:
         if (before := self._children.get(spec.name)) is not None:

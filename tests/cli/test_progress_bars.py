@@ -35,8 +35,8 @@ def test_long_commands_show_bar_with_total_or_message_on_terminal(
 ) -> None:
     terminal = partial(Console, force_terminal=True, width=100, color_system=None)
     monkeypatch.setattr("serl.report.display.Console", terminal)
-    monkeypatch.setattr("serl.datasets.exchange.check_token", lambda: None)
-    monkeypatch.setattr("serl.datasets.exchange.push", lambda *given: "https://hub/lab/set")
+    monkeypatch.setattr("serl.datasets.export.check_token", lambda: None)
+    monkeypatch.setattr("serl.datasets.export.push", lambda *given: "https://hub/lab/set")
     run = trained(tmp_path, 100)
     for command, shown in SHOWN.items():
         words = command.replace("RUN", str(run.path)).split()

@@ -124,7 +124,7 @@ def test_setup_step_is_skipped_only_with_reason(tmp_path: Path) -> None:
     fake_session = FakeSession(tmp_path / "a.yaml", ["s", "later", "s no camera here"])
     assert go(fake_session, Step("cameras", "what is seen", step_returning("never")))
     assert read_robot(tmp_path / "a.yaml").setup["cameras"].skipped == "no camera here"
-    assert "a skipped step needs a reason: s no camera in this cell" in fake_session.shown
+    assert "a skipped step needs a reason, as in: s no camera in this cell" in fake_session.shown
     assert "'later': expected Enter, s and a reason, or q" in fake_session.shown
 
 

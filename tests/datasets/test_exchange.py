@@ -314,10 +314,10 @@ def crash(*_: object) -> None:
 
 
 def interrupt(data: Recorded, out: Path) -> None:
-    """Write a file, and lose the exception of Ctrl-C as h5py does."""
+    """Write a file, and lose the exception of a signal as h5py does."""
     (out / "part").touch()
     with suppress(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # Ctrl-C may be ignored where tests run
     data.on_file()
 
 

@@ -117,9 +117,8 @@ def test_import_without_success_in_infos_is_refused_for_sparse_reward(
     write_reach(tmp_path, {1: 1.0}, infos=False)
     words = ["demos", "import", str(tmp_path), "--task", REACH, "--out", str(tmp_path / "out")]
     assert main(words) == 2
-    error = capsys.readouterr().err
+    *_, error = capsys.readouterr().err.splitlines()  # gymnasium_robotics may print a notice first
     assert error.startswith("serl: infos: expected is_success or success for the sparse reward")
-    assert error.count("\n") == 1
     _, (kept,) = imported(REACH, tmp_path, "--task_config.reward", "environment")
     assert kept.steps[0].reward == -1.0
 

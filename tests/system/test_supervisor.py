@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 
 from serl.errors import BadInput, SerlError
 from serl.ros.testing.processes import eventually
+from serl.system import supervisor as supervisor_module
 from serl.system.supervisor import ProcessSpec, Supervisor, is_orphaned
 
 CHILD = """
@@ -125,6 +127,16 @@ def test_stop_interrupts_processes_and_kills_those_that_hang(bench: SupervisorBe
     assert supervisor.events == ["b did not stop in 2 s: killed"]
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
     supervisor.stop()  # a second stop has no effect
+
+
+def test_stop_names_processes_that_did_not_save(
+    bench: SupervisorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SAVING_S", 1.0)
+    specs = child("a", "polite"), child("b", "deaf")
+    supervisor = bench.start(*(replace(each, saves=True) for each in specs))
+    assert supervisor.stop(grace_s=60.0) == ["b was killed by SIGKILL: ready"]
+    assert supervisor.events == ["b did not stop in 1 s: killed"]
 
 
 def test_orphaned_child_ends_after_parent_is_killed(bench: SupervisorBench) -> None:
