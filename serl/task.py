@@ -69,9 +69,9 @@ class TaskConfig(BaseModel):
         compliance: gains and clips of the controller in episodes, and in resets, and a wrench that
             the tool exerts in episodes. A simulation has those of episodes in resets, too.
         renderer: renderer of simulated cameras. "ray" gives the same images on every machine, but
-            no textures; "gl" has different lighting and is faster on a GPU and for large images;
-            "auto" takes the faster one here, so that policies and reward models of one machine may
-            not fit another; "none" disables all images.
+            no textures, tendons or cloth; "gl" has different lighting and is faster on a GPU and
+            for large images; "auto" takes the faster one here, so that policies and reward models
+            of one machine may not fit another; "none" disables all images.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)

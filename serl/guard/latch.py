@@ -5,6 +5,7 @@ The latch belongs to an arm, not to a run: an arm stopped in one run stays stopp
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,9 @@ class LatchFile:
     def read(self) -> Latch:
         """Return the stored latch: disarmed only if the file is valid and clean, else a stop."""
         try:
+            owner = self._path.stat().st_uid
+            if owner not in (0, os.geteuid()):  # who can write here could replace a stop
+                return Latch(GuardState.ESTOP, f"latch file {self._path} is of the user {owner}")
             text = read_bounded(self._path, _MAX_BYTES).decode()
         except FileNotFoundError:
             return Latch(GuardState.ESTOP, f"no latch file {self._path}: is this the first start?")

@@ -144,8 +144,14 @@ class RayRenderer:
         return np.where(matt, 0.0, 0.18 * shine * (key > _SHADOW)).astype(np.float32)
 
 
+_REMEDY = "expected --task_config.renderer gl, or a scene without"
+_SHOWN_GROUPS = 3  # as of geoms: MuJoCo draws the groups 0 to 2
+
+
 def not_drawn(model: mujoco.MjModel) -> str:
-    """Name in one line the first geom that rays cannot draw faithfully; "" if there is none."""
+    """Name in one line the first thing that rays cannot draw faithfully; "" if there is none."""
+    if soft := _soft(model):
+        return f"renderer ray does not draw {soft}: {_REMEDY}"
     alphas, floor = colors_of(model)[:, 3], floor_of(model)
     for geom in np.flatnonzero(alphas > 0.0).tolist():
         name, material = model.geom(geom).name or str(geom), model.geom_matid[geom]
@@ -155,10 +161,19 @@ def not_drawn(model: mujoco.MjModel) -> str:
             what = f"its transparency (alpha {alphas[geom]:g})"
         else:
             continue
-        return (
-            f"renderer ray does not draw geom {name!r} with {what}: expected --task_config.renderer"
-            " gl, or a scene without"
-        )
+        return f"renderer ray does not draw geom {name!r} with {what}: {_REMEDY}"
+    return ""
+
+
+def _soft(model: mujoco.MjModel) -> str:
+    """Return the first visible thing that is no geom; "" if there is none."""
+    if model.nflex or model.nskin:
+        return "cloth and skins"
+    for tendon in range(model.ntendon):
+        is_path = model.wrap_type[model.tendon_adr[tendon]] != mujoco.mjtWrap.mjWRAP_JOINT
+        is_shown = model.tendon_group[tendon] < _SHOWN_GROUPS and model.tendon_rgba[tendon, 3] > 0
+        if is_path and is_shown and model.tendon_width[tendon] > 0.0:
+            return f"tendon {model.tendon(tendon).name or tendon!r}"
     return ""
 
 

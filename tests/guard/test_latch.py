@@ -60,6 +60,19 @@ def test_unreadable_latch_file_reads_as_estop(tmp_path: Path) -> None:
     assert LatchFile(path).read().state is GuardState.ESTOP
 
 
+def test_latch_file_of_another_user_reads_as_estop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LatchFile(tmp_path / "latch")
+    file.write(Latch())
+    owner = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    if owner == 0:
+        os.chown(tmp_path / "latch", 65534, -1)
+    assert file.read().state is GuardState.ESTOP
+    assert "is of the user" in file.read().cause
+
+
 def test_folder_in_place_of_latch_file_reads_as_estop(tmp_path: Path) -> None:
     (tmp_path / "arm.latch").mkdir()
     assert LatchFile(tmp_path / "arm.latch").read().state is GuardState.ESTOP

@@ -136,6 +136,35 @@ def test_materials_unsupported_by_rays_are_refused_for_policy_cameras(
     arm_with(f'{slab} group="3"', extra, observe="pixels")  # gl does not draw this group either
 
 
+@pytest.mark.parametrize(
+    ("inner", "outer", "missing"),
+    [
+        (
+            '<site name="a"/><site name="b" pos="1 0 0"/>',
+            '<tendon><spatial name="rope" width="0.03"><site site="a"/><site site="b"/></spatial>'
+            "</tendon>",
+            "renderer ray does not draw tendon 'rope': expected --task_config.renderer gl",
+        ),
+        (
+            '<body name="b"><flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1"'
+            ' dim="2"/></body>',
+            "",
+            "renderer ray does not draw cloth and skins: expected --task_config.renderer gl",
+        ),
+        (
+            '<body><joint name="j"/><geom size=".1"/></body>',
+            '<tendon><fixed><joint joint="j" coef="1"/></fixed></tendon>',
+            "",
+        ),
+    ],
+)
+def test_tendons_and_cloth_are_not_drawn_by_rays(inner: str, outer: str, missing: str) -> None:
+    model, _ = ready(f"<mujoco><worldbody>{inner}</worldbody>{outer}</mujoco>")
+    found = ray.not_drawn(model)
+    assert found.startswith(missing)
+    assert bool(found) == bool(missing)
+
+
 def test_textures_are_drawn_with_opengl_in_cameras_and_videos(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
