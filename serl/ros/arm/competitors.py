@@ -17,6 +17,10 @@ _BURIED_S = 30.0
 """Time after which a second process of the same name is no longer a dead one's successor: a dead
 process stays visible for up to 20 s."""
 
+_REMEMBERED_S = 3.0
+"""Time for which a competitor is still reported after it was last seen: one that publishes for
+short moments, between which it is not seen, must not release the arm."""
+
 _NAMELESS = "one without a name"
 
 
@@ -33,7 +37,7 @@ class _Publisher(NamedTuple):
 
 
 class _PublisherWatch:
-    """Base of the detectors.
+    """Base of the detectors, which report a competitor until 3 s after it was last seen.
 
     Args:
         topics: names of the topics, from the root.
@@ -47,6 +51,14 @@ class _PublisherWatch:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handle, self._topics, self._now_s = node.handle, topics, now_s
+        self._last = ("", -math.inf)  # the last report that was not empty, and its time
+
+    def _remembered(self, report: str) -> str:
+        """Return the report; if it is empty, the last one of up to 3 s ago."""
+        now_s, (last, seen_s) = self._now_s(), self._last
+        if report:
+            self._last = report, now_s
+        return report or (last if now_s - seen_s < _REMEMBERED_S else "")
 
     def _publishers(self, topic: str) -> Iterator[_Publisher]:
         for each in self._handle.get_publishers_info_by_topic(topic):
@@ -67,7 +79,7 @@ class OtherPublishers(_PublisherWatch):
     @property
     def report(self) -> str:
         """The other publishers of each topic, by the names known so far; empty without any."""
-        return "; ".join(filter(None, map(self._report_on, self._topics)))
+        return self._remembered("; ".join(filter(None, map(self._report_on, self._topics))))
 
     def named_report(self, is_urgent: Callable[[], bool] = lambda: False) -> str:
         """Return `report` once all node names are known.
@@ -120,7 +132,8 @@ class CommandPublishers(_PublisherWatch):
         stays = _NAMELESS if nameless.intersection(self._nameless) else ""
         self._nameless = nameless
         found = sorted({*names.values(), stays, self._namesake(names)} - {""})
-        return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
+        several = f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
+        return self._remembered(several)
 
     def _namesake(self, names: Mapping[bytes, str]) -> str:
         """Return a name that two processes share; empty if one may be a dead predecessor."""
@@ -170,7 +183,7 @@ class DuplicatePublishers(_PublisherWatch):
                 self._members[topic] = names
             if topic not in shared or not names <= self._members[topic]:
                 found.append(words)
-        return "; ".join(filter(None, found))
+        return self._remembered("; ".join(filter(None, found)))
 
     def _look_at(self, topic: str, resumed: Callable[[str], bool]) -> tuple[str, set[str]]:
         """Return the publishers of a topic: in words if there are several, and each of them."""

@@ -1,13 +1,14 @@
-"""Duplicate publishers of an arm's measurements, in an emulated ROS graph."""
+"""Competing publishers of an arm's measurements and commands, in an emulated ROS graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from serl.ros.arm.competitors import DuplicatePublishers
+from serl.ros.arm.competitors import CommandPublishers, DuplicatePublishers, OtherPublishers
 from serl.ros.node import RosNode
 
 pytestmark = pytest.mark.ros
@@ -34,6 +35,9 @@ class Graph:
             for process, name in self.publishers[topic]
         ]
 
+    def get_fully_qualified_name(self) -> str:
+        return "/driver"
+
     def check(
         self, later_s: float = 0.5, shared: tuple[str, ...] = (), accepts: bool = False
     ) -> str:
@@ -49,14 +53,16 @@ def test_one_node_with_several_topics_is_no_duplicate() -> None:
 
 
 @pytest.mark.parametrize("process", [1, 2])
-def test_second_publisher_is_named_with_its_topic_until_it_ends(process: int) -> None:
+def test_second_publisher_is_named_with_its_topic_until_3_s_after_its_end(process: int) -> None:
     graph = Graph()
     graph.publishers[WRENCH] = [(1, "driver")]
     graph.check()
     graph.publishers[WRENCH].append((process, "stranger"))
-    assert graph.check() == f"several nodes publish {WRENCH}: /driver, /stranger"
+    words = f"several nodes publish {WRENCH}: /driver, /stranger"
+    assert graph.check() == words
     graph.publishers[WRENCH].pop()
-    assert graph.check() == ""
+    assert graph.check(2.9) == words
+    assert graph.check(0.1) == ""
 
 
 def test_new_publisher_of_shared_topic_is_a_fault_while_arm_is_armed() -> None:
@@ -95,7 +101,7 @@ def test_restarted_driver_is_accepted_as_successor_for_half_a_minute() -> None:
     assert graph.check(29.0) == ""
     assert graph.check(2.0) == f"several nodes publish {POSE}: /driver, another /driver"
     graph.publishers[POSE].pop(0)
-    assert graph.check() == ""
+    assert graph.check(3.0) == ""
 
 
 def test_second_driver_of_same_name_is_reported_while_first_publishes() -> None:
@@ -105,3 +111,38 @@ def test_second_driver_of_same_name_is_reported_while_first_publishes() -> None:
     graph.check(100.0)
     graph.publishers[POSE].append((2, "driver"))
     assert graph.check() == f"several nodes publish {POSE}: /driver, another /driver"
+
+
+def _commands(graph: Graph) -> Callable[[], str]:
+    watch = CommandPublishers(cast(RosNode, graph), [POSE, WRENCH], lambda: graph.now_s)
+    return lambda: watch.check(100.0)
+
+
+def _measurements(graph: Graph) -> Callable[[], str]:
+    return lambda: graph.check(0.0)
+
+
+def _setpoints(graph: Graph) -> Callable[[], str]:
+    watch = OtherPublishers(cast(RosNode, graph), [POSE, WRENCH], lambda: graph.now_s)
+    watch.own = 1
+    return lambda: watch.report
+
+
+@pytest.mark.parametrize("watch", [_commands, _measurements, _setpoints])
+def test_competitor_that_publishes_for_short_moments_is_reported_between_them(
+    watch: Callable[[Graph], Callable[[], str]],
+) -> None:
+    graph = Graph()
+    look = watch(graph)
+    graph.publishers[POSE] = [(1, "driver")]
+    assert look() == ""
+    for process in (2, 3):
+        graph.publishers[POSE].append((process, "stranger"))
+        words = look()
+        assert "/stranger" in words
+        graph.publishers[POSE].pop()
+        for _ in range(5):
+            graph.now_s += 0.5
+            assert look() == words
+    graph.now_s += 0.5
+    assert look() == ""
