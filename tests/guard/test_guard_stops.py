@@ -10,7 +10,7 @@ from serl.motion import Pose
 from serl.setpoint import at_rest
 from serl.testing.fakes import FakeArm
 
-from ..support.guarding import DOWN, START, TICK_S, Loop, driving, moves, numbers
+from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
 
 LIMIT = 2.8
 MARGIN = 0.1
@@ -346,6 +346,29 @@ def test_repeated_stops_do_not_delay_rest() -> None:
     assert loop.ticks_to_rest() <= 8
     assert loop.setpoint is not None
     assert not moves(loop.setpoint)
+
+
+@pytest.mark.parametrize(("stop", "periods"), [("estop", 8), ("stop", 8), ("hold", 10)])
+def test_stop_command_brings_arm_from_top_speed_to_rest_within_80_ms(
+    stop: str, periods: int
+) -> None:
+    """Count periods of 10 ms; a hold comes with a heartbeat, which is sent every second period."""
+    quick = {"limits": {"lead_m": 0.02, "acceleration_m_s2": 2.0, "jerk_m_s3": 50.0}}
+    loop = armed(motion=quick)
+    loop.fake = FakeArm(START, lag=0.0)
+    loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
+    loop.tick(35)
+    assert loop.setpoint is not None
+    assert math.hypot(*loop.setpoint.velocity) == pytest.approx(0.15, abs=1e-3)
+    if stop == "hold":
+        loop.mode = "hold"
+    else:
+        getattr(loop.guard, stop)("a person")
+    loop.tick(periods)
+    stood = loop.fake.pose
+    assert not moves(loop.setpoint)
+    loop.tick(100)
+    assert math.dist(loop.fake.pose.position, stood.position) < 1e-6
 
 
 def test_guard_stops_when_arm_stays_silent() -> None:
