@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel
 from serl.errors import BadInput, SerlError, did_you_mean
 from serl.real_task import read_task
 from serl.robot import SimulatedRobot
+from serl.system.files import check_utf8
 from serl.task import SimulatedTask
 
 Kind = Literal[
@@ -138,9 +139,12 @@ def folders() -> list[str]:
 
 
 def absolute(name_or_path: str) -> str:
-    """Return a known name unchanged, and a file as its absolute path."""
-    is_file = name_or_path.endswith((".py", ".yaml"))
-    return str(Path(name_or_path).resolve()) if is_file else name_or_path
+    """Return a known name unchanged, and a file as its absolute path, which must be UTF-8."""
+    if not name_or_path.endswith((".py", ".yaml")):
+        return name_or_path
+    path = str(Path(name_or_path).resolve())
+    check_utf8(path)
+    return path
 
 
 def stem(task: str) -> str:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,16 @@ def test_load_of_invalid_file_reports_reason(
     for _ in range(2):  # a failed load must not be cached
         with pytest.raises(error, match=match):
             plugins.load("task", str(path))
+
+
+def test_plugin_file_in_folder_that_is_not_utf8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(BadInput, match=r"bad\\udcff/my_task.py: names .* must be UTF-8"):
+        plugins.absolute("my_task.py")
 
 
 def test_make_simulation_returns_robot_with_actions_of_task() -> None:

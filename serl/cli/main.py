@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from serl.cli.arguments import WIDTH, Parser, refuse_unknown, remedy
 from serl.errors import BadInput, SerlError, did_you_mean
+from serl.system.files import check_utf8
 from serl.version import __version__
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -176,6 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = _NOTHING
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
+        for word in words:
+            check_utf8(word)
         options = parse(words)
         if options.command is None:
             return BAD_INPUT

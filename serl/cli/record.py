@@ -26,6 +26,7 @@ from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, lacks_success_test
 from serl.runs.scene_reset import check_given, check_reset, declared_reset
+from serl.system.files import FileLock, check_utf8
 from serl.system.settings_file import checked, leaves, merge
 from serl.teleop.config import TeleopConfig
 
@@ -95,6 +96,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     config = for_recording(resolve(overrides))
     task = make_demonstrated_task(config)
     folder = options.out or _new_folder(task.name, "demonstrations")
+    check_utf8(folder.resolve())
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     key = EpisodeKey(folder.resolve().name, EXPERT, time.time_ns(), 0)
@@ -126,7 +128,6 @@ def _record_person(options: argparse.Namespace) -> int:
     from serl.datasets.person import ACTOR, record_person
     from serl.datasets.recording_session import Recording, RecordingSession, write_session
     from serl.runs.task_setup import make_rewarded_task, make_task
-    from serl.system.files import FileLock
 
     device = open_device(options)
     run = persons_folder(options, {"task_config": {"time_limit_s": PERSONS_TIME_S}})

@@ -24,6 +24,7 @@ from serl.runs.config import DATA_ONLY, TrainConfig, stage_configs
 from serl.system.authentication import RUN_KEY, new_key
 from serl.system.files import (
     FileLock,
+    check_utf8,
     checked_name,
     make_folder,
     read_bounded,
@@ -107,8 +108,9 @@ class RunFolder:
         """Make the folder `parent/<name>`; a number is added to a name already in use.
 
         Raises:
-            BadInput: the folder cannot be made.
+            BadInput: the folder cannot be made, or its path is not UTF-8.
         """
+        check_utf8(os.path.realpath(parent / name))
         info = RunInfo(created=now, versions=versions(), config=config)
         text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False)
         try:

@@ -45,6 +45,18 @@ def checked_name(name: str, subject: str) -> str:
     return name
 
 
+def check_utf8(path: str | Path) -> None:
+    """Raise `BadInput` for a path that settings, logs and messages cannot name, as it is no UTF-8.
+
+    Such a path has surrogates in Python; see `os.fsdecode`.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = str(path).encode(errors="backslashreplace").decode()
+        raise BadInput(f"{shown}: names of files and folders must be UTF-8") from None
+
+
 def open_regular(
     path: Path, max_bytes: int | None = None, mode: str = "rb", buffering: int = -1
 ) -> IO[Any]:

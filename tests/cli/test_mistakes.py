@@ -24,6 +24,7 @@ from .conftest import Serl, make_run, refused, save_checkpoint
 from .test_plan import CONDITIONS, RATES
 
 LONG = "a" * 300
+NOT_UTF8 = os.fsdecode(b"bad\xff")
 BY_FORCE = (
     "--task_config.motion.action_mode", "wrench", "--task_config.motion.axes", "[x, z, pitch]",
 )  # fmt: skip
@@ -372,3 +373,33 @@ def test_fifo_is_refused_without_blocking(serl: Serl, words: tuple[str, ...]) ->
     for name in ("fifo", "fifo.yaml", "fifo.py"):
         os.mkfifo(name)
     assert "fifo" in refused(serl, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "reach", "--demos", "1", "--steps", "20", "--runs", NOT_UTF8),
+        ("train", f"{NOT_UTF8}.py"),
+        ("train", "reach", "--init-from", NOT_UTF8),
+        ("record", "reach", "--out", NOT_UTF8),
+        ("compare", NOT_UTF8, "other"),
+        ("verify", f"{NOT_UTF8}/run"),
+    ],
+)
+def test_name_that_is_not_utf8_is_refused_before_anything_is_written(
+    serl: Serl, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    said = refused(serl, *words)
+    assert r"bad\udcff" in said
+    assert "names of files and folders must be UTF-8" in said
+    assert not any(tmp_path.iterdir())
+
+
+def test_working_folder_that_is_not_utf8_holds_no_recording(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / NOT_UTF8
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert "must be UTF-8" in refused(serl, "record", "reach", "--demos", "1")
+    assert not any(folder.iterdir())

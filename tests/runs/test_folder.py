@@ -50,6 +50,15 @@ def test_unwritable_location_is_refused(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file", CONFIG, NOW)
 
 
+def test_run_in_folder_that_is_not_utf8_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    (tmp_path / "link").symlink_to(folder)
+    for parent in (folder, tmp_path / "link"):
+        with pytest.raises(BadInput, match=r"bad\\udcff.*: names .* must be UTF-8"):
+            RunFolder.create(parent, CONFIG, NOW)
+    assert not folder.exists()
+
+
 def test_foreign_folders_are_refused_with_reason(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"expected the folder of a run.* no folder"):
         RunFolder.open(tmp_path / "nowhere")
