@@ -28,7 +28,9 @@ _NOTHING = "nothing was written"
 _ALL_SAVED = "everything is stopped and saved"
 _STOPPED = "everything is stopped"
 _EPISODES = "complete episodes are saved"
-_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS}
+_PATH_ERRORS = {
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EROFS,
+}  # fmt: skip
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _ERROR_CHARACTERS = 4000
 _NODES = {"camera", "guard", "sim"}
@@ -199,6 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{str(error.filename)[:80]!r}: " if error.filename else ""
         print_error(f"{where}{error.strerror}")
         return BAD_INPUT if error.errno in _PATH_ERRORS else FAILED
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # of `Path.resolve` before Python 3.13
+            raise
+        print_error(f"{error}: expected a file or a folder, or a link to one")
+        return BAD_INPUT
     except KeyboardInterrupt:
         print_error(f"interrupted; {kept}")
         return INTERRUPTED

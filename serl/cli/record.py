@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -240,7 +241,7 @@ def persons_folder(
         run = RunFolder.open(folder).writable()
         _check_same(folder, run.config, config)
         return run
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: expected a person's recording or an empty folder; give another")
     return RunFolder.create_at(folder, config, datetime.now())
 

@@ -378,6 +378,30 @@ def test_fifo_is_refused_without_blocking(serl: Serl, words: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     "words",
     [
+        ("list", "./loop.py"),
+        ("train", "./loop.yaml"),
+        ("train", "reach", "--init-from", "loop"),
+        ("record", "reach", "--demos", "1", "--out", "loop"),
+        ("record", "reach", "--demos", "1", "--out", "loop/inside"),
+        ("record", "reach", "--robot", "loop.yaml"),
+        ("teleop", "--check", "--device", "./loop.py"),
+        ("bench", "hard", "--tasks", "peg_insertion", "--rows", "expert", "--out", "loop"),
+        pytest.param(("record", "reach", "--console", "--out", "loop"), marks=pytest.mark.ros),
+    ],
+)
+def test_link_that_leads_to_itself_is_refused(
+    serl: Serl, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    links = {"loop", "loop.py", "loop.yaml"}
+    for name in links:
+        Path(name).symlink_to(name)
+    assert "loop" in refused(serl, *words)
+    assert {path.name for path in tmp_path.iterdir()} == links
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ("train", "reach", "--demos", "1", "--steps", "20", "--runs", NOT_UTF8),
         ("train", f"{NOT_UTF8}.py"),
         ("train", "reach", "--init-from", NOT_UTF8),
