@@ -23,6 +23,7 @@ from serl.log.episode_reader import episode_paths
 from serl.report.display import ActorProgress, RunProgress, versions_behind
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
+from serl.system.files import size_text
 from serl.teleop.scripted import Budget, ScriptedHumanConfig
 
 WINDOW = 20
@@ -107,7 +108,7 @@ def _link(actor: ActorProgress | None) -> Health:
 
 def _disk(run: RunFolder) -> Health:
     free = shutil.disk_usage(run.path).free
-    return free >= 2 * run.config.log.min_free_bytes, f"{free / 1e9:.0f} GB free"
+    return free >= 2 * run.config.log.min_free_bytes, f"{size_text(free)} free"
 
 
 def _learner(progress: RunProgress, state: str) -> Health:

@@ -30,7 +30,7 @@ from serl.log.wandb_run import WandbMode
 from serl.log.wire import Parts, record_parts
 from serl.loop import Observer
 from serl.specs import Spec
-from serl.system.files import FileLock, make_folder
+from serl.system.files import FileLock, make_folder, size_text
 from serl.types import ActionSource, End, Key, Record, Step, place_after
 
 logger = logging.getLogger(__name__)
@@ -125,16 +125,16 @@ class EpisodeLog(Observer):
         free, least = disk.f_bavail * disk.f_frsize, self._config.min_free_bytes
         if free < least:
             raise BadInput(
-                f"log: {free / 1e9:.2f} GB free in {self._folder}, an episode is begun with "
-                f"{least / 1e9:.2f} GB at least (log.min_free_bytes): free some space"
+                f"log: {size_text(free)} free in {self._folder}, an episode is begun with "
+                f"{size_text(least)} at least (log.min_free_bytes): free some space"
             )
         if free < max(2 * least, disk.f_blocks * disk.f_frsize // 10) and not self._warned:
             self._warned = True
             logger.warning(
-                "log: only %.1f GB free in %s; no episode is begun below %.1f GB",
-                free / 1e9,
+                "log: only %s free in %s; no episode is begun below %s",
+                size_text(free),
                 self._folder,
-                least / 1e9,
+                size_text(least),
             )
 
     def on_begin(self, chosen_by: ActionSource) -> None:

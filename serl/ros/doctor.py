@@ -25,6 +25,7 @@ from serl.ros.environment import (
     shared_memory_problem,
 )
 from serl.ros.ports import SHARED_MEMORY
+from serl.system.files import size_text
 from serl.system.sockets import Socket, open_sockets
 
 _PACKAGES = ("torch", "mujoco", "numpy", "gymnasium", "safetensors")
@@ -142,4 +143,4 @@ def _shared_memory() -> Finding:
 
 def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
-    return Finding(free > _FREE_BYTES, "disk", f"{free / 2**30:.1f} GB free in {folder}")
+    return Finding(free > _FREE_BYTES, "disk", f"{size_text(free)} free in {folder}")

@@ -125,6 +125,11 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         return content
 
 
+def size_text(count: float) -> str:
+    """Return a number of bytes in GB, or in MB below 1 GB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
 def disk_full(folder: Path) -> str:
     """Describe a disk that has no space left, for an error message; empty while it has some."""
     try:

@@ -50,7 +50,7 @@ def test_recording_status_counts_episodes_by_folder(tmp_path: Path) -> None:
         ["undone", 1, None],
     ]
     assert status["recent"] == ["alone", "failed", "alone"]
-    assert status["disk"][1].endswith("GB free")
+    assert status["disk"][1].endswith("B free")
     assert not overview.over
     record_episode(recorded, True)
     assert overview.read({})["advice"] == "done: all requested samples are recorded"

@@ -177,8 +177,8 @@ def test_no_episode_begins_on_nearly_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = [500]
-    monkeypatch.setattr(os, "statvfs", lambda path: Disk(free[0], 1000, 1000))
-    config = LogConfig(min_free_bytes=100_000)
+    monkeypatch.setattr(os, "statvfs", lambda path: Disk(free[0], 1_000_000, 1000))
+    config = LogConfig(min_free_bytes=100_000_000)
     items = random_records(2, 2)
     with caplog.at_level(logging.WARNING), open_log(tmp_path, config=config) as log:
         log.append(items[0])
@@ -187,14 +187,15 @@ def test_no_episode_begins_on_nearly_full_disk(
         for item in items[1:3]:
             log.append(item)
         for refused in (log.admit, lambda: log.append(items[3])):
-            with pytest.raises(BadInput, match=r"0.00 GB free.*log.min_free_bytes"):
+            with pytest.raises(BadInput, match=r"50 MB free.* 100 MB at least .log.min_free_bytes"):
                 refused()
         free[0] = 150
         for item in items[3:]:
             log.append(item)
         log.admit()
     assert len(caplog.messages) == 1
-    assert "free" in caplog.messages[0]
+    assert "only 150 MB free" in caplog.messages[0]
+    assert caplog.messages[0].endswith("below 100 MB")
     assert encoded(read_records(tmp_path, SPEC)) == encoded(items)
     with pytest.raises(BadInput, match="free some space"):
         open_log(tmp_path, EPOCH + 1, config=LogConfig(min_free_bytes=1 << 60))

@@ -31,6 +31,7 @@ from serl.system.files import (
     new_folder,
     read_bounded,
     sha256_of,
+    size_text,
 )
 from serl.system.json_fields import read_objects
 from serl.system.settings_file import read_yaml
@@ -166,6 +167,13 @@ def test_lock_without_process_id_is_refused_after_two_seconds(tmp_path: Path) ->
 def test_damaged_lock_names_no_living_process(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
     assert not is_alive(tmp_path / "lock")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 MB"), (12_400_000, "12 MB"), (1e9, "1.00 GB"), (45.26e9, "45.26 GB")]
+)
+def test_size_is_in_mb_below_one_gb(count: float, text: str) -> None:
+    assert size_text(count) == text
 
 
 def test_disk_with_free_space_is_not_full(tmp_path: Path) -> None:
