@@ -26,6 +26,7 @@ from serl.errors import BadInput, SerlError
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec
+from serl.system.json_fields import short
 from serl.system.settings_file import checked, merge
 from serl.system.supervisor import Supervisor
 from serl.teleop.config import TeleopConfig
@@ -275,7 +276,24 @@ def opened_device(name: str, path: Path | None) -> tuple[Device, MappingConfig]:
     """
     refuse_terminal(name)
     mapping = mapping_of(TeleopConfig(), name)
-    return plugins.load("device", name).open(path, mapping), mapping
+    return _open(name, path, mapping), mapping
+
+
+def _open(name: str, path: Path | None, mapping: MappingConfig) -> Device:
+    """Open a device of a kind; raise `BadInput` if its plug-in fails or returns none."""
+    kind: DeviceKind = plugins.load("device", name)
+    try:
+        device = kind.open(path, mapping)
+    except SerlError:
+        raise
+    except (Exception, SystemExit) as error:  # each plug-in fails in its own way
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput(f"device {name}: open: {cause}") from error
+    if missing := [each for each in ("name", "read", "close") if not hasattr(device, each)]:
+        raise BadInput(
+            f"device {name}: open returned {short(device)}, expected a device with {missing[0]!r}"
+        )
+    return device
 
 
 def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[Device, ...]:
@@ -284,18 +302,17 @@ def open_devices(options: argparse.Namespace, mapping: MappingConfig) -> tuple[D
     Raises:
         BadInput: a device is missing, or is not assigned to an arm.
     """
-    kind: DeviceKind = plugins.load("device", options.device)
-    left, right = options.left, options.right
+    name, left, right = options.device, options.left, options.right
     if (left is None) != (right is None) or (left and options.path):
         raise BadInput("two arms: give --left and --right, and no --path")
     if left is not None and left == right:
         raise BadInput(f"two arms: --left and --right are both {left}")
     if left is None:
-        return (kind.open(options.path, mapping),)
-    first = kind.open(left, mapping)
+        return (_open(name, options.path, mapping),)
+    first = _open(name, left, mapping)
     try:
-        return first, kind.open(right, mapping)
-    except BadInput:
+        return first, _open(name, right, mapping)
+    except SerlError:
         first.close()
         raise
 

@@ -21,6 +21,8 @@ from serl.teleop.device import DeviceLost, DeviceReport
 from serl.teleop.mapping import Wish, describe_control
 from serl.testing import FakeRobot
 
+from .conftest import Serl, make_run, refused
+
 
 def test_taken_console_port_is_reported_with_actual_port_for_tunnel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,6 +106,27 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
     assert lines[right + 3].endswith("-1.00"), "axis z is not mapped"
     assert "right: mouse b: Input/output error" in error
     assert all(device.closed for device in made.values())
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("raise ValueError('no pad\\nhere')", "open: ValueError: no pad here"),
+        ("raise SystemExit(0)", "open: SystemExit: 0"),
+        ("return None", "open returned None, expected a device with 'name'"),
+        ("return Path()", "open returned PosixPath('.'), expected a device with 'read'"),
+    ],
+)
+@pytest.mark.parametrize("which", [(), ("--left", "a", "--right", "b")])
+def test_device_plugin_that_does_not_open_is_named_in_one_line(
+    serl: Serl, action: str, answer: str, which: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "my_pad.py"
+    code = f"class Pad:\n    def open(self, path, config):\n        {action}\n"
+    file.write_text(f"from pathlib import Path\n\n\n{code}\n\ndevice = Pad()\n")
+    for words in (("--check",), (make_run(tmp_path).path,)):
+        line = refused(serl, "teleop", *words, "--device", file, *which)
+        assert line == f"serl: device {file}: {answer}\n"
 
 
 @pytest.mark.parametrize(
