@@ -113,11 +113,23 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def arm(bench: Bench) -> RosArm:
-    """Return the recovered arm, ready for actions."""
+def prompt_arm(bench: Bench) -> RosArm:
+    """Return the recovered arm, ready for actions; a pose that is 0.1 s old is stale."""
     bench.misbehave("")
     read(bench.arm)
     return bench.arm
+
+
+@pytest.fixture
+def arm(prompt_arm: RosArm, monkeypatch: pytest.MonkeyPatch) -> RosArm:
+    """Return the recovered arm, ready for actions; late messages are not stale."""
+    accept_late(prompt_arm, monkeypatch)
+    return prompt_arm
+
+
+def accept_late(arm: RosArm, monkeypatch: pytest.MonkeyPatch) -> None:
+    for feed in arm.feeds:
+        monkeypatch.setattr(feed, "_oldest_s", 10.0)
 
 
 def test_classifier_judges_scene_on_pictures_of_a_camera(bench: Bench, tmp_path: Path) -> None:
@@ -164,10 +176,8 @@ def pass_time(arm: RosArm) -> None:
 
 class TestRosArmOnAFakeFranka(RobotSuite):
     @pytest.fixture(autouse=True)
-    def _ready(self, arm: RosArm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _ready(self, arm: RosArm) -> None:
         self.arm = arm
-        for feed in arm.feeds:
-            monkeypatch.setattr(feed, "_oldest_s", 10.0)  # late messages of a busy machine
 
     def make(self) -> RosArm:
         self.arm.mode = "policy"
@@ -220,7 +230,7 @@ def test_arm_moves_by_actions_through_forwarded_targets(arm: RosArm) -> None:
 
 @pytest.mark.parametrize("found", [0.3, 0.7])
 def test_gripper_gets_no_command_until_an_action_changes_it(
-    arm: RosArm, bench: Bench, found: float
+    arm: RosArm, bench: Bench, monkeypatch: pytest.MonkeyPatch, found: float
 ) -> None:
     def is_sent(driver: RosArm, action: np.ndarray, stamp_ns: int) -> bool:
         read(driver)
@@ -236,6 +246,7 @@ def test_gripper_gets_no_command_until_an_action_changes_it(
     keep(arm, 0.0 * ONES)  # a task without a gripper
     motion = MOTION.model_copy(update={"gripper": True})
     driver = RosArm(bench.node, ROBOT, PROFILE, ReachConfig(motion=motion))
+    accept_late(driver, monkeypatch)
     driver.observe_when_fresh(30.0)
     driver.begin(pose_feed(driver).newest().value, found < 0.5)
     keep(driver, np.zeros(4, np.float32))
@@ -259,27 +270,29 @@ def test_gripper_gets_no_command_until_an_action_changes_it(
     ],
 )
 def test_invalid_pose_stops_actions_and_is_reported_in_one_line(
-    arm: RosArm, bench: Bench, fault: str, complaint: str
+    prompt_arm: RosArm, bench: Bench, fault: str, complaint: str
 ) -> None:
     bench.misbehave(fault)
-    eventually(lambda: not pose_feed(arm).is_fresh)
-    assert not arm.act(ONES).any(), "an arm without a fresh pose must not act"
-    eventually(lambda: re.search(complaint, silence(arm)), found=lambda: silence(arm))
-    assert "\n" not in silence(arm)
-    arm.stop("no pose")  # as the control loop does
+    eventually(lambda: not pose_feed(prompt_arm).is_fresh)
+    assert not prompt_arm.act(ONES).any(), "an arm without a fresh pose must not act"
+    eventually(lambda: re.search(complaint, silence(prompt_arm)), found=lambda: silence(prompt_arm))
+    assert "\n" not in silence(prompt_arm)
+    prompt_arm.stop("no pose")  # as the control loop does
     bench.misbehave("")
-    eventually(lambda: recovers(arm))
-    assert arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
+    eventually(lambda: recovers(prompt_arm))
+    assert prompt_arm.observe_when_fresh(30.0).stamps["robot"] > 0.0
 
 
-def test_wrench_in_unknown_frame_is_rejected_with_its_topic(arm: RosArm, bench: Bench) -> None:
-    _, _, wrench, *_ = arm.feeds
+def test_wrench_in_unknown_frame_is_rejected_with_its_topic(
+    prompt_arm: RosArm, bench: Bench
+) -> None:
+    _, _, wrench, *_ = prompt_arm.feeds
     bench.misbehave("misframed")
     eventually(lambda: not wrench.is_fresh)
     refusal = r"in_base_frame: .* \(in the frame 'world', expected 'base' or 'fr3_link0'\)"
-    eventually(lambda: re.search(refusal, silence(arm)), found=lambda: silence(arm))
+    eventually(lambda: re.search(refusal, silence(prompt_arm)), found=lambda: silence(prompt_arm))
     bench.misbehave("")
-    arm.observe_when_fresh(30.0)
+    prompt_arm.observe_when_fresh(30.0)
 
 
 def silence(arm: RosArm) -> str:
