@@ -76,14 +76,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, config: TrainConfig, now: datetime) -> RunFolder:
-        """Make a new folder `root/<task>/<stamp>`; a number is added to a stamp already in use.
+        """Make a new folder `root/<task>/<stamp>`.
+
+        A number is added to a stamp that is in use, also if another task uses it: the folder's
+        name is the run's namespace in ROS 2.
 
         Raises:
             BadInput: the folder cannot be made.
         """
         task = checked_name(plugins.stem(config.task), "task")
         stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
-        return cls.make(root / task, stamp, config, now)._with_stages(now)
+        numbered = (stamp, *(f"{stamp}-{number}" for number in range(2, 1000)))
+        free = next((name for name in numbered if not any(root.glob(f"*/{name}"))), stamp)
+        return cls.make(root / task, free, config, now)._with_stages(now)
 
     @classmethod
     def create_at(cls, path: Path, config: TrainConfig, now: datetime) -> RunFolder:

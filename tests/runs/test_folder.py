@@ -34,9 +34,10 @@ def test_run_folder_round_trips(tmp_path: Path) -> None:
     assert yaml.safe_load((made.path / "config.yaml").read_text())["config"]["seed"] == 7
 
 
-def test_runs_created_in_one_second_get_separate_folders(tmp_path: Path) -> None:
-    paths = {RunFolder.create(tmp_path, CONFIG, NOW).path for _ in range(3)}
-    assert len(paths) == 3
+def test_runs_created_in_one_second_get_separate_names(tmp_path: Path) -> None:
+    other = CONFIG.model_copy(update={"task": "drawer"})
+    names = {RunFolder.create(tmp_path, each, NOW).name for each in (CONFIG, CONFIG, other)}
+    assert names == {f"2026-11-21_10-00-05{number}" for number in ("", "-2", "-3")}
 
 
 def test_task_file_name_names_the_folder(tmp_path: Path) -> None:
