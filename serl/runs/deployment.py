@@ -230,7 +230,9 @@ def unassisted(
 
 
 def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int) -> list[str]:
-    """Return a line for each result, numbered from 1; a void episode's number is used again.
+    """Return a line for each result, numbered from 1; a repeated episode's number is used again.
+
+    Void trials are repeated; in the choice of a checkpoint those with a person's help are, too.
 
     Args:
         results: results of all episodes so far.
@@ -244,7 +246,8 @@ def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int
         if each.purpose == "selection":
             place = f"selection trial {number} of at most {most}, checkpoint {each.checkpoint:,}"
         lines.append(f"{place}: {each}")
-        counts[each.purpose] += not each.void
+        repeated = each.void or (each.assisted and each.purpose == "selection")
+        counts[each.purpose] += not repeated
     return lines
 
 

@@ -74,7 +74,9 @@ class Race:
 class TrialPlan:
     """The order of a policy's trials on an arm: a race of checkpoints, then trials of its winner.
 
-    Void trials are repeated, but only `max_void_trials` of them.
+    Void trials are repeated, but only `max_void_trials` of them. A trial in which a person drove
+    counts neither as a success nor as a failure of its checkpoint: in the race it is repeated,
+    among the trials of the winner it takes the place of one.
 
     Args:
         candidates: steps of the checkpoints; one alone needs no race.
@@ -99,11 +101,12 @@ class TrialPlan:
             return step
         return None if self._counted == self._trials else self._race.best
 
-    def add(self, step: int, success: bool, void: bool) -> None:
+    def add(self, step: int, success: bool, assisted: bool, void: bool) -> None:
         """Add the result of the trial that `next` returned."""
         if void:
             self._void += 1
         elif self._race.next() is not None:
-            self._race.add(step, success)
+            if not assisted:
+                self._race.add(step, success)
         else:
             self._counted += 1

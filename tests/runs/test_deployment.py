@@ -118,7 +118,10 @@ def test_episode_ended_by_fault_is_void() -> None:
 
 def test_result_lines_number_trials_among_all_and_repeat_number_of_void_one() -> None:
     chosen = WON._replace(purpose="selection", checkpoint=1200)
-    assert result_lines([chosen, WON, VOID, LOST, HELPED], 20, 30) == [
+    helped = HELPED._replace(purpose="selection", checkpoint=800)
+    assert result_lines([helped, chosen, WON, VOID, LOST, HELPED], 20, 30) == [
+        "selection trial 1 of at most 30, checkpoint 800: success after 3.0 s, "
+        "with a person's help",
         "selection trial 1 of at most 30, checkpoint 1,200: success after 2.0 s",
         "episode 1 of 20: success after 2.0 s",
         "episode 2 of 20: void, camera (camera wrist: stale)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,7 @@ def test_trial_plan_gives_winner_final_trials_and_repeats_void_ones() -> None:
     while (step := plan.next()) is not None:
         purpose = plan.purpose
         void = purpose not in {each for _, each, _ in done}  # the first trial of each purpose
-        plan.add(step, step == 100, void)
+        plan.add(step, step == 100, False, void)
         done.append((step, purpose, void))
     assert done[:2] == [(200, "selection", True), (200, "selection", False)]
     finals = [(step, void) for step, purpose, void in done if purpose == "final"]
@@ -65,10 +67,22 @@ def test_trial_plan_gives_winner_final_trials_and_repeats_void_ones() -> None:
 def test_trial_plan_limits_repetitions_of_void_trials() -> None:
     plan, episodes = TrialPlan([100], 0, 10), 0
     while (step := plan.next()) is not None:
-        plan.add(step, False, True)
+        plan.add(step, False, False, True)
         episodes += 1
     assert episodes == max_void_trials(10) + 1 == 6
     endless = TrialPlan([100], 0, None)
     for _ in range(100):
         assert endless.next() == 100
-        endless.add(100, False, True)
+        endless.add(100, False, False, True)
+
+
+def test_trial_with_help_says_nothing_about_a_checkpoint_and_is_repeated_in_the_race() -> None:
+    plan, tried = TrialPlan([100, 200], 3, 2), list[tuple[int, str]]()
+    while (step := plan.next()) is not None:
+        purpose = plan.purpose
+        assisted = len(tried) in (0, 2, 4) or (purpose, len(tried)) == ("final", 9)
+        tried.append((step, purpose))
+        plan.add(step, True, assisted, False)
+    counts = Counter(tried)
+    assert counts[200, "selection"] + counts[100, "selection"] == 6 + 3
+    assert counts[200, "final"] == 2, "equal candidates: help must not count against the newest"

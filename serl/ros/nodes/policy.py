@@ -98,7 +98,7 @@ def run(
                 log_count=actor.key.episode, checkpoint=step, purpose=plan.purpose
             )
             append_trial_result(folder.path, outcome)
-            plan.add(step, outcome.success and not outcome.assisted, bool(outcome.void))
+            plan.add(step, outcome.success, outcome.assisted, bool(outcome.void))
             number += 1
             successes = float(numbers["successes"]) + outcome.success
             numbers = numbers | {"episodes": float(number), "successes": successes}
