@@ -43,16 +43,17 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Run trials of each part of a run, and film some of them."""
+    """Run trials of each part of a run, and film some; return exit code 1 if they ended early."""
     from serl.cli.main import print_error
     from serl.cli.training import evaluate
 
-    display, trials = Display(), options.trials
+    display, trials, early = Display(), options.trials, False
     for stage, run in RunFolder.open(options.run).parts().items():
         evaluation, film = evaluate(run, trials, options.checkpoint, display, options.sampled)
         print(f"{stage}{': ' if stage else ''}{evaluation.summary()}", flush=True)
+        early |= bool(evaluation.early_end)
         try:
             print(f"video: {film()}")
         except SerlError as error:  # the result is valid without it
             print_error(f"no video: {error}")
-    return 0
+    return 1 if early else 0

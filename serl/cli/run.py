@@ -17,7 +17,14 @@ from serl.cli.terminal import at_the_terminal
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FOLDER, load_fitting, read_trial_results, result_lines, summary
+from serl.runs.deployment import (
+    FOLDER,
+    load_fitting,
+    read_trial_results,
+    result_lines,
+    summary,
+    unassisted,
+)
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
@@ -57,6 +64,8 @@ def execute_options(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run episodes, print the result of each, and at the end the number of successes.
 
+    The exit code is 1 if fewer episodes than `--episodes` count, as after too many void ones.
+
     Raises:
         BadInput: the run, checkpoint or robot does not exist, or the policy does not fit them.
         SerlError: a process failed.
@@ -79,8 +88,13 @@ def execute(options: argparse.Namespace) -> int:
             deploy(run, checkpoint, options.episodes)
     finally:
         if results := read_trial_results(run.path):
-            print(summary(results), flush=True)
-    return 0
+            print(summary(results, options.episodes), flush=True)
+    evaluation = unassisted(results, planned=options.episodes)
+    if evaluation is None or not evaluation.early_end:
+        return 0
+    if not results:
+        print(evaluation.early_end, flush=True)
+    return 1
 
 
 def deploy(

@@ -57,7 +57,7 @@ def train_run(
         supervise: called repeatedly while processes run; supervises other processes.
 
     Returns:
-        Whether the final trials reached `required_success_rate`.
+        Whether the final trials are complete and reached `required_success_rate`.
 
     Raises:
         SerlError: a process failed for good; the run can be resumed.
@@ -87,6 +87,8 @@ def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
     evaluation = try_on_arm(run, display) if real else examine(run, display)
     rows = read_metrics(run.metrics)
     episodes = _episodes(rows)
+    if evaluation is not None and evaluation.early_end:
+        display.print_line(f"the final trials {evaluation.early_end}")
     cloned = examine_clone(run, display) if run.config.baseline == "clone" else None
     finals = [row for row in rows if row.get("purpose") == "final"]
     practised = bool(episodes and finals and finals[-1]["checkpoint"])
@@ -116,8 +118,13 @@ def begins_inherited(config: TrainConfig) -> bool:
 
 
 def suffices(config: TrainConfig, evaluation: Evaluation | None) -> bool:
-    """Return whether the final trials reached `required_success_rate`; without trials, True."""
+    """Return whether the final trials are complete and reached `required_success_rate`.
+
+    Without trials, return True.
+    """
     required = config.required_success_rate
+    if evaluation is not None and evaluation.early_end:
+        return False
     if required is None or not config.trials:
         return True
     return evaluation is not None and evaluation.success_rate >= required
@@ -303,13 +310,13 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
     deployed = deployment(run, config)
     deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
     results = read_trial_results(deployed.path)
-    evaluation = unassisted(results)
+    evaluation = unassisted(results, planned=config.trials)
     with run.lock_learner(), MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics:
         for path in (*candidates, checkpoint) if candidates else ():
             tried = unassisted(results, "selection", int(path.name))
             if tried is not None:
                 metrics.write(trained_steps(run), _row(int(path.name), tried, "selection"))
-        if evaluation is not None:
+        if evaluation is not None and evaluation.trials:
             step = next(each.checkpoint for each in results if each.purpose == "final")
             if candidates:
                 mark_best(run.checkpoints / f"{step:08d}")
@@ -388,4 +395,5 @@ def _row(step: int, evaluation: Evaluation, purpose: TrialPurpose) -> Evaluation
         cycle_time_s=evaluation.cycle_time_s,
         purpose=purpose,
         void=evaluation.void_text,
+        early_end=evaluation.early_end,
     )

@@ -85,7 +85,9 @@ class TrainingStatus:
     def _advice(self, recent: Sequence[dict[str, Any]]) -> str:
         final = self._reader.final
         if final is not None:
-            return f"done: {final['successes']} of {final['trials']} unassisted trials succeeded"
+            won = f"{final['successes']} of {final['trials']} unassisted trials succeeded"
+            ended = final.get("early_end")
+            return f"partial: the trials {ended}; {won}" if ended else f"done: {won}"
         return advise(recent)
 
 

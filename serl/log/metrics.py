@@ -115,6 +115,7 @@ class EvaluationRow:
         successes: number of trials that solved the task.
         cycle_time_s: mean task time of the successes; None without any.
         void: number and causes of further trials that a fault ended; empty without any.
+        early_end: how the trials ended if fewer than planned count; empty otherwise.
         purpose: "selection" to choose a checkpoint, "final" to report on the chosen one, "last" to
             report on the last one where another is chosen, on the same starts; "clone" to report
             on the demonstrations cloned alone (`baseline`), on the same starts as well.
@@ -127,6 +128,7 @@ class EvaluationRow:
     cycle_time_s: float | None
     purpose: TrialPurpose
     void: str = ""
+    early_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,14 +310,13 @@ def _successes(evaluation: Evaluation) -> str:
 
 
 def _result(evaluation: Evaluation | None) -> Text:
-    if evaluation is None:
+    if evaluation is None or not evaluation.trials:
         return Text("not evaluated")
     low, high = evaluation.interval
-    void = f"{evaluation.void_text}, " if evaluation.void else ""
-    return Text.assemble(
-        (f"{evaluation.success_rate:.0%}", "bold"),
-        f"  {_successes(evaluation)} trials, {void}95 % interval {low:.0%} to {high:.0%}",
-    )
+    partial, interval = "partial" * bool(evaluation.early_end), f"{low:.0%} to {high:.0%}"
+    counts = (f"{_successes(evaluation)} trials", evaluation.void_text, partial)
+    text = f"  {', '.join(filter(None, counts))}, 95 % interval {interval}"
+    return Text.assemble((f"{evaluation.success_rate:.0%}", "bold"), text)
 
 
 def _steps(progress: RunProgress) -> RenderableType:

@@ -103,6 +103,8 @@ def write_stages_report(run: RunFolder) -> Assistance:
     if len(finals) == len(stages):
         won, trials = (sum(int(row[name]) for row in finals) for name in ("successes", "trials"))
         text = f"{won} of {trials} unassisted trials of all stages succeeded."
+        if any(row.get("early_end") for row in finals):
+            text += " This result is partial: the trials of a stage ended early."
         result = _score((won, trials), text)
     content = page.render(
         "stages.html",
@@ -181,7 +183,9 @@ def _result(run: RunData) -> dict[str, Any]:
         f"{final['successes']} of {final['trials']} unassisted trials succeeded, from starts "
         "that were used neither in training nor to choose the checkpoint."
     )
-    if final.get("void"):
+    if final.get("early_end"):
+        text += f" This result is partial: the trials {final['early_end']}."
+    elif final.get("void"):
         text += f" Not counted: {final['void']}."
     if run.lasts:
         last = run.lasts[-1]

@@ -24,7 +24,7 @@ from serl.specs import Spec
 from serl.system.files import open_regular, read_bounded
 from serl.system.json_fields import check_fields, dump_object, parse_object, short
 from serl.task import SimulatedTask
-from serl.training.evaluation import Evaluation, Trial
+from serl.training.evaluation import Evaluation, Trial, describe_early_end
 from serl.transport import Snapshot
 
 FOLDER = "deployments"
@@ -210,14 +210,18 @@ def _correct(result: TrialResult, labels: Mapping[int, Mapping[int, int]]) -> Tr
 
 
 def unassisted(
-    results: Sequence[TrialResult], purpose: str = "final", checkpoint: int | None = None
+    results: Sequence[TrialResult],
+    purpose: str = "final",
+    checkpoint: int | None = None,
+    planned: int | None = None,
 ) -> Evaluation | None:
-    """Return the unassisted episodes as trials; None without a trial that counts.
+    """Return the unassisted episodes as trials; None if none counts and all planned were run.
 
     Args:
         results: results of all episodes.
         purpose: purpose of the trials.
         checkpoint: steps of a checkpoint, to leave out the trials of others.
+        planned: number of final trials that were to count; None if their number had no limit.
     """
     trials = [
         Trial(each.episode, each.success, each.steps, each.duration_s, each.reason, each.void)
@@ -226,7 +230,11 @@ def unassisted(
     ]
     counted = tuple(trial for trial in trials if not trial.void)
     void = tuple(trial for trial in trials if trial.void)
-    return Evaluation(counted, void) if counted else None
+    ended, run = "", sum(each.purpose == "final" and not each.void for each in results)
+    if planned is not None and run < planned:
+        causes = [each.void for each in results if each.void]
+        ended = describe_early_end(causes, len(counted), planned)
+    return Evaluation(counted, void, ended) if counted or ended else None
 
 
 def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int) -> list[str]:
@@ -251,12 +259,18 @@ def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int
     return lines
 
 
-def summary(results: Sequence[TrialResult]) -> str:
-    """Return lines with the unassisted success rate and interval, and with assisted successes."""
+def summary(results: Sequence[TrialResult], planned: int | None = None) -> str:
+    """Return lines with the unassisted success rate and interval, and with assisted successes.
+
+    Args:
+        results: results of all episodes.
+        planned: number of final trials that were to count; None if their number had no limit.
+    """
+    evaluation = unassisted(results, planned=planned)
     results = [each for each in results if each.purpose == "final"]
     helped = [each for each in results if each.assisted and not each.void]
     lines = []
-    if (evaluation := unassisted(results)) is not None:
+    if evaluation is not None:
         lines.append(evaluation.summary())
     elif void := [each for each in results if each.void]:
         lines.append(f"no trial counts, {len(void)} void ({', '.join({v.void for v in void})})")

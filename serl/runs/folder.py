@@ -187,7 +187,9 @@ class RunFolder:
         """Return whether the final trials of the run, or of each of its stages, are done."""
         return all(
             any(
-                row["kind"] == EvaluationRow.kind and row.get("purpose") == "final"
+                row["kind"] == EvaluationRow.kind
+                and row.get("purpose") == "final"
+                and not row.get("early_end")
                 for row in read_metrics(part.metrics)
             )
             for part in self.parts().values()

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -106,6 +106,20 @@ def max_void_trials(trials: int) -> int:
     return 3 + trials // 5
 
 
+def describe_early_end(void: Sequence[str], valid: int, planned: int) -> str:
+    """Return a line about an evaluation that ended before all its trials were valid.
+
+    Args:
+        void: the cause of each void trial.
+        valid: number of trials that count.
+        planned: number of trials that were to count.
+    """
+    after = "early"
+    if len(void) > max_void_trials(planned):
+        after = f"after {len(void)} void trials ({', '.join(sorted(set(void)))})"
+    return f"ended {after}: {valid} of {planned} valid"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One unassisted episode.
@@ -134,10 +148,12 @@ class Evaluation:
     Attributes:
         trials: the trials that count.
         void: the trials that a fault ended, which do not.
+        early_end: see `describe_early_end`; empty if all planned trials were run.
     """
 
     trials: tuple[Trial, ...]
     void: tuple[Trial, ...] = ()
+    early_end: str = ""
 
     @property
     def successes(self) -> int:
@@ -168,14 +184,15 @@ class Evaluation:
 
     def summary(self) -> str:
         """Return the result as one line of text."""
+        if self.early_end and not self.trials:
+            return self.early_end
         low, high = self.interval
         void = f", {self.void_text}" if self.void else ""
         cycle = "" if self.cycle_time_s is None else f", mean cycle time {self.cycle_time_s:.1f} s"
-        return (
-            f"{self.successes} of {len(self.trials)} trials succeeded{void}: "
-            f"{self.success_rate:.1%} "
-            f"(95 % interval {low:.1%} to {high:.1%}){cycle}"
-        )
+        result = f"{self.successes} of {len(self.trials)} trials succeeded{void}"
+        if self.early_end:
+            result = f"{self.early_end}, of which {self.successes} succeeded"
+        return f"{result}: {self.success_rate:.1%} (95 % interval {low:.1%} to {high:.1%}){cycle}"
 
 
 def evaluate(
@@ -196,7 +213,9 @@ def evaluate(
         if trials is not None and sum(not trial.void for trial in done) == trials:
             break
         done.append(run_episode(seed))
-    return Evaluation(
-        tuple(trial for trial in done if not trial.void),
-        tuple(trial for trial in done if trial.void),
-    )
+    counted = tuple(trial for trial in done if not trial.void)
+    void = tuple(trial for trial in done if trial.void)
+    if trials is None or len(counted) == trials:
+        return Evaluation(counted, void)
+    ended = describe_early_end([trial.void for trial in void], len(counted), trials)
+    return Evaluation(counted, void, ended)

@@ -15,12 +15,17 @@ from serl.cli import main as cli
 from serl.cli import record as record_command
 from serl.cli import run as run_command
 from serl.cli import train as train_command
+from serl.cli import training
 from serl.cli.settings import describe
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, resolve
+from serl.runs.deployment import TrialResult, append_trial_result
+from serl.runs.folder import RunFolder
 from serl.system.video import read_video
+from serl.training.evaluation import Evaluation
 
 from ..agents.resnet10_reference import stand_in
+from ..runs.test_deployment import trained
 from ..support.pickled import pickled_parameters
 from .conftest import Serl, make_run, refused, save_checkpoint
 
@@ -231,6 +236,29 @@ def test_eval_prints_confidence_interval_and_saves_video(
     assert "--trials: expected from 1 to 100000, got 0" in refused(
         serl, "eval", run.path, "--trials", 0
     )
+
+
+def test_run_and_eval_fail_after_too_many_void_trials(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(tmp_path, 100)
+    ended = "ended after 4 void trials (camera): 0 of 1 valid"
+
+    def deploy(folder: RunFolder, *rest: object) -> None:
+        for number in range(4):
+            void = TrialResult(number, False, False, 7, 0.7, "late", "camera")
+            append_trial_result(folder.path, void)
+
+    monkeypatch.setattr(run_command, "deploy", deploy)
+    code, text, _ = serl("run", run.path, "--episodes", 1)
+    assert (code, text.splitlines()[-1]) == (1, ended)
+    monkeypatch.setattr(run_command, "deploy", lambda *rest: None)
+    assert serl("run", run.path, "--episodes", 1)[0] == 1
+    assert serl("run", run.path)[0] == cli.DONE
+    partial = Evaluation((), early_end=ended)
+    monkeypatch.setattr(training, "evaluate", lambda *rest: (partial, lambda: tmp_path))
+    code, text, _ = serl("eval", run.path, "--trials", 1)
+    assert (code, text.splitlines()[0]) == (1, ended)
 
 
 def test_encoder_import_is_idempotent_and_never_overwrites(

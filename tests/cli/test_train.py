@@ -18,6 +18,7 @@ from serl.log.metrics import MetricsWriter, UpdateRow, read_metrics
 from serl.report.display import Display
 from serl.runs.assembly import make_agent
 from serl.runs.config import resolve
+from serl.runs.deployment import TrialResult, append_trial_result
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.types import Record
@@ -128,6 +129,35 @@ def test_examine_evaluates_last_and_chosen_checkpoint(
         assert [(row["checkpoint"], row["purpose"]) for row in rows] == expected
         assert all(row["trials"] == 2 for row in rows)
         assert totals[-2:] == [("trials", 2), ("final trials", 2 * len(expected))]
+
+
+def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
+    tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, now = make_run(tmp_path, trials=2, steps=1), datetime.now()
+    run.save_checkpoint(100, {"actor": {"w": np.ones(1)}}, {})
+    monkeypatch.setattr(train, "is_real", lambda robot: True)
+    won = TrialResult(0, True, False, 20, 2.0, "success", checkpoint=100)
+    void = TrialResult(1, False, False, 7, 0.7, "late", "camera", checkpoint=100)
+    for results, trials in (([won, *[void] * 4], [1]), ([void] * 4, [])):
+
+        def deploy(folder: RunFolder, *rest: object, results: list[TrialResult] = results) -> None:
+            for each in results:
+                append_trial_result(folder.path, each)
+
+        made = RunFolder.make(tmp_path, f"trials{len(trials)}", run.config, now)
+        monkeypatch.setattr(train, "deployment", lambda *arguments, made=made: made)
+        monkeypatch.setattr(train, "deploy", deploy)
+        run.metrics.unlink(missing_ok=True)
+        with MetricsWriter(run.path) as writer:
+            writer.write(100, UpdateRow(5, 12.3, 3.9, weights_version=4))
+        assert not train._conclude("", run, display)
+        rows = [row for row in read_metrics(run.metrics) if row["kind"] == "evaluation"]
+        assert [row["trials"] for row in rows] == trials
+        ended = f"ended after 4 void trials (camera): {len(trials)} of 2 valid"
+        assert isinstance(display.console.file, io.StringIO)
+        assert f"the final trials {ended}\n" in display.console.file.getvalue()
+        assert all(row["early_end"] == ended for row in rows)
 
 
 def test_report_is_written_behind_sign_of_work(

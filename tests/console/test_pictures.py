@@ -302,3 +302,6 @@ def test_training_status_shows_run_numbers_and_component_health(tmp_path: Path) 
         metrics.write(100, EvaluationRow(100, 50, 49, 1.9, "final"))
         assert overview.read({})["advice"] == "done: 49 of 50 unassisted trials succeeded"
         assert overview.over
+        ended = "ended early: 3 of 50 valid"
+        metrics.write(100, EvaluationRow(100, 3, 2, 1.9, "final", early_end=ended))
+        assert overview.read({})["advice"].startswith(f"partial: the trials {ended}; 2 of 3 ")

@@ -194,6 +194,15 @@ def test_summary_of_run_without_evaluation() -> None:
     assert "cycle time" not in output_of(to)
 
 
+def test_summary_marks_partial_result() -> None:
+    to, ended = console(terminal=False), "ended early: 1 of 2 valid"
+    for trials in ((Trial(0, True, 9, 1.0, ""),), ()):
+        evaluation = Evaluation(trials, early_end=ended)
+        print_summary(to, replace(SUMMARY, clone=None, evaluation=evaluation))
+    assert "100%  1 of 1 trials, partial, 95 % interval" in output_of(to)
+    assert "not evaluated" in output_of(to)
+
+
 def test_summary_shows_requests_for_operator() -> None:
     to = console(terminal=False)
     print_summary(to, replace(SUMMARY, help=Assistance(episodes=200, takeovers=3, requests=1)))

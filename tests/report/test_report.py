@@ -301,6 +301,15 @@ def test_report_shows_last_checkpoint_next_to_chosen_one(tmp_path: Path) -> None
     assert "last checkpoint, which was not selected, succeeded in 31 of 50 trials" in text
 
 
+def test_report_says_that_a_result_is_partial(tmp_path: Path) -> None:
+    ended = "ended after 5 void trials (camera): 2 of 6 valid"
+    with MetricsWriter(tmp_path) as writer:
+        row = EvaluationRow(9, 2, 2, 4.0, "final", void="5 void (camera)", early_end=ended)
+        writer.write(9, row)
+    (tmp_path / "config.yaml").write_text("task: reach\n")
+    assert f"This result is partial: the trials {ended}." in read(tmp_path).text
+
+
 def test_report_ignores_rows_of_other_versions(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: [oh: {no\n")
     lines = (

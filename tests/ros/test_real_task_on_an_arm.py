@@ -146,7 +146,7 @@ def test_tutorial_commands_teach_plan_train_and_evaluate_a_task(
     assert recording.process.returncode == 0, recording.output
     training = start(*tutorial_command("train"), *SHORT, "--trials", "1")
     train_to_the_end(training)
-    assert training.process.returncode == 0, training.output
+    training.assert_trials_ended()
     assert "1 unassisted trials on the arm" in training.output
     assert "episode 1 of 1: " in training.output, "no trial has ended"
     assert_trained(tmp_path)

@@ -100,7 +100,7 @@ def test_first_day_tutorial_sets_up_arm_starts_guard_trains_and_evaluates(
     words = [*command("train pick_cube --robot rehearsal"), *shlex.split(SHORT)]
     with Command(tmp_path, *words) as training:
         train_to_the_end(training)
-    assert training.process.returncode == 0, training.output
+    training.assert_trials_ended()
     assert "1 unassisted trials on the arm" in training.output
     assert "episode 1 of 1: " in training.output, "no trial has ended"
     (run,) = (tmp_path / "runs" / "pick_cube").iterdir()

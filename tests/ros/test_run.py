@@ -81,7 +81,7 @@ def test_real_arm_moves_only_after_operator_confirmation(
         answer_until(command, lambda: disarmed in command.output, [SEEN])
         assert "episode" not in command.output.replace("episodes", "")
         answer_all(command)
-    assert command.process.returncode == 0, command.output
+    command.assert_trials_ended()
     assert "episode 1 of 1:" in command.output
     (folder,) = (run.path / "deployments").iterdir()
     assert_logged(RunFolder.open(folder), 2)  # the return to a start, and the episode

@@ -75,7 +75,7 @@ def test_training_on_a_real_arm_moves_it_through_its_guard_and_evaluates(
             "the arm moved before the operator's confirmation"
         )
         answer_all(command)
-    assert command.process.returncode == 0, command.output
+    command.assert_trials_ended()
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
     run = RunFolder.open(folder)
     assert sum(trained(run).values()) == STEPS
@@ -105,7 +105,7 @@ def test_trials_on_an_arm_choose_among_its_last_checkpoints(tmp_path: Path, star
         reward = ("--reward.kind=pose", POSE)
         command = start("train", "reach", *words, *trials, *reward, *SETTINGS)
         answer_all(command)
-    assert command.process.returncode == 0, command.output
+    command.assert_trials_ended()
     (folder,) = (tmp_path / "runs" / "reach").iterdir()
     run = RunFolder.open(folder)
     assert "policy: checkpoint 20 or 40" in command.output

@@ -75,7 +75,7 @@ def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start
     assert part is not None
     command = start("run", part.path, "--robot", "pair.yaml", "--episodes", "1")
     answer_all(command, (*ARMS, MOVES, GOES_ON))
-    assert command.process.returncode == 0, command.output
+    command.assert_trials_ended()
     assert "episode 1 of 1: " in command.output
     records = list(read_records(part.episodes("actor0"), make_spec(make_task(part.config))))
     ends = {record.key.episode for record in records if isinstance(record, End)}

@@ -25,6 +25,7 @@ from serl.runs.deployment import (
 from serl.runs.folder import RunFolder
 from serl.runs.resume import provenance
 from serl.runs.task_setup import make_spec, make_task
+from serl.training.evaluation import max_void_trials
 
 WON = TrialResult(0, True, False, 20, 2.0, "success")
 LOST = TrialResult(1, False, False, 50, 5.0, "time limit")
@@ -114,6 +115,21 @@ def test_episode_ended_by_fault_is_void() -> None:
     tried = unassisted([chosen, LOST], "selection", 200)
     assert tried is not None
     assert (tried.successes, len(tried.trials)) == (1, 1)
+
+
+def test_result_of_trials_that_did_not_all_count_is_partial() -> None:
+    results = [WON, LOST, *[VOID] * (max_void_trials(5) + 1)]
+    ended = "ended after 5 void trials (camera): 2 of 5 valid"
+    assert summary(results, 5).startswith(f"{ended}, of which 1 succeeded: 50.0%")
+    assert summary([VOID] * 4, 1) == "ended after 4 void trials (camera): 0 of 1 valid"
+    raced = [VOID._replace(purpose="selection")] * 4
+    assert summary(raced, 1) == "ended after 4 void trials (camera): 0 of 1 valid"
+    stopped = unassisted([WON, VOID], planned=3)
+    assert stopped is not None
+    assert stopped.early_end == "ended early: 1 of 3 valid"
+    complete = unassisted([WON, VOID, HELPED], planned=2)
+    assert complete is not None
+    assert not complete.early_end, "an assisted episode takes the place of a trial"
 
 
 def test_result_lines_number_trials_among_all_and_repeat_number_of_void_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from serl.runs.real_arm import (
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_rewarded_task, make_task
 from serl.task import SimulatedTask
+from serl.training.evaluation import Evaluation, Trial
 from serl.workspace import CellCamera, Workspace
 from tests.bench.task_page import overrides
 
@@ -133,6 +135,12 @@ def test_tuned_task_on_arm_needs_no_trials() -> None:
     config = run_settings("pick_cube", {**values, **asked}, {})
     assert suffices(config, None)
     assert not suffices(config.model_copy(update={"trials": 1}), None)
+    partial = Evaluation(
+        (Trial(0, True, 9, 1.0, "success"),), early_end="ended early: 1 of 2 valid"
+    )
+    assert suffices(config, replace(partial, early_end=""))
+    unrequired = config.model_copy(update={"trials": 2, "required_success_rate": None})
+    assert not suffices(unrequired, partial)
     assert config.required_success_rate is not None, (
         "the required rate is kept but not applied to 0 trials"
     )

@@ -62,6 +62,8 @@ def test_sweep_run_is_created_once_and_resumed_only_with_equal_settings(tmp_path
     with MetricsWriter(made.path) as writer:
         writer.write(9, EvaluationRow(9, 5, 5, 1.0, "selection"))
         assert not run.is_finished()
+        writer.write(9, EvaluationRow(9, 3, 3, 1.0, "final", early_end="ended early: 3 of 5 valid"))
+        assert not run.is_finished()
         writer.write(9, EvaluationRow(9, 5, 5, 1.0, "final"))
     assert run.is_finished()
     (other,) = sweep_runs(sweep(settings=TINY | {"steps": 77}), tmp_path)

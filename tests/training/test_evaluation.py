@@ -9,6 +9,7 @@ from serl.training.evaluation import (
     Trial,
     evaluate,
     evaluation_seeds,
+    max_void_trials,
     start_seed,
     void_cause,
     wilson,
@@ -158,3 +159,16 @@ def test_void_trials_are_repeated_from_further_starts_and_not_counted() -> None:
     assert evaluation.interval == wilson(3, 5)
     hopeless = evaluate(lambda seed: Trial(seed, False, 1, 0.1, "", "arm"), range(9), trials=5)
     assert (len(hopeless.trials), len(hopeless.void), hopeless.success_rate) == (0, 9, 0.0)
+
+
+def test_evaluation_that_void_trials_end_is_partial() -> None:
+    def run_episode(seed: int) -> Trial:
+        return Trial(seed, seed == 0, 10, 1.0, "", "" if seed < 2 else ("arm", "camera")[seed % 2])
+
+    partial = evaluate(run_episode, range(5 + max_void_trials(5)), trials=5)
+    ended = "ended after 7 void trials (arm, camera): 2 of 5 valid"
+    assert partial.early_end == ended
+    assert partial.summary().startswith(f"{ended}, of which 1 succeeded: 50.0% (95 % interval")
+    hopeless = evaluate(lambda seed: Trial(seed, False, 1, 0.1, "", "arm"), range(9), trials=5)
+    assert hopeless.summary() == "ended after 9 void trials (arm): 0 of 5 valid"
+    assert not evaluate(run_episode, range(9), trials=2).early_end
