@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -198,6 +200,21 @@ def contact(folder: Path) -> None:
         assert loop.guard.state == "protective stop"
 
 
+def is_slowed(loop: Loop, turning: Mapping[int, float] = MappingProxyType({})) -> bool:
+    """Drive on while joints turn (rad/s); return whether the tool slows to the slow speed."""
+    assert loop.setpoint is not None
+    before_m_s = math.hypot(*loop.setpoint.velocity)
+    assert before_m_s > 1.5 * loop.config.slow.speed_m_s
+    for _ in range(30):
+        for joint, speed_rad_s in turning.items():
+            loop.joints[joint] += speed_rad_s * TICK_S
+        loop.tick()
+    after_m_s = math.hypot(*loop.setpoint.velocity)
+    slowed = 0.0 < after_m_s <= 1.04 * loop.config.slow.speed_m_s  # approached slowly
+    assert slowed or after_m_s > 0.95 * before_m_s, (before_m_s, after_m_s)
+    return slowed
+
+
 @REGISTRY.fault(
     35,
     "Joint near its limit",
@@ -209,6 +226,11 @@ def contact(folder: Path) -> None:
 def joint_limit(folder: Path) -> None:
     for joint in range(7):
         loop = driving()
+        loop.joints[joint] = 2.59  # 0.21 rad from the limit
+        assert not is_slowed(loop)
+        loop.joints[joint] = 2.61
+        assert is_slowed(loop)
+        assert loop.guard.state == "policy"
         loop.joints[joint] = 2.71
         loop.ticks_until(GuardState.HOLD, limit=AT_ONCE + 1)
         assert f"joint {joint + 1}" in loop.guard.cause
@@ -229,7 +251,12 @@ def joint_limit(folder: Path) -> None:
 )
 def singular(folder: Path) -> None:
     for joint in range(7):
-        loop = driving(("policy", "teleop", "reset")[joint % 3])
+        mode = ("policy", "teleop", "reset")[joint % 3]
+        for speed_rad_s, slow in ((0.9, False), (1.1, True)):
+            loop = driving(mode)
+            assert is_slowed(loop, {joint: speed_rad_s}) == slow
+            assert loop.guard.state == mode
+        loop = driving(mode)
         for _ in range(4):
             loop.joints[joint] -= 1.7 * TICK_S
             loop.tick()
