@@ -48,6 +48,7 @@ class RealTaskConfig(TaskConfig):
     observe: Literal["state", "pixels"] = "pixels"
     origin_m: Vector | None = None
     force: bool = False
+    can_reset: ClassVar[bool] = True  # `RealTask` refuses `auto_reset` without a reset of its own
 
 
 class RealTask:
@@ -61,6 +62,9 @@ class RealTask:
         defaults: settings of the task.
         training: settings of trainings, such as `reward`, `reset` and `steps`.
         tracked: bodies whose poses an object tracker publishes, as `<name>_pose` in readings.
+
+    Raises:
+        BadInput: `auto_reset` is set, and the subclass does not override `reset`.
     """
 
     name: str
@@ -70,6 +74,11 @@ class RealTask:
 
     def __init__(self, config: RealTaskConfig | None = None) -> None:
         self.config = config or self.defaults
+        if self.config.auto_reset and type(self).reset is RealTask.reset:
+            raise BadInput(
+                f"task_config.auto_reset: {self.name} has no reset of its own: expected false, or "
+                "a class that overrides `reset`"
+            )
         self._start = np.zeros(3, np.float32)
         self._turn: Quaternion = (0.0, 0.0, 0.0, 1.0)
         self._bias = np.zeros(6, np.float32)
@@ -126,7 +135,11 @@ class RealTask:
         return (own.is_success, own.outcome) != (RealTask.is_success, RealTask.outcome)
 
     def reset(self, reading: Observation) -> Policy | None:
-        """Return None: the arm returns home by `reset.kind`."""
+        """Return None: the arm returns home by `reset.kind`.
+
+        A subclass may return a policy that restores the scene, and None once it is restored; runs
+        use it with `auto_reset` or `reset.kind task`.
+        """
         return None
 
 
@@ -170,6 +183,8 @@ def _read(path: Path, changed_ns: int) -> type[RealTask]:
         head, config = checked(_TaskFile, own), checked(RealTaskConfig, rest)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+    if config.auto_reset:
+        raise BadInput(f"{path}: auto_reset: a task in a file has no reset of its own: false")
     members = {
         "__doc__": head.summary or f"{head.task}, on an arm.",
         "name": head.task,

@@ -62,7 +62,8 @@ class TaskConfig(BaseModel):
             resets and experts keep the exact poses. Only for tasks with an attribute `perception`,
             through which they observe.
         auto_reset: the arm restores the scene between episodes by `Task.reset`; a simulation places
-            the scene for the first episode only. Not supported by every task.
+            the scene for the first episode only. Refused unless the class of the settings has
+            `can_reset`, as that of a task with a reset of its own must (`RealTaskConfig` has it).
         zero_wrench: an arm over ROS 2 subtracts the mean wrench before each episode from the
             wrenches of its readings, as a simulation does at each reset: for sensors that drift. An
             episode must then begin without contact. Guards keep the measured wrench.

@@ -135,6 +135,7 @@ def test_real_task_file_fits_arms_of_two_makers(tmp_path: Path) -> None:
         ({"reward": {"kind": "task"}}, "reward.kind: task: ram does not decide on success itself"),
         ({"demos": 5}, "demos: 5: no script demonstrates on a real arm"),
         ({"robot": "franka"}, "arm franka: it has no workspace yet: serl setup franka"),
+        ({"reset": {"kind": "task"}}, "task_config.auto_reset: ram has no reset of its own: "),
         ({"task_config": {"views": {"wrist": {"camra": "x"}}}}, "camra: unknown setting"),
     ],
 )
@@ -144,6 +145,16 @@ def test_invalid_settings_of_real_task_are_refused_in_one_line(
     with pytest.raises(BadInput, match=re.escape(complaint)) as raised:
         run_settings(RAM, {}, {"robot": REHEARSAL, **settings})
     assert "\n" not in str(raised.value)
+
+
+def test_real_task_that_overrides_reset_may_use_it(tmp_path: Path) -> None:
+    source = (EXAMPLES / "ram.py").read_text()
+    own = "    def reset(self, reading):\n        return None\n\n\ntask = Ram"
+    (tmp_path / "own.py").write_text(source.replace("\n\ntask = Ram", own))
+    settings = {"robot": REHEARSAL, "reset": {"kind": "task"}, **TINY}
+    config = run_settings(str(tmp_path / "own.py"), {}, settings)
+    assert make_task(config).config.auto_reset
+    assert reset_kind(config) == "task"
 
 
 def test_arm_without_workspace_is_refused_even_if_task_has_box() -> None:
@@ -210,6 +221,7 @@ def test_written_task_file_reads_back_equal(tmp_path: Path) -> None:
         ({"rate_hz": -1}, "rate_hz: "),
         ({"motion": {"axes": ["x"]}}, "motion.translation_m: "),
         ({"views": {}}, "observe pixels: expected a renderer and at least one of views"),
+        ({"auto_reset": True}, "auto_reset: a task in a file has no reset of its own: false"),
     ],
 )
 def test_invalid_task_file_is_refused_with_path_and_key(
