@@ -1,8 +1,8 @@
 """Tasks of real arms: declared by motion, views and settings, without a simulation.
 
-A task needs no scene, expert or progress for training on an arm. `RealTask` is one whose reward is
-a classifier's, a pose's or a person's; `read_task` reads it from a YAML file, which `serl task new`
-writes.
+A task needs no scene, expert or progress for training on an arm. It moves one arm: a run on two
+arms refuses it. `RealTask` is a task whose reward is a classifier's, a pose's or a person's;
+`read_task` reads it from a YAML file, which `serl task new` writes.
 """
 
 from __future__ import annotations

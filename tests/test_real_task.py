@@ -31,6 +31,7 @@ from serl.workspace import Workspace
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 RAM, REHEARSAL = str(EXAMPLES / "ram.yaml"), str(EXAMPLES / "rehearsal.yaml")
+PAIR = str(EXAMPLES / "pair.yaml")
 TINY: dict[str, Any] = {
     "agent": {"hidden": [8, 8], "device": "cpu", "threads": 1, "batch_size": 8, "utd": 1}
 }
@@ -136,6 +137,7 @@ def test_real_task_file_fits_arms_of_two_makers(tmp_path: Path) -> None:
         ({"demos": 5}, "demos: 5: no script demonstrates on a real arm"),
         ({"robot": "franka"}, "arm franka: it has no workspace yet: serl setup franka"),
         ({"reset": {"kind": "task"}}, "task_config.auto_reset: ram has no reset of its own: "),
+        ({"robot": PAIR}, "ram: moves one arm, and this robot is a pair: give one of them"),
         ({"task_config": {"views": {"wrist": {"camra": "x"}}}}, "camra: unknown setting"),
     ],
 )
