@@ -28,6 +28,7 @@ from serl.geometry import (
     subtract,
 )
 from serl.motion import Axis, Box, Motion, Pose
+from serl.system.json_fields import short
 from serl.system.settings_file import checked, read_yaml
 
 SIDES = {"left": LEFT, "right": RIGHT}
@@ -60,6 +61,9 @@ class PairedArm(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_profile(cls, value: Any) -> Any:
+        if not isinstance(value, str | Mapping | PairedArm):
+            found = "nothing" if value is None else short(value)
+            raise ValueError(f"expected a profile, such as {{profile: left.yaml}}, got {found}")
         return {"profile": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")

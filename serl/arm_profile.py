@@ -315,6 +315,8 @@ def read_robot(path: Path) -> ArmProfile:
         return checked(ArmProfile, values)
     except BadInput as error:
         text = str(error)
+        if not path.is_absolute() and not path.exists():
+            text += f"; the path is relative to {Path.cwd()}"
         raise BadInput(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 

@@ -84,7 +84,16 @@ def test_mount_comes_from_file_or_scene() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("left: a.yaml", "right"),
+        ("left: a.yaml", "right: missing, but required"),
+        (
+            "left: a.yaml\nmiddle: b.yaml",
+            "middle: unknown setting; known ones: clearance_m, left, r",
+        ),
+        (
+            "left: a.yaml\nright: 5",
+            "right: expected a profile, such as {profile: left.yaml}, got 5",
+        ),
+        ("left: a.yaml\nright:", "right: expected a profile, .* got nothing"),
         ("left: a.yaml\nright: a.yaml", "are one arm"),
         ("left: a.yaml\nright: {profile: b.yaml, base_m: [1, 0, 0]}", "expected both, or neither"),
         ("left: a.yaml\nright: b.yaml\nspeed: 2", "speed"),

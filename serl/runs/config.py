@@ -136,8 +136,9 @@ class TrainConfig(BaseModel):
             by `learner.warm_up` and without an actor.
         actors: number of actors.
         robot: "sim" for the simulated arm as a ROS 2 node behind a guard, in real time; a profile,
-            or a .py or .yaml file with one, for a real arm behind its guard; None for a simulated
-            arm in the process of the actor, as fast as possible.
+            or a .py or .yaml file with one, for a real arm behind its guard; a .yaml file with the
+            keys left and right for two arms; None for a simulated arm in the process of the actor,
+            as fast as possible. The path is relative to the working directory.
         namespace: namespace of a real arm's own topics, from the root; "/" for the root itself.
         demos: number of demonstrations that are recorded at the start.
         demonstrator: source of these demonstrations: the scripted "expert", or a simulated "human",
@@ -218,6 +219,17 @@ class TrainConfig(BaseModel):
         recorded = self.demos or self.demo_paths or origin.data != "none"
         demonstrated = recorded or origin.loads("normaliser")
         return max(self.learner.starts_at, 0 if demonstrated else _STATISTICS_STEPS)
+
+    @field_validator("robot", mode="before")
+    @classmethod
+    def _refuse_settings(cls, value: Any) -> Any:
+        """Say where two arms are described, to a user who describes them here."""
+        if isinstance(value, Mapping):
+            raise ValueError(
+                "expected the name of an arm, or a file: two arms are a file of their own, with "
+                "the keys left and right"
+            )
+        return value
 
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod

@@ -87,7 +87,14 @@ def test_run_on_real_arm_has_no_simulated_human() -> None:
         ({"demos": 0, "intervention": "scripted"}, "intervention: scripted: no simulated human"),
         ({"demos": 0, "curriculum": {"start": 0.1}}, "curriculum.start: only a simulation"),
         ({"robot": "nobody"}, "unknown robot 'nobody': expected one of"),
-        ({"demos": 0, "robot": "absent.yaml"}, "absent.yaml: cannot be read"),
+        (
+            {"demos": 0, "robot": "absent.yaml"},
+            "absent.yaml: cannot be read: No such file or directory; the path is relative to /",
+        ),
+        (
+            {"demos": 0, "robot": {"left": "left.yaml", "right": "right.yaml"}},
+            "^robot: expected the name of an arm, or a file: two arms are a file of their own, ",
+        ),
         ({"demos": 0, "namespace": "left"}, "namespace: "),
         ({"robot": "sim", "task_config": {"rate_hz": 3.0}}, "rate_hz: 3: a guard waits"),
         (
