@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from serl.cli.arguments import add_namespace, add_run
-from serl.cli.terminal import at_the_terminal
+from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
 from serl.report.display import ActorProgress, Display, link_text
@@ -57,6 +57,7 @@ def actor(options: argparse.Namespace) -> int:
         raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     arm = chosen_arm(run, options.robot, options.namespace) if options.robot else arm_of(run)
     await_learner(run)
+    print_cut_boxes(run.config, arm and arm.profile)
     lock = run.path / LEARNER_LOCK
     specs = actor_processes(run, name, arm)
     try:

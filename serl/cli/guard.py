@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serl.arm_profile import latch_path, load_robot
 from serl.cli.arguments import integer
+from serl.cli.terminal import print_cut_boxes
 from serl.runs.config import resolve
 from serl.runs.guard_setup import guard_arguments, guarded_arm, place_of, workspace_guard
 
@@ -52,7 +53,9 @@ def guard(options: argparse.Namespace) -> int:
     if options.task is None:
         config = workspace_guard(profile)
     else:
-        _, config = guarded_arm(resolve({"task": options.task}), options.robot)
+        settings = resolve({"task": options.task})
+        _, config = guarded_arm(settings, options.robot)
+        print_cut_boxes(settings, options.robot)
     require_ros()
     from serl.ros.nodes import guard as guard_node  # rclpy: only after require_ros
 

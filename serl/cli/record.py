@@ -16,7 +16,7 @@ from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
 from serl.cli.arguments import add_namespace, add_task, arm_words, integer
-from serl.cli.terminal import at_the_terminal
+from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey, Result
@@ -358,6 +358,7 @@ def _open_arm_station(
         host = options.console_host
         page = console_processes(run, ACTOR, options.console_port, host=host)
     arms = {name: each.guarded for name, each in arm.named(ACTOR).items()}
+    print_cut_boxes(run.config, arm.profile)
     with run_processes(run, [*guard_processes(run, ACTOR, arm), *page]) as supervisor:
         join_here(run)
         from serl.ros.people.recorder import arm_station  # rclpy: only after require_ros

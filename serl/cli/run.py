@@ -13,7 +13,7 @@ from typing import Any
 from serl import plugins
 from serl.cli import teleop as teleop_commands
 from serl.cli.arguments import add_checkpoint, add_namespace, add_run, integer
-from serl.cli.terminal import at_the_terminal
+from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
 from serl.runs.config import TrainConfig
@@ -128,6 +128,7 @@ def deploy(
         print(NO_REWARD, flush=True)
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         print(line, flush=True)
+    print_cut_boxes(run.config, run.config.robot)
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes, candidates, most)
     with run_processes(run, specs) as supervisor, at_the_terminal(run, arms) as attend:

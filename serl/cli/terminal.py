@@ -9,7 +9,9 @@ from typing import Any
 
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
+from serl.runs.guard_setup import describe_cut_boxes
 from serl.system.terminal import TerminalClosed, TerminalInput
 
 Waiting = Mapping[str, str]
@@ -38,6 +40,12 @@ def at_the_terminal(
 
     with Attendant(run, arms) as attendant:
         yield Terminal(attendant).serve
+
+
+def print_cut_boxes(config: TrainConfig, robot: str | None) -> None:
+    """Print the boxes of a real arm's guards that are smaller than the task's box."""
+    for line in describe_cut_boxes(config, robot):
+        _print_line(line)
 
 
 class Terminal:

@@ -12,7 +12,7 @@ from serl import plugins
 from serl.agent import State
 from serl.arm_profile import is_real
 from serl.cli.run import deploy, deployment
-from serl.cli.terminal import at_the_terminal
+from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, CorruptData, SerlError
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths
@@ -184,6 +184,7 @@ def learn(run: RunFolder, display: Display, supervise: Callable[[], object] = la
         display.print_line(_simulated_human(run.config))
     if line := describe_classifier_bounds(run.config, make_task(run.config)):
         display.print_line(line)
+    print_cut_boxes(run.config, run.config.robot)
     with (
         run_processes(run, processes) as supervisor,
         at_the_terminal(run, arms_behind_guards(run, actors)) as attend,

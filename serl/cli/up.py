@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serl.arm_profile import is_real, latch_path
 from serl.cli import teleop as teleop_commands
-from serl.cli.terminal import at_the_terminal
+from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.console.access import remove_address
 from serl.errors import BadInput
 from serl.guard.latch import GuardedArm
@@ -61,6 +61,8 @@ def bring_up(options: argparse.Namespace) -> int:
     print(f"run: {run.path}", flush=True)
     for spec in specs:
         print(f"starting {spec.name} ({spec.module})", flush=True)
+    for robot in graph.robots:
+        print_cut_boxes(run.config, robot.profile)
     remove_address(run.path)
     arms = {
         name: arm

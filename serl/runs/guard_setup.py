@@ -91,6 +91,37 @@ def guarded_arms(config: TrainConfig, robot: str, namespace: str = "/") -> list[
     ]
 
 
+def describe_cut_boxes(config: TrainConfig, robot: str | None) -> list[str]:
+    """Return a line with the box of each guard of a real arm whose box is not the task's.
+
+    A taught workspace cuts the box, and between two arms a plane. Boxes of two arms are in their
+    common frame.
+
+    Raises:
+        BadInput: see `guarded_arms`.
+    """
+    if robot is None or not is_real(robot):
+        return []
+    task = make_task(config)
+    if (pair := read_pair(robot)) is None:
+        wishes, profile = [task.config.motion], load_robot(robot)
+        by = f"the taught workspace of {profile.name}"
+        kept = [("the tool", by, within_workspace(wishes[0], profile))]
+    else:
+        arms = mounted_arms(task, pair)
+        wishes = [task.config.motion, getattr(task.config, "right_motion", task.config.motion)]
+        by = "its taught workspace or the plane between the tools"
+        kept = [(f"the {arm.side} tool", by, arm.motion) for arm in arms]
+    lines = []
+    for wish, (tool, by, motion) in zip(wishes, kept, strict=True):
+        low, high = motion.box_low_m, motion.box_high_m
+        if (low, high) != (wish.box_low_m, wish.box_high_m):
+            sides = zip("xyz", low, high, strict=True)
+            box = ", ".join(f"{axis} {least:.3f} to {most:.3f}" for axis, least, most in sides)
+            lines.append(f"the guard keeps {tool} in {box} m: the box of {task.name}, cut by {by}")
+    return lines
+
+
 def _starts(task: SimulatedTask) -> tuple[list[Quaternion], list[Quaternion]]:
     """Return the orientations of both tools at starts of a task of two arms."""
     rng = np.random.default_rng(0)

@@ -12,6 +12,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 
 from serl import plugins
 from serl.arm_profile import load_robot, write_robot
+from serl.cli import main as cli
 from serl.errors import SerlError
 from serl.guard.config import GuardState
 from serl.guard.latch import LatchFile
@@ -21,6 +22,7 @@ from serl.ros.arm.guard_topics import GUARD_STATE
 from serl.ros.arm.topics import of_robot
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
+from serl.ros.nodes import guard as guard_node
 from serl.ros.services import Remote
 from serl.ros.testing.processes import LIMIT_S, eventually
 from serl.runs.guard_setup import ArmNamespace, guard_arguments, place_of, workspace_guard
@@ -65,6 +67,19 @@ def test_guard_command_starts_stopped_and_ends_cleanly_on_sigint(tmp_path: Path)
     assert LatchFile(latch).read()[0] is GuardState.ESTOP, (
         "the latch must be in the profile's folder"
     )
+
+
+def test_guard_command_prints_box_that_the_workspace_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guard_node, "main", lambda arguments: 0)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "63")
+    profile = tmp_path / "arm.yaml"
+    write_robot(profile, SIM.model_copy(update={"workspace": WORKSPACE}))
+    assert cli.main(["guard", str(profile), "--task", "reach"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("the guard keeps the tool in x 0.300 to "), printed
+    assert "m: the box of reach, cut by the taught workspace of sim\n" in printed
 
 
 def test_guard_client_waits_for_stop_to_end_but_not_for_later_refusals(

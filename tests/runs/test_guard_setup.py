@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from serl import plugins
+from serl.arm_profile import write_robot
 from serl.errors import BadInput
 from serl.geometry import rotation_between
 from serl.guard.config import GuardConfig, GuardState, check_fits
 from serl.guard.latch import Latch, LatchFile
 from serl.motion import pose_from
 from serl.runs.config import resolve
-from serl.runs.guard_setup import make_guard_config, settle_guard
+from serl.runs.guard_setup import describe_cut_boxes, make_guard_config, settle_guard
 from serl.runs.task_setup import make_task
 from serl.system.settings_file import checked, read_yaml
+from serl.workspace import Workspace
 
 PROFILE = plugins.load("robot", "sim")
 
@@ -36,6 +38,22 @@ def test_guard_rotation_limit_covers_every_start_of_task(name: str) -> None:
         start = pose_from(task.scene.place(rng).tcp).quaternion
         turned = math.hypot(*rotation_between(config.reference, start))
         assert allowed >= min(math.pi, turned + 0.95 * task.config.motion.max_rotation_rad)
+
+
+def test_box_that_a_taught_workspace_cuts_is_described_in_metres(tmp_path: Path) -> None:
+    file, task = tmp_path / "arm.yaml", make_task(resolve({"task": "reach"}))
+    (x, y, z), (u, v, w) = task.config.motion.box_low_m, task.config.motion.box_high_m
+    home = (0.5 * (x + u), 0.5 * (y + v), 0.5 * (z + w))
+    for cut, high in ((True, (u - 0.05, v, w)), (False, (u, v, w))):
+        place = Workspace(low_m=(x, y, z), high_m=high, home_m=home, reference=(1.0, 0.0, 0.0, 0.0))
+        write_robot(file, PROFILE.model_copy(update={"workspace": place}))
+        line = (
+            f"the guard keeps the tool in x {x:.3f} to {u - 0.05:.3f}, y {y:.3f} to {v:.3f}, "
+            f"z {z:.3f} to {w:.3f} m: the box of reach, cut by the taught workspace of sim"
+        )
+        config = resolve({"task": "reach", "robot": str(file)})
+        assert describe_cut_boxes(config, config.robot) == [line] * cut
+    assert describe_cut_boxes(config, "sim") == describe_cut_boxes(config, None) == []
 
 
 def test_guard_command_timeout_grows_for_slow_tasks() -> None:

@@ -14,7 +14,7 @@ from serl.guard.checks import is_inside
 from serl.motion import pose_from
 from serl.reset import ResetConfig
 from serl.runs.config import resolve
-from serl.runs.guard_setup import guarded_arms
+from serl.runs.guard_setup import describe_cut_boxes, guarded_arms
 from serl.runs.mounted_arms import mounted_arms
 from serl.runs.scene_reset import check_reset, is_attended, make_scene_reset, reset_kind
 from serl.runs.settings import run_settings
@@ -44,6 +44,12 @@ def test_guard_of_each_arm_covers_its_starts_on_its_side(pair: str, name: str) -
     axis = 0 if name == "handover" else 1
     low, high = sorted((left.motion, right.motion), key=lambda motion: motion.box_low_m[axis])
     assert high.box_low_m[axis] - low.box_high_m[axis] >= 0.07 - 1e-9
+    lines = describe_cut_boxes(settings, pair)
+    cut = (left, right) if name == "handover" else (right,)
+    for arm, line in zip(cut, lines, strict=True):
+        ends = f"{arm.motion.box_low_m[axis]:.3f} to {arm.motion.box_high_m[axis]:.3f}"
+        assert line.startswith(f"the guard keeps the {arm.side} tool in x ")
+        assert f"{'xyz'[axis]} {ends}" in line
     guards = {setup.side: setup for setup in guarded_arms(settings, pair)}
     assert [guards[side].namespace for side in ("left", "right")] == ["/sim/left", "/sim/right"]
     rng = np.random.default_rng(0)

@@ -107,7 +107,8 @@ def _box(
 ) -> tuple[list[float], list[float]]:
     """Return the corners of the box: around goal and start, or taught by hand."""
     places = [goal.position, start.position]
-    if session.asker.ask(
+    asker = session.asker
+    if asker.ask(
         "task.box",
         f"Enter for a box that reaches {100 * _ASIDE_M:.0f} cm to each side of both and "
         f"{100 * _ABOVE_M:.0f} cm above the goal, t to teach two opposite corners",
@@ -128,6 +129,9 @@ def _box(
         if not all(a <= at <= b for a, at, b in inside):
             where = format_position(pose.position)
             raise StepFailed(f"{name}: at {where} it is outside the box or the arm's workspace")
+    if (tuple(least), tuple(most)) != (tuple(low), tuple(high)):
+        corners = " to ".join(format_position((x, y, z)) for x, y, z in (least, most))
+        asker.show(f"  the box is cut by the arm's workspace: {corners}")
     return _rounded(least), _rounded(most)
 
 

@@ -76,6 +76,8 @@ def test_taught_task_is_written_and_configures_training_on_its_arm(tmp_path: Pat
         "the box must not extend below the workspace"
     )
     assert task.config.motion.box_high_m == (0.55, 0.15, 0.18)
+    cut = "  the box is cut by the arm's workspace: 0.430,0.050,0.015 m to 0.550,0.150,0.180 m"
+    assert cut in session.said
     assert task.config.views["wrist"].crop == (0.2, 0.0, 0.8, 1.0)
     write_robot(tmp_path / "arm.yaml", PROFILE)
     small = {"hidden": [8, 8], "device": "cpu", "threads": 1}
