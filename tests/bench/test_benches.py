@@ -8,10 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.bench import bench_afternoon as afternoon
 from tests.console.browser import CHROMIUM
 
 FOLDER = Path(__file__).parent
@@ -94,6 +97,70 @@ def test_make_bench_compares_python_interface_with_limits() -> None:
     assert "columns --transitions=100000" in shlex.split(listed.replace("$$", ""))
 
 
+def assert_afternoon(printed: str) -> None:
+    """Assert what an afternoon of `bench_afternoon.SHORT` must have achieved, by its table.
+
+    Its times and successes depend on the machine, and on too few steps to learn.
+    """
+    cells = [line.split(" | ") for line in re.findall(r"^\| (.*) \|$", printed, re.MULTILINE)]
+    questions = {step: int(count) for step, _, _, count, _ in cells[1:-1]}
+    results = {step: result for step, _, _, _, result in cells[1:-1]}
+    steps = ["setup", "record", "collect", "classifier", "train", "trials", "verify"]
+    assert list(results) == steps, printed
+    assert results["setup"] == "9 steps done, skipped: stop_button"
+    assert results["record"].startswith(f"{afternoon.SHORT.demos} demonstrations in ")
+    ((positives, negatives),) = re.findall(r"(\d+) positives and (\d+) n", results["collect"])
+    assert int(positives) >= afternoon.SHORT.positives
+    assert int(negatives) >= afternoon.SHORT.negatives
+    assert int(results["train"].split(" episodes, ")[0]) >= 1
+    counted = re.search(r"(\d+ of (\d+) trials succeeded|: (\d+) of \d+ valid)", results["trials"])
+    assert counted is not None, results["trials"]
+    assert int(counted[2] or counted[3]) > 0, "no trial was valid"
+    assert results["verify"].startswith("lost 0, duplicated 0")
+    asked = [step for step in steps if questions[step]]
+    assert asked == ["setup", "record", "collect", "train", "trials"], "where a person was needed"
+    noted = Counter(re.findall(r"^- (\w+), \d+ times: ", printed, re.MULTILINE))
+    assert set(noted) == set(asked) - {"setup"}
+
+
+AFTERNOON = {
+    "setup": (36, "9 steps done, skipped: stop_button"),
+    "record": (1, "2 demonstrations in demos; stored separately: 0 failures, 0 undone"),
+    "collect": (2, "40 positives and 96 negatives"),
+    "classifier": (0, "72 % of 25 held-out samples"),
+    "train": (2, "1 episodes, 1 takeovers with 90% of the steps, 0 of the last 0 ones succeeded"),
+    "trials": (
+        10,
+        "ended after 4 void trials (camera): 1 of 2 valid, of which 0 succeeded; 0 of 0",
+    ),
+    "verify": (0, "lost 0, duplicated 0"),
+}
+"""Questions and result of each step of the afternoon in docs/benchmarks.md."""
+
+
+@pytest.mark.parametrize(
+    ("step", "count", "result"),
+    [
+        ("", 0, ""),
+        ("record", 1, "1 demonstrations in demos; stored separately: 0 failures, 0 undone"),
+        ("collect", 2, "39 positives and 96 negatives"),
+        ("train", 0, AFTERNOON["train"][1]),
+        ("classifier", 1, AFTERNOON["classifier"][1]),
+        ("trials", 10, "ended after 4 void trials (camera): 0 of 2 valid"),
+        ("verify", 0, "lost 1, duplicated 0"),
+    ],
+)
+def test_result_of_an_afternoon_is_judged(step: str, count: int, result: str) -> None:
+    values = {**AFTERNOON, step: (count, result)} if step else AFTERNOON
+    rows = [
+        afternoon.Row(name, "words", 3.0, ["guard: Enter arms it"] * count, text)
+        for name, (count, text) in values.items()
+    ]
+    printed = f"$ serl setup sim\n  57 s, 36 questions: 9 steps done\n{afternoon.table(rows)}"
+    with pytest.raises(AssertionError) if step else nullcontext():
+        assert_afternoon(printed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_long_benchmark_runs(name: str, tmp_path: Path) -> None:
@@ -105,6 +172,8 @@ def test_long_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert ended.returncode in ({0, 1} if name in MAY_MISS_TARGET else {0}), ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stdout
+    if name == "afternoon":
+        assert_afternoon(ended.stdout)
 
 
 @pytest.mark.slow
