@@ -386,6 +386,26 @@ def _source(text: str, where: str) -> ActionSource:
         raise CorruptData(f"{where}: source {text!r}, known are {[*ActionSource]}") from error
 
 
+def without_last(reward: Values, judged: bool | None = None) -> tuple[Values, bool]:
+    """Return the rewards without that of the last row, and whether the episode is a success.
+
+    The action of the last row has no next observation. As its reward may be the only one of a
+    success, the last action of a success that is kept gets it, unless its own is larger.
+
+    Args:
+        reward: rewards of all rows of an episode.
+        judged: whether the data declare a success; None if a positive reward at the end does.
+    """
+    kept = np.array(reward[:-1], np.float64)
+    if not len(kept):
+        return kept, False
+    best = float(np.max(reward[-2:]))
+    success = best > 0 if judged is None else judged
+    if success:
+        kept[-1] = best
+    return kept, success
+
+
 def success_reason(success: bool, terminated: bool) -> str:
     """Return the reason of an end that a foreign data set does not name."""
     if success:

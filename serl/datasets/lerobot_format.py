@@ -28,6 +28,7 @@ from serl.datasets.exchange import (
     EpisodeArrays,
     Origin,
     success_reason,
+    without_last,
 )
 from serl.datasets.export import Recorded, state_vectors
 from serl.datasets.lerobot_statistics import (
@@ -250,7 +251,8 @@ def read(folder: Path) -> Dataset:
     """Open a data set of LeRobot, of serl or of others.
 
     Without a final observation, the last frame of an episode is its final observation, and the
-    action of this frame is left out. Without rewards, each episode counts as a success.
+    action of this frame is left out; of a success its reward goes to the action before. Without
+    rewards and `next.success`, each episode counts as a success.
 
     Raises:
         BadInput: the folder is not a data set of version 3.
@@ -379,10 +381,9 @@ def _assembled(
             columns["policy_version"],
             columns["wall_s"],
         )
-    last = (np.arange(count) + 1 == count).astype(np.float64)
-    reward = columns.get("next.reward", last).reshape(-1)[:count].astype(np.float64)
     judged = columns.get("next.success")
-    success = bool(reward[-1] > 0) if judged is None else bool(judged.any())
+    given = columns.get("next.reward", np.arange(count + 1) == count).reshape(-1)
+    reward, success = without_last(given, None if judged is None else bool(judged.any()))
     reason = success_reason(success, terminated=False)
     info = None
     if judged is not None:  # a success of the frame that is left out counts for the one before

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from pydantic import ValidationError
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
+from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason, without_last
 from serl.datasets.export import Recorded
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
@@ -79,7 +79,8 @@ def read(path: Path) -> Dataset:
     """Open a file of robomimic, of serl or of others; or a folder that holds one.
 
     Without `next_obs`, the last observation of an episode is its final one, and the last action is
-    left out. A foreign episode counts as a success if its last reward is positive.
+    left out; of a success its reward goes to the action before. A foreign episode counts as a
+    success if its last reward is positive.
 
     Raises:
         BadInput: no such file, or a folder that holds none or several.
@@ -139,8 +140,7 @@ def _episode(group: Any) -> EpisodeArrays:
         final = [] if follows is None else [follows[key][-1:]]
         name = key.removesuffix(_IMAGE) if rows.ndim == 4 else key
         seen[key if name in group["obs"] else name] = np.concatenate([rows[()], *final])
-    count = len(group["actions"]) - (follows is None)
-    reward = group["rewards"][:count].astype(np.float64)
+    reward = group["rewards"][()].astype(np.float64)
     own = "reason" in group.attrs
     if own:
         return EpisodeArrays(
@@ -152,7 +152,10 @@ def _episode(group: Any) -> EpisodeArrays:
             str(group.attrs["reason"]),
             **_more(group),
         )
+    count = len(group["actions"]) - (follows is None)
     success = bool(count and reward[-1] > 0)
+    if follows is None:
+        reward, success = without_last(reward)
     terminated = success or bool(count and group["dones"][count - 1])
     reason = success_reason(success, terminated)
     return EpisodeArrays(seen, group["actions"][:count], reward, terminated, success, reason)

@@ -43,6 +43,7 @@ from serl.types import (
 )
 
 FORMATS = ("lerobot", "minari", "robomimic")
+OWN_COLUMNS = {"requested_action", "source", "reward_provenance", "policy_version", "wall_s"}
 SOURCES = (ActionSource.POLICY, ActionSource.HUMAN, ActionSource.SCRIPT)
 Recording = tuple[Path, list[Episode]]
 
@@ -240,8 +241,10 @@ def test_robomimic_export_has_expected_groups(recording: Recording, exported: Pa
         )
 
 
-def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> None:
-    """Copy a LeRobot data set without the files and columns that only serl writes."""
+def copy_as_foreign(
+    origin: Path, folder: Path, changed: dict[str, object], *kept: str
+) -> pd.DataFrame:
+    """Copy a LeRobot data set without what only serl writes, but `kept` columns; return its rows."""
     shutil.copytree(origin, folder)
     (folder / "meta/serl.json").unlink()
     path = folder / "meta/info.json"
@@ -249,9 +252,14 @@ def copy_as_foreign(origin: Path, folder: Path, changed: dict[str, object]) -> N
     if "names" in changed:
         info["features"]["action"]["names"] = changed["names"]
     info |= {key: value for key, value in changed.items() if key != "names"}
-    for name in [name for name in info["features"] if name.startswith("next.")]:
+    own = {name for name in info["features"] if name.startswith("next.")} | OWN_COLUMNS
+    for name in own - set(kept):
         del info["features"][name]
     path.write_text(json.dumps(info))
+    path = folder / "data/chunk-000/file-000.parquet"
+    rows = pd.read_parquet(path).drop(columns=list(own - set(kept)))
+    rows.to_parquet(path)
+    return rows
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_import_of_foreign_lerobot_ends_at_last_observation(
     recording: Recording, exported: Path, tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "other", tmp_path / "new"
-    copy_as_foreign(exported / "lerobot", folder, {})
+    copy_as_foreign(exported / "lerobot", folder, {}, "next.success")
     words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
     assert main([*words, "--out", str(out)]) == 0
     episode = read_episode(episode_paths(out)[0], pixel_spec())
@@ -118,6 +118,46 @@ def test_import_of_foreign_lerobot_ends_at_last_observation(
     np.testing.assert_array_equal(
         episode.end.observation.state["tcp_from_start"], last["tcp_from_start"]
     )
+
+
+@pytest.mark.parametrize(
+    ("rewards", "judged", "last"),
+    [
+        ([0.0, 0.0, 1.0], None, 1.0),
+        ([0.0, 0.0, 1.0], [False, False, True], 1.0),
+        ([0.0, 2.0, 1.0], None, 2.0),
+        (None, [False, False, True], 1.0),
+        (None, None, 1.0),
+        ([0.0, 0.0, 0.0], None, None),
+        ([0.0, 0.5, 1.0], [False, False, False], None),
+        (None, [False, False, False], None),
+    ],
+)
+def test_reward_of_last_frame_of_foreign_lerobot_decides_success(
+    exported: Path,
+    tmp_path: Path,
+    rewards: list[float] | None,
+    judged: list[bool] | None,
+    last: float | None,
+) -> None:
+    folder, out = tmp_path / "other", tmp_path / "new"
+    table = copy_as_foreign(exported / "lerobot", folder, {})
+    rest = len(table) - 3  # frames of the other episodes
+    if rewards is not None:
+        table["next.reward"] = rewards + [0.0] * rest
+    if judged is not None:
+        table["next.success"] = judged + [False] * rest
+    table.to_parquet(folder / "data/chunk-000/file-000.parquet")
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    assert main([*words, "--out", str(out)]) == 0
+    home = out / "failures" if last is None else out
+    found = read_episode(episode_paths(home)[0], pixel_spec())
+    assert found.success is (last is not None)
+    first, final = found.steps
+    assert (first.reward, first.terminated) == (0.0, False)
+    assert (final.terminated, final.truncated) == (last is not None, last is None)
+    own = rewards[1] if rewards else 0.0
+    assert final.reward == (own if last is None else last)
 
 
 def test_import_map_reorders_action_entries(

@@ -51,6 +51,27 @@ def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str
     assert str(refused.value).count("\n") == 0
 
 
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("rewards", "last", "cut"),
+    [([0.0, 0.0, 1.0], 1.0, 1.0), ([0.0, 2.0, 1.0], 1.0, 2.0), ([0.0] * 3, None, None)],
+)
+def test_reward_of_last_row_of_foreign_robomimic_decides_success(
+    tmp_path: Path, rewards: list[float], last: float | None, cut: float | None, complete: bool
+) -> None:
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        group = file.create_group("data/demo_0")
+        group["actions"], group["rewards"], group["dones"] = np.zeros((3, 2)), rewards, [0, 0, 1]
+        group["obs/x"] = np.zeros((3, 4))
+        if complete:
+            group["next_obs/x"] = np.zeros((3, 4))
+    (episode,) = robomimic_format.read(tmp_path / "demo.hdf5").episodes
+    expected = last if complete else cut
+    assert len(episode) == len(episode.reward) == (3 if complete else 2)
+    assert (episode.success, episode.reward[-1]) == (expected is not None, expected or 0.0)
+    assert episode.terminated == (complete or expected is not None)  # a failure that was done
+
+
 @pytest.mark.parametrize("given", ["demo.h5", "."])
 def test_import_reads_robomimic_file_with_short_ending(tmp_path: Path, given: str) -> None:
     home, out = tmp_path / "robomimic", tmp_path / "imported"
