@@ -94,14 +94,14 @@ def _export_episodes(options: argparse.Namespace) -> int:
             check_token()
         except ImportError as error:
             raise _missing(error) from error
-    data = recorded(options.source, options.successes, with_resets=options.to == "rerun")
+    data = recorded(options.source, options.successes, for_viewing=options.to == "rerun")
     reserve_bytes = RESERVE_BYTES + EXPANSION * max(path.stat().st_size for path in data.paths)
     bar = Display().counting(f"episodes for {out}", len(data.paths))
     with writing(out, reserve_bytes) as (folder, check), bar as advance:
         count = module.write(data._replace(on_file=lambda: (advance(), check())), folder)
     print(f"{out}: {count} episodes of {data.spec.task} for {options.to}")
-    if data.resets:
-        print(f"left out: {len(data.resets)} scripted resets, which do not demonstrate the task")
+    if data.left_out:
+        print(f"left out: {data.left_out}")
     if options.to == "minari":
         print(module.describe(out))
     if options.push_to_hub:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.runs.demonstrations import is_reset
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec
-from serl.types import Episode
+from serl.types import UNJUDGED, EndReason, Episode
 
 
 class Recorded(NamedTuple):
@@ -27,8 +28,9 @@ class Recorded(NamedTuple):
         robot: name of the robot.
         paths: sealed files of episodes.
         resets: files of scripted resets that were left out, once `episodes` has read them.
+        discarded: files of episodes that a person discarded, likewise.
         successes_only: whether other episodes are left out.
-        with_resets: whether scripted resets are not left out, unless as `successes_only`.
+        for_viewing: whether all complete episodes are kept as recorded, unless `successes_only`.
         on_file: called after each file.
     """
 
@@ -36,25 +38,48 @@ class Recorded(NamedTuple):
     robot: str
     paths: Sequence[Path]
     resets: list[Path]
+    discarded: list[Path]
     successes_only: bool = False
-    with_resets: bool = False
+    for_viewing: bool = False
     on_file: Callable[[], object] = lambda: None
 
     def episodes(self) -> Iterator[EpisodeArrays]:
         """Yield the complete episodes; each is read when it is needed."""
+        as_recorded = self.for_viewing and not self.successes_only
         for path in self.paths:
             episode = read_episode(path, self.spec)
-            if is_reset(episode) and (self.successes_only or not self.with_resets):
+            if not as_recorded and is_reset(episode):
                 self.resets.append(path)
-            elif episode.end and episode.steps and (episode.success or not self.successes_only):
-                yield as_arrays(episode)
+            elif not as_recorded and episode.end and episode.end.reason is EndReason.DISCARDED:
+                self.discarded.append(path)
+            elif episode.end and (episode.success or not self.successes_only):
+                kept = episode if as_recorded else without_unjudged(episode)
+                if kept.steps:
+                    yield as_arrays(kept)
             self.on_file()
 
+    @property
+    def left_out(self) -> str:
+        """What was left out of the episodes read so far; "" for nothing."""
+        resets, discarded = len(self.resets), len(self.discarded)
+        parts = [
+            f"{resets} scripted resets, which do not demonstrate the task" if resets else "",
+            f"{discarded} episodes that a person discarded" if discarded else "",
+        ]
+        return "; ".join(filter(None, parts))
 
-def recorded(path: Path, successes_only: bool = False, with_resets: bool = False) -> Recorded:
+    def none_found(self) -> BadInput:
+        """Return the error of a format that got no episode."""
+        left_out = f"; left out: {self.left_out}" if self.left_out else ""
+        expected = "a success (--successes)" if self.successes_only else "complete episodes"
+        return BadInput(f"expected {expected}, found none{left_out}")
+
+
+def recorded(path: Path, successes_only: bool = False, for_viewing: bool = False) -> Recorded:
     """Return the episodes of a run, a recording or a folder of episode files.
 
-    Episodes without a step, those that a crash cut, and scripted resets are left out.
+    Episodes without a step, those that a crash cut or a person discarded, scripted resets, and
+    last steps without a reward are left out.
 
     Raises:
         BadInput: the folder is none of these, or holds no sealed episode.
@@ -72,7 +97,19 @@ def recorded(path: Path, successes_only: bool = False, with_resets: bool = False
     spec = next(filter(None, map(read_spec, paths)), None)
     if spec is None:
         raise BadInput(f"{path}: expected sealed episodes, found none")
-    return Recorded(spec, robot, paths, [], successes_only, with_resets)
+    return Recorded(spec, robot, paths, [], [], successes_only, for_viewing)
+
+
+def without_unjudged(episode: Episode) -> Episode:
+    """Return a complete episode without a last step of unknown reward and result, as of a fault.
+
+    It then ends, truncated, with the observation before that step.
+    """
+    if not episode.steps or episode.steps[-1].reward_provenance != UNJUDGED:
+        return episode
+    *steps, last = episode.steps
+    assert episode.end is not None
+    return Episode(tuple(steps), replace(episode.end, key=last.key, observation=last.observation))
 
 
 def as_arrays(episode: Episode) -> EpisodeArrays:

@@ -93,7 +93,7 @@ def write(data: Recorded, out: Path) -> int:
         if writer is not None:
             writer.close()
     if not rows:
-        raise BadInput("expected complete episodes, found none")
+        raise data.none_found()
     path = out / "meta/episodes" / f"{_FILE.format(chunk=0, file=0)}.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path)

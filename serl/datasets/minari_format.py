@@ -36,7 +36,7 @@ def write(data: Recorded, out: Path) -> int:
         warnings.simplefilter("ignore")  # about authors and environments that there are not
         first = next(episodes, None)
         if first is None:
-            raise BadInput("expected complete episodes, found none")
+            raise data.none_found()
         made = minari.create_dataset_from_buffers(
             f"serl/{spec.task.replace('_', '-')}-v0",
             [_buffer(first, spec)],

@@ -15,7 +15,6 @@ from rerun import blueprint
 
 from serl.datasets.exchange import EpisodeArrays
 from serl.datasets.export import Recorded
-from serl.errors import BadInput
 from serl.log.images import compress
 from serl.specs import Spec
 
@@ -41,7 +40,7 @@ def write(data: Recorded, out: Path) -> int:
             _send(recording, entity, columns, data.spec.rate_hz)
         recording.disconnect()
     if not count:
-        raise BadInput("expected complete episodes, found none")
+        raise data.none_found()
     return count
 
 

@@ -36,7 +36,7 @@ def write(data: Recorded, out: Path) -> int:
             count, total = count + 1, total + len(episode)
             successes += [name] * episode.success
         if not count:
-            raise BadInput("expected complete episodes, found none")
+            raise data.none_found()
         names = [f"demo_{number}" for number in range(count)]
         for mask, chosen in (("all", names), ("success", successes)):
             file[f"mask/{mask}"] = np.array(chosen, "S")

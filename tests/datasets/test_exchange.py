@@ -244,7 +244,7 @@ def test_robomimic_export_has_expected_groups(recording: Recording, exported: Pa
 def copy_as_foreign(
     origin: Path, folder: Path, changed: dict[str, object], *kept: str
 ) -> pd.DataFrame:
-    """Copy a LeRobot data set without what only serl writes, but `kept` columns; return its rows."""
+    """Copy a LeRobot data set without serl's own files and columns, but `kept`; return its rows."""
     shutil.copytree(origin, folder)
     (folder / "meta/serl.json").unlink()
     path = folder / "meta/info.json"

@@ -16,9 +16,12 @@ from serl.datasets import lerobot_format
 from serl.datasets.export import recorded
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode, read_records, read_spec
+from serl.runs.config import resolve
 from serl.runs.demonstrations import read_demonstrations
 from serl.runs.settings import run_settings
-from serl.types import ActionSource, Key, Step
+from serl.runs.task_setup import make_spec, make_task
+from serl.testing.samples import random_observation, random_step
+from serl.types import UNJUDGED, ActionSource, End, EndReason, Key, Step
 
 from .test_exchange import (
     FORMATS,
@@ -71,7 +74,86 @@ def test_export_leaves_out_scripted_resets_and_prints_their_number(
     printed = capsys.readouterr().out
     assert f"{out}: 1 episodes of reach for {name}\nleft out: 1 scripted resets" in printed
     assert len([*recorded(folder).episodes()]) == 1
-    assert len([*recorded(folder, with_resets=True).episodes()]) == 2
+    assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
+
+
+def record_end(folder: Path, count: int, reason: EndReason, fault: str = "") -> list[Step]:
+    """Record a success, then an episode of `count` steps with an end; return its steps.
+
+    As in a run, the last step of a fault is unjudged, and ends with the observation before it.
+    """
+    spec, rng = make_spec(make_task(resolve({"task": "reach"}))), np.random.default_rng(0)
+    with EpisodeLog(folder, spec, "run", "actor0", 1) as log:
+        for number, (length, why) in enumerate([(2, EndReason.SUCCESS), (count, reason)]):
+            key, solved = Key("run", "actor0", 1, number, 0), why is EndReason.SUCCESS
+            steps = [random_step(replace(key, index=n), spec, rng) for n in range(length)]
+            steps = [replace(each, terminated=False, source=ActionSource.POLICY) for each in steps]
+            if steps:
+                judged = {"reward_provenance": UNJUDGED} if fault else {}
+                ended = {"terminated": solved, "truncated": not solved}
+                steps[-1] = replace(steps[-1], reward=float(solved), **ended, **judged)
+            seen = steps[-1].observation if steps else random_observation(spec.observation, rng)
+            end = End(replace(key, index=length), seen, solved, why, 0.1, 1763715250.0, fault)
+            for record in (*steps, end):
+                log.append(record)
+    return steps
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_export_leaves_out_discarded_episodes_and_prints_their_number(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "actor0", tmp_path / name
+    record_end(folder, 3, EndReason.DISCARDED)
+    assert main(["export", str(folder), "--to", name, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{out}: 1 episodes of reach for {name}\nleft out: 1 episodes that a person" in printed
+    assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
+
+
+@pytest.mark.parametrize("count", [3, 1, 0])
+def test_export_leaves_out_last_step_of_fault(tmp_path: Path, count: int) -> None:
+    folder = tmp_path / "actor0"
+    steps = record_end(folder, count, EndReason.FAULT, "camera: silent")
+    _, *found = recorded(folder).episodes()
+    assert len(found) == (count > 1)  # else nothing remains
+    for episode in found:
+        assert (len(episode), episode.terminated, episode.reason) == (2, False, "camera: silent")
+        for name, rows in episode.observations.items():
+            expected = np.stack([step.observation.state[name] for step in steps])
+            np.testing.assert_array_equal(rows, expected)
+        assert episode.reward.tolist() == [step.reward for step in steps[:2]]
+        assert episode.ends[1].tolist() == [False, True]
+    _, *seen = recorded(folder, for_viewing=True).episodes()
+    assert [len(episode) for episode in seen] == [count] * (count > 0)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("reason", "count", "option", "line"),
+    [
+        (EndReason.FAULT, 0, (), "expected complete episodes, found none"),
+        (EndReason.TIME_LIMIT, 2, ("--successes",), "expected a success (--successes), found none"),
+        (EndReason.DISCARDED, 2, (), "found none; left out: 1 episodes that a person discarded"),
+    ],
+)
+def test_export_without_episodes_to_export_is_refused_in_one_line(
+    tmp_path: Path,
+    name: str,
+    reason: EndReason,
+    count: int,
+    option: tuple[str, ...],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "actor0"
+    record_end(folder, count, reason, "x" if reason.is_fault else "")
+    episode_paths(folder)[0].unlink()  # the success
+    words = ["export", str(folder), "--to", name, "--out", str(tmp_path / "out"), *option]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f"{line}\n")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
