@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,30 +31,44 @@ _NUMBERS = ("requested", "policy_version", "wall_s")
 
 
 def write(data: Recorded, out: Path) -> int:
-    """Write episodes as the data set `serl/TASK-v0` below a folder; return their number."""
+    """Write episodes as the data set `serl/TASK-v0` below a folder; return their number.
+
+    Raises:
+        BadInput: there is no episode, or minari refuses the data set.
+    """
     spec, episodes, count = data.spec, data.episodes(), 0
+    name = dataset_id(spec.task)
     spaces = {**spec.observation.state, **spec.observation.images}
     with _datasets_in(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about authors and environments that there are not
         first = next(episodes, None)
         if first is None:
             raise data.none_found()
-        made = minari.create_dataset_from_buffers(
-            f"serl/{spec.task.replace('_', '-')}-v0",
-            [_buffer(first, spec)],
-            observation_space=gymnasium.spaces.Dict({n: _box(each) for n, each in spaces.items()}),
-            action_space=_box(spec.action),
-            algorithm_name="serl",
-            description=f"{spec.task} by serl, {spec.rate_hz:g} Hz, {spec.motion}",
-            data_format="hdf5",
-            jpeg_encoding=False,
-        )
+        try:
+            made = minari.create_dataset_from_buffers(
+                name,
+                [_buffer(first, spec)],
+                observation_space=gymnasium.spaces.Dict({n: _box(s) for n, s in spaces.items()}),
+                action_space=_box(spec.action),
+                algorithm_name="serl",
+                description=f"{spec.task} by serl, {spec.rate_hz:g} Hz, {spec.motion}",
+                data_format="hdf5",
+                jpeg_encoding=False,
+            )
+        except ValueError as error:
+            raise BadInput(f"minari: {name}: {str(error).partition(chr(10))[0]}") from error
         made.storage.update_metadata({_SPEC: spec.model_dump_json(), _ROBOT: data.robot})
         made.storage.update_episode_metadata([_result(first)], [0])
         for count, episode in enumerate(episodes, 1):
             made.storage.update_episodes([_buffer(episode, spec)])
             made.storage.update_episode_metadata([_result(episode)], [count])
     return count + 1
+
+
+def dataset_id(task: str) -> str:
+    """Return the id of a task's data set; characters that minari refuses become "-"."""
+    name = re.sub(r"[^\w-]|_", "-", re.sub(r"-v\d+$", "", task)).strip("-")
+    return f"serl/{name or 'task'}-v0"
 
 
 @contextmanager
@@ -159,10 +175,18 @@ def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
 
 
 def _scaled(actions: Values, space: Any) -> Values:
-    """Map actions from the bounds of their space, where it has some, to [-1, 1]."""
-    if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
+    """Map each entry of actions from the bounds of the space, where it has some, to [-1, 1]."""
+    if not isinstance(space, gymnasium.spaces.Box):
         return np.asarray(actions)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    free = np.isneginf(low) & np.isposinf(high)
+    if wrong := np.flatnonzero(~free & ~(bounded & (low < high))).tolist():
+        found = f"{low.flat[wrong[0]]:g} to {high.flat[wrong[0]]:g}"
+        raise ValueError(
+            f"action space: entry {wrong[0]}: {found}, expected low < high or no bounds"
+        )
+    low, high = np.where(free, -1.0, low), np.where(free, 1.0, high)
     return 2.0 * (np.asarray(actions) - low) / (high - low) - 1.0
 
 
@@ -214,4 +238,5 @@ def describe(out: Path) -> str:
     """Return how the written data set is loaded."""
     (metadata,) = out.rglob("data/metadata.json")
     name = json.loads(metadata.read_text())["dataset_id"]
-    return f"{_ROOT}={out.resolve()} python -c 'import minari; minari.load_dataset(\"{name}\")'"
+    code = f'import minari; minari.load_dataset("{name}")'
+    return f"{_ROOT}={shlex.quote(str(out.resolve()))} python -c {shlex.quote(code)}"

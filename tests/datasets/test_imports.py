@@ -89,13 +89,14 @@ def record_end(folder: Path, count: int, reason: EndReason, fault: str = "") -> 
             steps = [random_step(replace(key, index=n), spec, rng) for n in range(length)]
             steps = [replace(each, terminated=False, source=ActionSource.POLICY) for each in steps]
             if steps:
-                judged = {"reward_provenance": UNJUDGED} if fault else {}
-                ended = {"terminated": solved, "truncated": not solved}
-                steps[-1] = replace(steps[-1], reward=float(solved), **ended, **judged)
+                judged = UNJUDGED if fault and not solved else "truth"
+                last = replace(steps[-1], reward=float(solved), reward_provenance=judged)
+                steps[-1] = replace(last, terminated=solved, truncated=not solved)
             seen = steps[-1].observation if steps else random_observation(spec.observation, rng)
             end = End(replace(key, index=length), seen, solved, why, 0.1, 1763715250.0, fault)
-            for record in (*steps, end):
-                log.append(record)
+            for each in steps:
+                log.append(each)
+            log.append(end)
     return steps
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,16 @@ from minari.data_collector import EpisodeBuffer
 
 from serl import plugins
 from serl.cli.main import main
+from serl.datasets import minari_format
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.environment import make_environment
 from serl.testing import episode
+from serl.testing.samples import SPEC
 from serl.types import End, Episode
+
+from .test_exchange import record
 
 REACH = "gymnasium:FetchReach-v4"
 PENDULUM = "gymnasium:Pendulum-v1"
@@ -121,6 +126,53 @@ def test_import_without_success_in_infos_is_refused_for_sparse_reward(
     assert error.startswith("serl: infos: expected is_success or success for the sparse reward")
     _, (kept,) = imported(REACH, tmp_path, "--task_config.reward", "environment")
     assert kept.steps[0].reward == -1.0
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("pick_cube", "serl/pick-cube-v0"),
+        (PENDULUM, "serl/gymnasium-Pendulum-v0"),
+        ("gymnasium:lab/my env-v12", "serl/gymnasium-lab-my-env-v0"),
+        ("!", "serl/task-v0"),
+    ],
+)
+def test_exported_data_set_of_any_task_has_valid_id(
+    tmp_path: Path, task: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "actor0", tmp_path / "two words"
+    record(folder, SPEC.model_copy(update={"task": task}))
+    assert main(["export", str(folder), "--to", "minari", "--out", str(out)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    root, *words = shlex.split(line)
+    assert root == f"MINARI_DATASETS_PATH={out.resolve()}"
+    assert words == ["python", "-c", f'import minari; minari.load_dataset("{name}")']
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(out))
+        assert minari.load_dataset(name).total_episodes == 3
+
+
+def test_export_that_minari_refuses_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(tmp_path / "actor0", SPEC)
+    monkeypatch.setattr(minari_format, "dataset_id", lambda _: "a!b")
+    words = ["export", str(tmp_path / "actor0"), "--to", "minari", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("serl: minari: a!b: Malformed dataset ID")
+    assert error.count("\n") == 1
+
+
+def test_actions_are_scaled_only_in_entries_with_two_bounds() -> None:
+    inf = np.inf
+    space = spaces.Box(np.array([-2.0, -inf]), np.array([2.0, inf]), dtype=np.float64)
+    found = minari_format._scaled(np.array([[1.0, 0.25]]), space)
+    np.testing.assert_array_equal(found, [[0.5, 0.25]])
+    for low, high, bounds in ((0.0, inf, "0 to inf"), (-inf, 1.0, "-inf to 1"), (1, 1, "1 to 1")):
+        space = spaces.Box(np.array([-1.0, low]), np.array([1.0, high]), dtype=np.float64)
+        with pytest.raises(ValueError, match=f"action space: entry 1: {bounds}, expected low < "):
+            minari_format._scaled(np.zeros((3, 2)), space)
 
 
 def write_pendulum(folder: Path, infos: Sequence[Mapping[str, Any] | None]) -> None:
