@@ -86,7 +86,10 @@ class WandbRun:
 
     def close(self) -> None:
         """Write or send buffered numbers; give up sending after a minute."""
-        self._run.finish()
+        try:
+            self._run.finish()
+        except Exception as error:  # no training ends for its plots
+            logger.warning("log.wandb: the last metrics may be missing: %s", _one_line(error))
 
 
 def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:

@@ -259,7 +259,9 @@ class FakeWandb(ModuleType):
             raise ConnectionError("closed")
         self.logged.append(numbers)
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        if self.fails:
+            raise ConnectionError("the service\nis gone")
 
 
 def use(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
@@ -304,6 +306,8 @@ def test_wandb_run_is_resumed_under_its_id_and_training_goes_on_without_connecti
     assert {each["resume"] for each in fake.begun} == {"allow"}
     assert [each["steps"] for each in fake.logged] == [10, 10]
     assert caplog.text.count("log.wandb: no more metrics: closed") == 2
+    last = "log.wandb: the last metrics may be missing: ConnectionError: the service is gone"
+    assert caplog.text.count(last) == 2
 
 
 @pytest.mark.slow
