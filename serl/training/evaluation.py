@@ -66,6 +66,9 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+_SOURCES = {"reward": "reward", "gymnasium:": "environment"}
+"""Causes by the first word of a fault."""
+
 _CAMERA = re.compile(r"camera|picture|image", re.IGNORECASE)
 _OF_POLICY = re.compile(
     r"(force|torque) \d|contact|not follow|joint \d+ (is .* from its limit|turns faster)"
@@ -82,18 +85,20 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
     """Return why an episode is void as a trial, in a word; empty if it counts.
 
     An episode is void if the operator discarded it, or a fault of the machine ended it: late or
-    frozen cameras, a silent arm, guard or source of rewards, a lost device. It is not void after a
-    contact, at the limit of a joint, after an error that the arm reports, or if the arm does not
-    follow, as the policy may have caused these stops.
+    frozen cameras, a silent arm, guard or source of rewards, a lost device, numbers of an
+    environment of Gymnasium that are not finite. It is not void after a contact, at the limit of a
+    joint, after an error that the arm reports, or if the arm does not follow, as the policy may
+    have caused these stops.
     """
     if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
         return reason.value
     if reason is EndReason.NEEDS_PERSON:
         return "scene"
-    if reason is EndReason.FAULT and fault.startswith("reward:"):
-        return "reward"
     if reason is not EndReason.FAULT:
         return ""
+    for source, cause in _SOURCES.items():
+        if fault.startswith(source):
+            return cause
     if _CAMERA.search(fault):
         return "camera"
     if _OF_POLICY.search(fault):
