@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -18,7 +18,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.specs import ArraySpec, array_name
 from serl.types import Action
 
@@ -43,7 +43,7 @@ class EnvironmentSpec:
         action_high: highest action of the environment, flat.
         rate_hz: control rate: that of the simulation, else the environment's `render_fps`, else 10.
         max_steps: registered time limit; None without one.
-        reports_success: `info` has one of `SUCCESS_KEYS` after a step.
+        info: `info` after the first step.
         is_single: an observation is one array or image, not a mapping.
     """
 
@@ -53,8 +53,13 @@ class EnvironmentSpec:
     action_high: tuple[float, ...]
     rate_hz: float
     max_steps: int | None
-    reports_success: bool
+    info: Mapping[str, Any]
     is_single: bool
+
+    @property
+    def reports_success(self) -> bool:
+        """Whether `info` has one of `SUCCESS_KEYS` after a step."""
+        return any(key in self.info for key in SUCCESS_KEYS)
 
     def to_unit(self, action: Any) -> Action:
         """Return an action of the environment in the scale of the robot, clipped to [-1, 1]."""
@@ -87,13 +92,30 @@ def make_environment(name: str, arguments: Mapping[str, Any]) -> Any:
     """
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # notices of packages
         _register(name)
-        given = {"render_mode": "rgb_array", **arguments}
-        try:
-            if "rgb_array" not in _render_modes(name):
-                given = dict(arguments)
-            return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **given)
-        except Exception as error:  # each environment fails in its own way
-            raise BadInput(f"gymnasium:{name}: {line_of(error)}") from error
+        with failures_of(name, BadInput):
+            drawn = {"render_mode": "rgb_array"} if "rgb_array" in _render_modes(name) else {}
+            try:
+                return _make(name, {**drawn, **arguments})
+            except TypeError as error:
+                if "render_mode" in arguments or "render_mode" not in str(error):
+                    raise
+            return _make(name, arguments)  # its class has render modes, but no such argument
+
+
+def _make(name: str, arguments: Mapping[str, Any]) -> Any:
+    return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments)
+
+
+@contextmanager
+def failures_of(name: str, kind: type[SerlError] = SerlError) -> Iterator[None]:
+    """Raise `kind`, with one line that names the environment, for any error inside."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # each environment fails in its own way
+        line, prefix = line_of(error), f"gymnasium:{name}: "
+        if isinstance(error, BadInput):
+            line = str(error).removeprefix(prefix)
+        raise kind(prefix + line) from error
 
 
 def _register(name: str) -> None:
@@ -170,9 +192,10 @@ def describe(name: str, arguments: Mapping[str, Any]) -> EnvironmentSpec:
 def _described(name: str, arguments: str) -> EnvironmentSpec:
     env = make_environment(name, json.loads(arguments))
     try:
-        parts = list(parts_of(env.observation_space, name))
+        parts = parts_of(env.observation_space, name)
         low, half = action_scale(env.action_space, name)
-        info = _first_info(env, low + half, name)
+        with failures_of(name, BadInput):
+            info = _first_info(env, low + half, parts)
         state = {
             part.name: ArraySpec(shape=(spaces.flatdim(part.space),))
             for part in parts
@@ -190,22 +213,68 @@ def _described(name: str, arguments: str) -> EnvironmentSpec:
             action_high=tuple((low + 2.0 * half).tolist()),
             rate_hz=_rate_hz(env),
             max_steps=gymnasium.spec(name.rpartition(":")[2]).max_episode_steps,
-            reports_success=any(key in info for key in SUCCESS_KEYS),
+            info=info,
             is_single=not isinstance(env.observation_space, spaces.Dict),
         )
     finally:
         env.close()
 
 
-def _first_info(env: Any, action: np.ndarray[Any, Any], name: str) -> Mapping[str, Any]:
-    """Return `info` after the first step of an environment."""
+def _first_info(env: Any, action: Action, parts: Sequence[Part]) -> Mapping[str, Any]:
+    """Return `info` after the first step of an environment; raise unless its values fit."""
     space = env.action_space
-    try:
-        env.reset(seed=0)
-        info: Mapping[str, Any] = env.step(action.reshape(space.shape).astype(space.dtype))[4]
-    except Exception as error:  # each environment fails in its own way
-        raise BadInput(f"gymnasium:{name}: {line_of(error)}") from error
-    return info
+    seen, _ = env.reset(seed=0)
+    arrays_of(parts, seen)
+    returned = env.step(action.reshape(space.shape).astype(space.dtype))
+    seen, reward, terminated, truncated, info = returned
+    number_of("terminated", terminated)
+    number_of("truncated", truncated)
+    numbers = {**arrays_of(parts, seen), "reward": np.array(number_of("reward", reward))}
+    for name, values in numbers.items():
+        if not np.isfinite(values).all():
+            raise BadInput(f"{name}: not finite: {values.tolist()}")
+    return dict(info)
+
+
+def number_of(name: str, value: Any) -> float:
+    """Return a number or truth value that an environment returned; it may be an array of one.
+
+    Raises:
+        BadInput: it is anything else, such as text; the message begins with `name`.
+    """
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        found = " ".join(repr(value).split())[:80]
+        raise BadInput(f"{name}: expected one number or truth value, got {found}")
+    return float(array.item())
+
+
+def arrays_of(parts: Sequence[Part], seen: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays and images of an observation by name, as new arrays.
+
+    Raises:
+        BadInput: an array or image is missing, or does not fit its space.
+    """
+    arrays = {}
+    for part in parts:
+        value, path = seen, ".".join(part.keys) or "observation"
+        try:
+            for key in part.keys:
+                value = value[key]
+        except (LookupError, TypeError):
+            raise BadInput(f"observation: has no {path}") from None
+        if is_image(part.space):
+            value, expected = np.asarray(value), part.space.shape
+            if value.shape != expected or value.dtype != np.uint8:
+                got = f"{value.dtype}{list(value.shape)}"
+                raise BadInput(f"{path}: expected uint8{list(expected or ())}, got {got}")
+            arrays[part.name] = np.broadcast_to(value, (*size_of(part.space), 3)).copy()
+        else:
+            flat = np.array(spaces.flatten(part.space, value), np.float32)
+            if flat.shape != (size := spaces.flatdim(part.space),):
+                raise BadInput(f"{path}: expected {size} numbers, got {flat.size}")
+            arrays[part.name] = flat
+    return arrays
 
 
 def _rate_hz(env: Any) -> float:
@@ -216,11 +285,27 @@ def _rate_hz(env: Any) -> float:
     return float(rate_hz) if rate_hz and 0.0 < rate_hz <= 500.0 else _RATE_HZ
 
 
-def parts_of(space: Space, name: str, keys: tuple[str, ...] = ()) -> Iterator[Part]:
-    """Yield the arrays and images of an observation space in order."""
+def parts_of(space: Space, name: str) -> list[Part]:
+    """Return the arrays and images of an observation space in order.
+
+    Raises:
+        BadInput: one cannot be made an array, or two have the same name.
+    """
+    named: dict[str, Part] = {}
+    for part in _parts(space, name, ()):
+        if (other := named.setdefault(part.name, part)) is not part:
+            both = " and ".join(".".join(each.keys) for each in (other, part))
+            raise BadInput(
+                f"gymnasium:{name}: observation: {both} would both be {part.name!r}: expected keys "
+                "that differ when joined by _, in lower case, with _ for all but letters and digits"
+            )
+    return list(named.values())
+
+
+def _parts(space: Space, name: str, keys: tuple[str, ...]) -> Iterator[Part]:
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
-            yield from parts_of(inner, name, (*keys, str(key)))
+            yield from _parts(inner, name, (*keys, str(key)))
         return
     if not space.is_np_flattenable:
         raise BadInput(f"gymnasium:{name}: {'.'.join(keys)}: {space} cannot be made an array")

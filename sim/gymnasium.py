@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-from gymnasium import spaces
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.motion import check_action
 from serl.sim.environment import (
     SUCCESS_KEYS,
     EnvironmentSpec,
     action_scale,
+    arrays_of,
     describe,
-    is_image,
+    failures_of,
     line_of,
     make_environment,
+    number_of,
     parts_of,
-    size_of,
 )
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene
@@ -53,7 +53,7 @@ class SimGymnasium:
     def __init__(self, scene: Scene, config: Any) -> None:
         self._config = config
         self._env = make_environment(config.id, config.make)
-        self._parts = list(parts_of(self._env.observation_space, config.id))
+        self._parts = parts_of(self._env.observation_space, config.id)
         self._low, self._half = action_scale(self._env.action_space, config.id)
         self.action_spec: ArraySpec = config.action_spec
         described = self.describe(config.id, config.make)
@@ -78,12 +78,16 @@ class SimGymnasium:
             config: settings of the task: a `GymnasiumConfig`.
             info: `info` of the step.
             total: sum of the rewards of the episode so far.
+
+        Raises:
+            BadInput: the success in `info` is neither a truth value nor a number.
         """
         if config.success_return is not None:
             return bool(total >= config.success_return)
         keys = (config.success_key,) if config.success_key else SUCCESS_KEYS
-        found = [bool(info[key]) for key in keys if key in info]
-        return any(found) if found else None
+        with failures_of(config.id, BadInput):
+            found = [number_of(f"info[{key!r}]", info[key]) for key in keys if key in info]
+        return any(abs(number) > 0.0 for number in found) if found else None  # NaN is none
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -98,10 +102,13 @@ class SimGymnasium:
         self._env.close()
 
     def observe(self) -> Observation:
-        """Return the current reading."""
+        """Return the current reading; raise `SpecMismatch` if a number of it is not finite."""
         state, images = self._read()
         stamps = dict.fromkeys(("robot", *images), self._steps / self._config.rate_hz)
-        return Observation(state=state, images=images, stamps=stamps)
+        reading = Observation(state=state, images=images, stamps=stamps)
+        with failures_of(self._config.id, SpecMismatch):
+            self._spec.validate_observation(reading)
+        return reading
 
     def act(self, action: Action) -> Action:
         """Apply `action` in the next step; return the executed action, zeros while stopped."""
@@ -123,7 +130,7 @@ class SimGymnasium:
         """Make one step of the environment; `dt_s` is the control period.
 
         Raises:
-            BadInput: another time.
+            BadInput: another time, or the environment returned values that cannot be used.
             SerlError: the environment failed.
         """
         if not abs(dt_s * self._config.rate_hz - 1.0) < 1e-6:
@@ -137,14 +144,13 @@ class SimGymnasium:
         self.stop_reason, self._seed = None, seed
         self._steps, self._actions = 0, list[Action]()
         self._action = np.zeros(self.action_spec.shape, np.float32)
-        try:
-            self._seen, info = self._env.reset(seed=seed)
-        except Exception as error:  # each environment fails in its own way
-            raise SerlError(f"{self._config.id}: {line_of(error)}") from error
-        self._reward, self._return, self._is_over = 0.0, 0.0, False
-        self._terminated = self._truncated = False
-        self._success = bool(self.success(self._config, info, self._return))
-        self._start = self._distance()
+        with failures_of(self._config.id):
+            returned = self._env.reset(seed=seed)
+        with failures_of(self._config.id, BadInput):
+            seen, info = returned
+            self._return = 0.0
+            self._take(seen, 0.0, False, False, info)
+        self._start = self._distance
         return self.observe()
 
     def truth(self) -> dict[str, Array]:
@@ -178,28 +184,30 @@ class SimGymnasium:
         self._actions.append(action)
         space = self._env.action_space
         scaled = self._low + (action.astype(np.float64) + 1.0) * self._half
-        try:
-            self._seen, reward, self._terminated, self._truncated, info = self._env.step(
-                scaled.reshape(space.shape).astype(space.dtype)
-            )
-        except Exception as error:  # each environment fails in its own way
-            raise SerlError(f"{self._config.id}: {line_of(error)}") from error
-        self._reward = float(reward)
+        with failures_of(self._config.id):
+            returned = self._env.step(scaled.reshape(space.shape).astype(space.dtype))
+        with failures_of(self._config.id, BadInput):
+            seen, reward, terminated, truncated, info = returned
+            self._take(seen, reward, terminated, truncated, info)
+
+    def _take(
+        self, seen: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]
+    ) -> None:
+        """Keep what the environment returned; raise if it cannot be used."""
+        self._arrays = arrays_of(self._parts, seen)
+        self._distance = _distance(seen)
+        self._reward = number_of("reward", reward)
+        self._terminated = bool(number_of("terminated", terminated))
+        self._truncated = bool(number_of("truncated", truncated))
+        self._is_over = self._terminated or self._truncated
         self._return += self._reward
-        self._is_over = bool(self._terminated or self._truncated)
         self._success = bool(self.success(self._config, info, self._return))
 
     def _read(self) -> tuple[dict[str, Array], dict[str, Image]]:
         """Return state and images of the last observation, as new arrays."""
-        state, images = dict[str, Array](), dict[str, Image]()
-        for part in self._parts:
-            value = self._seen
-            for key in part.keys:
-                value = value[key]
-            if not is_image(part.space):
-                state[part.name] = np.array(spaces.flatten(part.space, value), np.float32)
-            elif part.name in self._spec.images:
-                images[part.name] = np.broadcast_to(value, (*size_of(part.space), 3)).copy()
+        kept = {name: array.copy() for name, array in self._arrays.items()}
+        images = {name: kept.pop(name) for name in self._spec.images}
+        state = {name: kept[name] for name in self._spec.state if name in kept}
         if not state:
             state["last_action"] = self._action.copy()
         ended = self._success, self._terminated, self._truncated
@@ -210,14 +218,15 @@ class SimGymnasium:
         """Return 1 at a success; else the share of the distance to the goal that is gone."""
         if self._success or not self._start:
             return float(self._success)
-        return min(1.0, max(0.0, 1.0 - self._distance() / self._start))
+        return min(1.0, max(0.0, 1.0 - self._distance / self._start))
 
-    def _distance(self) -> float:
-        """Return the distance between achieved and desired goal; 0 without goals."""
-        if not isinstance(self._seen, Mapping) or not all(key in self._seen for key in _GOALS):
-            return 0.0
-        achieved, desired = (np.asarray(self._seen[key], np.float64) for key in _GOALS)
-        return float(np.linalg.norm(achieved - desired))
+
+def _distance(seen: Any) -> float:
+    """Return the distance between achieved and desired goal; 0 without goals."""
+    if not isinstance(seen, Mapping) or not all(key in seen for key in _GOALS):
+        return 0.0
+    achieved, desired = (np.asarray(seen[key], np.float64) for key in _GOALS)
+    return float(np.linalg.norm(achieved - desired))
 
 
 class EnvironmentRenderer:

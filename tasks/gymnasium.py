@@ -85,7 +85,12 @@ class GymnasiumTask:
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """The arrays of the environment's observations, and with cameras its images."""
+        """The arrays of the environment's observations, and with cameras its images.
+
+        Raises:
+            BadInput: with these settings, the success that it reports cannot be used.
+        """
+        plugins.load("sim", "gymnasium").success(self.config, self._described.info, 0.0)
         return ObservationSpec(
             state=dict(self._described.state), images=image_specs(self.config.policy_views)
         )

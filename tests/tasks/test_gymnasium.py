@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gymnasium import spaces
 
 from serl import plugins
 from serl.clock import VirtualClock
-from serl.errors import BadInput
+from serl.errors import BadInput, SerlError
 from serl.log.metrics import read_metrics
 from serl.loop import EpisodeKey, run
 from serl.policy import RandomPolicy
@@ -27,6 +28,8 @@ from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_spec, make_task
 from serl.task import SimulatedTask
 from serl.testing import SimulatedRobotSuite, SimulatedTaskSuite
+from serl.training.evaluation import void_cause
+from serl.types import EndReason
 
 from ..support.command import SERL, Program
 
@@ -195,6 +198,156 @@ def test_untrainable_environments_give_one_line_errors(
     with pytest.raises(BadInput, match=message) as raised:
         run_settings(None, {}, overrides)
     assert "\n" not in str(raised.value)
+
+
+Changed = Callable[..., str]
+
+
+@pytest.fixture
+def changed() -> Iterator[Changed]:
+    """Return a function that registers a `Door` with other attributes, and returns its task."""
+    names: list[str] = []
+
+    def register(**attributes: Any) -> str:
+        other: Any = type("Other", (Door,), attributes)
+        names.append(f"serl_test/Other{next(_COUNT)}-v0")
+        gymnasium.register(names[-1], other, max_episode_steps=40)
+        return f"gymnasium:{names[-1]}"
+
+    yield register
+    for name in names:
+        del gymnasium.registry[name]
+
+
+_COUNT = count()
+
+
+def steps(first: int = 1, **returned: Any) -> Callable[..., Any]:
+    """Return a `step` that returns these values in place of those of `Door`, from a step on."""
+
+    def step(door: Any, action: Any) -> Any:
+        usual = dict(zip(_RETURNED, Door.step(door, action), strict=True))
+        return tuple((usual | (returned if len(door.pushes) >= first else {})).values())
+
+    return step
+
+
+_RETURNED = ("seen", "reward", "terminated", "truncated", "info")
+
+
+def fails(*given: Any, **named: Any) -> Any:
+    raise RuntimeError("broken\ncable")
+
+
+SEEN = {"agent": {"pos": np.zeros(2)}, "side": 2, "Wrist Cam": np.zeros((12, 16, 3), np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        ({"reward": None}, "reward: expected one number or truth value, got None"),
+        ({"reward": np.zeros(2)}, r"reward: expected .*, got array\(\[0., 0.\]\)"),
+        ({"reward": "1.0"}, "reward: expected one number or truth value, got '1.0'"),
+        ({"terminated": "no"}, "terminated: expected one number or truth value, got 'no'"),
+        ({"info": {"success": "False"}}, r"info\['success'\]: expected .*, got 'False'"),
+        ({"info": {"success": None}}, r"info\['success'\]: expected .*, got None"),
+        ({"info": {"is_success": np.ones(2, bool)}}, r"info\['is_success'\]: expected one number"),
+        ({"info": None}, "TypeError"),
+        ({"seen": {**SEEN, "agent": {}}}, "observation: has no agent.pos"),
+        ({"seen": {**SEEN, "agent": {"pos": np.zeros(3)}}}, "agent.pos: expected 2 numbers, got 3"),
+        (
+            {"seen": {**SEEN, "Wrist Cam": np.zeros((6, 8, 3), np.uint8)}},
+            r"Wrist Cam: expected uint8\[12, 16, 3\], got uint8\[6, 8, 3\]",
+        ),
+        ({"seen": {**SEEN, "Wrist Cam": np.zeros((12, 16, 3))}}, r"got float64\[12, 16, 3\]"),
+        ({"more": 0}, "expected 5"),
+    ],
+)
+def test_unusable_values_are_refused_before_a_run_and_in_a_run(
+    changed: Changed, returned: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(BadInput, match=f"gymnasium:serl_test/.*-v0: .*{line}") as raised:
+        run_settings(None, {}, {"task": changed(step=steps(**returned))})
+    assert "\n" not in str(raised.value)
+    robot, _ = made(changed(step=steps(2, **returned)))
+    robot.advance(0.05)
+    with pytest.raises(BadInput, match=f"^gymnasium:serl_test/.*-v0: .*{line}"):
+        robot.advance(0.05)
+
+
+def test_reward_and_success_may_be_arrays_of_one_element(changed: Changed) -> None:
+    info = {"success": np.array([True])}
+    robot, task = made(changed(step=steps(reward=np.array([2.0]), info=info)), reward="environment")
+    result = play(robot, task, [0, 0])
+    assert (result.reward, result.success, result.steps) == (2.0, True, 1)
+
+
+def test_success_key_excludes_unusable_entries(changed: Changed) -> None:
+    name = changed(step=steps(info={"success": "no", "won": np.int64(1)}))
+    robot, task = made(name, success_key="won")
+    assert play(robot, task, [0, 0]).success
+    robot, task = made(name, success_return=-1.0)
+    assert play(robot, task, [0, 0]).steps == 1
+
+
+@pytest.mark.parametrize("error", [fails, lambda *given, **named: sys.exit(3)])
+def test_failing_environment_is_refused_before_a_run(changed: Changed, error: Any) -> None:
+    for method in ("reset", "step"):
+        with pytest.raises(BadInput, match=r"-v0: (RuntimeError: broken cable|SystemExit: 3)$"):
+            run_settings(None, {}, {"task": changed(**{method: error})})
+
+
+def test_step_that_fails_later_raises_one_line(changed: Changed) -> None:
+    def step(door: Any, action: Any) -> Any:
+        return fails() if door.pushes else Door.step(door, action)
+
+    robot, _ = made(changed(step=step))
+    robot.advance(0.05)
+    with pytest.raises(SerlError, match=r"-v0: RuntimeError: broken cable$") as raised:
+        robot.advance(0.05)
+    assert not isinstance(raised.value, BadInput), "the actor may be restarted"
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [{"reward": np.nan}, {"seen": {**SEEN, "agent": {"pos": np.array([0.0, np.nan])}}}],
+)
+def test_numbers_that_are_not_finite_make_episodes_void(
+    changed: Changed, returned: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match=r"(reward|agent_pos): not finite"):
+        run_settings(None, {}, {"task": changed(step=steps(**returned))})
+    robot, task = made(changed(step=steps(3, **returned)))
+    result = play(robot, task, [0, 0])
+    assert (result.steps, result.reason) == (3, EndReason.FAULT)
+    assert void_cause(result.reason, result.fault) == "environment"
+
+
+def test_termination_wins_over_truncation(changed: Changed) -> None:
+    robot, task = made(changed(step=steps(2, terminated=np.True_, truncated=True)))
+    robot.reset(0)
+    for _ in range(2):
+        robot.advance(0.05)
+    outcome = task.outcome(robot.observe(), 1)
+    assert (outcome.terminated, outcome.truncated, outcome.success) == (True, False, False)
+
+
+@pytest.mark.parametrize("keys", [("a_b", "a"), ("X", "x"), ("a-b", "a_b")])
+def test_arrays_of_one_name_are_refused(changed: Changed, keys: tuple[str, str]) -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    space: dict[str, spaces.Space[Any]] = {
+        key: spaces.Dict({"b": box}) if key == "a" else box for key in keys
+    }
+    name = r"a\.b and a_b|X and x|a-b and a_b"
+    with pytest.raises(BadInput, match=rf"observation: ({name}) would both be '(a_b|x)'"):
+        made(changed(observation_space=spaces.Dict(space)))
+
+
+def test_constructor_without_render_mode_is_supported(changed: Changed) -> None:
+    name = changed(__init__=lambda door, width=16: Door.__init__(door, width=width))
+    made(name)
+    with pytest.raises(BadInput, match="render_mode"):
+        made(name, make={"render_mode": "rgb_array"})
 
 
 class TestPendulum(SimulatedRobotSuite):
