@@ -34,6 +34,11 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
         "--map", type=Path, metavar="FILE", help="YAML file: names in the data to names in the task"
     )
     parser.add_argument(
+        "--sentence",
+        metavar="TEXT",
+        help="task of the episodes to import from a LeRobotDataset of several tasks",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder to write, else runs/TASK/imported_..."
     )
 
@@ -51,11 +56,15 @@ def import_file(options: argparse.Namespace) -> int:
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     origin = f"imported from {options.file.resolve().name}"
     name, numbers = _format_of(options.file), count(1)
+    if options.sentence is not None and name != "lerobot":
+        raise BadInput(f"demos: --sentence selects episodes of a LeRobotDataset, got {name}")
     with writing(folder) as (scratch, check), Display().working(f"reading {options.file}") as show:
         if name == "pickle":
             found, write = _read_pickle(options.file)
         else:
-            found, write = _read_data(name, options.file, task, spec, mapping, origin)
+            given = () if options.sentence is None else (options.sentence,)
+            data = format_module(name).read(options.file, *given)
+            found, write = _checked(data, options.file, task, spec, mapping, origin)
 
         def advance() -> None:
             show(f"importing {options.file}: {next(numbers)} episodes")
@@ -100,16 +109,16 @@ def _read_pickle(path: Path) -> tuple[Any, Callable[..., Any]]:
     return list(runs(read_transitions(path))), import_runs
 
 
-def _read_data(
-    name: str, path: Path, task: SimulatedTask, spec: Spec, mapping: Any, origin: str
+def _checked(
+    data: Any, path: Path, task: SimulatedTask, spec: Spec, mapping: Any, origin: str
 ) -> tuple[Any, Callable[..., Any]]:
-    """Return a data set in a format of `serl export`, and the function that writes it.
+    """Return a data set that fits a task, and the function that writes it.
 
     A task of an environment judges data of other programs.
     """
     from serl.datasets.exchange import checked_dataset, judged_by, write_recording
 
-    data = checked_dataset(format_module(name).read(path), spec, mapping, path)
+    data = checked_dataset(data, spec, mapping, path)
     if data.origin.spec is None and isinstance(task, EnvironmentTask):
         data = judged_by(task, data, origin)
     return data, write_recording

@@ -125,6 +125,8 @@ class Origin:
         if lines or observed:
             robot = f" ({self.robot})" if self.robot else ""
             kind = "another embodiment" if lines else "other observations"
+            if self.spec is not None and self.spec.task != spec.task:
+                kind, robot = f"data of the task {self.spec.task}, not {spec.task}", ""
             text = "; ".join(filter(None, (*lines, observed)))
             raise SpecMismatch(f"{where}: {kind}{robot}: {text}")
 

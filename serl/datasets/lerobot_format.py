@@ -23,13 +23,7 @@ import pyarrow.parquet as pq
 from PIL import Image as Picture
 from pydantic import ValidationError
 
-from serl.datasets.exchange import (
-    Dataset,
-    EpisodeArrays,
-    Origin,
-    success_reason,
-    without_last,
-)
+from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason, without_last
 from serl.datasets.export import Recorded, state_vectors
 from serl.datasets.lerobot_statistics import (
     Statistics,
@@ -41,7 +35,7 @@ from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import Spec
 from serl.system.files import open_regular, read_bounded, write_atomic
-from serl.system.json_fields import parse_object
+from serl.system.json_fields import parse_object, short
 from serl.system.video import read_video, write_video
 
 VERSION = "v3.0"
@@ -231,13 +225,8 @@ def _features(spec: Spec) -> dict[str, Any]:
     }
     for name, image in spec.observation.images.items():
         height, width, channels = image.shape
-        about: dict[str, Any] = {
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "fps": spec.rate_hz,
-        }
-        about |= {"codec": "h264", "pix_fmt": "yuv420p", "is_depth_map": False}
+        about: dict[str, Any] = {"height": height, "width": width, "channels": channels}
+        about |= {"fps": spec.rate_hz, "codec": "h264", "pix_fmt": "yuv420p", "is_depth_map": False}
         features[_IMAGES + name] = {
             "dtype": "video",
             "shape": list(image.shape),
@@ -247,15 +236,19 @@ def _features(spec: Spec) -> dict[str, Any]:
     return features
 
 
-def read(folder: Path) -> Dataset:
+def read(folder: Path, sentence: str | None = None) -> Dataset:
     """Open a data set of LeRobot, of serl or of others.
 
     Without a final observation, the last frame of an episode is its final observation, and the
     action of this frame is left out; of a success its reward goes to the action before. Without
     rewards and `next.success`, each episode counts as a success.
 
+    Args:
+        folder: the data set.
+        sentence: sentence of the task whose episodes are read; None if all have the same.
+
     Raises:
-        BadInput: the folder is not a data set of version 3.
+        BadInput: it is not of version 3; from its episodes: the sentence does not select one task.
         CorruptData: its metadata are damaged.
     """
     info = _read_json(folder / "meta/info.json", f"{folder}: expected a LeRobotDataset")
@@ -270,7 +263,7 @@ def read(folder: Path) -> Dataset:
         origin = Origin(str(info.get("robot_type") or ""), info["fps"], actions, spec)
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptData(f"{folder}: meta: {str(error).splitlines()[0]}") from error
-    return Dataset(origin, _episodes(folder, info, own.get("episodes")))
+    return Dataset(origin, _episodes(folder, info, own.get("episodes"), sentence))
 
 
 def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
@@ -289,18 +282,34 @@ def _names(names: Any) -> list[str]:
 
 
 def _episodes(
-    folder: Path, info: Mapping[str, Any], results: Sequence[Mapping[str, Any]] | None
+    folder: Path,
+    info: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]] | None,
+    sentence: str | None,
 ) -> Iterator[EpisodeArrays]:
     try:
         paths = sorted((folder / "meta/episodes").glob("*/*.parquet"))
         rows = [row for path in paths for row in _read_table(path).to_pylist()]
+        _check_sentences(folder, rows, sentence)
         films = _Films(folder, info)
         for number, row in enumerate(rows):
+            if sentence is not None and sentence not in row["tasks"]:
+                continue
             result = results[number] if results else None
             yield _episode(folder, info, row, result, films)
     except _DAMAGES as error:
         line = str(error).partition("\n")[0]
         raise CorruptData(f"{folder}: {type(error).__name__}: {line}") from error
+
+
+def _check_sentences(folder: Path, rows: Iterable[Mapping[str, Any]], sentence: str | None) -> None:
+    """Raise `BadInput` unless a sentence, or the lack of one, selects episodes of one task."""
+    found = sorted({str(each) for row in rows for each in row.get("tasks") or ()})
+    if sentence in found or (sentence is None and len(found) < 2):
+        return
+    listed = ", ".join(short(each) for each in found[:5]) + ", ..." * (len(found) > 5)
+    expected = f"expected --sentence TEXT with one of {len(found)}: {listed or 'none'}"
+    raise BadInput(f"{folder}: tasks of the episodes: {expected}")
 
 
 def _read_table(path: Path, episode: int | None = None) -> pa.Table:

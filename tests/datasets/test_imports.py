@@ -262,7 +262,46 @@ def test_import_into_another_task_names_difference(
     for name in FORMATS:
         words = ["demos", "import", str(exported / name), "--task", "reach"]
         assert main([*words, "--out", str(tmp_path / "new")]) == 2
-        assert "another embodiment" in capsys.readouterr().err
+        assert "data of the task pick_cube, not reach: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lengths"), [("reach", [2]), ("fold the towel", [3]), (None, None), ("x", None)]
+)
+def test_import_of_several_lerobot_tasks_needs_sentence(
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sentence: str | None,
+    lengths: list[int] | None,
+) -> None:
+    folder, out = tmp_path / "other", tmp_path / "new"
+    copy_as_foreign(exported / "lerobot", folder, {})
+    path = folder / "meta/episodes/chunk-000/file-000.parquet"
+    table = pd.read_parquet(path)
+    table["tasks"] = [["reach"], ["fold the towel"], ["a", "b", "c", "d"]]
+    table.to_parquet(path)
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    words += ["--out", str(out), *(["--sentence", sentence] if sentence else [])]
+    assert main(words) == (0 if lengths else 2)
+    if lengths:
+        found = [read_episode(path, pixel_spec()) for path in episode_paths(out)]
+        assert [len(episode.steps) for episode in found] == lengths
+        return
+    error = capsys.readouterr().err
+    expected = "expected --sentence TEXT with one of 6: 'a', 'b', 'c', 'd', 'fold the towel', ...\n"
+    assert error.endswith(f"tasks of the episodes: {expected}")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_import_refuses_sentence_for_other_formats(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["demos", "import", str(exported / "minari"), "--task", "pick_cube", "--sentence", "x"]
+    assert main([*words, "--out", str(tmp_path / "new")]) == 2
+    line = "demos: --sentence selects episodes of a LeRobotDataset, got minari\n"
+    assert capsys.readouterr().err.endswith(line)
 
 
 def test_import_lists_differences_of_rate_names_and_states_together(
