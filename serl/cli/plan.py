@@ -16,6 +16,7 @@ from rich.table import Table
 
 from serl import plugins
 from serl.agent import Agent
+from serl.arm_profile import is_real
 from serl.cli.arguments import add_config, add_task, number
 from serl.clock import VirtualClock
 from serl.errors import BadInput
@@ -115,8 +116,9 @@ class Plan(NamedTuple):
 def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan:
     """Return the plan of a run, with every trial and online episode at its full length.
 
-    The learner of an arm is assumed to run concurrently on a machine like this one; the choice of
-    the checkpoint and the final trials are assumed in simulation in both cases.
+    The learner of an arm is assumed to run concurrently on a machine like this one. The selection
+    of the checkpoint and the final trials are in simulation, unless the run has a real arm: then
+    they are on that arm, with a reset before each.
     """
     steps, demos = config.steps, 0 if config.demo_paths else config.demos
     demo_steps = demos * rates.expert_steps
@@ -126,10 +128,11 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     control_hz = min(conditions.rate_hz, act_hz) * config.actors
     on_arm = min(control_hz, rates.updates_per_s)
     episodes = steps / conditions.max_steps  # at least
-    compared = config.selection_checkpoints + (config.learner.warm_up > 0)
-    trials = config.trials + config.selection_trials * compared
-    trial_s = trials * conditions.max_steps / rates.env_steps_per_s
-    reset_s = conditions.reset_s
+    reset_s, real = conditions.reset_s, is_real(config.robot)
+    trials = config.trials + _selection_trials(config, real)
+    trial_s = on_arm_s = trials * conditions.max_steps / rates.env_steps_per_s
+    if real:
+        on_arm_s = trials * (conditions.max_steps / conditions.rate_hz + reset_s)
     arm = "the control rate of the arm"
     if rates.updates_per_s < control_hz:
         arm = "the learner's updates"
@@ -145,9 +148,17 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
         Part("warm-up", f"{config.learner.warm_up:,} updates", warm_up_s, warm_up_s),
         Part("training", f"{steps:,} steps", steps / together, steps / on_arm),
         Part("resets", f"{episodes:,.0f} or more", 0.0, episodes * reset_s / config.actors),
-        Part("choice and trials", f"{trials} episodes", trial_s, trial_s),
+        Part("selection and trials", f"{trials} episodes", trial_s, on_arm_s),
     )
     return Plan(parts, simulated, arm)
+
+
+def _selection_trials(config: TrainConfig, real: bool) -> int:
+    """Return the largest number of trials that select the checkpoint."""
+    if real:
+        return config.arm_selection_trials * config.selection_checkpoints
+    compared = config.selection_checkpoints + (config.learner.warm_up > 0)
+    return config.selection_trials * compared
 
 
 def _simulated_rate(actors: int, rates: Rates, conditions: Conditions) -> tuple[float, str]:
@@ -372,7 +383,8 @@ def show(
     simulation = f", {rates.env_steps_per_s:,.0f} steps/s of one simulation with its policy"
     console.print(
         f"measured: {1e3 * rates.act_s:.1f} ms for an action{simulation if simulated else ''},\n"
-        f"{rates.updates_per_s:,.1f} updates/s (each of {agent.utd} critic updates, for one step)",
+        f"{rates.updates_per_s:,.1f} updates/s (for each environment step one update, with "
+        f"{agent.utd} updates of the critics)",
         soft_wrap=True,
     )
     table = Table(box=None)
@@ -383,7 +395,7 @@ def show(
         times_s = (part.simulation_s, part.arm_s)[not simulated :]
         table.add_row(part.name, part.amount, *map(_minutes, times_s))
     times_s = (plan.simulation_s, plan.arm_s)[not simulated :]
-    table.add_row("all", "", *map(_minutes, times_s), style="bold")
+    table.add_row("total", "", *map(_minutes, times_s), style="bold")
     console.print(table)
     if simulated:
         console.print(f"bottleneck in simulation: {plan.simulation_bottleneck}")

@@ -59,6 +59,19 @@ def test_plan_names_slow_policy_as_bottleneck_on_arm() -> None:
     assert part(plan, "training")[1] == pytest.approx(1000 / 5)
 
 
+def test_plan_of_real_arm_has_its_trials_on_the_arm() -> None:
+    trial_s = 50 / 10 + 5.0
+    alone = plan_of(robot="ur5e", trials=20)
+    assert part(alone, "selection and trials")[1] == pytest.approx(20 * trial_s)
+    compared = plan_of(robot="ur5e", trials=20, arm_selection_trials=10, selection_checkpoints=5)
+    assert part(compared, "selection and trials")[1] == pytest.approx((20 + 5 * 10) * trial_s)
+    in_simulation = (20 + 5 * 30) * 50 / 1000
+    simulated = plan_of(
+        trials=20, selection_trials=30, selection_checkpoints=5, learner={"warm_up": 0}
+    )
+    assert part(simulated, "selection and trials") == pytest.approx((in_simulation, in_simulation))
+
+
 def test_more_actors_shorten_plan_until_learner_limits() -> None:
     assert part(plan_of(actors=2), "training")[1] == pytest.approx(50.0)
     assert part(plan_of(actors=8), "training")[1] == pytest.approx(1000 / 50)
