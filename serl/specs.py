@@ -136,7 +136,8 @@ class Spec(BaseModel):
     def difference(self, other: Spec) -> str:
         """Return one readable line with the differences from `other`, or "".
 
-        For different tasks only the task names are given, as all else differs too.
+        For different tasks only the task names are given, as all else differs too. An array that
+        one spec lacks is given by its shape alone.
         """
         if self.task != other.task:
             return f'task: "{self.task}" != "{other.task}"'
@@ -144,7 +145,7 @@ class Spec(BaseModel):
         lines = [
             f"{name}: {mine.get(name, 'absent')} != {theirs.get(name, 'absent')}"
             for name in sorted(mine.keys() | theirs.keys())
-            if mine.get(name) != theirs.get(name)
+            if mine.get(name) != theirs.get(name) and not _is_detail(name, mine, theirs)
         ]
         if not lines and self.digest != other.digest:
             lines = ["the order of the state arrays differs"]
@@ -179,6 +180,12 @@ def check_reward(reward: float) -> None:
 def _same_names(kind: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     if expected.keys() != found.keys():
         raise SpecMismatch(f"{kind}: expected {sorted(expected)}, got {sorted(found)}")
+
+
+def _is_detail(name: str, *specs: Mapping[str, str]) -> bool:
+    """Return whether a leaf belongs to an array that a spec lacks, and is not its shape."""
+    shape = f"{name.rpartition('.')[0]}.shape"
+    return name != shape and sum(shape in leaves for leaves in specs) == 1
 
 
 def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:

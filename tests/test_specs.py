@@ -155,6 +155,11 @@ def test_difference_of_other_task_names_only_task() -> None:
     assert spec().difference(spec(task="pick", rate_hz=20.0)) == 'task: "reach" != "pick"'
 
 
+def test_difference_gives_array_that_one_spec_lacks_by_its_shape() -> None:
+    other = spec(observation=ObservationSpec(state={"gripper": GRIPPER}, images={"wrist": CAMERA}))
+    assert spec().difference(other) == "observation.state.tcp_pose.shape: [7] != absent"
+
+
 def test_spec_survives_json_round_trip_with_same_digest() -> None:
     mine = spec()
     theirs = Spec.model_validate_json(mine.model_dump_json())

@@ -219,6 +219,8 @@ def _missing_demonstrations(path: Path) -> str:
         return f"expected a folder of episodes; to convert it: serl demos import {path} --task TASK"
     if not path.exists():
         return "no such folder; expected a number of demonstrations, or a folder of them"
+    if episode_paths(path / "failures"):
+        return "expected a successful demonstration, found only failures (in its folder failures)"
     return "expected demonstrations, found no episode files"
 
 

@@ -126,6 +126,9 @@ def test_recordings_must_match_spec(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="found no episode files"):
         check_recordings((one, tmp_path / "empty"), spec)
+    record_success(tmp_path / "empty/failures")
+    with pytest.raises(BadInput, match="found only failures"):
+        check_recordings((one, tmp_path / "empty"), spec)
 
 
 def test_recording_of_scripted_resets_alone_is_refused_before_run(tmp_path: Path) -> None:
