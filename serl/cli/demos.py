@@ -67,13 +67,13 @@ def import_file(options: argparse.Namespace) -> int:
             found, write = _checked(data, options.file, task, spec, mapping, origin)
 
         def advance() -> None:
-            show(f"importing {options.file}: {next(numbers)} episodes")
+            show(f"importing {options.file}: episode {next(numbers)}")
             check()
 
         made = write(found, spec, mapping, scratch, origin, config.log, advance)
     print(
-        f"{made.successes} demonstrations in {folder}, {made.steps} steps; stored separately: "
-        f"{made.failures} episodes without success"
+        f"{made.successes} demonstrations in {folder}; stored separately: {made.failures} episodes "
+        f"without success; {made.steps} steps in all"
     )
     if limits := getattr(made, "time_limits", 0):
         print(f"{limits} episodes without a final reward were imported as cut by the time limit")

@@ -55,9 +55,9 @@ def export(options: argparse.Namespace) -> int:
     if options.push_to_hub and options.to != "lerobot":
         raise BadInput(f"export: --push-to-hub: expected --to lerobot, got {options.to}")
     if options.successes and options.to == "onnx":
-        raise BadInput("export: --successes selects episodes, onnx is a policy")
+        raise BadInput("export: --successes selects episodes; --to onnx exports the policy")
     if options.checkpoint is not None and options.to != "onnx":
-        raise BadInput(f"export: --checkpoint selects a policy, {options.to} has episodes")
+        raise BadInput(f"export: --checkpoint selects a policy; --to {options.to} exports episodes")
     return _export_policy(options) if options.to == "onnx" else _export_episodes(options)
 
 

@@ -272,7 +272,7 @@ def _matching(settings: list[Setting], word: str) -> list[Setting]:
     if not found:
         groups = {each.name.partition(".")[0] for each in settings if "." in each.name}
         raise BadInput(
-            f"no setting has {word!r} in its name or meaning{did_you_mean(word, groups)}; the "
-            f"groups are {', '.join(sorted(groups))}"
+            f"no setting has {word!r} in its name or meaning; the groups are "
+            f"{', '.join(sorted(groups))}{did_you_mean(word, groups)}"
         )
     return found

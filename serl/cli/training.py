@@ -222,10 +222,11 @@ def _simulated_human(config: TrainConfig) -> str:
     if not isinstance(human, ScriptedHumanConfig):
         return f"a simulated human may drive: {config.intervention}"
     mean = 0.75 * 0.5 * (human.share + human.final_share) + 0.25 * human.final_share
+    most = min(config.steps, mean * config.steps + human.bucket_steps)
     return (
         f"a simulated human may drive {human.share:.0%} of the steps at first, falling to "
-        f"{human.final_share:.0%} at three quarters of them: at most "
-        f"{mean * config.steps + human.bucket_steps:,.0f} of {config.steps:,}"
+        f"{human.final_share:.0%} at step {0.75 * config.steps:,.0f}: in all at most "
+        f"{most:,.0f} of {config.steps:,} steps"
     )
 
 

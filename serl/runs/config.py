@@ -276,7 +276,7 @@ class TrainConfig(BaseModel):
             raise ValueError("baseline clone: expected demonstrations")
         if self.trials == 0 and not is_real(self.robot):
             raise ValueError(
-                "trials: expected at least 1; only those on a real arm can be left out"
+                "trials: expected at least 1; only a training on a real arm may have 0"
             )
         return self
 

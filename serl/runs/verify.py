@@ -34,8 +34,9 @@ from serl.training.learner_stats import restore_progress
 from serl.types import End
 
 COUNTED = (
-    "records: steps, and one end an episode; accepted: those that a learner took, without "
-    "later ones, and without demonstrations, which it reads from their files"
+    "records: steps, and one record at the end of each episode; accepted: records that a learner "
+    "took. A learner does not take records that come after its end, nor demonstrations, which it "
+    "reads from their files"
 )
 """Explanation of the numbers, printed below them."""
 UNCOMPARED = (

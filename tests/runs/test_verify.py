@@ -98,7 +98,9 @@ def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str
     assert main(["verify", str(run.path)]) == 0
     progress, *_, counted, result = capsys.readouterr().out.splitlines()
     assert progress == f"episodes of {run.path}: 1 of {len(read)}"
-    assert counted.startswith("records: steps, and one end an episode; accepted: ")
+    assert counted.startswith(
+        "records: steps, and one record at the end of each episode; accepted: "
+    )
     assert "lost 0, duplicated 0" in result
 
 

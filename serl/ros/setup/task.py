@@ -50,7 +50,9 @@ def teach_task(session: SetupSession) -> TaughtTask:
         "with the part in its hand if there is one."
     )
     goal = _taught(session, "goal", "where the task is solved")
-    start = _taught(session, "start", "where episodes begin on the average, such as above")
+    start = _taught(
+        session, "start", "the mean start of the episodes, such as a place above the goal"
+    )
     low, high = _box(session, goal, start, place)
     axes = _words(session, "axes", "Axes that the policy moves", "x y z", AXES)
     gripper = session.profile.gripper is not None
@@ -110,8 +112,8 @@ def _box(
     asker = session.asker
     if asker.ask(
         "task.box",
-        f"Enter for a box that reaches {100 * _ASIDE_M:.0f} cm to each side of both and "
-        f"{100 * _ABOVE_M:.0f} cm above the goal, t to teach two opposite corners",
+        f"Press Enter for a box that reaches {100 * _ASIDE_M:.0f} cm beyond goal and start on each "
+        f"side and {100 * _ABOVE_M:.0f} cm above the goal; or type t to teach two opposite corners",
     ):
         places = [
             _taught(session, "corner", "one corner of the box").position,
