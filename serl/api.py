@@ -16,16 +16,27 @@ import numpy as np
 
 from serl.agent import Agent
 from serl.errors import BadInput, SpecMismatch
+from serl.intervention import stuck_since_s
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
 from serl.log.metrics import FILE, read_metrics
 from serl.runs.config import TrainConfig
+from serl.runs.demonstrations import DEMONSTRATORS
 from serl.runs.deployment import load_agent, one_part
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec
 from serl.system.settings_file import merge
 from serl.task import SimulatedTask, Task
 from serl.training.frames import FrameStack
-from serl.types import Action, Array, Episode, Image, Observation
+from serl.types import (
+    Action,
+    ActionSource,
+    Array,
+    EndReason,
+    Episode,
+    Image,
+    Observation,
+    parse_reason,
+)
 
 if TYPE_CHECKING:
     from serl.datasets.tables import Recording, Table
@@ -161,6 +172,9 @@ def load_policy(run: str | Path, checkpoint: int | None = None) -> TrainedPolicy
 class Transitions(NamedTuple):
     """Transitions of all episodes that have a final observation, in the order of the steps.
 
+    Steps that a learner does not train on are left out: the last one before a fault, those during
+    which the arm was stuck, discarded episodes, and the steps of scripted resets.
+
     Attributes:
         state: state vectors before the actions.  # (N, D)
         action: executed actions.  # (N, A)
@@ -234,7 +248,7 @@ class Run:
     def transitions(self) -> Transitions:
         """Return all transitions as numpy arrays, copied from `steps` and `episodes`."""
         steps, episodes = self.steps, self.episodes
-        number, kept = steps["episode"], episodes["ended"][steps["episode"]]
+        kept = _is_trained_on(steps, episodes, 1.0 / self.spec.rate_hz)
         state, final = (_vectors(*each) for each in ((steps, "state."), (episodes, "final.")))
         after = np.roll(state, -1, axis=0)
         long = episodes["steps"] > 0
@@ -246,7 +260,7 @@ class Run:
             after[kept],
             steps["terminated"][kept],
             steps["truncated"][kept],
-            number[kept],
+            steps["episode"][kept],
         )
 
     def read_episode(self, row: int) -> Episode:
@@ -339,6 +353,22 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             value = {part: value}
         nested = merge(nested, value)
     return nested
+
+
+def _is_trained_on(steps: Table, episodes: Table, period_s: float) -> np.ndarray[Any, Any]:
+    """Return whether each step becomes a transition, as in `serl.training.replay.Replay.add`."""
+    number, issued_s = steps["episode"], steps["monotonic_s"]
+    ends = [parse_reason(text)[0] for text in episodes["reason"]]
+    discarded = np.array([end is EndReason.DISCARDED for end in ends])
+    script = steps["source"] == ActionSource.SCRIPT
+    kept: np.ndarray[Any, Any] = (episodes["ended"] & ~discarded)[number]
+    kept &= ~script | np.isin(episodes["actor"], DEMONSTRATORS)[number]
+    after = np.cumsum(episodes["steps"])
+    for row in np.flatnonzero([end.is_fault for end in ends] & (episodes["steps"] > 0)):
+        own, last = slice(after[row] - episodes["steps"][row], after[row]), after[row] - 1
+        kept[last] &= steps["terminated"][last]  # nothing was observed after it
+        kept[own] &= issued_s[own] < stuck_since_s(ends[row], issued_s[last] + period_s)
+    return kept
 
 
 def _vectors(table: Table, prefix: str) -> Array:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serl.robot import Truth
 from serl.task import SimulatedTask
-from serl.types import Action, ActionSource, End, EndReason, Observation
+from serl.types import Action, ActionSource, EndReason, Observation
 
 
 class Event(StrEnum):
@@ -152,7 +152,6 @@ _MARGIN_S = 0.5
 """Time for the build-up of the lead before `STUCK_S`, and for the delay of the report."""
 
 
-def stuck_since_s(end: End) -> float:
-    """Return when the arm got stuck, in the steps' monotonic time; inf for other ends."""
-    is_stuck = end.reason is EndReason.STUCK
-    return end.monotonic_s - STUCK_S - _MARGIN_S if is_stuck else math.inf
+def stuck_since_s(reason: EndReason, ended_s: float) -> float:
+    """Return when the arm got stuck, in the monotonic time of the end; inf for other ends."""
+    return ended_s - STUCK_S - _MARGIN_S if reason is EndReason.STUCK else math.inf

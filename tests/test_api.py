@@ -18,16 +18,28 @@ import serl
 from serl import api
 from serl.api import Run, TrainedPolicy, Transitions
 from serl.datasets.tables import Table
-from serl.errors import BadInput, CorruptData, SpecMismatch
+from serl.errors import STUCK, BadInput, CorruptData, SpecMismatch
+from serl.log.episode_log import EpisodeLog
 from serl.log.metrics import EventRow, MetricsWriter, UpdateRow
 from serl.runs.assembly import make_acting_agent, make_agent
 from serl.runs.config import TrainConfig, resolve
+from serl.runs.demonstrations import EXPERT
 from serl.runs.folder import RunFolder
 from serl.runs.resume import provenance
 from serl.runs.task_setup import make_spec, make_task
-from serl.testing.samples import leave_open, open_log, random_observation, random_records, write_log
+from serl.testing.samples import (
+    CONFIG,
+    RUN,
+    SPEC,
+    leave_open,
+    open_log,
+    random_observation,
+    random_records,
+    write_log,
+)
 from serl.training.frames import FrameStack
-from serl.types import ActionSource, End, Episode, Step
+from serl.training.replay import Replay
+from serl.types import ActionSource, End, EndReason, Episode, Step
 
 OUTSIDE = Path(__file__).parent / "outside"
 SMALL = {"device": "cpu", "threads": 1}
@@ -193,7 +205,7 @@ def test_transitions_end_at_final_observation(recorded: tuple[Path, list[Any]]) 
     folder, _ = recorded
     run = serl.open_run(folder)
     made = run.transitions()
-    episodes = [run.read_episode(row) for row in range(3)]
+    episodes = [run.read_episode(row) for row in (0, 2)]  # the other one is a reset
 
     def flat(episode: Episode) -> np.ndarray:
         assert episode.end is not None
@@ -204,7 +216,7 @@ def test_transitions_end_at_final_observation(recorded: tuple[Path, list[Any]]) 
     np.testing.assert_array_equal(made.state, before)
     after = np.concatenate([flat(episode)[1:] for episode in episodes])
     np.testing.assert_array_equal(made.next_state, after)
-    assert made.episode.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+    assert made.episode.tolist() == [0, 0, 0, 2, 2, 2, 2]
 
 
 def test_interrupted_episodes_have_no_transitions(tmp_path: Path) -> None:
@@ -219,6 +231,45 @@ def test_interrupted_episodes_have_no_transitions(tmp_path: Path) -> None:
     assert run.episodes["ended"].tolist() == [False, True]
     assert run.transitions().episode.tolist() == [1, 1]
     assert np.isnan(run.episodes["final.gripper"][0]).all()
+
+
+def test_transitions_are_those_that_a_learner_would_sample(tmp_path: Path) -> None:
+    reasons = (
+        (EndReason.SUCCESS, ""),
+        (EndReason.FAULT, "the newest image is too old"),
+        (EndReason.DISCARDED, ""),
+        (EndReason.STUCK, f"the guard holds the arm: {STUCK}"),
+        (EndReason.SUCCESS, ""),
+    )
+    records: list[Any] = random_records(2, 3, 4, 30, 5)  # the last is a scripted reset
+    for row, record in enumerate(records):
+        number, stays = record.key.episode, record.key.episode == 0
+        if isinstance(record, End):
+            reason, fault = reasons[number]
+            late_s = record.monotonic_s + 0.05
+            records[row] = replace(
+                record, success=stays, reason=reason, fault=fault, monotonic_s=late_s
+            )
+        else:
+            source = ActionSource.SCRIPT if number == 4 else ActionSource.POLICY
+            records[row] = replace(record, terminated=record.terminated and stays, source=source)
+    write_log(tmp_path, records)
+    made = serl.open_run(tmp_path).transitions()
+    replay = Replay(SPEC, 100, 0.9)
+    for record in records:
+        replay.add(record)
+    np.testing.assert_array_equal(made.state, replay.states())
+    assert made.episode.tolist() == [0, 0, 1, 1, *[3] * 6]
+    np.testing.assert_array_equal(made.next_state[2], made.state[3])
+
+
+def test_scripted_demonstrations_of_the_expert_have_transitions(tmp_path: Path) -> None:
+    records: list[Any] = random_records(3)
+    with EpisodeLog(tmp_path, SPEC, RUN, EXPERT, 1, CONFIG) as log:
+        for record in records:
+            own = replace(record, key=replace(record.key, actor=EXPERT, epoch=1))
+            log.append(replace(own, source=ActionSource.SCRIPT) if isinstance(own, Step) else own)
+    assert len(serl.open_run(tmp_path).transitions().state) == 3
 
 
 def test_tables_are_mapped_from_cache_and_extended_by_new_episodes(tmp_path: Path) -> None:

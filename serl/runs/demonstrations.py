@@ -28,6 +28,8 @@ COLLECTOR = "collector"
 """Name of the script that collects images for a reward model as an actor, in records."""
 IMPORT = "import"
 """Name of an import as an actor, in records."""
+DEMONSTRATORS = (EXPERT, COLLECTOR, IMPORT)
+"""Actors whose scripted steps are no reset."""
 
 
 def record_expert(
@@ -199,7 +201,7 @@ def is_reset(episode: Episode) -> bool:
     """
     scripted = episode.count(ActionSource.SCRIPT) == len(episode.steps)
     actor = episode.steps[0].key.actor if episode.steps else EXPERT
-    return scripted and actor not in (EXPERT, COLLECTOR, IMPORT)
+    return scripted and actor not in DEMONSTRATORS
 
 
 def _read(path: Path, specs: tuple[Spec, Spec]) -> Episode:

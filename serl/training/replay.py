@@ -128,7 +128,8 @@ class Replay:
             discarded = record.reason is EndReason.DISCARDED
             if self._imitates and record.success and not (prior or discarded):
                 self._imitate(self._newest[stream], record.key.index)
-            self._forget_since(stream, -math.inf if discarded else stuck_since_s(record))
+            stuck_s = stuck_since_s(record.reason, record.monotonic_s)
+            self._forget_since(stream, -math.inf if discarded else stuck_s)
 
     def sample(self, n: int, prior_share: float = 0.5) -> Batch:
         """Sample `n` transitions: `prior_share` from prior data, the rest from online data.
