@@ -75,7 +75,8 @@ class TrainedPolicy:
     ) -> None:
         self.task, self.spec, self.step = task, spec, step
         self._agent = agent
-        self._stack = FrameStack(frames)
+        self._frames, self._stack = frames, FrameStack(frames)
+        self._rows: int | None = None  # of the batches of this episode
 
     def reset(self, reading: Observation | None = None) -> None:
         """Begin an episode.
@@ -85,6 +86,7 @@ class TrainedPolicy:
                 start refer to it.
         """
         self._stack.begin()
+        self._rows = None
         if reading is not None:
             self.task.begin(reading)
 
@@ -95,18 +97,27 @@ class TrainedPolicy:
     def __call__(self, observation: PolicyInput) -> Action:
         """Return the action for one observation, (A,), or for each of a batch, (B, A).
 
+        Where the policy sees several images of an episode, each row of a batch is an episode in
+        progress, so that the size of a batch may change only after `reset`.
+
         Args:
             observation: an `Observation`; or a state vector (D,) or batch (B, D) of them; or, with
                 cameras, a mapping with the state vector as "state" and the image of each camera,
                 (H, W, 3) or (B, H, W, 3), by its name, as `make_env` gives it.
 
         Raises:
-            SpecMismatch: a name, shape or type differs from the spec, or a number is not finite.
+            SpecMismatch: a name, shape or type differs from the spec, a number is not finite, or
+                the size of the batch has changed within an episode.
         """
         state, images = self._arrays(observation)
         single = state.ndim == 1
         if single:
             state, images = state[None], {name: image[None] for name, image in images.items()}
+        if not len(state):
+            return np.zeros((0, *self.spec.action.shape), np.float32)
+        if self._frames > 1 and self._rows not in (None, len(state)):
+            raise SpecMismatch(f"batch of {len(state)} after {self._rows}: call reset() first")
+        self._rows = len(state)
         images = self._stack(Observation({}, images)).images
         if hasattr(self._agent, "modes"):
             actions: Array = self._agent.modes(state, images)
@@ -340,9 +351,13 @@ def missing(error: ImportError, extra: str) -> BadInput:
 def _array(name: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
     """Return a contiguous array; raise `SpecMismatch` if the values are no numbers or ragged."""
     try:
-        return np.ascontiguousarray(values, dtype)
-    except (TypeError, ValueError, OverflowError) as error:
+        array = np.asarray(values.detach() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise SpecMismatch(f"{name}: expected an array of numbers: {error}") from error
+    if array.dtype.kind not in "biuf":
+        found = array.dtype.type.__name__
+        raise SpecMismatch(f"{name}: expected an array of numbers, got {found}")
+    return np.ascontiguousarray(array, dtype)
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

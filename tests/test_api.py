@@ -97,6 +97,19 @@ def compare(policy: TrainedPolicy, run: RunFolder, frames: int = 1) -> None:
         np.testing.assert_allclose(np.stack(twice)[:, 1], expected, atol=1e-6)
 
 
+class Traced:
+    """A stand-in for a tensor of torch with a gradient."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+
+    def detach(self) -> np.ndarray:
+        return self._values
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
 def test_loaded_policy_acts_like_agent_of_run(tmp_path: Path) -> None:
     run = trained(tmp_path)
     policy = serl.load_policy(run.path)
@@ -105,6 +118,8 @@ def test_loaded_policy_acts_like_agent_of_run(tmp_path: Path) -> None:
     flat = np.zeros(policy.spec.observation.state_size)
     assert policy(flat).shape == (3,)
     assert policy(flat[None].repeat(7, 0)).shape == (7, 3)
+    assert policy(flat[None][:0]).shape == (0, 3)
+    np.testing.assert_array_equal(policy(Traced(flat)), policy(flat))
 
 
 def test_loaded_pixel_policy_stacks_frames_of_episode(tmp_path: Path) -> None:
@@ -117,6 +132,24 @@ def test_loaded_pixel_policy_stacks_frames_of_episode(tmp_path: Path) -> None:
         policy({"state": np.zeros(policy.spec.observation.state_size), **ragged})
 
 
+def test_size_of_batch_changes_only_between_episodes_of_stacked_frames(tmp_path: Path) -> None:
+    small = {"hidden": [8], "frames": 2, "encoder_channels": [4, 4], "latent": 8}
+    run = trained(tmp_path, task="pick_cube", observe="pixels", agent=small)
+    policy = serl.load_policy(run.path)
+    observed = policy.spec.observation
+
+    def act(*batch: int) -> tuple[int, ...]:
+        images = {n: np.zeros((*batch, *i.shape), np.uint8) for n, i in observed.images.items()}
+        return policy({"state": np.zeros((*batch, observed.state_size)), **images}).shape
+
+    size = policy.spec.action.shape[0]
+    assert (act(), act(1), act(0)) == ((size,), (1, size), (0, size))
+    with pytest.raises(SpecMismatch, match=r"^batch of 2 after 1: call reset\(\) first$"):
+        act(2)
+    policy.reset()
+    assert act(2) == (2, size)
+
+
 def test_hybrid_policy_and_external_algorithm_load_and_act(tmp_path: Path) -> None:
     hybrid = trained(tmp_path, task="pick_cube", agent={"hidden": [8], "algorithm": "hybrid"})
     compare(serl.load_policy(hybrid.path), hybrid)
@@ -124,6 +157,7 @@ def test_hybrid_policy_and_external_algorithm_load_and_act(tmp_path: Path) -> No
     policy = serl.load_policy(trained(tmp_path, agent=td3).path)
     states = np.random.default_rng(0).normal(size=(3, policy.spec.observation.state_size))
     np.testing.assert_array_equal(policy(states), np.stack([policy(state) for state in states]))
+    assert policy(states[:0]).shape == (0, 3)
 
 
 def test_policy_converts_robot_reading_to_task_observation(tmp_path: Path) -> None:
@@ -145,7 +179,10 @@ def test_policy_refuses_invalid_observations(tmp_path: Path) -> None:
         (np.full(size, np.nan), "state: not finite"),
         ({"state": np.zeros(size), "front": 0}, "expected \\['state'\\], got \\['front', 'state'"),
         ({"state": np.zeros(size), 0: 0}, "expected \\['state'\\], got \\['0', 'state'"),
-        ("x", "state: expected an array of numbers: could not convert string"),
+        ("x", "state: expected an array of numbers, got str_"),
+        (["1.0"] * size, "state: expected an array of numbers, got str_"),
+        (np.zeros(size, complex), "state: expected an array of numbers, got complex128"),
+        ([Traced(np.zeros(size))], "state: expected an array of numbers: Can't call numpy"),
         ([[0.0] * size, [0.0]], "state: expected an array of numbers: .*inhomogeneous"),
         ({"state": {}}, "state: expected an array of numbers"),
     ]
