@@ -18,7 +18,7 @@ from serl.agent import Agent
 from serl.errors import BadInput, SpecMismatch
 from serl.intervention import stuck_since_s
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
-from serl.log.metrics import FILE, read_metrics
+from serl.log.metrics import FILE
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import DEMONSTRATORS
 from serl.runs.deployment import load_agent, one_part
@@ -247,14 +247,17 @@ class Run:
     def metrics(self, kind: str = "episode") -> Table:
         """Return the rows of metrics of a kind: "episode", "update", "evaluation", "event".
 
-        Their fields are those of the row classes in `serl.log.metrics`.
+        Their fields are those of the row classes in `serl.log.metrics`, whose kinds are allowed.
+
+        Raises:
+            BadInput: no such kind.
+            CorruptData: a value in the file does not fit its field.
         """
-        rows = [row for row in read_metrics(self.path / FILE) if row["kind"] == kind]
         try:
-            from serl.datasets.tables import table_of
+            from serl.datasets.tables import metrics_table
         except ImportError as error:
             raise missing(error, "data") from error
-        return table_of(rows)
+        return metrics_table(self.path / FILE, kind)
 
     def transitions(self) -> Transitions:
         """Return all transitions as numpy arrays, copied from `steps` and `episodes`."""

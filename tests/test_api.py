@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from serl.api import Run, TrainedPolicy, Transitions
 from serl.datasets.tables import Table
 from serl.errors import STUCK, BadInput, CorruptData, SpecMismatch
 from serl.log.episode_log import EpisodeLog
-from serl.log.metrics import EventRow, MetricsWriter, UpdateRow
+from serl.log.metrics import ROWS, EventRow, MetricsWriter, UpdateRow
 from serl.runs.assembly import make_acting_agent, make_agent
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import EXPERT
@@ -119,7 +119,8 @@ def test_loaded_policy_acts_like_agent_of_run(tmp_path: Path) -> None:
     assert policy(flat).shape == (3,)
     assert policy(flat[None].repeat(7, 0)).shape == (7, 3)
     assert policy(flat[None][:0]).shape == (0, 3)
-    np.testing.assert_array_equal(policy(Traced(flat)), policy(flat))
+    traced: Any = Traced(flat)
+    np.testing.assert_array_equal(policy(traced), policy(flat))
 
 
 def test_loaded_pixel_policy_stacks_frames_of_episode(tmp_path: Path) -> None:
@@ -375,6 +376,41 @@ def test_run_has_episodes_of_actors_and_metrics(tmp_path: Path) -> None:
     assert updates["steps"].tolist() == [10, 30]
     assert updates.arrow.column("q").to_pylist() == [0.5, None]
     assert len(run.metrics("evaluation")) == 0
+
+
+def test_metrics_without_rows_have_the_columns_of_their_kind(tmp_path: Path) -> None:
+    run = serl.open_run(trained(tmp_path).path)
+    frame = run.metrics("episode").pandas()[["steps", "success", "human_steps"]]
+    assert [str(each) for each in frame.dtypes] == ["int64", "bool", "int64"]
+    for kind, row in ROWS.items():
+        names = run.metrics(kind).arrow.column_names
+        assert names == ["kind", "time_s", "steps", *(each.name for each in fields(row))]
+    kinds = "episode, update, evaluation, event, request, resume"
+    with pytest.raises(BadInput, match=rf"^metrics: expected one of {kinds}, got 'episodes'$"):
+        run.metrics("episodes")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("success", '"x"'),
+        ("success", "[1]"),
+        ("success", '{"a": 1}'),
+        ("human_steps", "1" + 30 * "0"),
+        ("steps", "2.5"),
+        ("other", '1}\n{"kind": "episode", "time_s": 1, "steps": 2, "other": "x"'),
+    ],
+)
+def test_wrong_value_of_metrics_is_refused_with_its_field(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    folder = trained(tmp_path)
+    line = f'{{"kind": "episode", "time_s": 1, "steps": 2, "{name}": {value}}}\n'
+    folder.metrics.write_text(line)
+    run = serl.open_run(folder.path)
+    with pytest.raises(CorruptData, match=rf"^{folder.metrics}: episode\.{name}: [^\n]+$"):
+        run.metrics()
+    assert len(run.metrics("event")) == 0
 
 
 def test_train_accepts_mappings_and_dotted_names(

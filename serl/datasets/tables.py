@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -24,13 +25,22 @@ import pyarrow.compute as pc
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.log.columns import EpisodeColumns, read_columns
 from serl.log.episode_reader import PART, episode_name, episode_paths
+from serl.log.metrics import ROWS, read_metrics
 from serl.specs import Spec
+from serl.system.json_fields import printable, short
 from serl.types import ActionSource
 
 FORMAT = 1
 FOLDER = ".columns"
 _TEXTS = {"reward_provenance", "source"}
 _SPEC = b"serl.spec"
+_TYPES = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "float | None": pa.float64(),
+    "bool": pa.bool_(),
+}
+"""Types of the columns of metrics by the annotation of the field, other than text."""
 _TOGETHER = 1000  # episodes of which an Arrow table is made at once
 
 
@@ -83,10 +93,31 @@ class Table:
         return pa.table(columns).to_pandas()
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return rows of equal or similar fields as a table; absent fields are null."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Table(pa.table({name: [row.get(name) for row in rows] for name in names}))
+def metrics_table(path: Path, kind: str) -> Table:
+    """Return the rows of a kind in a file of metrics as a table; absent fields are null.
+
+    The table has all fields of the kind also without a row; rows may have more fields.
+
+    Raises:
+        BadInput: no such kind.
+        CorruptData: a value does not fit its field.
+    """
+    if kind not in ROWS:
+        raise BadInput(f"metrics: expected one of {', '.join(ROWS)}, got {short(kind)}")
+    rows = [row for row in read_metrics(path) if row["kind"] == kind]
+    types = {"kind": pa.string(), "time_s": pa.float64(), "steps": pa.int64()}
+    types |= {each.name: _TYPES.get(str(each.type), pa.string()) for each in fields(ROWS[kind])}
+    columns = {}
+    for name in dict.fromkeys((*types, *(name for row in rows for name in row))):
+        values = [row.get(name) for row in rows]
+        if types.get(name) == pa.int64():  # Arrow would cut 2.5 to 2
+            values = [str(each) if isinstance(each, float) else each for each in values]
+        try:
+            columns[name] = pa.array(values, types.get(name))
+        except (pa.ArrowException, OverflowError) as error:
+            line = printable(" ".join(str(error).split()), 200)
+            raise CorruptData(f"{path}: {kind}.{name}: {line}") from error
+    return Table(pa.table(columns))
 
 
 class Recording(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args
 
 from serl.errors import CorruptData, SerlError
 from serl.log.wandb_run import WandbMode, WandbRun
@@ -171,6 +171,8 @@ class ResumeRow:
 
 
 Row = EpisodeRow | UpdateRow | EvaluationRow | EventRow | RequestRow | ResumeRow
+ROWS: Mapping[str, type[Row]] = {row.kind: row for row in get_args(Row)}
+"""The classes of the rows by their kind."""
 
 _MAX_BYTES = 16 << 30
 _REPEATED = {EpisodeRow.kind, UpdateRow.kind, RequestRow.kind}
