@@ -182,6 +182,7 @@ def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
         ({"task": "gymnasium:Nowhere-v3"}, r"no installed package has this environment.*serl\[gy"),
         ({"task": "gymnasium:Pendulum"}, "one of Pendulum-v1"),
         ({"task": "gymnasium:nowhere_at_all:X-v0"}, "pip install nowhere_at_all"),
+        ({"task": "gym_hil:PandaPickCube-v0"}, "PandaPickCube-v0: pip install gym_hil: "),
         ({"task": DOOR, "task_config": {"make": {"colour": 1}}}, "colour"),
         ({"task": DOOR, "task_config": {"make": {"max_episode_steps": 3}}}, "time_limit_s"),
         ({"task": DOOR, "task_config": {"id": "Other-v0"}}, "task_config.id"),
