@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +68,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, **settings)
+        self.register("type", Path, lambda text: Path(expanduser(text)))  # as in --out=~/FILE
 
     def error(self, message: str) -> NoReturn:
         """Raise `BadInput` with the name of the command, the fault and the allowed values."""

@@ -118,6 +118,14 @@ def test_interrupted_command_reports_saved_results(
     assert serl(*words) == (cli.INTERRUPTED, "", f"serl: interrupted; {kept}\n")
 
 
+def test_path_of_an_option_may_start_at_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/lab")
+    options = cli.parse(["export", "~/run", "--to", "onnx", "--out=~/p.onnx"])
+    assert (options.source, options.out) == (Path("/home/lab/run"), Path("/home/lab/p.onnx"))
+    options = cli.parse(["train", "reach", "--runs=~nobody-here/runs"])
+    assert options.runs == Path("~nobody-here/runs"), "there is no such home"
+
+
 def test_help_imports_no_framework() -> None:
     program = (
         "import sys\nfrom serl.cli import main\n"
