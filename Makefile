@@ -52,7 +52,7 @@ soak: .venv/ready-bench
 	SERL_ATTACK_S=60 .venv/bin/pytest -k forged_measurements tests/faults
 
 # The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.
-LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py tests/test_api.py
+LOWEST := tests/agents/test_sac.py tests/training/test_learner.py tests/report/test_film.py tests/system/test_video.py tests/cli/test_list.py tests/test_api.py tests/test_api_data.py
 lowest:
 	python3.11 -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install -qq -c constraints-lowest.txt -e '.[console,data]' pytest hypothesis

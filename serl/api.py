@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
+from inspect import signature
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from serl.agent import Agent
-from serl.errors import BadInput, SpecMismatch
+from serl.errors import BadInput, SpecMismatch, did_you_mean
 from serl.intervention import stuck_since_s
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
 from serl.log.metrics import FILE
@@ -24,7 +26,8 @@ from serl.runs.demonstrations import DEMONSTRATORS
 from serl.runs.deployment import load_agent, one_part
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec
-from serl.system.settings_file import merge
+from serl.system.json_fields import short
+from serl.system.settings_file import leaves, merge, nest
 from serl.task import SimulatedTask, Task
 from serl.training.frames import FrameStack
 from serl.types import (
@@ -175,7 +178,7 @@ def load_policy(run: str | Path, checkpoint: int | None = None) -> TrainedPolicy
         BadInput: no such run or checkpoint, or the task has changed since.
         CorruptData: the checkpoint is damaged.
     """
-    loaded = load_agent(Path(run), checkpoint)
+    loaded = load_agent(_path(run), checkpoint)
     frames = loaded.config.agent.frames
     return TrainedPolicy(loaded.agent, loaded.task, loaded.spec, loaded.step, frames)
 
@@ -293,7 +296,7 @@ def open_run(run: str | Path) -> Run:
     Raises:
         BadInput: the folder is neither a run nor a folder of episodes.
     """
-    path = Path(run)
+    path = _path(run)
     if path.is_dir() and not (path / CONFIG).exists() and episode_paths(path):
         return Run(path, None, {path.name: path})
     folder = one_part(RunFolder.open(path, data_only=True))
@@ -311,11 +314,12 @@ def train(task: str | Path, runs: str | Path = "runs", **settings: Any) -> Run:
             (`**{"agent.utd": 8}`).
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is wrong, or given twice.
         SerlError: a process failed for good; `serl train --resume` goes on with the run.
-        KeyboardInterrupt: the run was interrupted; everything is saved.
+        KeyboardInterrupt: the run was interrupted; everything is saved. The command to go on has
+            been printed.
     """
-    from serl.cli.training import train_run
+    from serl.cli.training import offering_resume, train_run
     from serl.report.display import Display
     from serl.ros.processes import check_one_arm, require_ros
     from serl.runs.settings import run_settings
@@ -323,10 +327,11 @@ def train(task: str | Path, runs: str | Path = "runs", **settings: Any) -> Run:
     config = run_settings(str(task), {}, _nested(settings))
     require_ros()
     check_one_arm(config)
-    run = RunFolder.create(Path(runs), config, datetime.now())
+    run = RunFolder.create(_path(runs), config, datetime.now())
     display = Display()
     display.print_line(f"run: {run.path}")
-    train_run(run, display)
+    with offering_resume(run):
+        train_run(run, display)
     return open_run(run.path)
 
 
@@ -339,16 +344,27 @@ def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options
         **options: of `serl.gymnasium_env.TaskEnv`, such as `render_mode` or `task_config`.
 
     Raises:
-        BadInput: no such task, or a wrong setting.
+        BadInput: no such task or option, or a wrong setting.
     """
     from serl.gymnasium_env import TaskEnv
 
+    known = sorted(signature(TaskEnv).parameters.keys() - {"task", "observe"})
+    if unknown := sorted(options.keys() - {*known}):
+        guess = did_you_mean(unknown[0], known)
+        raise BadInput(f"{unknown[0]}: expected one of {', '.join(known)}{guess}")
+    if not isinstance(task, str | Path) and (isinstance(task, type) or not hasattr(task, "scene")):
+        raise BadInput(f"task: expected a name, a path, or a task with a scene, got {short(task)}")
     return TaskEnv(str(task) if isinstance(task, Path) else task, observe=observe, **options)
 
 
 def missing(error: ImportError, extra: str) -> BadInput:
     """Return the error for a package that is not installed, with the extra that has it."""
     return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
+
+
+def _path(path: str | Path) -> Path:
+    """Return a path, whose first part may be `~`, the home folder."""
+    return Path(expanduser(path))
 
 
 def _array(name: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
@@ -364,12 +380,13 @@ def _array(name: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with dotted names as nested mappings."""
+    """Return settings with dotted names as nested mappings; refuse one that is given twice."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        nested = merge(nested, value)
+        given = nest(name, value)
+        if twice := dict(leaves(nested)).keys() & dict(leaves(given)).keys():
+            raise BadInput(f"{min(twice)}: given twice; expected one value")
+        nested = merge(nested, given)
     return nested
 
 

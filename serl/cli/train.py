@@ -10,7 +10,7 @@ from pathlib import Path
 from serl.cli import actor as actor_command
 from serl.cli import teleop as teleop_commands
 from serl.cli.arguments import add_config, add_task, task_names
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.deployment import trials_command
@@ -74,7 +74,7 @@ def train(options: argparse.Namespace) -> int:
         SerlError: training stopped; the command to continue has been printed.
     """
     config = None if options.resume else settings(options)
-    from serl.cli.training import train_run
+    from serl.cli.training import offering_resume, train_run
     from serl.ros.processes import check_one_arm, require_ros
 
     if config is None:
@@ -87,18 +87,13 @@ def train(options: argparse.Namespace) -> int:
         check_one_arm(config)
         run = RunFolder.create(options.runs, config, datetime.now())
     print(f"run: {run.path}", flush=True)
-    try:
+    with offering_resume(run):
         if not options.console:
             return DONE if train_run(run, Display()) else FAILED
         with teleop_commands.console_of(run, options.console_port, options.console_host) as console:
             done = train_run(run, Display(), console.check)
             teleop_commands.stay(console)
         return DONE if done else FAILED
-    except BadInput:
-        raise
-    except (SerlError, KeyboardInterrupt):
-        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
-        raise
 
 
 def learner(options: argparse.Namespace) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from serl import plugins
@@ -74,6 +76,18 @@ def train_run(
             helped = write_stages_report(run)
         display.print_line(f"all stages: {helped}\nreport: {run.report}")
     return good
+
+
+@contextmanager
+def offering_resume(run: RunFolder) -> Iterator[None]:
+    """Print the command that goes on with the run if the block fails or is interrupted."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (SerlError, KeyboardInterrupt):
+        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
+        raise
 
 
 def is_trained(run: RunFolder) -> bool:
