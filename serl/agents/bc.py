@@ -35,7 +35,9 @@ class BC(SAC):
         skipped = torch.zeros((), device=self.device)
         for start in range(0, self._rows(batch), size):
             part = tensors.rows(slice(start, start + size))
-            seen = self.networks.encode(self.encoder.flat, part.state, part.images)
+            disturbed = self._cloning.disturbed(part.state, self._learning)
+            state = part.state if disturbed is None else disturbed
+            seen = self.networks.encode(self.encoder.flat, state, part.images)
             head = self.networks.head(self.actor.flat, seen)
             loss = prior_mean(self._cloning.error(*head, part.action), part)
             skipped = skipped + descend(loss, *groups)

@@ -65,6 +65,8 @@ class SACConfig(AgentConfig):
             learns the standard deviation as well; see `serl.agents.losses.Cloning`.
         bc_filter: "q" to clone, after `bc_warm_start`, only actions that the critics value above
             the policy's mode (Nair et al. 2018); "none" to clone all.
+        bc_noise: noise on observations while they are cloned, by entry of the observation, in
+            standard deviations of the data; see `serl.agents.losses.Cloning`.
         grasp_penalty: cost of switching a gripper, for the grasp critic.
         grasp_margin: margin by which the grasp critic values the choices of the prior data
             above others; see `serl.agents.hybrid.margin_loss`.
@@ -105,6 +107,7 @@ class SACConfig(AgentConfig):
     bc_steps: int = Field(0, ge=0)
     bc_loss: Literal["mse", "nll"] = "mse"
     bc_filter: Literal["none", "q"] = "none"
+    bc_noise: dict[str, Annotated[float, Field(gt=0.0, le=100.0)]] = Field({})
     grasp_penalty: float = Field(0.02, ge=0, le=1000)
     grasp_margin: float = Field(0.05, ge=0, le=1000)
     grasp_margin_weight: float = Field(0.0, ge=0, le=1e6)

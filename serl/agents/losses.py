@@ -5,6 +5,7 @@ RLPD (Ball et al. 2023) on soft actor-critic (Haarnoja et al. 2018).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -15,6 +16,8 @@ from torch import Tensor
 from serl.agents.config import SACConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, split_head, squash
+from serl.errors import BadInput
+from serl.specs import ObservationSpec
 
 _WITHIN_BOUNDS = 0.999  # atanh of it is 3.8
 
@@ -129,15 +132,45 @@ def critic_loss(
 class Cloning(NamedTuple):
     """The cloning loss.
 
+    A clone that observes the arm's motion learns to repeat it, as a person's next action is much
+    like the last one, and fails once its own motion differs a little (de Haan et al. 2019, Causal
+    confusion in imitation learning). Noise on these entries makes them a poor guide.
+
     Attributes:
         loss: "mse", the squared error of the mode; or "nll", the negative log-likelihood before
             tanh, which learns the standard deviation too. Human actions lie on the bounds, where
             a tanh-Gaussian saturates, so its likelihood is that of actions just within.
         filter: "q" to clone only actions that the critics value above the mode.
+        noise: standard deviations of noise on the normalised state whose action is cloned.  # (D,)
     """
 
     loss: Literal["mse", "nll"] = "mse"
     filter: Literal["none", "q"] = "none"
+    noise: Tensor | None = None
+
+    @classmethod
+    def create(cls, config: SACConfig, observation: ObservationSpec) -> Cloning:
+        """Return the configured loss.
+
+        Raises:
+            BadInput: noise is configured on an entry that the observation has not, or with images.
+        """
+        entries = config.bc_noise
+        if unknown := entries.keys() - observation.state.keys():
+            known = ", ".join(observation.state)
+            raise BadInput(f"agent.bc_noise: expected entries of {known}, found {min(unknown)}")
+        if entries and observation.images:
+            raise BadInput("agent.bc_noise: expected none for a task with cameras")
+        sizes = {name: math.prod(spec.shape) for name, spec in observation.state.items()}
+        stds = [entries.get(name, 0.0) for name, size in sizes.items() for _ in range(size)]
+        return cls(config.bc_loss, config.bc_filter, torch.tensor(stds) if entries else None)
+
+    def disturbed(self, state: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Return normalised states with noise; None if no noise is configured.  # (B, D)."""
+        if self.noise is None:
+            return None
+        noise = self.noise * torch.randn(state.shape, generator=generator)
+        return state + noise.to(state.device)
 
     def error(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
         """Return the loss of each action (B, A), without constants.  # (B,)."""
@@ -156,18 +189,21 @@ def actor_loss(
     temperature: Tensor,
     weights: Tensor,
     cloning: Cloning,
+    disturbed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of the actor, and its mean entropy (no gradient).
 
     temperature * log pi - mean of all critics, plus the cloning loss on the actions of the prior
     data. `weights` (2,) weigh the two terms; the critics filter the second one
     only beside the first, since they are not trained on the policy while it is cloned alone.
+    `disturbed` are the states of the batch with the noise of cloning, see `Cloning`.
     """
     mean, log_std = networks.head(actor, batch.state)
     action, log_probability = squash(mean, log_std, noise)
     value = networks.critic.mean_output(critic, torch.cat([batch.state, action], -1))  # (B,)
     improvement = (temperature * log_probability - value).mean()
-    error = cloning.error(mean, log_std, batch.action)
+    cloned = (mean, log_std) if disturbed is None else networks.head(actor, disturbed)
+    error = cloning.error(*cloned, batch.action)
     if cloning.filter == "q":
         better = exceeds_mode(networks, critic, batch, torch.tanh(mean.detach()))
         error = error * torch.where(weights[0] > 0.0, better, 1.0)

@@ -95,7 +95,7 @@ class SAC:
         encoder = self.networks.encoder
         self._acting = torch.Generator().manual_seed(seed)
         self._noise = ExplorationNoise(self._acting, config.noise_correlation)
-        self._cloning = Cloning(config.bc_loss, config.bc_filter)
+        self._cloning = Cloning.create(config, spec.observation)
         self._learning = torch.Generator().manual_seed(seed + 1)
         init = torch.Generator().manual_seed(seed + 2)
         rate = config.learning_rate
@@ -285,6 +285,7 @@ class SAC:
             temperature,
             weights,
             self._cloning,
+            self._cloning.disturbed(part.state, self._learning),
         )
         error = temperature_loss(self.temperature.flat, entropy, self.target_entropy)
         skipped = descend(objective + weights[0] * error, self.actor, self.temperature)

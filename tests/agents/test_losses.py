@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from serl.agents.bc import BC
 from serl.agents.losses import (
     Cloning,
     actor_loss,
@@ -17,8 +18,11 @@ from serl.agents.losses import (
     temperature_loss,
 )
 from serl.agents.networks import LOG_STD, EnsembleMLP, Group, descend, split_head, squash
+from serl.agents.sac import SAC
+from serl.errors import BadInput
+from serl.specs import ArraySpec
 
-from .conftest import ACTION, ROWS, SMALL, make, make_tensors
+from .conftest import ACTION, ROWS, SMALL, SPEC, STATE, config, make, make_batch, make_tensors
 
 
 def test_ensemble_equals_single_networks_written_out() -> None:
@@ -208,6 +212,54 @@ def test_q_filter_clones_only_actions_valued_above_policy_mode() -> None:
     cloned = loss((1.0, 1.0), Cloning(filter="q")) - loss((1.0, 0.0), Cloning(filter="q"))
     torch.testing.assert_close(cloned, error[kept].sum() / prior.sum())
     torch.testing.assert_close(loss((0.0, 1.0), Cloning(filter="q")), error[prior].mean())
+
+
+def test_noise_disturbs_only_its_entry_of_cloned_states() -> None:
+    states = torch.zeros(20_000, STATE)
+    cloning = make(bc_noise={"b": 0.5})._cloning
+    disturbed = cloning.disturbed(states, torch.Generator().manual_seed(0))
+    assert disturbed is not None
+    assert disturbed.std(0).tolist() == pytest.approx([0.0] * (STATE - 1) + [0.5], abs=0.01)
+    assert make()._cloning.disturbed(states, torch.Generator()) is None
+
+
+def test_disturbed_states_are_cloned_and_not_improved() -> None:
+    agent = make()
+    batch, noise = make_tensors(agent), torch.randn(ROWS, ACTION)
+    actor, critic = agent.actor.flat.detach(), agent.critic.flat.detach()
+
+    def loss(weights: tuple[float, float], disturbed: torch.Tensor | None) -> torch.Tensor:
+        given, temperature = torch.tensor(weights), torch.ones(1)
+        parts = (agent.networks, actor, critic, batch, noise, temperature, given, Cloning())
+        return actor_loss(*parts, disturbed)[0]
+
+    disturbed = batch.state + 1.0
+    improvement, cloning = (1.0, 0.0), (0.0, 1.0)
+    torch.testing.assert_close(loss(improvement, disturbed), loss(improvement, None))
+    mode = agent.networks.sample(actor, disturbed, noise)[2]
+    error = (mode - batch.action).square().sum(-1)
+    torch.testing.assert_close(loss(cloning, disturbed), error[batch.prior.bool()].mean())
+
+
+@pytest.mark.parametrize("algorithm", [SAC, BC])
+def test_agents_clone_with_noise(algorithm: type[SAC]) -> None:
+    weights = []
+    for noise in ({}, {"b": 1.0}, {"b": 1.0}):
+        changed = config(bc_noise=noise, bc_weight=1.0, bc_warm_start=10)
+        agent = algorithm.create(SPEC, changed, 0)
+        agent.update(make_batch())
+        weights.append(agent.actor.flat.detach())
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+
+
+def test_noise_on_unknown_entries_or_with_cameras_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"agent.bc_noise: expected entries of a, b, found c"):
+        make(bc_noise={"c": 1.0})
+    picture = {"wrist": ArraySpec(shape=(16, 16, 3), dtype="uint8")}
+    with_camera = SPEC.observation.model_copy(update={"images": picture})
+    with pytest.raises(BadInput, match=r"agent.bc_noise: expected none for a task with cameras"):
+        Cloning.create(config(bc_noise={"a": 1.0}), with_camera)
 
 
 def test_cloning_without_prior_rows_is_finite() -> None:
