@@ -257,42 +257,6 @@ class PoseReward:
         return Judgement(float(success), success)
 
 
-class TopicNumber:
-    """The number that another program publishes.
-
-    Args:
-        config: the process that subscribes uses `topic`, `message` and `max_age_s`.
-
-    Attributes:
-        newest: returns the newest number, or raises `Silent` if it is too old; set by the process
-            that subscribes to the topic.
-    """
-
-    def __init__(self, config: RewardConfig) -> None:
-        self.config = config
-        self.newest: Callable[[], float] | None = None
-
-    def number(self) -> float:
-        """Return the newest number; raise `SerlError`, a fault of the step, without a fresh one."""
-        if self.newest is None:
-            raise SerlError("reward topic: this process subscribes to no topic")
-        return self.newest()
-
-
-class TopicReward(TopicNumber):
-    """The newest number of a topic as the reward; a success from `threshold` on."""
-
-    provenance = "topic"
-
-    def begin(self, reading: Observation) -> None:
-        """Do nothing: there is no state."""
-
-    def __call__(self, reading: Observation) -> Judgement:
-        """Return the newest number; raise as `number`."""
-        number, threshold = self.number(), self.config.threshold
-        return Judgement(number, number >= (0.5 if threshold is None else threshold))
-
-
 class StageReward:
     """A reward from an image classifier: repeated detections while the tool is in the given box.
 

@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from serl.errors import SerlError, SpecMismatch
-from serl.reward import NoReward, RewardedTask, TopicNumber
+from serl.reward import NoReward, RewardedTask
 from serl.task import SimulatedTask
+from serl.topic_reward import TopicNumber
 from serl.types import SHAPED, UNJUDGED, Episode, Observation, Outcome, Shaping, Step
 
 
@@ -41,7 +42,7 @@ class TopicProgress(TopicNumber):
 
     def __call__(self, seen: Observation) -> float:
         """Return the newest number; raise as `number`."""
-        return min(1.0, max(0.0, self.number()))
+        return min(1.0, max(0.0, self.number().value))
 
 
 class Shaper(NamedTuple):

@@ -18,6 +18,7 @@ from serl.reward import (
 )
 from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
+from serl.topic_reward import TimedNumber, TopicReward
 from serl.types import Observation, Outcome, Step
 
 SURE = 0.9
@@ -194,3 +195,15 @@ def test_rewarded_task_keeps_failure_of_task() -> None:
 def test_invalid_reward_settings_are_refused(settings: dict[str, Any], part: str) -> None:
     with pytest.raises(ValidationError, match=part):
         RewardConfig.model_validate(settings)
+
+
+def test_number_from_before_the_episode_is_not_its_reward() -> None:
+    now_s, numbers = 5.0, [TimedNumber(1.0, 4.9), TimedNumber(0.25, 5.0), TimedNumber(1.0, 5.1)]
+    reward = TopicReward(RewardConfig(kind="topic", topic="/done"), lambda: now_s)
+    reward.newest = lambda: numbers.pop(0)
+    reward.begin(reading())
+    assert [reward(reading()) for _ in range(3)] == [
+        Judgement(0.0, False),
+        Judgement(0.25, False),
+        Judgement(1.0, True),
+    ]

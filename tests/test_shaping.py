@@ -18,6 +18,7 @@ from serl.runs.task_setup import make_spec
 from serl.shaping import ShapedTask, Shaper, TopicProgress, is_shaped
 from serl.task import SimulatedTask
 from serl.testing import FakeRobot, FakeTask
+from serl.topic_reward import TimedNumber
 from serl.training.replay import Replay
 from serl.types import Array, Episode, Observation, Record, Step
 
@@ -221,10 +222,10 @@ class TopicNumbers:
     def __init__(self, *numbers: float | None) -> None:
         self.left = list(numbers)
 
-    def __call__(self) -> float:
+    def __call__(self) -> TimedNumber:
         if (number := self.left.pop(0)) is None:
             raise Silent("reward: /cell/progress: its newest message is old")
-        return number
+        return TimedNumber(number, 0.0)
 
 
 def test_success_needs_no_progress_unless_discarded() -> None:

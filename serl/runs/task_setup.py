@@ -13,7 +13,7 @@ from serl.errors import BadInput
 from serl.motion import check_targets
 from serl.perception import PerceptionConfig
 from serl.real_task import as_simulated
-from serl.reward import NoReward, PoseReward, RewardedTask, TopicReward
+from serl.reward import NoReward, PoseReward, RewardedTask
 from serl.runs.config import TrainConfig
 from serl.runs.real_arm import lacks_success_test, needs_unmeasured_poses
 from serl.shaping import ShapedTask, Shaper, TopicProgress
@@ -21,6 +21,7 @@ from serl.specs import Spec
 from serl.system.settings_file import checked, merge
 from serl.task import DemonstrationTask, SimulatedTask
 from serl.teleop.human_motion import TIME_FACTOR, check_hand
+from serl.topic_reward import TopicReward
 
 _JUDGES = ("pose", "human", "topic")
 """Kinds of reward that need neither a model nor a learner."""

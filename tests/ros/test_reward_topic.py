@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -20,7 +21,7 @@ from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError, Silent
 from serl.loop import EpisodeKey, Observer, Result, run
 from serl.policy import ZeroPolicy
-from serl.reward import RewardConfig, RewardedTask, TopicNumber
+from serl.reward import RewardedTask
 from serl.robot import SimulatedRobot
 from serl.ros.node import RosNode
 from serl.ros.nodes.actor import _make_actor
@@ -34,6 +35,7 @@ from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_rewarded_task, make_task
 from serl.shaping import ShapedTask
 from serl.task import Task
+from serl.topic_reward import TimedNumber, TopicNumber
 from serl.training.evaluation import void_cause
 from serl.types import EndReason, Step
 
@@ -74,16 +76,27 @@ class Steps(Observer):
 
 
 def episode(task: RewardedTask, robot: SimulatedRobot, seen: Steps) -> Result:
+    """Run an episode whose simulation advances only once a number of the episode was received."""
     robot.reset(0)
-    clock, key = VirtualClock(robot.advance, 10.0), EpisodeKey("run", "actor0", 0, 0)
+
+    def advance(dt_s: float) -> None:
+        robot.advance(dt_s)
+        eventually(lambda: not is_fresh(task) or number(task).taken_s > began_s)
+
+    began_s = time.monotonic()
+    clock, key = VirtualClock(advance, 10.0), EpisodeKey("run", "actor0", 0, 0)
     return run(robot, task, ZeroPolicy(robot.action_spec), clock, key, [seen])
 
 
-def newest(task: Task) -> float:
+def number(task: Task) -> TimedNumber:
     assert isinstance(task, RewardedTask)
     source = task.shaper.progress if isinstance(task, ShapedTask) else task.reward
     assert isinstance(source, TopicNumber)
     return source.number()
+
+
+def newest(task: Task) -> float:
+    return number(task).value
 
 
 def is_fresh(task: Task) -> bool:
@@ -149,30 +162,60 @@ def test_actor_and_recorder_subscribe_to_reward_topic(tmp_path: Path, kind: str)
             assert newest(task) == 0.25
 
 
-def test_reward_value_expires_by_its_stamp_and_must_be_finite(tmp_path: Path) -> None:
-    config = RewardConfig(kind="topic", topic="/cell/done", message="PointStamped", max_age_s=2.0)
+class Sender:
+    """A publisher of stamped numbers in the same process as the task that subscribes to them."""
+
+    def __init__(self, node: RosNode, max_age_s: float = STALE_S) -> None:
+        self._clock = node.handle.get_clock()
+        self._publisher = node.publisher(Topic("/cell/done", PointStamped, 10))
+        self.task = make_task_with_reward("PointStamped", max_age_s)
+        connect_reward(node, self.task)
+        self.feed = reward_feed(node, self.task.reward.config)  # type: ignore[attr-defined]
+        eventually(lambda: self._publisher.get_subscription_count() == 2)
+
+    def send(self, x: float, age_s: float = 0.0) -> None:
+        message = PointStamped()
+        message.point.x = x
+        now_ns = self._clock.now().nanoseconds - round(age_s * 1e9)
+        message.header.stamp = Time(nanoseconds=now_ns).to_msg()
+        self._publisher.publish(message)
+
+
+def test_reward_value_expires_by_its_stamp(tmp_path: Path) -> None:
     with RosNode("actor0", tmp_path, local=True) as node:
-        publisher = node.publisher(Topic("/cell/done", PointStamped, 10))
-        feed = reward_feed(node, config)
-        eventually(publisher.get_subscription_count)
+        sender = Sender(node, 2.0)
         with pytest.raises(Silent, match=r"^/cell/done: no message$"):
-            feed.newest()
-
-        def send(x: float, age_s: float) -> None:
-            message = PointStamped()
-            message.point.x = x
-            now_ns = node.handle.get_clock().now().nanoseconds - round(age_s * 1e9)
-            message.header.stamp = Time(nanoseconds=now_ns).to_msg()
-            publisher.publish(message)
-
-        send(0.5, 3.0)
-        eventually(lambda: feed.stamp_ns > 0)
+            sender.feed.newest()
+        sender.send(0.5, 3.0)
+        eventually(lambda: sender.feed.stamp_ns > 0)
         with pytest.raises(Silent, match=r"newest message is 3\.\d+ s old, over 2 s"):
-            feed.newest()
-        send(np.nan, 0.0)
-        eventually(lambda: feed.refused)
-        with pytest.raises(Silent, match=r"\(its number is nan\)"):
-            feed.newest()
+            sender.feed.newest()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_number_that_is_not_finite_replaces_a_fresh_one(tmp_path: Path, number: float) -> None:
+    with RosNode("actor0", tmp_path, local=True) as node:
+        sender = Sender(node)
+        sender.send(1.0)
+        eventually(lambda: is_fresh(sender.task))
+        sender.send(number)
+        eventually(lambda: not is_fresh(sender.task))
+        with pytest.raises(Silent, match=rf"^reward: /cell/done: its newest number is {number}$"):
+            newest(sender.task)
+        sender.send(0.25)
+        eventually(lambda: is_fresh(sender.task))
+
+
+def test_late_message_does_not_replace_newer_one(tmp_path: Path) -> None:
+    with RosNode("actor0", tmp_path, local=True) as node:
+        sender = Sender(node, 60.0)
+        sender.send(1.0)
+        eventually(lambda: is_fresh(sender.task) and sender.feed.is_fresh)
+        sender.send(0.25, age_s=2.0)
+        eventually(lambda: sender.feed.refused)
+        assert sender.feed.newest().value == 1.0
+        sender.send(0.5)
+        eventually(lambda: newest(sender.task) == 0.5)
 
 
 def test_reward_topic_settings_are_validated() -> None:

@@ -18,6 +18,7 @@ from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import TeleopMux
 from serl.teleop.stop import StopLatch
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
+from serl.topic_reward import TimedNumber
 from serl.types import ActionSource, End, Record, Step
 
 from .pad import Bench
@@ -94,7 +95,7 @@ def test_operator_event_is_stored_as_label_with_its_origin(
 ) -> None:
     if shaped:  # shaping must not affect the label
         progress = TopicProgress(RewardConfig(kind="progress", topic="/near"))
-        progress.newest = lambda: 0.9
+        progress.newest = lambda: TimedNumber(0.9, 0.0)
         input_bench.task = ShapedTask(FakeTask(), Shaper(progress, 2.0, 0.9))
     input_bench.callbacks[4] = input_bench.send_event(event)
     assert input_bench.run().success == bool(label)
