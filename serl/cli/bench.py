@@ -103,7 +103,7 @@ def bench(options: argparse.Namespace) -> int:
         runs = [hard.run(row, task, seed) for seed, task, row in every]
         if chosen := [run for run in runs if run is not None]:
             failed += train_all(chosen, options.jobs)
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, emoji=False, markup=False)
     if not console.is_terminal:
         console.width = WIDTH
     every_cell = itertools.product(hard.tasks, rows)

@@ -111,7 +111,9 @@ def compare(options: argparse.Namespace) -> int:
         check_claim(configurations)
     with Display().working("drawing bootstrap samples"):
         comparison = comparisons.compare(configurations, differing)
-    print_comparison(Console(highlight=False, markup=False), comparison, options.metric)
+    print_comparison(
+        Console(highlight=False, emoji=False, markup=False), comparison, options.metric
+    )
     if options.adaptive is not None:
         found = sequential_test(METRICS[options.metric], configurations, plan)
         print(found.text([each.name for each in configurations]))

@@ -122,7 +122,9 @@ def _print_problems(lines: list[str]) -> bool:
 
 
 def _console() -> Console:
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+    return Console(
+        highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH
+    )
 
 
 def show(console: Console, graph: GraphInfo, root: str = "") -> None:

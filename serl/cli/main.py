@@ -275,7 +275,7 @@ def print_error(text: object) -> None:
     from serl.system.json_fields import printable
 
     line = printable(" ".join(str(text).split("\n")), _ERROR_CHARACTERS)
-    Console(stderr=True, highlight=False).print(
+    Console(stderr=True, highlight=False, emoji=False).print(
         f"serl: {line}", style="red", markup=False, soft_wrap=True
     )
 

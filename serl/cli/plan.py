@@ -345,7 +345,7 @@ def plan(options: argparse.Namespace) -> int:
     config = run_settings(options.task, file, parse_overrides(options.overrides))
     if config.stages:
         raise BadInput("stages: plan one task at a time, with --stages null")
-    console, task = Console(highlight=False), make_task(config)
+    console, task = Console(highlight=False, emoji=False), make_task(config)
     with Display(console).working("measuring") as on_part:
         rates, gpu = measure(config, options.seconds, on_part=on_part)
     conditions = Conditions(

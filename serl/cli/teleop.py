@@ -379,7 +379,7 @@ def _operator_input(device: Device, mapping: MappingConfig) -> Wish | None:
 def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
     sides = ("left: ", "right: ") if len(devices) == 2 else ("",)
     pictures: dict[str, Table] = {}
-    with Live(console=Console(highlight=False), refresh_per_second=20) as live:
+    with Live(console=Console(highlight=False, emoji=False), refresh_per_second=20) as live:
         while True:
             for side, device in zip(sides, devices, strict=True):
                 try:

@@ -110,7 +110,7 @@ class Display:
     def __init__(
         self, console: Console | None = None, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Console(highlight=False, emoji=False)
         self._now_s = now_s
         self._next_line_s = now_s()
         self._live = Live(console=self.console, auto_refresh=False)

@@ -335,6 +335,8 @@ def test_record_and_run_with_console_publish_simulated_arm_state() -> None:
         assert deployed.ros.publish_state is bool(page)
 
 
-def test_error_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_has_no_control_characters_and_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     cli.print_error("run \x1b]0;title\x07\nis new")
-    assert capsys.readouterr().err == "serl: run \\x1b]0;title\\x07 is new\n"
+    cli.print_error("gymnasium:car:Race-v0 is new")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["serl: run \\x1b]0;title\\x07 is new", "serl: gymnasium:car:Race-v0 is new"]
