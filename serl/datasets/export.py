@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """What was left out of the episodes read so far; "" for nothing."""
+        """The kinds and numbers of the episodes that were left out so far; "" for none."""
         resets, discarded = len(self.resets), len(self.discarded)
         parts = [
             f"{resets} scripted resets, which do not demonstrate the task" if resets else "",

@@ -23,7 +23,10 @@ LENGTHS = (100, 500, 2000)
 
 
 def clone_settings(config: TrainConfig) -> TrainConfig:
-    """Return the settings of the row "bc" of the hard set, for the task and data of a run."""
+    """Return the settings of the row "bc" of the hard set, for the task and data of a run.
+
+    The clone observes as the run's agent does, with `agent.bc_noise` too.
+    """
     row = ROWS["bc"]
     apart = {"agent", "reward", "feedback", "stages", "init_from", "human"}
     shared = config.model_dump(exclude=apart)

@@ -38,15 +38,21 @@ def test_two_seeded_runs_are_bit_identical_and_another_seed_differs() -> None:
     assert not np.array_equal(first["actions"], other["actions"])
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_saved_agent_continues_bit_identically(average: float) -> None:
-    agent = make(bc_weight=1.0, bc_steps=6, actor_average=average)
+@pytest.mark.parametrize(("average", "noise"), [(0.0, {}), (0.9, {"a": 1.0})])
+def test_saved_agent_continues_bit_identically(average: float, noise: dict[str, float]) -> None:
+    settings: dict[str, Any] = {
+        "bc_weight": 1.0,
+        "bc_steps": 6,
+        "actor_average": average,
+        "bc_noise": noise,
+    }
+    agent = make(**settings)
     agent.fit_normaliser(make_batch().state)
     for i in range(3):
         agent.update(make_batch(i))
         agent.act(observation(), explore=True)
     saved = agent.state_dict()
-    other = make(seed=99, bc_weight=1.0, bc_steps=6, actor_average=average)
+    other = make(seed=99, **settings)
     other.load_state_dict(saved)
     assert equal(other.state_dict(), saved)
     for i in range(3, 6):
