@@ -108,7 +108,8 @@ class CommandPublishers(_PublisherWatch):
     """Detector of several publishers on the command topics, which one actor at a time may use.
 
     A process that died stays visible, and its successor has the same node name. So two processes
-    of one name are accepted for 30 s if both were visible when the present controller began.
+    of one name are accepted for 30 s if both were visible when the present controller began, and
+    are reported only while both are seen, so that the successor's lease begins without them.
     """
 
     _nameless: Collection[bytes] = ()
@@ -131,9 +132,9 @@ class CommandPublishers(_PublisherWatch):
         nameless = {process for process, name in names.items() if not name}
         stays = _NAMELESS if nameless.intersection(self._nameless) else ""
         self._nameless = nameless
-        found = sorted({*names.values(), stays, self._namesake(names)} - {""})
-        several = f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
-        return self._remembered(several)
+        found, namesake = {*names.values(), stays}, self._namesake(names)
+        remembered = self._remembered(_several(found))
+        return _several({*found, namesake}) if namesake else remembered
 
     def _namesake(self, names: Mapping[bytes, str]) -> str:
         """Return a name that two processes share; empty if one may be a dead predecessor."""
@@ -142,6 +143,12 @@ class CommandPublishers(_PublisherWatch):
         came = {name for process, name in names.items() if process not in self._initial}
         twice = [name for name, count in named.items() if count > 1 and (lasts or name in came)]
         return f"another {twice[0]}" if twice else ""
+
+
+def _several(names: Collection[str]) -> str:
+    """Return the nodes that command, by name, if there are several; empty otherwise."""
+    found = sorted({*names} - {""})
+    return f"several nodes command: {', '.join(found)}" if len(found) > 1 else ""
 
 
 class DuplicatePublishers(_PublisherWatch):

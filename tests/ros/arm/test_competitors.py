@@ -113,6 +113,24 @@ def test_second_driver_of_same_name_is_reported_while_first_publishes() -> None:
     assert graph.check() == f"several nodes publish {POSE}: /driver, another /driver"
 
 
+def test_restarted_actor_of_same_name_is_accepted_once_it_drives() -> None:
+    graph = Graph()
+    watch = CommandPublishers(cast(RosNode, graph), [POSE, WRENCH], lambda: graph.now_s)
+    graph.publishers[POSE] = [(1, "actor0")]
+    assert watch.check(since_s=90.0) == ""
+    graph.publishers[POSE].append((2, "actor0"))  # the first one was killed, and stays visible
+    assert watch.check(since_s=90.0) == "several nodes command: /actor0, another /actor0"
+    graph.now_s += 0.5
+    assert watch.check(since_s=100.4) == ""
+    graph.publishers[POSE].append((3, "stranger"))
+    assert watch.check(since_s=100.4) == "several nodes command: /actor0, /stranger"
+    graph.publishers[POSE].pop()
+    graph.now_s += 2.9
+    assert watch.check(since_s=103.3) == "several nodes command: /actor0, /stranger"
+    graph.now_s += 0.1
+    assert watch.check(since_s=103.3) == ""
+
+
 def _commands(graph: Graph) -> Callable[[], str]:
     watch = CommandPublishers(cast(RosNode, graph), [POSE, WRENCH], lambda: graph.now_s)
     return lambda: watch.check(100.0)
