@@ -332,9 +332,10 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
             tried = unassisted(results, "selection", int(path.name))
             if tried is not None:
                 metrics.write(trained_steps(run), _row(int(path.name), tried, "selection"))
-        if evaluation is not None and evaluation.trials:
-            step = next(each.checkpoint for each in results if each.purpose == "final")
-            if candidates:
+        if evaluation is not None:
+            finals = [each.checkpoint for each in results if each.purpose == "final"]
+            step = finals[0] if finals else int(checkpoint.name)
+            if candidates and evaluation.trials:
                 mark_best(run.checkpoints / f"{step:08d}")
             metrics.write(trained_steps(run), _row(step, evaluation, "final"))
     return evaluation

@@ -311,7 +311,7 @@ def _successes(evaluation: Evaluation) -> str:
 
 def _result(evaluation: Evaluation | None) -> Text:
     if evaluation is None or not evaluation.trials:
-        return Text("not evaluated")
+        return Text((evaluation and evaluation.early_end) or "not evaluated")
     low, high = evaluation.interval
     partial, interval = "partial" * bool(evaluation.early_end), f"{low:.0%} to {high:.0%}"
     counts = (f"{_successes(evaluation)} trials", evaluation.void_text, partial)

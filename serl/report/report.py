@@ -222,8 +222,10 @@ def _help_tiles(helped: Assistance) -> list[page.Tile]:
 
 
 def _so_far(run: RunData) -> str:
-    """Return a sentence on the last unassisted training episodes, if there is no evaluation."""
+    """Return a sentence on final trials of which none counts, or on the last training episodes."""
     alone = [row for row in run.episodes if not row.get("assisted")][-WINDOW:]
+    if run.early_end:
+        return f"No final trial counts: the trials {run.early_end}."
     if not alone:
         return "The run has no final evaluation, and no unassisted training episode."
     won = sum(bool(row.get("success")) for row in alone)

@@ -18,7 +18,11 @@ from serl.system.video import VIDEO_TYPES
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """The data of a run's report; `demonstrated_s` is NaN without demonstrations."""
+    """The data of a run's report; `demonstrated_s` is NaN without demonstrations.
+
+    Attributes:
+        early_end: how the last final trials ended, if they ended early; empty otherwise.
+    """
 
     name: str
     task: str
@@ -30,6 +34,7 @@ class RunData:
     updates: list[MetricsRow]
     selections: list[MetricsRow]
     finals: list[MetricsRow]
+    early_end: str
     lasts: list[MetricsRow]
     clones: list[MetricsRow]
     events: list[MetricsRow]
@@ -54,6 +59,7 @@ def read_run(run_path: Path) -> RunData:
         updates=_of_kind(rows, "update"),
         selections=evaluations(rows, "selection"),
         finals=evaluations(rows, "final"),
+        early_end=_early_end(rows),
         lasts=evaluations(rows, "last"),
         clones=evaluations(rows, "clone"),
         events=_of_kind(rows, "event"),
@@ -95,6 +101,11 @@ def _demonstrated_s(run_path: Path, settings: dict[str, Any]) -> float:
 
 def _of_kind(rows: list[MetricsRow], kind: str) -> list[MetricsRow]:
     return [row for row in rows if row["kind"] == kind]
+
+
+def _early_end(rows: list[MetricsRow]) -> str:
+    finals = [row for row in _of_kind(rows, "evaluation") if row.get("purpose") == "final"]
+    return str(finals[-1].get("early_end") or "") if finals else ""
 
 
 def evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:

@@ -139,13 +139,13 @@ def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
     monkeypatch.setattr(train, "is_real", lambda robot: True)
     won = TrialResult(0, True, False, 20, 2.0, "success", checkpoint=100)
     void = TrialResult(1, False, False, 7, 0.7, "late", "camera", checkpoint=100)
-    for results, trials in (([won, *[void] * 4], [1]), ([void] * 4, [])):
+    for results, trials in (([won, *[void] * 4], 1), ([void] * 4, 0)):
 
         def deploy(folder: RunFolder, *rest: object, results: list[TrialResult] = results) -> None:
             for each in results:
                 append_trial_result(folder.path, each)
 
-        made = RunFolder.make(tmp_path, f"trials{len(trials)}", run.config, now)
+        made = RunFolder.make(tmp_path, f"trials{trials}", run.config, now)
         monkeypatch.setattr(train, "deployment", lambda *arguments, made=made: made)
         monkeypatch.setattr(train, "deploy", deploy)
         run.metrics.unlink(missing_ok=True)
@@ -153,11 +153,12 @@ def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
             writer.write(100, UpdateRow(5, 12.3, 3.9, weights_version=4))
         assert not train._conclude("", run, display)
         rows = [row for row in read_metrics(run.metrics) if row["kind"] == "evaluation"]
-        assert [row["trials"] for row in rows] == trials
-        ended = f"ended after 4 void trials (camera): {len(trials)} of 2 valid"
+        assert [(row["checkpoint"], row["trials"]) for row in rows] == [(100, trials)]
+        ended = f"ended after 4 void trials (camera): {trials} of 2 valid"
         assert isinstance(display.console.file, io.StringIO)
         assert f"the final trials {ended}\n" in display.console.file.getvalue()
         assert all(row["early_end"] == ended for row in rows)
+        assert f"the trials {ended}." in run.report.read_text()
 
 
 def test_report_is_written_behind_sign_of_work(

@@ -200,7 +200,7 @@ def test_summary_marks_partial_result() -> None:
         evaluation = Evaluation(trials, early_end=ended)
         print_summary(to, replace(SUMMARY, clone=None, evaluation=evaluation))
     assert "100%  1 of 1 trials, partial, 95 % interval" in output_of(to)
-    assert "not evaluated" in output_of(to)
+    assert f"unassisted success  {ended}" in output_of(to)
 
 
 def test_summary_shows_requests_for_operator() -> None:

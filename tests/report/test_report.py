@@ -310,6 +310,14 @@ def test_report_says_that_a_result_is_partial(tmp_path: Path) -> None:
     assert f"This result is partial: the trials {ended}." in read(tmp_path).text
 
 
+def test_report_says_why_no_final_trial_counts(tmp_path: Path) -> None:
+    ended = "ended after 5 void trials (camera): 0 of 6 valid"
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(9, EvaluationRow(9, 0, 0, None, "final", early_end=ended))
+    (tmp_path / "config.yaml").write_text("task: reach\n")
+    assert f"No final trial counts: the trials {ended}." in read(tmp_path).text
+
+
 def test_report_ignores_rows_of_other_versions(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: [oh: {no\n")
     lines = (
