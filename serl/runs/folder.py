@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serl import plugins
+from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData
 from serl.log.metrics import EvaluationRow, read_metrics
 from serl.log.wire import decode_hello
@@ -184,12 +185,16 @@ class RunFolder:
         return {name: self.open(stages / name, self._data_only) for name in self.config.stages}
 
     def is_finished(self) -> bool:
-        """Return whether the final trials of the run, or of each of its stages, are done."""
+        """Return whether the final trials of the run, or of each of its stages, are done.
+
+        Trials that ended early are to be repeated on an arm; simulated ones would end so again.
+        """
+        repeats = is_real(self.config.robot)
         return all(
             any(
                 row["kind"] == EvaluationRow.kind
                 and row.get("purpose") == "final"
-                and not row.get("early_end")
+                and not (repeats and row.get("early_end"))
                 for row in read_metrics(part.metrics)
             )
             for part in self.parts().values()

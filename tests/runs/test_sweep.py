@@ -9,6 +9,7 @@ import yaml
 
 from serl.errors import BadInput
 from serl.log.metrics import EvaluationRow, MetricsWriter
+from serl.runs import folder
 from serl.runs.folder import RunFolder
 from serl.runs.sweep import SweepConfig, configuration_name, read_sweep, sweep_runs
 from serl.system.settings_file import checked
@@ -62,13 +63,24 @@ def test_sweep_run_is_created_once_and_resumed_only_with_equal_settings(tmp_path
     with MetricsWriter(made.path) as writer:
         writer.write(9, EvaluationRow(9, 5, 5, 1.0, "selection"))
         assert not run.is_finished()
-        writer.write(9, EvaluationRow(9, 3, 3, 1.0, "final", early_end="ended early: 3 of 5 valid"))
-        assert not run.is_finished()
         writer.write(9, EvaluationRow(9, 5, 5, 1.0, "final"))
     assert run.is_finished()
     (other,) = sweep_runs(sweep(settings=TINY | {"steps": 77}), tmp_path)
     with pytest.raises(BadInput, match=r"begun with other settings \(steps\); give another --out"):
         other.begun()
+
+
+def test_trials_that_ended_early_are_repeated_only_on_an_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = sweep_runs(sweep(), tmp_path)
+    with MetricsWriter(run.open(NOW).path) as writer:
+        writer.write(
+            9, EvaluationRow(9, 0, 0, None, "final", early_end="ended early: 0 of 5 valid")
+        )
+    assert run.is_finished()
+    monkeypatch.setattr(folder, "is_real", lambda robot: True)
+    assert not run.is_finished()
 
 
 def test_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> None:
