@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         for word in words:
-            check_utf8(word)
+            check_utf8(word, "words of a command")
         options = parse(words)
         if options.command is None:
             return BAD_INPUT

@@ -45,16 +45,20 @@ def checked_name(name: str, subject: str) -> str:
     return name
 
 
-def check_utf8(path: str | Path) -> None:
-    """Raise `BadInput` for a path that settings, logs and messages cannot name, as it is no UTF-8.
+def check_utf8(text: str | Path, kind: str = "names of files and folders") -> None:
+    """Raise `BadInput` for a text that settings, logs and messages cannot hold, as it is no UTF-8.
 
-    Such a path has surrogates in Python; see `os.fsdecode`.
+    Such a text has surrogates in Python; see `os.fsdecode`.
+
+    Args:
+        text: the text, such as a path.
+        kind: what the text is one of, in the plural.
     """
     try:
-        str(path).encode()
+        str(text).encode()
     except UnicodeEncodeError:
-        shown = str(path).encode(errors="backslashreplace").decode()
-        raise BadInput(f"{shown}: names of files and folders must be UTF-8") from None
+        shown = str(text).encode(errors="backslashreplace").decode()
+        raise BadInput(f"{shown}: {kind} must be UTF-8") from None
 
 
 def open_regular(

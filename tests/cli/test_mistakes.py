@@ -408,14 +408,15 @@ def test_link_that_leads_to_itself_is_refused(
         ("record", "reach", "--out", NOT_UTF8),
         ("compare", NOT_UTF8, "other"),
         ("verify", f"{NOT_UTF8}/run"),
+        ("train", "reach", "--seed", NOT_UTF8),
     ],
 )
-def test_name_that_is_not_utf8_is_refused_before_anything_is_written(
+def test_word_that_is_not_utf8_is_refused_before_anything_is_written(
     serl: Serl, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     said = refused(serl, *words)
     assert r"bad\udcff" in said
-    assert "names of files and folders must be UTF-8" in said
+    assert "words of a command must be UTF-8" in said
     assert not any(tmp_path.iterdir())
 
 
