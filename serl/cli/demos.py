@@ -67,7 +67,7 @@ def import_file(options: argparse.Namespace) -> int:
             found, write = _checked(data, options.file, task, spec, mapping, origin)
 
         def advance() -> None:
-            show(f"importing {options.file}: episode {next(numbers)}")
+            show(f"importing {options.file}: episode {next(numbers)} done")
             check()
 
         made = write(found, spec, mapping, scratch, origin, config.log, advance)

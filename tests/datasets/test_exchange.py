@@ -165,7 +165,7 @@ def test_export_and_import_count_episodes(
     total = len(recording[1])
     assert texts == [
         *[f"episodes for {out}: {number} of {total}" for number in range(1, total + 1)],
-        *[f"importing {out}: episode {number}" for number in range(1, total + 1)],
+        *[f"importing {out}: episode {number} done" for number in range(1, total + 1)],
     ]
 
 
