@@ -66,8 +66,8 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-_SOURCES = {"reward": "reward", "gymnasium:": "environment"}
-"""Causes by the first word of a fault."""
+_SOURCES = {"reward:": "reward", "reward ": "reward", "gymnasium:": "environment"}
+"""Causes by the text with which a fault begins."""
 
 _CAMERA = re.compile(r"camera|picture|image", re.IGNORECASE)
 _OF_POLICY = re.compile(

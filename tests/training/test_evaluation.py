@@ -134,6 +134,7 @@ GUARD = "the guard stopped the arm: protective stop"
         (EndReason.FAULT, "/force_torque/wrench: newest message is 0.3 s old", "arm"),
         (EndReason.FAULT, "reward: /camera/done: no message", "reward"),
         (EndReason.FAULT, "reward 2000000.0: expected at most 1e+06 either way", "reward"),
+        (EndReason.FAULT, "rewarded/wrench: no message", "arm"),
         (EndReason.FAULT, "gymnasium:Walk-v0: state camera: not finite: [nan]", "environment"),
         (EndReason.STUCK, "stuck: 10 s without motion", ""),
         (EndReason.NEEDS_PERSON, "needs a person: the part is lost", "scene"),
