@@ -233,8 +233,13 @@ def unassisted(
     ended, run = "", sum(each.purpose == "final" and not each.void for each in results)
     if planned is not None and run < planned:
         causes = [each.void for each in results if each.void]
-        ended = describe_early_end(causes, len(counted), planned)
+        helped = sum(_is_repeated(each) and not each.void for each in results)
+        ended = describe_early_end(causes, len(counted), planned, helped)
     return Evaluation(counted, void, ended) if counted or ended else None
+
+
+def _is_repeated(result: TrialResult) -> bool:
+    return bool(result.void) or (result.assisted and result.purpose == "selection")
 
 
 def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int) -> list[str]:
@@ -254,8 +259,7 @@ def result_lines(results: Sequence[TrialResult], episodes: int | None, most: int
         if each.purpose == "selection":
             place = f"selection trial {number} of at most {most}, checkpoint {each.checkpoint:,}"
         lines.append(f"{place}: {each}")
-        repeated = each.void or (each.assisted and each.purpose == "selection")
-        counts[each.purpose] += not repeated
+        counts[each.purpose] += not _is_repeated(each)
     return lines
 
 

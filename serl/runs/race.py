@@ -75,8 +75,9 @@ class TrialPlan:
     """The order of a policy's trials on an arm: a race of checkpoints, then trials of its winner.
 
     Void trials are repeated, but only `max_void_trials` of them. A trial in which a person drove
-    counts neither as a success nor as a failure of its checkpoint: in the race it is repeated,
-    among the trials of the winner it takes the place of one.
+    counts neither as a success nor as a failure of its checkpoint: in the race it is repeated, up
+    to the same number, and among the trials of the winner it takes the place of one. After more,
+    no trial follows.
 
     Args:
         candidates: steps of the checkpoints; one alone needs no race.
@@ -86,7 +87,7 @@ class TrialPlan:
 
     def __init__(self, candidates: Sequence[int], most: int, trials: int | None) -> None:
         self._race, self._trials = Race(candidates, most), trials
-        self._counted, self._void = 0, 0
+        self._counted, self._void, self._helped = 0, 0, 0
 
     @property
     def purpose(self) -> str:
@@ -94,8 +95,9 @@ class TrialPlan:
         return "final" if self._race.next() is None else "selection"
 
     def next(self) -> int | None:
-        """Return the checkpoint of the next trial; None when all are done."""
-        if self._trials is not None and self._void > max_void_trials(self._trials):
+        """Return the checkpoint of the next trial; None when all are done, or too many repeated."""
+        repeated = max(self._void, self._helped)
+        if self._trials is not None and repeated > max_void_trials(self._trials):
             return None
         if (step := self._race.next()) is not None:
             return step
@@ -106,7 +108,9 @@ class TrialPlan:
         if void:
             self._void += 1
         elif self._race.next() is not None:
-            if not assisted:
+            if assisted:
+                self._helped += 1
+            else:
                 self._race.add(step, success)
         else:
             self._counted += 1

@@ -107,19 +107,22 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
 
 
 def max_void_trials(trials: int) -> int:
-    """Return the number of void trials that are repeated, after which an evaluation ends."""
+    """Return the number of void trials that are repeated; after one more an evaluation ends."""
     return 3 + trials // 5
 
 
-def describe_early_end(void: Sequence[str], valid: int, planned: int) -> str:
+def describe_early_end(void: Sequence[str], valid: int, planned: int, helped: int = 0) -> str:
     """Return a line about an evaluation that ended before all its trials were valid.
 
     Args:
         void: the cause of each void trial.
         valid: number of trials that count.
         planned: number of trials that were to count.
+        helped: number of repeated trials in which a person drove.
     """
     after = "early"
+    if helped > max_void_trials(planned):
+        after = f"after {helped} selection trials with a person's help"
     if len(void) > max_void_trials(planned):
         after = f"after {len(void)} void trials ({', '.join(sorted(set(void)))})"
     return f"ended {after}: {valid} of {planned} valid"

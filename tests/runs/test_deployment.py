@@ -124,6 +124,9 @@ def test_result_of_trials_that_did_not_all_count_is_partial() -> None:
     assert summary([VOID] * 4, 1) == "ended after 4 void trials (camera): 0 of 1 valid"
     raced = [VOID._replace(purpose="selection")] * 4
     assert summary(raced, 1) == "ended after 4 void trials (camera): 0 of 1 valid"
+    helped = [HELPED._replace(purpose="selection")] * 4
+    assert summary(helped, 1) == "ended after 4 selection trials with a person's help: 0 of 1 valid"
+    assert summary(helped[:3], 1) == "ended early: 0 of 1 valid"
     stopped = unassisted([WON, VOID], planned=3)
     assert stopped is not None
     assert stopped.early_end == "ended early: 1 of 3 valid"

@@ -76,6 +76,15 @@ def test_trial_plan_limits_repetitions_of_void_trials() -> None:
         endless.add(100, False, False, True)
 
 
+def test_trial_plan_limits_repetitions_of_trials_with_help_in_the_race() -> None:
+    plan, episodes = TrialPlan([100, 200], 3, 10), 0
+    while (step := plan.next()) is not None and episodes < 100:
+        plan.add(step, True, True, False)
+        episodes += 1
+    assert episodes == max_void_trials(10) + 1 == 6
+    assert plan.purpose == "selection"
+
+
 def test_trial_with_help_says_nothing_about_a_checkpoint_and_is_repeated_in_the_race() -> None:
     plan, tried = TrialPlan([100, 200], 3, 2), list[tuple[int, str]]()
     while (step := plan.next()) is not None:
