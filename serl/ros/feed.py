@@ -42,6 +42,8 @@ class Feed(Generic[Value]):
         oldest_s: age above which the newest sample is stale; None in lock-step, where time waits.
         keep: number of samples to keep.
         stamped: messages have a header; otherwise they count as stamped on arrival.
+        ordered: also drop messages stamped before the newest sample, unless that sample's stamp is
+            in the future: the clock was set back.
 
     Attributes:
         refused: number of messages that were damaged, repeated or from the future.
@@ -55,10 +57,11 @@ class Feed(Generic[Value]):
         oldest_s: float | None,
         keep: int = 1,
         stamped: bool = True,
+        ordered: bool = False,
     ) -> None:
         self.refused = 0
         self._name, self._decode, self._oldest_s = topic.name, decode, oldest_s
-        self._stamped = stamped
+        self._stamped, self._ordered = stamped, ordered
         self._node, self._clock = node, node.handle.get_clock()
         self._samples: deque[Sample[Value]] = deque(maxlen=keep)
         self._problem = ""
@@ -139,6 +142,9 @@ class Feed(Generic[Value]):
         stamp_ns = nanoseconds_of(message.header.stamp) if self._stamped else now_ns
         if stamp_ns == self.stamp_ns:
             raise BadInput("its stamps stand still")
+        latest_ns = now_ns + round(AHEAD_S * 1e9)
+        if self._ordered and stamp_ns < self.stamp_ns <= latest_ns:
+            raise BadInput("its stamp is older than that of an earlier message")
         if self._oldest_s is None:
             return stamp_ns, stamp_ns * 1e-9
         age_s = 1e-9 * (now_ns - stamp_ns)

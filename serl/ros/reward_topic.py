@@ -12,10 +12,9 @@ from typing import Any
 from geometry_msgs.msg import PointStamped
 from std_msgs.msg import Bool, Float32, Float64
 
-from serl.errors import BadInput, Silent
+from serl.errors import Silent
 from serl.reward import RewardConfig, RewardedTask
-from serl.ros.conversions import nanoseconds_of
-from serl.ros.feed import AHEAD_S, Feed
+from serl.ros.feed import Feed
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
 from serl.shaping import ShapedTask
@@ -53,16 +52,9 @@ def reward_feed(node: RosNode, config: RewardConfig) -> Feed[float]:
     """
     assert config.topic is not None  # the configuration was checked
     topic = Topic(config.topic, KINDS[config.message], latest_only())
-    clock = node.handle.get_clock()
-
-    def decode(message: Any) -> float:
-        if not isinstance(message, PointStamped):
-            return float(message.data)
-        latest_ns = clock.now().nanoseconds + round(AHEAD_S * 1e9)
-        if nanoseconds_of(message.header.stamp) < feed.stamp_ns <= latest_ns:  # no clock set back
-            raise BadInput("its stamp is older than that of an earlier message")
-        return float(message.point.x)
-
     stamped = config.message == "PointStamped"
-    feed = Feed(node, topic, decode, config.max_age_s, stamped=stamped)
-    return feed
+    return Feed(node, topic, _number, config.max_age_s, stamped=stamped, ordered=stamped)
+
+
+def _number(message: Any) -> float:
+    return float(message.point.x if isinstance(message, PointStamped) else message.data)

@@ -11,7 +11,7 @@ from rclpy.time import Time
 
 from serl.errors import Silent
 from serl.ros.conversions import pose_message
-from serl.ros.feed import Feed
+from serl.ros.feed import AHEAD_S, Feed
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
@@ -25,11 +25,11 @@ DOWN = (0.0, 0.0, 0.0, 1.0)
 class Sender:
     """A sender of poses to a feed in the same process; it also sets the ROS clock."""
 
-    def __init__(self, node: RosNode) -> None:
+    def __init__(self, node: RosNode, ordered: bool = False) -> None:
         self._node, topic = node, Topic("pose", PoseStamped, 10)
         node.handle.set_parameters([Parameter("use_sim_time", value=True)])
         self._publisher = node.publisher(topic)
-        self.feed: Feed[float] = Feed(node, topic, _x, 0.5, keep=10)
+        self.feed: Feed[float] = Feed(node, topic, _x, 0.5, keep=10, ordered=ordered)
         eventually(self._publisher.get_subscription_count)
 
     def send(self, x: float, at_s: float) -> None:
@@ -67,3 +67,11 @@ def test_feed_excludes_samples_from_before_a_clock_jump(set_s: int, tmp_path: Pa
         for count in range(3, 5):
             sender.send(count, BEGAN_S + set_s + 0.1 * count)
         assert [each.value for each in sender.feed.recent(0.15)] == [3.0, 4.0]
+
+
+def test_ordered_feed_accepts_messages_after_clock_was_set_back(tmp_path: Path) -> None:
+    with RosNode("a", tmp_path) as node:
+        sender = Sender(node, ordered=True)
+        sender.send(1.0, BEGAN_S)
+        sender.send(2.0, BEGAN_S - 2 * AHEAD_S)
+        assert (sender.feed.newest().value, sender.feed.refused) == (2.0, 0)

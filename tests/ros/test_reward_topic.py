@@ -43,6 +43,7 @@ pytestmark = pytest.mark.ros
 
 PROCESS = Path(__file__).parent / "support/reward_process.py"
 STALE_S = 5.0  # generous for a busy machine
+TOPIC = {"kind": "topic", "topic": "/cell/done", "max_age_s": STALE_S}
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def put(process: subprocess.Popen[str], word: str) -> None:
 
 
 def make_task_with_reward(kind: str, max_age_s: float = STALE_S) -> RewardedTask:
-    reward = {"kind": "topic", "topic": "/cell/done", "message": kind, "max_age_s": max_age_s}
+    reward = TOPIC | {"message": kind, "max_age_s": max_age_s}
     task = make_rewarded_task(resolve({"task": "reach", "reward": reward}))
     assert isinstance(task, RewardedTask)
     return task
@@ -216,6 +217,18 @@ def test_late_message_does_not_replace_newer_one(tmp_path: Path) -> None:
         assert sender.feed.newest().value == 1.0
         sender.send(0.5)
         eventually(lambda: newest(sender.task) == 0.5)
+
+
+def test_message_that_arrives_during_subscription_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = resolve({"task": "reach", "reward": TOPIC | {"message": "PointStamped"}}).reward
+    with RosNode("actor0", tmp_path, local=True) as node:
+        message = PointStamped()
+        message.point.x = 0.5
+        message.header.stamp = node.handle.get_clock().now().to_msg()
+        monkeypatch.setattr(RosNode, "subscribe", lambda self, topic, take, **_: take(message))
+        assert reward_feed(node, reward).newest().value == 0.5
 
 
 def test_reward_topic_settings_are_validated() -> None:
