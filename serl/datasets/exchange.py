@@ -392,7 +392,8 @@ def without_last(reward: Values, judged: bool | None = None) -> tuple[Values, bo
     """Return the rewards without that of the last row, and whether the episode is a success.
 
     The action of the last row has no next observation. As its reward may be the only one of a
-    success, the last action of a success that is kept gets it, unless its own is larger.
+    success, the last action of a success that is kept gets it, unless its own is larger or it is
+    not finite.
 
     Args:
         reward: rewards of all rows of an episode.
@@ -401,7 +402,7 @@ def without_last(reward: Values, judged: bool | None = None) -> tuple[Values, bo
     kept = np.array(reward[:-1], np.float64)
     if not len(kept):
         return kept, False
-    best = float(np.max(reward[-2:]))
+    best = float(np.max(reward[-2:] if np.isfinite(reward[-1]).all() else reward[-2:-1]))
     success = best > 0 if judged is None else judged
     if success:
         kept[-1] = best

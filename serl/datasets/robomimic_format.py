@@ -80,7 +80,7 @@ def read(path: Path) -> Dataset:
 
     Without `next_obs`, the last observation of an episode is its final one, and the last action is
     left out; of a success its reward goes to the action before. A foreign episode counts as a
-    success if its last reward is positive.
+    success if its last reward is positive, or without `next_obs` one of its last two.
 
     Raises:
         BadInput: no such file, or a folder that holds none or several.

@@ -54,7 +54,12 @@ def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize(
     ("rewards", "last", "cut"),
-    [([0.0, 0.0, 1.0], 1.0, 1.0), ([0.0, 2.0, 1.0], 1.0, 2.0), ([0.0] * 3, None, None)],
+    [
+        ([0.0, 0.0, 1.0], 1.0, 1.0),
+        ([0.0, 2.0, 1.0], 1.0, 2.0),
+        ([0.0, 2.0, 0.0], None, 2.0),
+        ([0.0] * 3, None, None),
+    ],
 )
 def test_reward_of_last_row_of_foreign_robomimic_decides_success(
     tmp_path: Path, rewards: list[float], last: float | None, cut: float | None, complete: bool
