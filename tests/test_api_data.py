@@ -244,6 +244,19 @@ def test_wrong_value_of_metrics_is_refused_with_its_field(
     assert len(run.metrics("event")) == 0
 
 
+def test_whole_floats_in_metrics_are_integers(tmp_path: Path) -> None:
+    folder = trained(tmp_path)
+    row = '{"kind": "episode", "time_s": 1, "steps": %s, "human_steps": 3.0}\n'
+    folder.metrics.write_text(row % "2.0")
+    episodes = serl.open_run(folder.path).metrics("episode")
+    assert [episodes[name].tolist() for name in ("steps", "human_steps")] == [[2], [3]]
+    assert str(episodes["steps"].dtype) == "int64"
+    folder.metrics.write_text(row % "2.5")
+    line = rf"^{folder.metrics}: episode\.steps: expected a whole number, got 2\.5$"
+    with pytest.raises(CorruptData, match=line):
+        serl.open_run(folder.path).metrics("episode")
+
+
 def test_missing_package_is_named_with_install_command(
     recorded: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

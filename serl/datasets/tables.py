@@ -110,14 +110,23 @@ def metrics_table(path: Path, kind: str) -> Table:
     columns = {}
     for name in dict.fromkeys((*types, *(name for row in rows for name in row))):
         values = [row.get(name) for row in rows]
-        if types.get(name) == pa.int64():  # Arrow would cut 2.5 to 2
-            values = [str(each) if isinstance(each, float) else each for each in values]
+        if types.get(name) == pa.int64():
+            values = [_whole(each, f"{path}: {kind}.{name}") for each in values]
         try:
             columns[name] = pa.array(values, types.get(name))
         except (pa.ArrowException, OverflowError) as error:
             line = printable(" ".join(str(error).split()), 200)
             raise CorruptData(f"{path}: {kind}.{name}: {line}") from error
     return Table(pa.table(columns))
+
+
+def _whole(value: Any, where: str) -> Any:
+    """Return a whole float as an integer; Arrow would cut 2.5 to 2, which raises `CorruptData`."""
+    if not isinstance(value, float):
+        return value
+    if not value.is_integer():
+        raise CorruptData(f"{where}: expected a whole number, got {value}")
+    return int(value)
 
 
 class Recording(NamedTuple):
