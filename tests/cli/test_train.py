@@ -139,7 +139,8 @@ def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
     monkeypatch.setattr(train, "is_real", lambda robot: True)
     won = TrialResult(0, True, False, 20, 2.0, "success", checkpoint=100)
     void = TrialResult(1, False, False, 7, 0.7, "late", "camera", checkpoint=100)
-    for results, trials in (([won, *[void] * 4], 1), ([void] * 4, 0)):
+    raced = void._replace(purpose="selection")
+    for results, trials in (([won, *[void] * 4], 1), ([void] * 4, 0), ([raced] * 4, 0)):
 
         def deploy(folder: RunFolder, *rest: object, results: list[TrialResult] = results) -> None:
             for each in results:
