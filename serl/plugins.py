@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BaseModel
 from serl.errors import BadInput, SerlError, did_you_mean
 from serl.real_task import read_task
 from serl.robot import SimulatedRobot
-from serl.system.files import check_utf8
+from serl.system.files import check_utf8, expand_home
 from serl.task import SimulatedTask
 
 Kind = Literal[
@@ -142,7 +142,7 @@ def absolute(name_or_path: str) -> str:
     """Return a known name unchanged, and a file as its absolute path, which must be UTF-8."""
     if not name_or_path.endswith((".py", ".yaml")):
         return name_or_path
-    path = str(Path(name_or_path).resolve())
+    path = str(Path(expand_home(name_or_path)).resolve())
     check_utf8(path)
     return path
 
@@ -173,6 +173,7 @@ def load(kind: Kind, name_or_path: str) -> Any:
         ImportError: one of serl's own plug-ins needs a package that is not installed.
         SerlError: a dependency does not work on this machine; the message gives the cause.
     """
+    name_or_path = expand_home(name_or_path)
     if name_or_path.endswith(".py"):
         return _attribute(kind, load_file(Path(name_or_path)), name_or_path)
     if kind == "task" and name_or_path.endswith(".yaml"):

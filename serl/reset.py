@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.geometry import UnitQuaternion, Vector, is_in_box
+from serl.system.settings_file import HomePath
 from serl.types import Observation
 
 ResetKind = Literal["home", "path", "task", "person"]
@@ -92,7 +92,7 @@ class ResetConfig(BaseModel):
     body: str | None = None
     body_low_m: Vector | None = None
     body_high_m: Vector | None = None
-    model: Path | None = None
+    model: HomePath | None = None
     sha256: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
     transfer: bool = False

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -19,6 +18,7 @@ from serl.plugins import PluginName
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ObservationSpec
+from serl.system.settings_file import HomePath
 from serl.task import Scene, SimulatedTask, TaskConfig
 from serl.types import Array, Observation, Outcome
 
@@ -68,7 +68,7 @@ class ProgressConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     success: Literal["task", "human", "pose", "classifier"] = "task"
-    model: Path | None = None
+    model: HomePath | None = None
     sha256: str | None = None
     weight: float = Field(1.0, gt=0, le=1000)
 
@@ -107,7 +107,7 @@ class RewardConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: PluginName = "task"
-    model: Path | None = None
+    model: HomePath | None = None
     sha256: str | None = None
     transfer: bool = False
     threshold: float | None = None

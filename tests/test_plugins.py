@@ -64,6 +64,16 @@ def test_load_by_file_returns_class(tmp_path: Path) -> None:
     assert plugins.load("task", str(path)) is mine
 
 
+def test_tilde_in_path_of_plugin_is_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.py").write_text("class Mine: pass\n\n\ntask = Mine\n")
+    assert plugins.load("task", "~/mine.py").__name__ == "Mine"
+    assert plugins.absolute("~/mine.py") == str(tmp_path / "mine.py")
+    assert plugins.absolute("~") == "~"
+
+
 @pytest.mark.parametrize(
     ("source", "error", "match"),
     [

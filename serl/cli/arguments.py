@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from serl.errors import BadInput, did_you_mean
-from serl.system.files import check_destination
+from serl.system.files import check_destination, expand_home
 
 WIDTH = 100
 _INVALID = re.compile(r"invalid (\w+) value: (.*)", re.DOTALL)
@@ -69,6 +69,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, **settings)
         self.register("type", Path, lambda text: Path(expanduser(text)))  # as in --out=~/FILE
+        self.register("type", None, expand_home)  # as in --robot=~/FILE.yaml
 
     def error(self, message: str) -> NoReturn:
         """Raise `BadInput` with the name of the command, the fault and the allowed values."""

@@ -34,7 +34,8 @@ from serl.reward import RewardConfig
 from serl.runs.graph_file import Namespace
 from serl.runs.network import NetworkConfig, RosConfig
 from serl.runs.plugin_settings import CHOICES
-from serl.system.settings_file import checked, merge, nest, parse_yaml
+from serl.system.files import expand_home
+from serl.system.settings_file import HomePath, checked, merge, nest, parse_yaml
 from serl.teleop.config import TeleopConfig
 from serl.teleop.scripted import ScriptedHumanConfig
 from serl.training.actor import ActorConfig
@@ -62,7 +63,7 @@ class InitFrom(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    run: Path | None = None
+    run: HomePath | None = None
     load: tuple[Part, ...] | None = None
     data: Literal["none", "successes", "steps"] = "none"
 
@@ -186,7 +187,7 @@ class TrainConfig(BaseModel):
     namespace: Namespace = "/"
     demos: int = Field(20, ge=0, le=100_000)
     demonstrator: Literal["expert", "human"] = "expert"
-    demo_paths: tuple[Path, ...] = ()
+    demo_paths: tuple[HomePath, ...] = ()
     init_from: InitFrom = InitFrom()
     intervention: PluginName = "scripted"
     trials: int = Field(50, ge=0, le=100_000)
@@ -230,6 +231,11 @@ class TrainConfig(BaseModel):
                 "the keys left and right"
             )
         return value
+
+    @field_validator("task", "robot")
+    @classmethod
+    def _expand(cls, value: str | None) -> str | None:
+        return value and expand_home(value)
 
     @field_validator("agent", "reward", "human", "transport", mode="before")
     @classmethod

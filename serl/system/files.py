@@ -45,6 +45,12 @@ def checked_name(name: str, subject: str) -> str:
     return name
 
 
+def expand_home(name_or_path: str) -> str:
+    """Return the path of a .py or .yaml file with the home folder for `~`; other text unchanged."""
+    is_file = name_or_path.endswith((".py", ".yaml"))
+    return os.path.expanduser(name_or_path) if is_file else name_or_path
+
+
 def check_utf8(text: str | Path, kind: str = "names of files and folders") -> None:
     """Raise `BadInput` for a text that settings, logs and messages cannot hold, as it is no UTF-8.
 

@@ -6,14 +6,12 @@ import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import closing
+from os.path import expanduser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from serl.errors import BadInput, CorruptData, did_you_mean
 from serl.system.files import read_bounded
@@ -21,6 +19,9 @@ from serl.system.json_fields import short
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+HomePath = Annotated[Path, AfterValidator(lambda path: Path(expanduser(path)))]
+"""Type of settings that are paths; `~` becomes the home folder."""
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -306,6 +307,17 @@ def test_relative_paths_in_settings_become_absolute(
     assert cli.main(["record", "reach", "--demos", "1", "--out", "demos"]) == 0
     options = cli.parse(["train", "reach", "--demo_paths=[demos]"])
     assert train_command.settings(options).demo_paths == (Path("demos").resolve(),)
+
+
+def test_tilde_in_options_that_name_files_is_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(Path(__file__).parents[2] / "docs/examples/push_block.py", tmp_path)
+    options = cli.parse(["train", "--task=~/push_block.py", "--intervention=none", "--demos=0"])
+    assert train_command.settings(options).task == str(tmp_path / "push_block.py")
+    assert cli.parse(["run", "RUN", "--robot=~/arm.yaml"]).robot == str(tmp_path / "arm.yaml")
+    assert cli.parse(["teleop", "RUN", "--device=~/pad.py"]).device == str(tmp_path / "pad.py")
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,20 @@ def test_file_and_options_override_recipe() -> None:
     assert agent.activation == "tanh"
 
 
+def test_tilde_in_paths_of_settings_is_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/lab")
+    words = ["--robot=~/arm.yaml", "--reward.model=~/m", "--reset.model=~/m", "--init-from=~/run"]
+    given = {"task": "~/ram.yaml", "demos": ["~/demos"], **parse_overrides(words)}
+    config = resolve({"reward": {"progress": {"model": "~/m"}}}, given)
+    assert (config.task, config.robot) == ("/home/lab/ram.yaml", "/home/lab/arm.yaml")
+    models = config.reward.model, config.reward.progress.model, config.reset.model
+    assert models == (Path("/home/lab/m"),) * 3
+    assert (config.init_from.run, *config.demo_paths) == (
+        Path("/home/lab/run"),
+        Path("/home/lab/demos"),
+    )
+
+
 def test_unknown_recipe_is_refused() -> None:
     with pytest.raises(BadInput, match="recipe: expected 'hil_serl'"):
         run_settings("pick_cube", {}, {"recipe": "serl"})
