@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from inspect import signature
-from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +25,7 @@ from serl.runs.demonstrations import DEMONSTRATORS
 from serl.runs.deployment import load_agent, one_part
 from serl.runs.folder import CONFIG, RunFolder
 from serl.specs import Spec
+from serl.system.files import home_path
 from serl.system.json_fields import short
 from serl.system.settings_file import leaves, merge, nest
 from serl.task import SimulatedTask, Task
@@ -178,7 +178,7 @@ def load_policy(run: str | Path, checkpoint: int | None = None) -> TrainedPolicy
         BadInput: no such run or checkpoint, or the task has changed since.
         CorruptData: the checkpoint is damaged.
     """
-    loaded = load_agent(_path(run), checkpoint)
+    loaded = load_agent(home_path(run), checkpoint)
     frames = loaded.config.agent.frames
     return TrainedPolicy(loaded.agent, loaded.task, loaded.spec, loaded.step, frames)
 
@@ -296,7 +296,7 @@ def open_run(run: str | Path) -> Run:
     Raises:
         BadInput: the folder is neither a run nor a folder of episodes.
     """
-    path = _path(run)
+    path = home_path(run)
     if path.is_dir() and not (path / CONFIG).exists() and episode_paths(path):
         return Run(path, None, {path.name: path})
     folder = one_part(RunFolder.open(path, data_only=True))
@@ -327,7 +327,7 @@ def train(task: str | Path, runs: str | Path = "runs", **settings: Any) -> Run:
     config = run_settings(str(task), {}, _nested(settings))
     require_ros()
     check_one_arm(config)
-    run = RunFolder.create(_path(runs), config, datetime.now())
+    run = RunFolder.create(home_path(runs), config, datetime.now())
     display = Display()
     display.print_line(f"run: {run.path}")
     with offering_resume(run):
@@ -360,11 +360,6 @@ def make_env(task: str | Path | SimulatedTask, observe: str = "state", **options
 def missing(error: ImportError, extra: str) -> BadInput:
     """Return the error for a package that is not installed, with the extra that has it."""
     return BadInput(f"{error.name} is not installed: pip install 'serl[{extra}]'")
-
-
-def _path(path: str | Path) -> Path:
-    """Return a path, whose first part may be `~`, the home folder."""
-    return Path(expanduser(path))
 
 
 def _array(name: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:

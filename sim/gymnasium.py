@@ -205,7 +205,7 @@ class SimGymnasium:
 
     def _read(self) -> tuple[dict[str, Array], dict[str, Image]]:
         """Return state and images of the last observation, as new arrays."""
-        kept = {name: array.copy() for name, array in self._arrays.items()}
+        kept = dict(self._arrays)  # new arrays after each step, which nothing changes
         images = {name: kept.pop(name) for name in self._spec.images}
         state = {name: kept[name] for name in self._spec.state if name in kept}
         if not state:

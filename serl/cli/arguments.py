@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
-from os.path import expanduser
 from pathlib import Path
 from typing import Any, NoReturn
 
 from serl.errors import BadInput, did_you_mean
-from serl.system.files import check_destination, expand_home
+from serl.system.files import check_destination, expand_home, home_path
 
 WIDTH = 100
 _INVALID = re.compile(r"invalid (\w+) value: (.*)", re.DOTALL)
@@ -68,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, **settings)
-        self.register("type", Path, lambda text: Path(expanduser(text)))  # as in --out=~/FILE
+        self.register("type", Path, home_path)  # as in --out=~/FILE
         self.register("type", None, expand_home)  # as in --robot=~/FILE.yaml
 
     def error(self, message: str) -> NoReturn:

@@ -45,6 +45,11 @@ def checked_name(name: str, subject: str) -> str:
     return name
 
 
+def home_path(path: str | Path) -> Path:
+    """Return a path, whose first part may be `~`, the home folder; an unknown `~user` stays."""
+    return Path(os.path.expanduser(path))
+
+
 def expand_home(name_or_path: str) -> str:
     """Return the path of a .py or .yaml file with the home folder for `~`; other text unchanged."""
     is_file = name_or_path.endswith((".py", ".yaml"))

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import closing
-from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
@@ -14,13 +13,13 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from serl.errors import BadInput, CorruptData, did_you_mean
-from serl.system.files import read_bounded
+from serl.system.files import home_path, read_bounded
 from serl.system.json_fields import short
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-HomePath = Annotated[Path, AfterValidator(lambda path: Path(expanduser(path)))]
+HomePath = Annotated[Path, AfterValidator(home_path)]
 """Type of settings that are paths; `~` becomes the home folder."""
 
 

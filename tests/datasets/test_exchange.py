@@ -22,7 +22,7 @@ import pytest
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format, robomimic_format
-from serl.datasets.exchange import Dataset, without_last
+from serl.datasets.exchange import Dataset
 from serl.datasets.export import Recorded
 from serl.errors import CorruptData
 from serl.log.episode_log import EpisodeLog, LogConfig
@@ -440,15 +440,3 @@ def test_exchange_without_package_names_extra_to_install(
         error = capsys.readouterr().err
         assert error == f"serl: {package} is not installed: pip install 'serl[export]'\n"
         assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("last", [np.nan, np.inf])
-@pytest.mark.parametrize(
-    ("kept", "judged", "success"),
-    [([0.0, 0.0], True, True), ([0.0, 1.0], None, True), ([0.0, 0.0], None, False)],
-)
-def test_last_reward_that_is_not_finite_is_not_used(
-    kept: list[float], judged: bool | None, success: bool, last: float
-) -> None:
-    reward, found = without_last(np.array([*kept, last]), judged)
-    assert (reward.tolist(), found) == (kept, success)

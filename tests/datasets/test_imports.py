@@ -13,6 +13,7 @@ import pytest
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format
+from serl.datasets.exchange import without_last
 from serl.datasets.export import recorded
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode, read_records, read_spec
@@ -355,3 +356,15 @@ def test_import_of_unnamed_actions_names_robot(
     mapping.write_text("action: [0, 1, 2, 3, 4]\n")
     assert main([*words, "--out", str(tmp_path / "other"), "--map", str(mapping)]) == 0
     assert "so100, do not name" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("last", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("kept", "judged", "success"),
+    [([0.0, 0.0], True, True), ([0.0, 1.0], None, True), ([0.0, 0.0], None, False)],
+)
+def test_last_reward_that_is_not_finite_is_not_used(
+    kept: list[float], judged: bool | None, success: bool, last: float
+) -> None:
+    reward, found = without_last(np.array([*kept, last]), judged)
+    assert (reward.tolist(), found) == (kept, success)
