@@ -54,10 +54,10 @@ def _steps(policy_s: list[float], act_s: list[float]) -> tuple[list[Step], Delay
 @REGISTRY.fault(
     47,
     "Actions are late",
-    injected="a policy takes 50, 100, 140, 160 or 200 ms, or a varying time, for an action, or its "
-    "actions are delayed by as much; the control period is 100 ms",
-    required="the log has the delay of each action; the actor's statistics count those of over 1.5 "
-    "periods, and no others",
+    injected="with a control period of 100 ms, a policy takes 50, 100, 140, 160 or 200 ms, or a "
+    "varying time, for an action; or its actions are delayed by these times",
+    required="the log has the delay of each action; the actor's statistics count the delays of "
+    "over 1.5 periods, and no others",
     level=Level.COMPONENT,
 )
 def late_actions(folder: Path) -> None:

@@ -102,8 +102,8 @@ def outside_the_box(folder: Path) -> None:
     31,
     "Steps, speeds or jerks that are too large",
     injected="100,000 commands: random, at corners, metres away, huge, NaN, unnormalised, old, "
-    "from the future; with forces, gaps, persons, other actors and stops between them, and an "
-    "arm that is late or stuck",
+    "from the future; between them forces, gaps, takeovers, other actors and stops; the arm lags "
+    "or is stuck",
     required="no setpoint is outside the box, in a keep-out box, or beyond a limit of speed, "
     "acceleration, jerk or lead",
     level=Level.UNIT,

@@ -284,7 +284,8 @@ def _refuse(folder: Path) -> None:
     23,
     "Bit flip in the log",
     injected="500 random bits, one at a time, in sealed and in open files",
-    required="detected, with file and byte; of an open file the records before the byte are read",
+    required="detected, and the message names file and byte; in an open file the records before "
+    "the byte are read",
     level=Level.UNIT,
 )
 def bit_flip(folder: Path) -> None:
@@ -295,7 +296,8 @@ def bit_flip(folder: Path) -> None:
     23,
     "Bit flip in the log",
     injected="5,000 random bits",
-    required="detected, with file and byte; of an open file the records before the byte are read",
+    required="detected, and the message names file and byte; in an open file the records before "
+    "the byte are read",
     level=Level.SOAK,
 )
 def bit_flips(folder: Path) -> None:

@@ -97,8 +97,8 @@ def link_down_at_the_start(folder: Path) -> None:
     12,
     "One packet in five is dropped",
     injected="nftables between two network namespaces, for 30 s",
-    required="at least 80 % of the records that the actor makes in these 30 s arrive within them; "
-    "lost 0, duplicated 0",
+    required="at least 80 % of the records that the actor makes in these 30 s arrive within the "
+    "same 30 s; lost 0, duplicated 0",
     level=Level.SOAK,
     needs=(Recipe.NAMESPACES, Recipe.NFTABLES),
 )

@@ -26,11 +26,11 @@ PAGE = 4096
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log ends at every seventh byte of its records, followed by 4 KiB of garbage; "
-    "or files that their folder did not have at its last sync are missing, and a random half of "
-    "the pages after the synced bytes of a file is zero",
-    required="the records before the cut are read; at most the last second is lost, with `fsync: "
-    "step` nothing",
+    injected="an open log is cut at every seventh byte of its records, and 4 KiB of garbage "
+    "follow; or files created since the last sync of their folder are missing, and a random half "
+    "of the pages after the synced bytes of a file is zero",
+    required="the records before the cut are read; at most the last second is lost, and with "
+    "`fsync: step` nothing is lost",
     level=Level.UNIT,
 )
 def power_cut(folder: Path) -> None:
@@ -50,7 +50,7 @@ def power_cut(folder: Path) -> None:
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log ends at every byte of its records, followed by 4 KiB of garbage",
+    injected="an open log is cut at every byte of its records, and 4 KiB of garbage follow",
     required="the records before the cut are read",
     level=Level.SOAK,
 )

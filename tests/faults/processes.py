@@ -211,8 +211,8 @@ def everything_dies(system: System) -> None:
     16,
     "Two actors with the same name",
     injected="a second actor and link in the same folder; a second link from another folder",
-    required="the second one is refused within 2 s (5 s beside other tests) with the process that "
-    "uses the name; lost 0, duplicated 0",
+    required="the second one is refused within 2 s (5 s beside other tests), and the message names "
+    "the process that uses the name; lost 0, duplicated 0",
     level=Level.PROCESSES,
     scene=two_actors,
 )

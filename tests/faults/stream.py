@@ -222,7 +222,7 @@ def restarted_actor(folder: Path) -> None:
     "Wrong specification or version",
     injected="an actor whose spec differs in one shape, type, bound, unit, rate, name, order or "
     "motion; a frame, a record and an announcement of another version",
-    required="refused before the first record, with the difference",
+    required="refused before the first record, with a message that names the difference",
     level=Level.COMPONENT,
 )
 def wrong_spec(folder: Path) -> None:
