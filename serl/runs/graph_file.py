@@ -79,7 +79,7 @@ class GraphConfig(BaseModel):
     """The processes and settings that `serl up` starts.
 
     Attributes:
-        task: task of a new run: its name, or the path of a .py file.
+        task: task of a new run: its name, or the path of a .py or .yaml file.
         settings: settings of a new run that differ from the defaults; `actors`, `robot` and
             `namespace` follow from `robots`.
         runs: folder in which new runs are made.
