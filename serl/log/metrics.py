@@ -41,7 +41,7 @@ class EpisodeRow:
         human_steps: number of steps that a human drove.
         interventions: number of takeovers, that is segments of human steps.
         reason: why the episode ended.
-        duration_s: task time.
+        duration_s: number of steps times the control period.
         weight_age: number of versions that the actor's weights were behind at the end.
     """
 
@@ -113,12 +113,13 @@ class EvaluationRow:
         checkpoint: online steps of the checkpoint.
         trials: number of trials.
         successes: number of trials that solved the task.
-        cycle_time_s: mean task time of the successes; None without any.
+        cycle_time_s: mean duration of the successes, as `duration_s`; None without any.
         void: number and causes of further trials that a fault ended; empty without any.
         early_end: how the trials ended if fewer than planned count; empty otherwise.
-        purpose: "selection" to choose a checkpoint, "final" to report on the chosen one, "last" to
-            report on the last one where another is chosen, on the same starts; "clone" to report
-            on the demonstrations cloned alone (`baseline`), on the same starts as well.
+        purpose: "selection": trials to choose a checkpoint; "final": trials of the chosen one;
+            "last": trials of the last checkpoint, if another one was chosen; "clone": trials of a
+            policy cloned from the demonstrations alone (`baseline`). "last" and "clone" use the
+            same starts as "final".
     """
 
     kind: ClassVar[str] = "evaluation"

@@ -114,7 +114,7 @@ def of_robot(topic: Topic, robot: str, qos: Any = None) -> Topic:
 
 
 def truth(robot: str, qos: Any = SENSOR) -> Topic:
-    """Return the topic of a simulation's privileged state: concatenated arrays, see its layout."""
+    """Return the topic of a simulation's ground truth: arrays that the message's `layout` names."""
     return Topic(f"{robot}/truth", Float32MultiArray, qos)
 
 
