@@ -67,5 +67,10 @@ def did_you_mean(name: str, names: Iterable[str], least: float = 0.6) -> str:
     return f"; did you mean {known[similar[0]]!r}?" if similar else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which gets an s unless the number is 1."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _plain(name: str) -> str:
     return name.rpartition("/")[2].lower().replace("-", "_").strip("_")

@@ -217,7 +217,7 @@ def test_interrupted_training_prints_the_command_to_go_on(
     with pytest.raises(KeyboardInterrupt):
         serl.train("reach", tmp_path)
     (run,) = (tmp_path / "reach").iterdir()
-    assert capsys.readouterr().err == f"to go on: serl train --resume {run}\n"
+    assert capsys.readouterr().err == f"to continue: serl train --resume {run}\n"
 
 
 def test_paths_may_start_at_the_home_folder(

@@ -75,7 +75,7 @@ def actor(options: argparse.Namespace) -> int:
                 lambda: show(progress_text(run, name)),
             )
     except KeyboardInterrupt:
-        print(f"to go on: serl actor {run.path} --name {name}", file=sys.stderr)
+        print(f"to continue: serl actor {run.path} --name {name}", file=sys.stderr)
         raise
     print(f"{name} is done; next: {trials_command(run)}")
     return DONE

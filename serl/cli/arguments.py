@@ -165,7 +165,7 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=integer(0),
         metavar="STEPS",
-        help="the checkpoint after this number of steps, else the best one",
+        help="the checkpoint after this number of steps (default: the best one)",
     )
 
 

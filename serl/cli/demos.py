@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.cli.export import format_module, writing
-from serl.errors import BadInput
+from serl.errors import BadInput, counted
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.specs import Spec
@@ -72,11 +72,13 @@ def import_file(options: argparse.Namespace) -> int:
 
         made = write(found, spec, mapping, scratch, origin, config.log, advance)
     print(
-        f"{made.successes} demonstrations in {folder}; stored separately: {made.failures} episodes "
+        f"{counted(made.successes, 'demonstration')} in {folder}; stored separately: "
+        f"{counted(made.failures, 'episode')} "
         f"without success; {made.steps} steps in all"
     )
     if limits := getattr(made, "time_limits", 0):
-        print(f"{limits} episodes without a final reward were imported as cut by the time limit")
+        number = counted(limits, "episode")
+        print(f"imported as cut by the time limit, for want of a final reward: {number}")
     if name != "pickle" and (warning := found.origin.unnamed_actions(mapping)):
         print(warning)
     print("check that scale and frame of the actions are those of the task:")

@@ -57,15 +57,15 @@ def examine_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="list the open sockets of a node with the network settings of a run, else the default",
+        help="list the open sockets of a node, with the network settings of RUN if given",
     )
     group.add_argument(
         "--graph",
         nargs="?",
         const="",
         metavar="RUN|DOMAIN",
-        help="list publishers, subscribers, rates and faults in the ROS domain of a run, or in a "
-        "domain, else in ROS_DOMAIN_ID",
+        help="list publishers, subscribers, rates and faults in the ROS domain of RUN, or in "
+        "DOMAIN (default: ROS_DOMAIN_ID)",
     )
     group.add_argument(
         "--robot", metavar="NAME", help="compare an arm's driver with its profile; nothing moves"

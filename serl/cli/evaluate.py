@@ -38,7 +38,9 @@ def evaluate_options(parser: argparse.ArgumentParser) -> None:
     )
     add_checkpoint(parser)
     parser.add_argument(
-        "--sampled", action="store_true", help="sample actions as in training, not the mode"
+        "--sampled",
+        action="store_true",
+        help="sample actions as in training, instead of the mode of the policy",
     )
 
 

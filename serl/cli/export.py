@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serl.cli.arguments import add_checkpoint
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, counted
 from serl.report.display import Display
 from serl.system.files import check_destination, new_folder, write_atomic
 
@@ -99,7 +99,7 @@ def _export_episodes(options: argparse.Namespace) -> int:
     bar = Display().counting(f"episodes for {out}", len(data.paths))
     with writing(out, reserve_bytes) as (folder, check), bar as advance:
         count = module.write(data._replace(on_file=lambda: (advance(), check())), folder)
-    print(f"{out}: {count} episodes of {data.spec.task} for {options.to}")
+    print(f"{out}: {counted(count, 'episode')} of {data.spec.task} for {options.to}")
     if data.left_out:
         print(f"left out: {data.left_out}")
     if options.to == "minari":

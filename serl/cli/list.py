@@ -64,12 +64,12 @@ def show(options: argparse.Namespace) -> int:
     name, word = options.name, options.word
     if name == "settings":
         _print_settings(_settings(TrainConfig()), word)
-        print("a task has values of its own for some of these: serl list TASK")
+        print("values of a task: serl list TASK")
     elif name in _PLURALS or name is None:
         _print_plugins([_PLURALS[name]] if name else [*plugins.GROUPS], word)
         if name is None:
-            print("settings: serl list settings; of one group: serl list settings agent")
-            print("a task has values of its own for some of these: serl list TASK")
+            print("all settings: serl list settings; those of one group: serl list settings agent")
+            print("values of a task: serl list TASK")
     else:
         _show_one(name, word)
     return DONE
@@ -228,7 +228,7 @@ def _show_task(task: str, word: str | None) -> None:
     defaults = {setting.name: setting.value for setting in _settings(TrainConfig())}
     found = [*_settings(config), *_settings(made.config, "task_config.")]
     _print_settings(found, word, defaults)
-    print(f"*: {task}'s own value; without one it is the same for every task")
+    print(f"*: {task} sets this value; settings without * have the default of all tasks")
 
 
 def _settings(config: BaseModel, prefix: str = "") -> list[Setting]:

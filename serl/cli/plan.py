@@ -19,7 +19,7 @@ from serl.agent import Agent
 from serl.arm_profile import is_real
 from serl.cli.arguments import add_config, add_task, number
 from serl.clock import VirtualClock
-from serl.errors import BadInput
+from serl.errors import BadInput, counted
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.report.display import Display
 from serl.robot import SimulatedRobot
@@ -141,14 +141,14 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     parts = (
         Part(
             "demonstrations",
-            f"{demos} episodes",
+            counted(demos, "episode"),
             demo_steps / rates.env_steps_per_s,
             demo_steps / conditions.rate_hz + demos * reset_s,
         ),
-        Part("warm-up", f"{config.learner.warm_up:,} updates", warm_up_s, warm_up_s),
-        Part("training", f"{steps:,} steps", steps / together, steps / on_arm),
+        Part("warm-up", counted(config.learner.warm_up, "update"), warm_up_s, warm_up_s),
+        Part("training", counted(steps, "step"), steps / together, steps / on_arm),
         Part("resets", f"{episodes:,.0f} or more", 0.0, episodes * reset_s / config.actors),
-        Part("selection and trials", f"{trials} episodes", trial_s, on_arm_s),
+        Part("selection and trials", counted(trials, "episode"), trial_s, on_arm_s),
     )
     return Plan(parts, simulated, arm)
 

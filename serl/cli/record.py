@@ -17,7 +17,7 @@ from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
 from serl.cli.arguments import add_namespace, add_task, arm_words, integer
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
-from serl.errors import BadInput
+from serl.errors import BadInput, counted
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey, Result
 from serl.runs.config import TrainConfig, parse_overrides, resolve
@@ -118,9 +118,11 @@ def _record_expert(options: argparse.Namespace) -> int:
                 by_hand=config.demonstrator == "human",
             )
         except KeyboardInterrupt:
-            print(f"{len(episode_paths(folder))} demonstrations in {folder}", file=sys.stderr)
+            done = counted(len(episode_paths(folder)), "demonstration")
+            print(f"{done} in {folder}", file=sys.stderr)
             raise
-    print(f"{options.demos} demonstrations in {folder} ({failed} failures left out)")
+    left_out = f"{counted(failed, 'failure')} left out"
+    print(f"{counted(options.demos, 'demonstration')} in {folder} ({left_out})")
     print(f"next: serl train {options.task} --demos {folder}")
     return DONE
 
@@ -147,7 +149,8 @@ def _record_person(options: argparse.Namespace) -> int:
             counts = recorded.counts
             print(
                 f"{result.text}, {result.steps} steps, {result.human_steps} by hand: "
-                f"{counts.kept} of {options.demos} demonstrations, {counts.failures} failures",
+                f"{counts.kept} of {counted(options.demos, 'demonstration')}, "
+                f"{counted(counts.failures, 'failure')}",
                 flush=True,
             )
 
@@ -157,17 +160,18 @@ def _record_person(options: argparse.Namespace) -> int:
             suppress(KeyboardInterrupt),
         ):
             recorded.recover()
-            print(f"{recorded.counts.kept} of {options.demos} demonstrations so far", flush=True)
+            wanted = counted(options.demos, "demonstration")
+            print(f"{recorded.counts.kept} of {wanted} so far", flush=True)
             record_person(
                 station, task, recorded, options.demos, options.seed, print_result, run.config.log
             )
     counts = recorded.counts
     print(
-        f"{counts.kept} demonstration{'s' * (counts.kept != 1)} in {run.path}; stored separately: "
-        f"{counts.failures} failure{'s' * (counts.failures != 1)}, {counts.undone} undone"
+        f"{counted(counts.kept, 'demonstration')} in {run.path}; stored separately: "
+        f"{counted(counts.failures, 'failure')}, {counts.undone} undone"
     )
     if counts.kept < options.demos:
-        print(f"to go on: the same command with --out {run.path}")
+        print(f"to continue: the same command with --out {run.path}")
         raise KeyboardInterrupt
     print(f"next: serl train {options.task}{arm_words(options)} --demos {run.path}")
     return DONE

@@ -23,7 +23,7 @@ from serl.datasets.reward_audit import (
     labelled_episodes,
     tuned_reward,
 )
-from serl.errors import BadInput
+from serl.errors import BadInput, counted
 from serl.log.annotations import LABELS_FILE, Origin, StepKey, append_labels, read_labels
 from serl.log.episode_reader import episode_name, episode_paths, read_spec
 from serl.report.display import Display
@@ -273,10 +273,13 @@ def collect(options: argparse.Namespace) -> int:
                 config.log,
             )
         except KeyboardInterrupt:
-            print(f"{len(episode_paths(folder))} episodes in {folder}", file=sys.stderr)
+            print(f"{counted(len(episode_paths(folder)), 'episode')} in {folder}", file=sys.stderr)
             raise
     episodes = len(episode_paths(folder))
-    print(f"{counts.positives} positives and {counts.negatives} negatives, of {episodes} episodes")
+    print(
+        f"{counts.positives} positives and {counts.negatives} negatives, "
+        f"of {counted(episodes, 'episode')}"
+    )
     print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
     return DONE
 
@@ -311,7 +314,7 @@ def _collect_person(options: argparse.Namespace) -> int:
             counts = collect_person(station, task, run, marks, target, options.seed, on_episode)
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < target.positives or counts.negatives < target.negatives:
-        print(f"to go on: the same command with --out {run.path}")
+        print(f"to continue: the same command with --out {run.path}")
         raise KeyboardInterrupt
     print(f"next: serl reward train {run.path} --out {task.name}.safetensors")
     return DONE

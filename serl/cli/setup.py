@@ -179,7 +179,7 @@ def walk(
             write_robot(session.out, session.profile)
             asker.show(f"  {_words(trial)}")
     except SessionLeft:
-        asker.show(f"left; to go on: serl setup {session.out}")
+        asker.show(f"stopped; to continue: serl setup {session.out}")
         return False
     asker.show(f"\nset-up complete: {session.out}\nto guard the arm: serl guard {session.out}")
     return True

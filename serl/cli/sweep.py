@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from serl.cli.arguments import integer
-from serl.errors import BadInput
+from serl.errors import BadInput, counted
 from serl.report.display import Display
 from serl.runs.folder import RunFolder
 from serl.runs.sweep import SweepRun, read_sweep, sweep_runs
@@ -75,7 +75,7 @@ def train_all(runs: list[SweepRun], count: int) -> int:
     with display.counting("runs", len(waiting)) as advance:
 
         def started(job: Job) -> None:
-            display.print_line(f"{job.name}: {'goes on' if job.log.exists() else 'starts'}")
+            display.print_line(f"{job.name}: {'continues' if job.log.exists() else 'starts'}")
 
         def ended(job: Job, code: int) -> None:
             if waiting[job.name].is_finished():  # exit code 1 may mean a low success rate
@@ -87,7 +87,8 @@ def train_all(runs: list[SweepRun], count: int) -> int:
 
         run_jobs(jobs, count, started, ended)
     if failed:
-        print(f"{len(failed)} runs failed; the same command tries them again", file=sys.stderr)
+        number = counted(len(failed), "run")
+        print(f"{number} failed; to try again, repeat this command", file=sys.stderr)
     return len(failed)
 
 

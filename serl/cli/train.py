@@ -124,7 +124,7 @@ def learner(options: argparse.Namespace) -> int:
         with run_processes(run, learner_processes(run)) as supervisor, display:
             attend(run, supervisor, frozenset({"learner"}), dict, display)
     except KeyboardInterrupt:
-        print(f"to go on: serl learner {run.path}", file=sys.stderr)
+        print(f"to continue: serl learner {run.path}", file=sys.stderr)
         raise
     print(f"the training is done; next: {trials_command(run)}")
     return DONE

@@ -86,7 +86,7 @@ def offering_resume(run: RunFolder) -> Iterator[None]:
     except BadInput:
         raise
     except (SerlError, KeyboardInterrupt):
-        print(f"to go on: serl train --resume {run.path}", file=sys.stderr)
+        print(f"to continue: serl train --resume {run.path}", file=sys.stderr)
         raise
 
 

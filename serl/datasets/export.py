@@ -12,7 +12,7 @@ import numpy as np
 
 from serl.datasets.exchange import EpisodeArrays
 from serl.datasets.serl_import import Values
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, counted
 from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.runs.demonstrations import is_reset
 from serl.runs.folder import CONFIG, RunFolder
@@ -63,8 +63,8 @@ class Recorded(NamedTuple):
         """The kinds and numbers of the episodes that were left out so far; "" for none."""
         resets, discarded = len(self.resets), len(self.discarded)
         parts = [
-            f"{resets} scripted resets, which do not demonstrate the task" if resets else "",
-            f"{discarded} episodes that a person discarded" if discarded else "",
+            f"{counted(resets, 'scripted reset')} (no demonstration of the task)" if resets else "",
+            f"{counted(discarded, 'episode')} that a person discarded" if discarded else "",
         ]
         return "; ".join(filter(None, parts))
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from serl.errors import CorruptData, SerlError
+from serl.errors import CorruptData, SerlError, counted
 from serl.log.episode_reader import (
     PART,
     SEALED,
@@ -162,7 +162,7 @@ class Recording:
             raise SerlError(f"episode {name[:40]} {state.get(place, 'is a failure')}")
         source, target = (self.folder / UNDONE, self.folder)[:: 1 if keep else -1]
         _move(source / f"{name}{SEALED}", target)
-        return f"{'kept' if keep else 'discarded'}: {self.counts.kept} demonstrations"
+        return f"{'kept' if keep else 'discarded'}: {counted(self.counts.kept, 'demonstration')}"
 
     @property
     def _places(self) -> tuple[Path, Path, Path]:

@@ -12,6 +12,7 @@ import numpy as np
 from serl import plugins
 from serl.camera import View
 from serl.datasets.recording_session import read_session
+from serl.errors import counted
 from serl.log.annotations import TRUTH_FILE, Origin, read_labels
 from serl.reward import RewardConfig, StageReward, may_be_there
 from serl.runs.config import TrainConfig, resolve, stage_configs
@@ -228,7 +229,7 @@ class Endings(NamedTuple):
         if self.short:
             found.append(f"{self.short} recordings end before their success could be detected")
         if self.unclear:
-            found.append(f"{self.unclear} episodes it ends at steps without a label")
+            found.append(f"it ends {counted(self.unclear, 'episode')} at steps without a label")
         return found
 
 

@@ -55,7 +55,8 @@ class LatchFile:
                 return Latch(GuardState.ESTOP, f"latch file {self._path} is of the user {owner}")
             text = read_bounded(self._path, _MAX_BYTES).decode()
         except FileNotFoundError:
-            return Latch(GuardState.ESTOP, f"no latch file {self._path}: is this the first start?")
+            cause = f"no latch file {self._path}: normal only at the first start"
+            return Latch(GuardState.ESTOP, cause)
         except (OSError, CorruptData, UnicodeDecodeError):
             return Latch(GuardState.ESTOP, f"latch file {self._path} cannot be read")
         for state in (GuardState.DISARMED, GuardState.HOLD, *LATCHED):

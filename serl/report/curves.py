@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serl.errors import counted
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsRow, RequestRow
 
 Values = NDArray[np.float64]
@@ -173,7 +174,7 @@ class Assistance:
         return 100.0 * self.requests / self.episodes if self.episodes else math.nan
 
     def __str__(self) -> str:
-        text = f"requests for a person: {self.requests} in {self.episodes:,} episodes"
+        text = f"requests for a person: {self.requests} in {counted(self.episodes, 'episode')}"
         rate = f" ({self.requests_per_100:.2g} per 100)" if self.episodes else ""
         return f"{text}{rate}, takeovers: {self.takeovers:,}"
 

@@ -219,18 +219,18 @@ def panel(progress: RunProgress) -> RenderableType:
 def line(progress: RunProgress) -> str:
     """Return the state in one plain line."""
     parts = [
-        _clock(progress.elapsed_s),
+        f"{_clock(progress.elapsed_s)} elapsed",
         f"steps {_whole(progress.steps)}/{_whole(progress.total_steps)}{_learns_from(progress)}",
         f"episodes {_whole(progress.episodes)}",
         f"success of unassisted episodes {_percent(progress.unassisted_success)}",
-        f"of assisted {_percent(progress.assisted_success)}",
+        f"of assisted episodes {_percent(progress.assisted_success)}",
         f"human {_percent(progress.human_share)}",
         f"updates/s {_number(progress.updates_per_s)}",
-        f"utd {_number(progress.utd)}",
+        f"updates/step {_number(progress.utd)}",
         f"weights version {_whole(progress.weights_version)}",
         *(_actor(actor) for actor in progress.actors),
         *(f"{part.name} {part.state}" for part in progress.processes if part.state != "running"),
-        f"left {_clock(progress.left_s)}",
+        *([f"about {_clock(progress.left_s)} left"] if progress.left_s else []),
     ]
     return " | ".join(parts)
 

@@ -17,7 +17,7 @@ from typing import Any
 from serl.agent import State
 from serl.agents.encoder_weights import describe_encoder
 from serl.arm_profile import is_real
-from serl.errors import BadInput, CorruptData
+from serl.errors import BadInput, CorruptData, counted
 from serl.log.episode_reader import episode_paths
 from serl.log.index import Cursors, Index, Span, Stream
 from serl.log.metrics import EventRow, MetricsWriter, ResumeRow
@@ -377,7 +377,8 @@ class Continuation:
             yield from shape(episode, origin.run).steps
             yield from (episode.end,) if episode.end else ()
             episodes, steps = episodes + 1, steps + len(episode.steps)
-        self._notify(f"{episodes} episodes, {steps:,} steps of {origin.run} are {purpose}")
+        data = f"{counted(episodes, 'episode')}, {counted(steps, 'step')}"
+        self._notify(f"{data} of {origin.run} are {purpose}")
 
 
 def trained_steps(run: RunFolder) -> int:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.errors import BadInput, CorruptData, SerlError
+from serl.errors import BadInput, CorruptData, SerlError, counted
 from serl.log.content import CHECKSUM, ChecksumBlock, checksum
 from serl.log.episode_reader import (
     PART,
@@ -105,7 +105,7 @@ class VerifyReport(NamedTuple):
         ]
         counts = f"lost {self.lost}, duplicated {self.duplicated}"
         found = len(self.findings)
-        verdict = "sound" if self.sound else f"{found} finding{'s' * (found != 1)}"
+        verdict = "sound" if self.sound else counted(found, "finding")
         remarks = [UNCOMPARED.format(self.uncompared)] if self.uncompared else []
         lines += [COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"]
         return "\n".join(map(printable, lines))

@@ -30,6 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl.arm_profile import read_robot
+from serl.errors import counted
 from serl.geometry import Vector, is_in_box
 from serl.log.metrics import read_metrics
 from serl.ros.environment import clean_shared_memory, free_domain, ros_name
@@ -113,7 +114,7 @@ def confirm(output: str, asked: list[str]) -> str | None:
     return ""
 
 
-SWINGS, LIVE = "a stop of a device counts, too.\n", "that reloads; Enter goes on\n"
+SWINGS, LIVE = "a stop of a device counts, too.\n", "that reloads; Enter continues\n"
 CHOICE, WAY = "[q] leave, to continue later ", "up down] "
 PROMPTS = (
     *(CHOICE, WAY, SWINGS, LIVE, "x,y,z in m ", "e ends ", "[y/n] ", "[front] ", "[wrist] "),
@@ -308,8 +309,9 @@ def training_result(run: RunFolder) -> str:
     alone = [bool(row["success"]) for row in episodes if not row["assisted"]][-20:]
     takeovers = sum(row["interventions"] for row in episodes)
     return (
-        f"{len(episodes)} episodes, {takeovers} takeovers with {human / max(1, steps):.0%} of the "
-        f"steps, {sum(alone)} of the last {len(alone)} unassisted ones succeeded"
+        f"{counted(len(episodes), 'episode')}, {counted(takeovers, 'takeover')} with "
+        f"{human / max(1, steps):.0%} of the steps, "
+        f"{sum(alone)} of the last {len(alone)} unassisted ones succeeded"
     )
 
 

@@ -112,7 +112,7 @@ def assert_afternoon(printed: str) -> None:
     ((positives, negatives),) = re.findall(r"(\d+) positives and (\d+) n", results["collect"])
     assert int(positives) >= afternoon.SHORT.positives
     assert int(negatives) >= afternoon.SHORT.negatives
-    assert int(results["train"].split(" episodes, ")[0]) >= 1
+    assert int(results["train"].split(" episode")[0]) >= 1
     counted = re.search(r"(\d+ of (\d+) trials succeeded|: (\d+) of \d+ valid)", results["trials"])
     assert counted is not None, results["trials"]
     assert int(counted[2] or counted[3]) > 0, "no trial was valid"
@@ -128,7 +128,7 @@ AFTERNOON = {
     "record": (1, "2 demonstrations in demos; stored separately: 0 failures, 0 undone"),
     "collect": (2, "40 positives and 96 negatives"),
     "classifier": (0, "72 % of 25 held-out samples"),
-    "train": (2, "1 episodes, 1 takeovers with 90% of the steps, 0 of the last 0 ones succeeded"),
+    "train": (2, "1 episode, 1 takeover with 90% of the steps, 0 of the last 0 ones succeeded"),
     "trials": (
         10,
         "ended after 4 void trials (camera): 1 of 2 valid, of which 0 succeeded; 0 of 0",
@@ -142,7 +142,7 @@ AFTERNOON = {
     ("step", "count", "result"),
     [
         ("", 0, ""),
-        ("record", 1, "1 demonstrations in demos; stored separately: 0 failures, 0 undone"),
+        ("record", 1, "1 demonstration in demos; stored separately: 0 failures, 0 undone"),
         ("collect", 2, "39 positives and 96 negatives"),
         ("train", 0, AFTERNOON["train"][1]),
         ("classifier", 1, AFTERNOON["classifier"][1]),

@@ -72,7 +72,7 @@ def test_operator_records_resumes_and_undoes_demonstrations(
     assert record(folder, "--demos", "1") == 0
     out = capsys.readouterr().out
     assert "a scripted device drives" in out
-    assert "by hand: 0 of 1 demonstrations, 1 failures" in out
+    assert "by hand: 0 of 1 demonstration, 1 failure" in out
     assert f"next: serl train reach --demos {folder}" in out
     button_presses += ["yes"]
     assert record(folder, "--demos", "2") == 0

@@ -131,7 +131,7 @@ def test_setup_step_is_skipped_only_with_reason(tmp_path: Path) -> None:
 def test_leaving_setup_prints_command_to_resume(tmp_path: Path) -> None:
     fake_session = FakeSession(tmp_path / "a.yaml", ["q"])
     assert not go(fake_session, Step("step", "one", step_returning("never")))
-    assert fake_session.shown[-1] == f"left; to go on: serl setup {tmp_path / 'a.yaml'}"
+    assert fake_session.shown[-1] == f"stopped; to continue: serl setup {tmp_path / 'a.yaml'}"
     assert not (tmp_path / "a.yaml").exists()
 
 

@@ -84,12 +84,12 @@ def test_sweep_skips_finished_runs(tmp_path: Path, sweep: Callable[..., tuple[in
 def test_sweep_continues_after_failed_run_and_retries_it(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
-    for word in ("starts", "goes on"):
+    for word in ("starts", "continues"):
         code, text = sweep([13, 20])
         assert code == 1
         assert f"steps-13/reach-0: {word}" in text
         assert "steps-13/reach-0: ended with exit code 1: out of luck" in text
-        assert "1 runs failed" in text
+        assert "1 run failed" in text
     assert (tmp_path / "out/steps-13/reach-0/log/train.log").read_text().count("trains") == 2
 
 
@@ -109,7 +109,7 @@ def test_interrupted_sweep_resumes(tmp_path: Path, sweep: Callable[..., tuple[in
     assert not (tmp_path / "out/steps-20").exists()
     code, text = sweep([60, 20])
     assert code == 0
-    assert "steps-60/reach-0: goes on" in text
+    assert "steps-60/reach-0: continues" in text
     assert "steps-20/reach-0: starts" in text
 
 

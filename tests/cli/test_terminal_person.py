@@ -12,7 +12,7 @@ import pytest
 from serl.cli.terminal import Terminal
 from serl.errors import SerlError
 
-QUESTION = "estop: first start: Enter confirms that you have dealt with it"
+QUESTION = "estop: first start: Enter confirms that it is safe to continue"
 ARMING = "the guard is disarmed: Enter arms it"
 
 

@@ -180,7 +180,7 @@ def test_estop_on_disconnected_page_raises_alarm(address: str) -> None:
 
 @with_page
 async def test_lease_holder_confirms_guard_question_by_button(page: Page, here: Site) -> None:
-    stop = "estop: the service estop: Enter confirms that you have dealt with it"
+    stop = "estop: the service estop: Enter confirms that it is safe to continue"
     arming = "the guard is disarmed: Enter arms it; keep clear, and a hand at the stop"
     show_state(here, {"question": stop, "yes": "ack", "not_now": ""})
     await enter(page, here)

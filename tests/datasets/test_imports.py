@@ -73,7 +73,7 @@ def test_export_leaves_out_scripted_resets_and_prints_their_number(
                 log.append(replace(moved, source=source) if isinstance(moved, Step) else moved)
     assert main(["export", str(folder), "--to", name, "--out", str(out), "--successes"]) == 0
     printed = capsys.readouterr().out
-    assert f"{out}: 1 episodes of reach for {name}\nleft out: 1 scripted resets" in printed
+    assert f"{out}: 1 episode of reach for {name}\nleft out: 1 scripted reset" in printed
     assert len([*recorded(folder).episodes()]) == 1
     assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
 
@@ -109,7 +109,7 @@ def test_export_leaves_out_discarded_episodes_and_prints_their_number(
     record_end(folder, 3, EndReason.DISCARDED)
     assert main(["export", str(folder), "--to", name, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert f"{out}: 1 episodes of reach for {name}\nleft out: 1 episodes that a person" in printed
+    assert f"{out}: 1 episode of reach for {name}\nleft out: 1 episode that a person" in printed
     assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
 
 
@@ -136,7 +136,7 @@ def test_export_leaves_out_last_step_of_fault(tmp_path: Path, count: int) -> Non
     [
         (EndReason.FAULT, 0, (), "expected complete episodes, found none"),
         (EndReason.TIME_LIMIT, 2, ("--successes",), "expected a success (--successes), found none"),
-        (EndReason.DISCARDED, 2, (), "found none; left out: 1 episodes that a person discarded"),
+        (EndReason.DISCARDED, 2, (), "found none; left out: 1 episode that a person discarded"),
     ],
 )
 def test_export_without_episodes_to_export_is_refused_in_one_line(

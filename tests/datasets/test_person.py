@@ -173,7 +173,7 @@ def test_undo_moves_last_demonstration_aside(bench: RecordingBench) -> None:
     assert [path.name for path in episode_paths(bench.folder / UNDONE)] == [second.name]
     assert bench.recorded.recent == [True]
     assert bench.recorded.judge(second.stem, keep=True) == "kept: 2 demonstrations"
-    assert bench.recorded.judge(second.stem, keep=False) == "discarded: 1 demonstrations"
+    assert bench.recorded.judge(second.stem, keep=False) == "discarded: 1 demonstration"
     assert [each.place for each in bench.recorded.episodes] == [KEPT, UNDONE]
     for name, keep, why in (
         (first.stem, True, "is kept already"),

@@ -74,7 +74,7 @@ def test_steps_between_equal_labels_share_label_and_ending_near_success_is_right
     assert len(find_endings(labelled_episode("0??????0???", "00011000000")).wrong) == 1
     far = find_endings(labelled_episode("0???????????1", "0000011000000"))
     assert (far.right, far.wrong, far.unclear) == (0, (), 1)
-    assert "1 episodes it ends at steps without a label" in far.lines()[-1]
+    assert "it ends 1 episode at steps without a label" in far.lines()[-1]
 
 
 def test_recall_counts_only_successes_that_last_long_enough() -> None:

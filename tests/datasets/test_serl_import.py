@@ -229,6 +229,6 @@ def test_import_command_makes_recording_that_replay_accepts(
     assert cli.main([*words, *full]) == 2
     assert "100000000.00 GB at least (log.min_free_bytes)" in capsys.readouterr().err
     assert cli.main(words) == 0
-    assert "1 demonstrations in" in capsys.readouterr().out
+    assert "1 demonstration in" in capsys.readouterr().out
     assert cli.main(words) == 2, "an existing recording is never overwritten"
     assert cli.main(["replay", str(out)]) == 0

@@ -131,7 +131,7 @@ def test_hanging_or_interrupting_plugins_do_not_break_the_list(
         "agent rude [faulty] cannot be used: KeyboardInterrupt:",
     ]
     assert sum("[labrobots]" in line for line in lines) == len(KINDS)
-    assert lines[-1].startswith("a task has values of its own"), "the list is printed to its end"
+    assert lines[-1].startswith("values of a task"), "the list is printed to its end"
 
 
 def test_built_in_name_takes_precedence_and_list_reports_it(

@@ -118,7 +118,7 @@ def test_panel_and_line_of_starting_run_have_no_values() -> None:
     text = render_panel(RunProgress(actors=(ActorProgress("actor-0"),)))
     assert "serl starting" in text
     assert "weights  -" in text
-    assert line(RunProgress()).startswith("- | steps -/- | episodes -")
+    assert line(RunProgress()).startswith("- elapsed | steps -/- | episodes -")
 
 
 def test_panel_omits_remaining_time_at_end() -> None:
@@ -132,26 +132,26 @@ def test_panel_accepts_more_steps_than_planned() -> None:
 
 def test_line_is_ascii_and_names_faults() -> None:
     assert line(FULL) == (
-        "3:12 | steps 7,412/12,000 | episodes 214 | success of unassisted episodes 85% | "
-        "of assisted 95% | human 7% | updates/s 41.3 | utd 4.0 | "
+        "3:12 elapsed | steps 7,412/12,000 | episodes 214 | success of unassisted episodes 85% | "
+        "of assisted episodes 95% | human 7% | updates/s 41.3 | updates/step 4.0 | "
         "weights version 371 | actor-0 51,234 steps acknowledged, 3 waiting (newest weights) | "
         "actor-1 link process not running (3 versions behind) | "
         "actor-2 link process starting (no weights yet) | "
         "actor-3 waiting for the learner (no weights yet) | "
-        "actor-0 finished | actor-1 [red]killed by signal 9[/red] | left 1:02:05"
+        "actor-0 finished | actor-1 [red]killed by signal 9[/red] | about 1:02:05 left"
     )
     assert line(FULL).isascii()
 
 
 def test_waiting_actor_shows_its_reason_instead_of_link_state() -> None:
-    waits = "estop: the service estop: Enter confirms that you have dealt with it"
+    waits = "estop: the service estop: Enter confirms that it is safe to continue"
     progress = RunProgress(
         steps=2000, total_steps=6000, actors=(ActorProgress("actor0", link=WELL, waits=waits),)
     )
     text = " ".join(render_panel(progress, width=80).replace("│", " ").split())
     assert f"actor0 ● waits for a person: {waits}" in text
     assert "acknowledged" not in text
-    assert f" | actor0 waits for a person: {waits} | " in line(progress)
+    assert f" | actor0 waits for a person: {waits}" in line(progress)
 
 
 def test_display_prints_one_line_every_ten_seconds_to_pipe() -> None:
@@ -162,7 +162,9 @@ def test_display_prints_one_line_every_ten_seconds_to_pipe() -> None:
             display.update(RunProgress(elapsed_s=tick / 10, task="x" * 200))
         display.print_line("actor-1 restarted [2]")
     *lines, last_line = output_of(to).splitlines()
-    assert [text.split(" |")[0] for text in lines] == ["0:00", "0:10", "0:20"]
+    assert [text.split(" |")[0] for text in lines] == [
+        f"0:{second:02} elapsed" for second in (0, 10, 20)
+    ]
     assert last_line == "actor-1 restarted [2]"
     assert "\x1b" not in output_of(to)
 

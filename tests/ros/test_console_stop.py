@@ -115,7 +115,7 @@ def test_console_stop_of_training_reaches_guard_of_real_arm(tmp_path: Path, star
         (latch,) = tmp_path.glob("mine*.latch")
         assert latch.read_text() == "serl latch: estop\nthe service estop\n"
         stop = "stopped by the operator: Enter ends the actor's stop"
-        question = f"{RESTORE}: Enter goes on"
+        question = f"{RESTORE}: Enter continues"
         answer_until(command, lambda: question in command.output.partition(stop)[2])
     assert stop in command.output, "the question before the stop must be repeated"
 

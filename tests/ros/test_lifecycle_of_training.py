@@ -65,7 +65,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
         made.command.until(lambda: trained(made.tools) > 0.0)
         yield made
     assert "killed" not in made.command.output
-    assert "to go on: serl train --resume" in made.command.output
+    assert "to continue: serl train --resume" in made.command.output
 
 
 def reports_inactive(tools: Tools, text: str) -> bool:

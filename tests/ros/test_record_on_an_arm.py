@@ -68,12 +68,12 @@ def test_operator_records_demonstration_on_guarded_arm_by_joystick(
         node.subscribe(pose, lambda message: positions_m.append(message.pose.position.x))
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", 1, "--out", folder)
         command = start("record", "reach", *words, *SETTINGS)
-        command.until("is this the first start?: Enter confirms that you have dealt with it")
+        command.until("normal only at the first start: Enter confirms that it is safe to continue")
         make_folder(folder)
         publish_joystick(node, folder, command)
         answer_until(command, lambda: FAILED in command.output, (*ARMS, MOVES, GOES_ON))
         assert f"{STOPPED}{MOVES}" in command.output
-        command.until(f"{RESTORE}: Enter goes on")
+        command.until(f"{RESTORE}: Enter continues")
         assert not episode_paths(folder), "a demonstration exists before the success button"
         answer_all(command, (*ARMS, GOES_ON))
     assert command.process.returncode == 0, command.output

@@ -108,7 +108,7 @@ def test_operator_collects_positives_and_negatives_in_two_sessions(tmp_path: Pat
     with command:
         asyncio.run(first_session(tmp_path, door))
     assert command.process.returncode == 130, command.output
-    assert "to go on: the same command with --out images" in command.output
+    assert "to continue: the same command with --out images" in command.output
     folder = tmp_path / "images"
     first = list(read_labels(folder).values())
     assert first.count(0) == 2

@@ -64,7 +64,7 @@ def test_operator_labels_camera_images_while_driving_arm_by_joystick(
             driver.start(str(Path(__file__).parent / "support/fake_camera.py"), arm, camera)
         words = ("--robot", "mine.py", "--namespace", arm, "--positives", 3, "--negatives", 3)
         command = start("reward", "collect", "pick_cube", *words, "--out", folder, *SETTINGS)
-        command.until("is this the first start?: Enter confirms that you have dealt with it")
+        command.until("normal only at the first start: Enter confirms that it is safe to continue")
         assert "labels the current step as positive" in command.output
         make_folder(folder)
         publish_joystick(node, folder)

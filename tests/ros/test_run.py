@@ -56,7 +56,7 @@ def test_policy_runs_in_simulation_and_ctrl_c_keeps_whole_episodes(
 @pytest.mark.parametrize(
     ("place", "before", "cause"),
     [
-        (None, None, "is this the first start?"),
+        (None, None, "normal only at the first start"),
         ("", Latch(GuardState.ESTOP, "the service estop"), "estop: the service estop"),
     ],
     ids=["in a namespace", "at the root, stopped in another run"],
@@ -76,7 +76,7 @@ def test_real_arm_moves_only_after_operator_confirmation(
         where = ("--namespace", arm) if arm else ()  # the root is the default
         words = ("--robot", "mine.py", *where, "--episodes", 1)
         command = start("run", run.path, *words)
-        command.until(f"{cause}: Enter confirms that you have dealt with it")
+        command.until(f"{cause}: Enter confirms that it is safe to continue")
         disarmed = "the guard is disarmed: Enter arms it"
         answer_until(command, lambda: disarmed in command.output, [SEEN])
         assert "episode" not in command.output.replace("episodes", "")

@@ -33,7 +33,7 @@ def test_training_of_two_stages_resumes_after_interruption(
     assert list(parts) == ["near", "nearer"]
     first.until(lambda: all(map(trained, parts.values())))
     first.interrupt()
-    assert "to go on: serl train --resume" in first.output
+    assert "to continue: serl train --resume" in first.output
 
     second = start("train", "--resume", run.path)
     second.succeed()

@@ -187,7 +187,7 @@ def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start
     assert len(children) == 5
     assert command.interrupt(signal.SIGTERM) == 130, command.output  # as after Ctrl-C
     assert not any(child.is_running() for child in children)
-    assert f"to go on: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
+    assert f"to continue: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
     older, newest = checkpoint_paths(run.checkpoints)[-2:]
     trained_before = sum(load(older).info["trained"].values())
     assert 100 <= trained_before < sum(trained(run).values()) < run.config.steps

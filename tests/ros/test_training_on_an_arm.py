@@ -68,8 +68,8 @@ def test_training_on_a_real_arm_moves_it_through_its_guard_and_evaluates(
         words = ("--robot", "mine.py", "--namespace", arm, "--demos", "demos", "--trials", 1)
         reward = ("--reward.kind=pose", POSE)
         command = start("train", "reach", *words, "--steps", STEPS, *reward, *SETTINGS)
-        command.until("is this the first start?: Enter confirms that you have dealt with it")
-        answer_until(command, lambda: f"{RESTORE}: Enter goes on" in command.output)
+        command.until("normal only at the first start: Enter confirms that it is safe to continue")
+        answer_until(command, lambda: f"{RESTORE}: Enter continues" in command.output)
         assert "the guard is disarmed: Enter arms it" in command.output
         assert not list((tmp_path / "runs").rglob("*.mcap")), (
             "the arm moved before the operator's confirmation"
@@ -143,7 +143,7 @@ def test_training_without_terminal_waits_for_signed_service_calls(
             eventually(lambda: is_order_accepted(node, f"{guard}/reset", key))
             command.until(f"{waits} {guard}/arm --key ")
             eventually(lambda: is_order_accepted(node, f"{guard}/arm", key))
-        command.until(f"{RESTORE}: Enter goes on")
+        command.until(f"{RESTORE}: Enter continues")
         assert command.is_running
         assert command.interrupt() == 130
 
@@ -190,7 +190,7 @@ def test_stopped_or_killed_training_leaves_arm_at_rest(
 
 WAITS = (
     "actor0 waits for a person: estop: the service estop: "
-    "Enter confirms that you have dealt with it"
+    "Enter confirms that it is safe to continue"
 )
 
 

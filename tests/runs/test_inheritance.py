@@ -346,7 +346,7 @@ def test_init_from_data_selects_inherited_steps_and_survives_source_removal(
     mean = scaled_by.mean(0) if everything else np.zeros_like(states[0]["normaliser.mean"])
     assert np.array_equal(states[0]["normaliser.mean"], mean)
     messages = [row["text"] for row in read_metrics(after.metrics) if row["kind"] == "event"]
-    assert any("1 episodes, 20 steps" in text for text in messages) == (data == "successes")
+    assert any("1 episode, 20 steps" in text for text in messages) == (data == "successes")
     assert any("3 episodes, 60 steps" in text for text in messages) == (data == "steps")
 
 

@@ -113,7 +113,7 @@ def test_wait_returns_when_actor_ends(tmp_path: Path) -> None:
 
 
 INACTIVE = "its node is not active"
-RESTORE = "bring arm and scene to a start, then go on"
+RESTORE = "bring arm and scene to a start"
 
 
 @pytest.mark.parametrize("first", ["paused", RESTORE])

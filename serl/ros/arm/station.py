@@ -29,7 +29,7 @@ from serl.teleop.stop import StopLatch
 
 logger = logging.getLogger(__name__)
 
-RESTORE = "bring arm and scene to a start, then go on"
+RESTORE = "bring arm and scene to a start"
 _SLICE_S, _SEEN_S = 0.2, 10.0
 _STANDS_S = 2.0
 """Time for which a guard's reason has to last: a driver's launch may set parameters as well."""

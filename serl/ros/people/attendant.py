@@ -245,7 +245,7 @@ class SupervisedArm:
         self._is_acknowledged = False
         is_first = report.state is GuardState.ESTOP
         if is_first or (report.state in LATCHED and not self._simulated):
-            does = "confirms that you have dealt with it"
+            does = "confirms that it is safe to continue"
             return _Question(cause, does, f"{self._arm}/guard/ack", is_first)
         if report.state is GuardState.DISARMED and not self._simulated:
             does = "arms it; keep clear, and a hand at the stop"
@@ -253,7 +253,7 @@ class SupervisedArm:
         if self._stopped:
             return _Question(self._stopped, "ends the actor's stop", f"{self.actor}/release")
         if self._paused:
-            return _Question(self._paused, "goes on", f"{self.actor}/resume")
+            return _Question(self._paused, "continues", f"{self.actor}/resume")
         return _Question()
 
     def _call(self, question: _Question) -> str:

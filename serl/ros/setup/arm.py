@@ -169,7 +169,7 @@ class SetupArm:
         while True:
             state, cause, _ = self.report()
             if state in LATCHED and not problem:
-                question = f"the guard holds the arm ({state}: {cause}). Is it safe to go on?"
+                question = f"the guard holds the arm ({state}: {cause}). Is it safe to continue?"
                 if not ask_yes_no(self._asker, "guard.release", question):
                     raise StepFailed(f"the arm stays stopped: {state}: {cause}")
                 deadline_s = time.monotonic() + _TAKE_S

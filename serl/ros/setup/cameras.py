@@ -109,7 +109,7 @@ def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellC
 
 def _crop(session: SetupSession, tested: _CameraUnderTest, name: str, path: Path) -> Crop:
     """Ask for a camera's crop, while a PNG file shows the live picture."""
-    session.asker.show(f"{path} shows the camera live, in a viewer that reloads; Enter goes on")
+    session.asker.show(f"{path} shows the camera live in a viewer that reloads; Enter continues")
     tested.show(path, lambda: session.asker.pressed(f"cameras.{name}.live"))
     while True:
         text = session.asker.ask(

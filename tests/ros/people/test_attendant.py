@@ -65,10 +65,10 @@ def test_attendant_asks_when_answer_helps_and_reports_hindrance_before(
         bench.until("estop: no latch file")
         assert not attendant.question()
         bench.set_arm_faults()
-        eventually(lambda: "is this the first start?" in attendant.question())
+        eventually(lambda: "normal only at the first start" in attendant.question())
         key, guard = f"--key {bench.latch}.key", f"{bench.prefix}/guard"
         assert attendant.means() == f"serl order {guard}/ack {guard}/reset {key}"
-        assert_answered(attendant, "this the first start?", "noted; next: end the guard's stop")
+        assert_answered(attendant, "at the first start", "noted; next: end the guard's stop")
         assert bench.state.startswith("estop"), "ending the stop needs a second answer"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means() == f"serl order {guard}/reset {key}"
@@ -111,13 +111,13 @@ def test_attendant_asks_for_acknowledgement_of_new_stop_again(
     bench.start_arm()
     bench.start_guard()
     with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
-        assert_answered(attendant, "dealt with it", "noted; next: end the guard's stop")
+        assert_answered(attendant, "safe to continue", "noted; next: end the guard's stop")
         assert bench.call("estop")[0], "a second stop before the reset"
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         with pytest.raises(SerlError, match="nothing to reset"):
             attendant.answer()
         eventually(
-            lambda: attendant.question().endswith("dealt with it"), found=attendant.hindrance
+            lambda: attendant.question().endswith("safe to continue"), found=attendant.hindrance
         )
         assert bench.state.startswith("estop")
 

@@ -19,7 +19,7 @@ from ..conftest import Run
 from .franka import start_franka
 
 GOAL_M = (0.5, 0.0, 0.3)
-SEEN, GOES_ON = "Enter confirms that you have dealt with it\n", ": Enter goes on\n"
+SEEN, GOES_ON = "Enter confirms that it is safe to continue\n", ": Enter continues\n"
 MOVES = ": Enter ends the actor's stop\n"
 ENDS = ": Enter ends the guard's stop\n"
 ARMS = ("stop\n", SEEN)
