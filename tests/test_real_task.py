@@ -200,7 +200,7 @@ def test_real_task_settings_are_listed_and_arm_time_is_planned(
     words = ["plan", RAM, "--robot", REHEARSAL, "--seconds", "0.1", *small]
     assert cli.main(words) == cli.DONE
     planned = capsys.readouterr().out
-    assert "min at 10 Hz" in planned
+    assert "minutes at 10 Hz" in planned
     assert "simulation" not in planned
 
 

@@ -388,9 +388,9 @@ def show(
         soft_wrap=True,
     )
     table = Table(box=None)
-    columns = ("min in simulation",) if simulated else ()
-    for title in ("part", "amount", *columns, f"min at {conditions.rate_hz:g} Hz"):
-        table.add_column(title, justify="right" if title.startswith("min") else "left")
+    columns = ("minutes in simulation",) if simulated else ()
+    for title in ("part", "amount", *columns, f"minutes at {conditions.rate_hz:g} Hz"):
+        table.add_column(title, justify="right" if title.startswith("minutes") else "left")
     for part in plan.parts:
         times_s = (part.simulation_s, part.arm_s)[not simulated :]
         table.add_row(part.name, part.amount, *map(_minutes, times_s))

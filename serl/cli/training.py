@@ -15,7 +15,7 @@ from serl.agent import State
 from serl.arm_profile import is_real
 from serl.cli.run import deploy, deployment
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
-from serl.errors import BadInput, CorruptData, SerlError
+from serl.errors import BadInput, CorruptData, SerlError, counted
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths
 from serl.log.metrics import EvaluationRow, MetricsRow, MetricsWriter, TrialPurpose, read_metrics
@@ -255,7 +255,8 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
     if not paths:
         raise BadInput(f"{run.path}: no checkpoint to evaluate")
     compared = _load_undamaged(paths, display)
-    display.print_line(f"comparing checkpoints ({len(compared)}), then {config.trials} trials")
+    trials = counted(config.trials, "final trial")
+    display.print_line(f"comparing {counted(len(compared), 'checkpoint')}, then {trials}")
     with run.lock_learner(), MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics:
         examiner = Examiner(config)
 
@@ -288,7 +289,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
 
 def examine_clone(run: RunFolder, display: Display) -> Evaluation:
     """Clone the run's demonstrations alone, and run the final trials with the best clone."""
-    display.print_line("cloning the demonstrations alone, to compare with")
+    display.print_line("cloning the demonstrations alone, as the baseline")
     with display.counting("updates of the clone", baseline.LENGTHS[-1]) as on_update:
         config, clones = baseline.clone(run, on_update)
     planned = len(clones) * config.selection_trials + config.trials

@@ -224,7 +224,7 @@ def line(progress: RunProgress) -> str:
         f"episodes {_whole(progress.episodes)}",
         f"success of unassisted episodes {_percent(progress.unassisted_success)}",
         f"of assisted episodes {_percent(progress.assisted_success)}",
-        f"human {_percent(progress.human_share)}",
+        f"human steps {_percent(progress.human_share)}",
         f"updates/s {_number(progress.updates_per_s)}",
         f"updates/step {_number(progress.utd)}",
         f"weights version {_whole(progress.weights_version)}",

@@ -106,7 +106,7 @@ def test_plan_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
         "measured: ",
         "training",
         "15,000 steps",
-        "min at 10 Hz",
+        "minutes at 10 Hz",
         "bottleneck in simulation: ",
     ):
         assert text in out, out

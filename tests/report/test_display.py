@@ -133,7 +133,7 @@ def test_panel_accepts_more_steps_than_planned() -> None:
 def test_line_is_ascii_and_names_faults() -> None:
     assert line(FULL) == (
         "3:12 elapsed | steps 7,412/12,000 | episodes 214 | success of unassisted episodes 85% | "
-        "of assisted episodes 95% | human 7% | updates/s 41.3 | updates/step 4.0 | "
+        "of assisted episodes 95% | human steps 7% | updates/s 41.3 | updates/step 4.0 | "
         "weights version 371 | actor-0 51,234 steps acknowledged, 3 waiting (newest weights) | "
         "actor-1 link process not running (3 versions behind) | "
         "actor-2 link process starting (no weights yet) | "

@@ -138,7 +138,7 @@ def test_tutorial_commands_teach_plan_train_and_evaluate_a_task(
     listed.wait()
     assert re.search(r"reward.kind +pose", listed.output)
     planned = start(*tutorial_command("plan"), "--seconds", "0.5")
-    assert "min at 10 Hz" in planned.succeed()
+    assert "minutes at 10 Hz" in planned.succeed()
     recording = start(*tutorial_command("record"), "--demos", "1", *PATIENT)
     with RosNode("hands", tmp_path, local=True) as node:
         Hands(node, "presses", tuple(map(float, goal.split(","))))
