@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from serl.errors import counted
 from serl.report import page
 from serl.report.aggregates import Bands, Values, mean_curve, performance_profile, reached_curve
 from serl.report.comparison import (
@@ -103,14 +104,15 @@ def remarks(comparison: Comparison) -> Iterator[str]:
             comparison.configurations, comparison.results[name].missing, strict=True
         ):
             if missing:
-                yield f"{metric.title}: {missing} runs of {each.name} have none and are left out."
+                runs = counted(missing, "run")
+                yield f"{metric.title}: {runs} of {each.name} left out, without a value."
     metric = METRICS["steps_to_90"]
     for each, group in zip(
         comparison.configurations, samples(metric, comparison.configurations), strict=True
     ):
         if censored := sum(int(sample.censored.sum()) for sample in group):
             of = len(each.outcomes)
-            yield f"{metric.title}: {censored} of {of} runs of {each.name} never did."
+            yield f"{metric.title}: not reached by {censored} of {of} runs of {each.name}."
 
 
 def _levels(comparison: Comparison, name: MetricName) -> Iterator[dict[str, Any]]:

@@ -34,9 +34,9 @@ from serl.training.learner_stats import restore_progress
 from serl.types import End
 
 COUNTED = (
-    "records: steps, and one record at the end of each episode; accepted: records that a learner "
-    "took. A learner does not take records that come after its end, nor demonstrations, which it "
-    "reads from their files"
+    "records: steps, and one record at the end of each episode",
+    "accepted: records that a learner took; it takes none after its end, and reads demonstrations "
+    "from their files",
 )
 """Explanation of the numbers, printed below them."""
 UNCOMPARED = (
@@ -107,7 +107,7 @@ class VerifyReport(NamedTuple):
         found = len(self.findings)
         verdict = "sound" if self.sound else counted(found, "finding")
         remarks = [UNCOMPARED.format(self.uncompared)] if self.uncompared else []
-        lines += [COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"]
+        lines += [*COUNTED, *remarks, *self.findings, f"{counts}: {verdict}"]
         return "\n".join(map(printable, lines))
 
 

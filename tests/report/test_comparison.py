@@ -104,8 +104,8 @@ def test_runs_that_never_reach_target_are_censored() -> None:
     assert found.contrasts[0].value == pytest.approx(2 / 3)
     assert found.improvements[0].value == pytest.approx(2 / 3 + 0.5 / 3)
     assert list(remarks(comparison)) == [
-        "Steps to 90 %: 4 of 4 runs of base never did.",
-        "Steps to 90 %: 1 of 3 runs of other never did.",
+        "Steps to 90 %: not reached by 4 of 4 runs of base.",
+        "Steps to 90 %: not reached by 1 of 3 runs of other.",
     ]
 
 

@@ -96,11 +96,10 @@ def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str
     }
     assert (demonstrations.records, demonstrations.accepted) == (3, 0)
     assert main(["verify", str(run.path)]) == 0
-    progress, *_, counted, result = capsys.readouterr().out.splitlines()
+    progress, *_, records, accepted, result = capsys.readouterr().out.splitlines()
     assert progress == f"episodes of {run.path}: 1 of {len(read)}"
-    assert counted.startswith(
-        "records: steps, and one record at the end of each episode; accepted: "
-    )
+    assert records == "records: steps, and one record at the end of each episode"
+    assert accepted.startswith("accepted: records that a learner took; ")
     assert "lost 0, duplicated 0" in result
 
 
