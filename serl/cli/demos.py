@@ -78,7 +78,7 @@ def import_file(options: argparse.Namespace) -> int:
     )
     if limits := getattr(made, "time_limits", 0):
         number = counted(limits, "episode")
-        print(f"imported as cut by the time limit, for want of a final reward: {number}")
+        print(f"imported as ended by the time limit, without a final reward: {number}")
     if name != "pickle" and (warning := found.origin.unnamed_actions(mapping)):
         print(warning)
     print("check that scale and frame of the actions are those of the task:")
