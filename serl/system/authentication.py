@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -35,6 +36,7 @@ RUN_KEY = "stream.key"
 
 _ALIGNMENT = 4  # DDS pads messages of other lengths, and the padding would follow the tag
 _KEY_TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
+_cipher = lru_cache(maxsize=64)(AESGCM)  # of a topic's key; making one takes longer than a tag
 
 
 def new_key(path: Path) -> None:
@@ -128,7 +130,7 @@ def sign(key: bytes, message: bytes) -> bytes:
     if padding := -len(message) % _ALIGNMENT:
         message += bytes(padding)
     nonce = os.urandom(_NONCE_BYTES)
-    return b"".join((message, nonce, AESGCM(key).encrypt(nonce, b"", message)))
+    return b"".join((message, nonce, _cipher(key).encrypt(nonce, b"", message)))
 
 
 def verify(key: bytes, signed: bytes) -> memoryview | None:
@@ -138,7 +140,7 @@ def verify(key: bytes, signed: bytes) -> memoryview | None:
         return None
     message, nonce, tag = view[:-TAG_BYTES], view[-TAG_BYTES:-16], view[-16:]
     try:
-        AESGCM(key).decrypt(nonce, tag, message)
+        _cipher(key).decrypt(nonce, tag, message)
     except InvalidTag:
         return None
     return message
