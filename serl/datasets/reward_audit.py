@@ -227,7 +227,7 @@ class Endings(NamedTuple):
             _line("false", (wrong, self.episodes), "episodes end with a false success"),
         ]
         if self.short:
-            found.append(f"{self.short} recordings end before their success could be detected")
+            found.append(f"too short to detect a success: {counted(self.short, 'recording')}")
         if self.unclear:
             found.append(f"it ends {counted(self.unclear, 'episode')} at steps without a label")
         return found

@@ -86,7 +86,7 @@ def test_recall_counts_only_successes_that_last_long_enough() -> None:
     assert found.detected == (1, 2)
     assert found.short == 1
     assert "recall      50.0%   1 of 2 lasting successes" in found.lines()[1]
-    assert found.lines()[3].startswith("1 recordings end before their success")
+    assert found.lines()[3].startswith("too short to detect a success: 1 recording")
 
 
 def test_stage_labels_count_in_task_order() -> None:
