@@ -14,6 +14,8 @@ from serl.runs.config import TrainConfig, resolve
 from serl.runs.demonstrations import read_demonstrations
 from serl.runs.folder import RunFolder
 from serl.runs.hard_set import ROWS
+from serl.runs.task_setup import make_spec, make_task
+from serl.specs import ObservationSpec
 from serl.system.settings_file import merge
 from serl.transport import Snapshot
 from serl.types import Arrival, Record
@@ -22,16 +24,42 @@ LENGTHS = (100, 500, 2000)
 """Updates of four steps each: a clone of few demonstrations gets worse with too many."""
 
 
+_AVERAGE = 0.998
+_MOTION_UNITS = ("m/s", "rad/s", "N")  # N: force and torque
+
+
 def clone_settings(config: TrainConfig) -> TrainConfig:
     """Return the settings of the row "bc" of the hard set, for the task and data of a run.
 
-    The clone observes as the run's agent does, with `agent.bc_noise` too.
+    The clone observes as the run's agent does. A clone of a simulated person's demonstrations acts
+    with an average of its weights and is made with noise on the arm's own motion, unless the run
+    has settings of its own for these: the best clones that were found (docs/benchmarks.md,
+    "Practice beyond cloning"). Of the scripted expert's demonstrations they were worse.
     """
     row = ROWS["bc"]
     apart = {"agent", "reward", "feedback", "stages", "init_from", "human"}
     shared = config.model_dump(exclude=apart)
-    observing = config.agent.model_dump() if isinstance(config.agent, SACConfig) else {}
-    return resolve(shared | {"agent": observing}, merge(row.usual, row.fixed), {"baseline": "none"})
+    own = config.agent.model_dump() if isinstance(config.agent, SACConfig) else {}
+    fixed = merge(merge(row.usual, row.fixed), {"baseline": "none"})
+    if config.demonstrator == "human":
+        noise = own.get("bc_noise") or motion_noise(make_spec(make_task(config)).observation)
+        average = own.get("actor_average") or _AVERAGE
+        fixed = merge(fixed, {"agent": {"actor_average": average, "bc_noise": noise}})
+    return resolve(shared | {"agent": own}, fixed)
+
+
+def motion_noise(observation: ObservationSpec) -> dict[str, float]:
+    """Return noise of one standard deviation on the entries that show an arm's own motion.
+
+    These are velocities, forces, and the distances of the target pose from the tool ("lead"); none
+    in a task that does not observe the latter, such as that of a car.
+    """
+    leads = {name for name in observation.state if name.endswith("lead")}
+    if not leads or observation.images:
+        return {}
+    entries = observation.state.items()
+    moving = {name for name, entry in entries if entry.unit.startswith(_MOTION_UNITS)}
+    return {name: 1.0 for name in observation.state if name in leads | moving}
 
 
 def clone(

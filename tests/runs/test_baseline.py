@@ -64,6 +64,26 @@ def test_clone_learns_demonstrations_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert reached([{**row, "successes": 2}]) == (np.inf, np.inf)
 
 
+@pytest.mark.parametrize(
+    ("task", "more", "moving"),
+    [
+        ("peg_insertion_6d", {}, "tcp_velocity angular_velocity force torque lead turn_lead"),
+        ("pick_cube", {}, "tcp_velocity lead"),
+        ("pick_cube", {"observe": "pixels"}, ""),
+        ("pick_cube", {"demonstrator": "expert"}, ""),
+    ],
+)
+def test_clone_of_person_is_made_with_noise_on_own_motion_of_arm(
+    task: str, more: dict[str, Any], moving: str
+) -> None:
+    made = {"task": task, "demos": 2, "baseline": "clone", "demonstrator": "human"}
+    cloned = baseline.clone_settings(resolve(made, more)).agent.model_dump()
+    assert cloned["bc_noise"] == dict.fromkeys(moving.split(), 1.0)
+    assert cloned["actor_average"] == (0.0 if more.get("demonstrator") == "expert" else 0.998)
+    chosen = baseline.clone_settings(resolve(made, more, {"agent": {"actor_average": 0.9}}))
+    assert chosen.agent.model_dump()["actor_average"] == 0.9, "the run's own setting is kept"
+
+
 def test_clone_without_successful_demonstration_is_refused(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
     with pytest.raises(BadInput, match="no demonstration is a success"):
