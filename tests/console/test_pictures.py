@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.console.pictures import SLOWEST_S, DrawnScene, Pictures, Placement
+from serl.console.pictures import SCENE_SIZE, SLOWEST_S, DrawnScene, Pictures, Placement
 from serl.console.status import TrainingStatus
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, UpdateRow
@@ -22,9 +23,14 @@ from serl.runs.config import TrainConfig, resolve
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_task
 from serl.sim.arm import SimArm
+from serl.tasks.pick_cube import PickCube
 from serl.tasks.reach import Reach
 from serl.training.link import LinkStatus, write_status
 from serl.types import Image
+
+from .browser import CHROMIUM, LIMIT_S, tab
+from .conftest import enter, show_state
+from .site import site
 
 
 def test_scene_is_drawn_from_placement_of_another_simulation() -> None:
@@ -305,3 +311,63 @@ def test_training_status_shows_run_numbers_and_component_health(tmp_path: Path) 
         ended = "ended early: 3 of 50 valid"
         metrics.write(100, EvaluationRow(100, 3, 2, 1.9, "final", early_end=ended))
         assert overview.read({})["advice"].startswith(f"partial: the trials {ended}; 2 of 3 ")
+
+
+COUNT = """
+window.times = {};
+const see = (event) => {
+  if (event.target.tagName !== "IMG") return;
+  const size = [event.target.naturalWidth, event.target.naturalHeight].join("x");
+  (window.times[`${event.target.alt} ${size}`] ||= []).push(performance.now());
+};
+document.getElementById("views").addEventListener("load", see, true);
+window.rate = (name) => (window.times[name] || [])
+  .filter((at) => at > performance.now() - 2000).length / 2;
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
+def test_page_shows_pictures_of_simulated_cameras_as_fast_as_they_are_drawn(address: str) -> None:
+    """Ten a second suffice, on a machine that draws more; bench_console.py measures the rate."""
+    width, height = SCENE_SIZE
+    assert width >= 480
+    assert height >= 360
+    task = PickCube()
+    arm = SimArm(task.scene, task.config)
+    arm.reset(0)
+    push, places = np.ones(arm.action_spec.shape, np.float32), []
+    for index in range(20):
+        arm.act(push if index < 10 else -push)
+        arm.advance(1 / task.config.rate_hz)
+        places.append(arm.placement())
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        scene = DrawnScene(task, lambda: places[int(loop.time() * task.config.rate_hz) % 20])
+        drawn: list[tuple[str, float]] = []
+        look = scene.look
+
+        def count() -> Mapping[str, Image] | None:
+            images = look()
+            drawn.extend((name, time.monotonic()) for name in images or {})
+            return images
+
+        def rate_of(name: str) -> float:
+            began_s = time.monotonic() - 2.0
+            return sum(at_s > began_s for of, at_s in drawn if of == name) / 2.0
+
+        scene.look = count  # type: ignore[method-assign]
+        made = Pictures(scene, lambda: True)
+        async with site() as here, tab(address) as page:
+            here.backend.pictures = made.newest  # type: ignore[method-assign]
+            show_state(here, {"driver": "human", "owner": "the console"})
+            await enter(page, here)
+            await page.run(COUNT)
+            for name in ("front", "wrist"):
+                shown = f"window.rate('{name} {width}x{height}')"
+                async with asyncio.timeout(LIMIT_S):
+                    while await page.run(shown) < min(10.0, max(0.8 * rate_of(name), 2.0)):
+                        await asyncio.sleep(0.05)
+        made.close()
+
+    asyncio.run(check())
