@@ -54,12 +54,14 @@ def motion_noise(observation: ObservationSpec) -> dict[str, float]:
     These are velocities, forces, and the distances of the target pose from the tool ("lead"); none
     in a task that does not observe the latter, such as that of a car.
     """
-    leads = {name for name in observation.state if name.endswith("lead")}
-    if not leads or observation.images:
+    state = observation.state
+    if observation.images or not any(name.endswith("lead") for name in state):
         return {}
-    entries = observation.state.items()
-    moving = {name for name, entry in entries if entry.unit.startswith(_MOTION_UNITS)}
-    return {name: 1.0 for name in observation.state if name in leads | moving}
+    return {
+        name: 1.0
+        for name, entry in state.items()
+        if name.endswith("lead") or entry.unit.startswith(_MOTION_UNITS)
+    }
 
 
 def clone(

@@ -328,7 +328,7 @@ window.rate = (name) => (window.times[name] || [])
 
 @pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 def test_page_shows_pictures_of_simulated_cameras_as_fast_as_they_are_drawn(address: str) -> None:
-    """Ten a second suffice, on a machine that draws more; bench_console.py measures the rate."""
+    """Ten a second suffice; five are the least. bench_console.py measures the rate."""
     width, height = SCENE_SIZE
     assert width >= 480
     assert height >= 360
@@ -366,7 +366,7 @@ def test_page_shows_pictures_of_simulated_cameras_as_fast_as_they_are_drawn(addr
             for name in ("front", "wrist"):
                 shown = f"window.rate('{name} {width}x{height}')"
                 async with asyncio.timeout(LIMIT_S):
-                    while await page.run(shown) < min(10.0, max(0.8 * rate_of(name), 2.0)):
+                    while await page.run(shown) < min(10.0, max(0.8 * rate_of(name), 5.0)):
                         await asyncio.sleep(0.05)
         made.close()
 

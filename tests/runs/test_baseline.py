@@ -71,6 +71,7 @@ def test_clone_learns_demonstrations_only(tmp_path: Path, monkeypatch: pytest.Mo
         ("pick_cube", {}, "tcp_velocity lead"),
         ("pick_cube", {"observe": "pixels"}, ""),
         ("pick_cube", {"demonstrator": "expert"}, ""),
+        ("racing_car", {}, ""),
     ],
 )
 def test_clone_of_person_is_made_with_noise_on_own_motion_of_arm(
