@@ -7,7 +7,7 @@ at 10 cm/s. In turn the actor, the guard or the measurements end, or an emergenc
 then the arm's process ends; then the process of an operator's device that drives the arm. Times are
 from the fault (a signal or service call) until the arm's process or an observer receives the stop,
 and until the commanded velocity is zero. Then a scripted operator drives with the keys of the
-console's page in Chromium, and the browser or the console's process stops. Last, a tick's cost.
+console's page in Chromium, and the browser or the console's process stops.
 
 Processes communicate over 127.0.0.1, as with a real arm (`--shared-memory`: as in simulation).
 
@@ -39,25 +39,12 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from serl.console.access import read_address
-from serl.motion import Pose
 from serl.ros.environment import clean_shared_memory, free_domain, meet_others
 from serl.ros.testing.processes import Lateness, eventually
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from tests.console.browser import CHROMIUM, browser
 from tests.ros.support.guard_bench import GuardBench, Stop
-from tests.support.guarding import DOWN, TICK_S, Loop, armed, numbers
-
-WATCH = """
-import sys, time
-from pathlib import Path
-from serl.ros.arm.guard_topics import GUARD_STATE
-from serl.ros.node import RosNode
-with RosNode("console", Path(sys.argv[1]), local=True) as node:
-    node.subscribe(GUARD_STATE._replace(name=sys.argv[2]), lambda message: None)
-    time.sleep(3600)
-"""
-
 
 OF_A_PAGE = ("page, SIGSTOP", "console, SIGSTOP")
 P99_S, NOTICED_S, STOOD_S, ESTOP_S = 0.150, 0.200, 0.250, 0.150
@@ -79,14 +66,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose name has this")
     parser.add_argument("--shared-memory", action="store_true", help="instead of 127.0.0.1")
     options = parser.parse_args()
-    print_ticks()
     chosen = [
         {name: fault for name, fault in faults.items() if options.only in name}
         for faults in (FAULTS, OF_THE_ARM, OF_A_HAND)
     ]
     each = -(-options.trials // max(1, sum(map(len, chosen))))
     stops: dict[str, list[Stop]] = {}
-    gaps = [0.0]
     with free_domain() as domain, burning(options.burners), Lateness() as late:
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         for faults, mode in zip(chosen, ("policy", "policy", "teleop"), strict=True):
@@ -97,15 +82,14 @@ def main() -> None:
                     if faults:
                         start(bench, mode, recorded_elsewhere=faults is chosen[1])
                         stops |= measure(bench, faults, mode, each)
-                    if faults is chosen[0] and not options.only:
-                        gaps = [console_dies(bench) for _ in range(max(1, options.trials // 10))]
         if CHROMIUM and any(options.only in name for name in OF_A_PAGE):
             with tempfile.TemporaryDirectory() as folder:
                 stops |= measure_page(options.only, options.trials, Path(folder))
     clean_shared_memory()
     late_in = report(stops)
-    print(f"\nlongest gap of setpoints while a console dies: {1e3 * max(gaps):.0f} ms")
-    print(f"longest that this machine let a sleeper of 5 ms oversleep: {1e3 * late.worst_s:.0f} ms")
+    print(
+        f"\nlongest that this machine let a sleeper of 5 ms oversleep: {1e3 * late.worst_s:.0f} ms"
+    )
     if late_in:
         raise SystemExit(f"later than it may be: {', '.join(late_in)}")
 
@@ -309,21 +293,6 @@ def void(value: object) -> None:
     """Discard a value."""
 
 
-def console_dies(bench: GuardBench) -> float:
-    """Kill a reader of the guard's state; return the longest setpoint gap in the 2 s after, s."""
-    name = f"{bench.prefix}/guard/state"
-    console = subprocess.Popen(
-        [sys.executable, "-c", WATCH, str(bench.folder), name], env=bench.environment
-    )
-    time.sleep(5.0)
-    begin_s = time.monotonic()
-    console.kill()
-    console.wait()
-    time.sleep(2.0)
-    times = [line.at_s for line in bench.lines(begin_s) if line.words[0] == "setpoint"]
-    return float(np.diff(times).max())
-
-
 @contextmanager
 def burning(count: int) -> Iterator[None]:
     """Run processes that load the CPU."""
@@ -359,34 +328,6 @@ def report(stops: dict[str, list[Stop]]) -> list[str]:
 def quantiles(values: list[float]) -> list[float]:
     """Return median, 99 % quantile and maximum."""
     return [float(value) for value in np.quantile(values, (0.5, 0.99, 1.0))]
-
-
-def print_ticks(ticks: int = 20_000) -> None:
-    """Print the CPU time of a period: the tick alone and with all its messages."""
-    loop = armed()
-    alone_s = with_messages_s = 0.0
-    for number in range(ticks):
-        loop.now_s += TICK_S
-        side = 0.15 if number // 400 % 2 else -0.15
-        begin_s = time.process_time()
-        loop.measure()
-        if number % 2 == 0:
-            loop.guard.heartbeat(f"a policy {number}", loop.message_info())
-        if number % 10 == 0:
-            loop.guard.command(numbers(Pose((0.45, side, 0.2), DOWN)), loop.message_info())
-        middle_s = time.process_time()
-        setpoint = loop.guard.tick(loop.now_s)
-        end_s = time.process_time()
-        with_messages_s, alone_s = with_messages_s + end_s - begin_s, alone_s + end_s - middle_s
-        assert setpoint is not None
-        _follow(loop, setpoint.pose)
-    print(f"a tick: {1e6 * alone_s / ticks:.0f} us, {ticks / alone_s:.0f}/s; ", end="")
-    print(f"with its messages: {1e6 * with_messages_s / ticks:.0f} us")
-
-
-def _follow(loop: Loop, pose: Pose) -> None:
-    loop.fake.follow(pose, loop.now_s)
-    loop.fake.tick(loop.now_s)
 
 
 if __name__ == "__main__":

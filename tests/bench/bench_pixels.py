@@ -21,7 +21,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -38,9 +37,8 @@ from serl.sim.arm import SimArm
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing.samples import random_batch
-from serl.training.frames import random_shift
-from serl.training.replay import Prefetch, Replay
-from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
+from serl.training.replay import Replay
+from serl.types import ActionSource, End, EndReason, Key, Observation, Step
 
 BATCH, CRITICS, HIDDEN, PX = 128, 10, 256, 128
 STATE, ACTION = 15, 5
@@ -58,7 +56,6 @@ def main() -> None:
     drawing(84)
     sampling()
     small_updates(options.rounds)
-    prefetching(options.rounds)
     trunk_updates(options.rounds, options.compile)
 
 
@@ -114,31 +111,6 @@ def sampling() -> None:
         ratio = seconds["numpy, fancy index"] / own_s
         print(f"| {name} | {size / own_s:.1f} | {ratio:.2f} |", flush=True)
     print(f"a transition takes {kept / 1000:.1f} kB")
-    one_camera(frames)
-
-
-def one_camera(frames: Image) -> None:
-    """Print the cost of a random shift whose output stays in the CPU cache."""
-    rng = np.random.default_rng(1)
-
-    def row_by_row() -> object:
-        out = np.empty((BATCH, PX, PX, 3), np.uint8)
-        for image, slot in zip(out, rng.integers(FRAMES, size=BATCH).tolist(), strict=True):
-            cv2.copyMakeBorder(frames[slot], 0, 0, 0, 0, cv2.BORDER_REPLICATE, image)
-        return out
-
-    contestants: dict[str, Callable[[], object]] = {
-        "numpy, fancy index": lambda: frames[rng.integers(FRAMES, size=BATCH)],
-        "copied row by row by OpenCV, nothing repeated": row_by_row,
-        "shifted by up to 4 px": lambda: random_shift(
-            frames, rng.integers(FRAMES, size=BATCH), 4, rng
-        ),
-    }
-    print(f"\n| one camera of {PX} px alone, {BATCH} images | GB/s | of numpy |\n|---|---|---|")
-    seconds = _medians(contestants, 100)
-    for name, own_s in seconds.items():
-        ratio = seconds["numpy, fancy index"] / own_s
-        print(f"| {name} | {BATCH * PX * PX * 3 / own_s / 1e9:.1f} | {ratio:.2f} |", flush=True)
 
 
 def small_updates(rounds: int) -> None:
@@ -165,28 +137,6 @@ def small_updates(rounds: int) -> None:
             seconds = _best(partial(agent.update, batch), rounds + 1)
             name = f"{px} px, {threads} threads, {utd} x {size}" + (", features kept" * kept)
             print(f"| {name} | {1000 * seconds:.1f} | {utd * size / seconds:.0f} |", flush=True)
-
-
-def prefetching(rounds: int) -> None:
-    """Print updates with batches sampled before each update and prefetched during the last one."""
-    spec = _spec(PX)
-    replay = Replay(spec, FRAMES + 100, 0.97, crop_px=4)
-    _fill(replay, np.random.default_rng(0).integers(0, 256, (FRAMES, PX, PX, 3), np.uint8))
-    agent = SAC.create(spec, _config(critics=2, hidden=(128, 128), device="auto", threads=1), 0)
-    batches = Prefetch(replay, BATCH, 0.5)
-
-    def update(ahead: bool) -> None:
-        batch = batches.take()
-        if ahead:
-            batches.begin()
-        agent.update(batch)
-
-    print(f"\n| small encoder, batch {BATCH}, two cameras of {PX} px, 1 thread | ms |\n|---|---|")
-    for _ in range(2):  # in turns
-        for ahead, name in ((False, "a batch, then its update"), (True, "the next one beside it")):
-            seconds = _best(partial(update, ahead), 3 * rounds)
-            batches.take()
-            print(f"| {name} | {1000 * seconds:.1f} |", flush=True)
 
 
 def trunk_updates(rounds: int, compiled: bool) -> None:

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,6 @@ def main() -> None:
     if options.before:
         return before_and_after(options.before, options.rounds)
     against_others(options.rounds, not options.eager)
-    alone(options.rounds)
 
 
 def against_others(rounds: int, compiled: bool) -> None:
@@ -150,32 +148,6 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(-1, 64 << 20)
         library.mallopt(-3, 32 << 20)
-
-
-def alone(rounds: int) -> None:
-    """Print serl's times of update, acting and sampling by network size."""
-    sizes = [(15, 5), (30, 7)]
-    updates = {
-        f"{critics:2} critics, {states} observations, {actions} actions": serl_update(
-            make_spec(states, actions), critics=critics
-        )
-        for critics in (2, 10)
-        for states, actions in sizes
-    }
-    print(f"\n{'serl':38}{'1 thread':>12}{'2 threads':>12}")
-    for name, times in interleaved(updates, rounds).items():
-        print(f"{name:38}" + "".join(f"{1e3 * times[n]:>9.1f} ms" for n in THREADS))
-    torch.set_num_threads(1)
-    for states, actions in sizes:
-        spec = make_spec(states, actions)
-        agent, replay = SAC.create(spec, SACConfig(device="cpu"), 0), fill(spec)
-        observation = observe(np.random.default_rng(0), spec)
-        act_s = timed(partial(agent.act, observation, explore=True), 300)
-        sample_s = timed(partial(replay.sample, UTD * BATCH), 100)
-        print(
-            f"{states} observations: act {1e6 * act_s:.0f} us, "
-            f"sample({UTD * BATCH}) {1e6 * sample_s:.0f} us"
-        )
 
 
 def interleaved(
