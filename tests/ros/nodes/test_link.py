@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ros
 
 
 def test_late_links_receive_newest_weights_of_five_megabytes(run: Run) -> None:
-    actors = [f"actor{number}" for number in range(4)]
+    actors = ["actor0", "actor1"]
     for actor in actors:
         run.announce(actor, 1)
     with RosNode("learner", run.folder) as node:

@@ -73,29 +73,26 @@ def test_attendant_asks_when_answer_helps_and_reports_hindrance_before(
         eventually(lambda: attendant.question().endswith("Enter ends the guard's stop"))
         assert attendant.means() == f"serl order {guard}/reset {key}"
         assert_answered(attendant, "Enter ends the guard's stop", "disarmed")
+        bench.set_arm_faults(away_m=0.5)
+        eventually(lambda: "outside" in attendant.hindrance(), found=attendant.hindrance)
+        assert not attendant.question(), "the guard would refuse an arm outside its box"
+        bench.set_arm_faults()
         assert_answered(attendant, "Enter arms it", "armed")
         assert not attendant.question(), "an armed guard has no question"
         bench.until("hold")
 
 
-def test_attendant_asks_nothing_while_arm_is_outside_its_box(
+def test_attendant_rejects_answer_to_outdated_question_about_the_running_guard(
     bench: GuardBench, run: RunFolder
 ) -> None:
-    bench.start_arm(away_m=0.5)
-    bench.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
-        eventually(lambda: "outside" in attendant.hindrance(), found=attendant.hindrance)
-        assert not attendant.question()
-        bench.set_arm_faults()
-        eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
-
-
-def test_attendant_rejects_answer_to_outdated_question(bench: GuardBench, run: RunFolder) -> None:
     """Stop the guard between question and answer; the answer must not apply to the stop."""
     bench.start_arm()
     bench.start_guard()
-    with Attendant(run, {"actor0": GuardedArm(bench.prefix, bench.latch)}) as attendant:
+    here = GuardedArm(bench.prefix, bench.latch)
+    arms = {"absent": here._replace(namespace="/nowhere"), "actor0": here}
+    with Attendant(run, arms) as attendant:
         eventually(lambda: "Enter arms it" in attendant.question(), found=attendant.hindrance)
+        assert attendant.question().startswith("actor0: the guard is disarmed")
         assert bench.call("estop")[0]
         bench.until("estop")
         eventually(lambda: attendant._arm.question().startswith("estop"))
@@ -120,17 +117,6 @@ def test_attendant_asks_for_acknowledgement_of_new_stop_again(
             lambda: attendant.question().endswith("safe to continue"), found=attendant.hindrance
         )
         assert bench.state.startswith("estop")
-
-
-def test_attendant_asks_about_the_arm_with_a_running_guard(
-    bench: GuardBench, run: RunFolder
-) -> None:
-    bench.start_arm()
-    bench.start_guard()
-    here = GuardedArm(bench.prefix, bench.latch)
-    arms = {"absent": here._replace(namespace="/nowhere"), "actor0": here}
-    with Attendant(run, arms) as attendant:
-        assert_answered(attendant, "actor0: the guard is disarmed", "armed")
 
 
 def test_attendant_receives_late_guard_after_losing_shared_memory_ports(

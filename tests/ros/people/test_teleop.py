@@ -112,51 +112,65 @@ def test_any_message_gives_motion_within_bounds_or_none(
     assert wish is None or all(-1.0 <= value <= 1.0 for value in wish.motion)
 
 
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[RosNode, RosNode]]:
+    """Yield the node of an actor, and a second node that publishes to it."""
+    folder = tmp_path / "2026-11-22_10-00-00"
+    folder.mkdir()
+    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
+        yield node, other
+
+
+@pytest.fixture
+def ends(nodes: tuple[RosNode, RosNode]) -> tuple[TopicDevices, RosNode]:
+    """Return the device topics of the actor, and the second node."""
+    node, other = nodes
+    return TopicDevices(node, "actor0", TeleopConfig(), ActionFrame("base")), other
+
+
+def drives(people: Callable[[], Action | None], hand: RemoteHand, wish: Wish) -> bool:
+    """Send an input; return whether its operator then drives."""
+    hand.send(wish)
+    time.sleep(0.02)
+    return people() is not None
+
+
 def test_action_axes_without_device_yield_no_operators(ends: tuple[TopicDevices, RosNode]) -> None:
     assert ends[0].people(ArraySpec(shape=(2,), low=-1, high=1, unit="x elbow")) == []
     assert len(ends[0].people(SPEC)) == 5
 
 
-def test_leader_joints_drive_arm_and_leader_follows_before_takeover(tmp_path: Path) -> None:
+def test_leader_joints_drive_arm_and_leader_follows_before_takeover(
+    tmp_path: Path, nodes: tuple[RosNode, RosNode]
+) -> None:
     urdf = tmp_path / "leader.urdf"
     urdf.write_text(
         '<robot name="leader"><joint name="slide" type="prismatic"><parent link="base"/>'
         '<child link="tool"/><axis xyz="1 0 0"/></joint></robot>'
     )
     leader = LeaderJointsConfig(urdf=urdf, base="base", tip="tool", follow=True)
-    folder = tmp_path / "2026-11-25_10-00-00"
-    folder.mkdir()
-    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        config = TeleopConfig(leader_joints=leader)
-        devices = TopicDevices(node, "actor0", config, ActionFrame("base"))
-        people, commands = TeleopMux(devices.people(SPEC)), list[float]()
-        other.subscribe(
-            leader_command_topic("actor0"), lambda message: commands.extend(message.position)
-        )
-        joints = other.publisher(leader_joints_topic("actor0"))
-        state = {"tcp_pose": np.array([0, 0, 0, 0, 0, 0, 1.0]), "q": np.array([0.25])}
-        devices.on_reading(Observation(state))
-        eventually(lambda: 0.25 in commands)
-        place_m = 0.0
+    node, other = nodes
+    config = TeleopConfig(leader_joints=leader)
+    devices = TopicDevices(node, "actor0", config, ActionFrame("base"))
+    people, commands = TeleopMux(devices.people(SPEC)), list[float]()
+    other.subscribe(
+        leader_command_topic("actor0"), lambda message: commands.extend(message.position)
+    )
+    joints = other.publisher(leader_joints_topic("actor0"))
+    state = {"tcp_pose": np.array([0, 0, 0, 0, 0, 0, 1.0]), "q": np.array([0.25])}
+    devices.on_reading(Observation(state))
+    eventually(lambda: 0.25 in commands)
+    place_m = 0.0
 
-        def drives() -> bool:
-            nonlocal place_m
-            place_m += 0.005
-            joints.publish(JointState(name=["slide"], position=[place_m % 0.04]))
-            time.sleep(0.02)
-            return people() is not None
+    def follows() -> bool:
+        nonlocal place_m
+        place_m += 0.005
+        joints.publish(JointState(name=["slide"], position=[place_m % 0.04]))
+        time.sleep(0.02)
+        return people() is not None
 
-        eventually(drives)
-        assert devices.has_operator
-
-
-@pytest.fixture
-def ends(tmp_path: Path) -> Iterator[tuple[TopicDevices, RosNode]]:
-    """Yield the device topics of an actor, and a second node that publishes to them."""
-    folder = tmp_path / "2026-11-22_10-00-00"
-    folder.mkdir()
-    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        yield TopicDevices(node, "actor0", TeleopConfig(), ActionFrame("base")), other
+    eventually(follows)
+    assert devices.has_operator
 
 
 def test_console_input_drives_over_dds_and_its_timeout_holds_arm(
@@ -165,15 +179,9 @@ def test_console_input_drives_over_dds_and_its_timeout_holds_arm(
     devices, other = ends
     mux = TeleopMux(devices.people(SPEC))
     hand = RemoteHand(other, console_topic("actor0"))
-
-    def drives(wish: Wish) -> bool:
-        hand.send(wish)
-        time.sleep(0.02)
-        return mux() is not None
-
     assert not devices.has_operator
-    eventually(lambda: not drives(Wish(REST, False, ())) and devices.has_operator)
-    eventually(lambda: drives(Wish(PUSH, True, ())))
+    eventually(lambda: not drives(mux, hand, Wish(REST, False, ())) and devices.has_operator)
+    eventually(lambda: drives(mux, hand, Wish(PUSH, True, ())))
     np.testing.assert_allclose(np.array(mux()), np.array([0.5, -0.25, -1.0]), atol=1e-6)
     hand.send(Wish(REST, True, (Event.SUCCESS,)))
     eventually(lambda: mux() is not None and Event.SUCCESS in mux.events())
@@ -183,29 +191,22 @@ def test_console_input_drives_over_dds_and_its_timeout_holds_arm(
     assert mux.operators[0].hands is Hands.SILENT
 
 
-def test_device_silence_is_reported_for_the_running_stage_only(tmp_path: Path) -> None:
-    folder = tmp_path / "2026-11-22_10-00-00"
-    folder.mkdir()
-    with RosNode("actor0", folder) as node, RosNode("other", folder) as other:
-        people = OperatorInterface(
-            node, "actor0", TeleopConfig(), ActionFrame("base"), folder / "link"
-        )
-        hand = RemoteHand(other, console_topic("actor0"))
-        assert people.silence_s() == 0.0, "no stage has an operator input yet"
-        first, second = (people.human_input(FakeRobot(), None, folder / stage) for stage in "ab")
-
-        def drives(wish: Wish) -> bool:
-            hand.send(wish)
-            time.sleep(0.02)
-            return second() is not None
-
-        eventually(lambda: not drives(Wish(REST, False, ())) and people.has_operator())
-        eventually(lambda: drives(Wish(PUSH, True, ())))
-        eventually(lambda: second.mux.silence_s > 0.3)
-        assert people.silence_s() == 0.0, "no operator drives the running first stage"
-        people.use(second)
-        assert people.silence_s() > 0.3
-        assert first() is None
+def test_device_silence_is_reported_for_the_running_stage_only(
+    nodes: tuple[RosNode, RosNode], tmp_path: Path
+) -> None:
+    node, other = nodes
+    frame = ActionFrame("base")
+    people = OperatorInterface(node, "actor0", TeleopConfig(), frame, tmp_path / "link")
+    hand = RemoteHand(other, console_topic("actor0"))
+    assert people.silence_s() == 0.0, "no stage has an operator input yet"
+    first, second = (people.human_input(FakeRobot(), None, tmp_path / stage) for stage in "ab")
+    eventually(lambda: not drives(second, hand, Wish(REST, False, ())) and people.has_operator())
+    eventually(lambda: drives(second, hand, Wish(PUSH, True, ())))
+    eventually(lambda: second.mux.silence_s > 0.3)
+    assert people.silence_s() == 0.0, "no operator drives the running first stage"
+    people.use(second)
+    assert people.silence_s() > 0.3
+    assert first() is None
 
 
 @pytest.mark.parametrize(

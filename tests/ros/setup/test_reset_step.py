@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serl.arm_profile import load_robot
-from serl.motion import Box, Pose
+from serl.motion import Box
 from serl.reset import ResetConfig
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.steps import reset
 from serl.workspace import Workspace
+
+from .test_task import Session
 
 pytestmark = pytest.mark.ros
 
@@ -25,27 +26,12 @@ PLACE = Workspace(
     keep_out=(Box(low_m=(0.6, 0.2, 0.0), high_m=(0.7, 0.3, 0.4)),),
 )
 HIGH, LOW = (0.5, -0.1, 0.2), (0.5, -0.1, 0.05)
+PROFILE = load_robot("sim").model_copy(update={"workspace": PLACE})
 
 
-class Session:
-    """A setup session whose operator guides the tool through listed positions."""
-
-    def __init__(self, answers: list[str], *places: tuple[float, float, float]) -> None:
-        self.profile = load_robot("sim").model_copy(update={"workspace": PLACE})
-        self._answers, self._places = answers, list(places)
-        self.said, self.moves = list[str](), 0
-        self.arm: Any = SimpleNamespace(
-            end_guard=lambda: self.said.append("no guard"),
-            is_still=self._is_still,
-            measured=lambda: Pose(self._places.pop(0), DOWN),
-        )
-        self.asker: Any = SimpleNamespace(
-            show=self.said.append, ask=lambda key, question: self._answers.pop(0)
-        )
-
-    def _is_still(self) -> bool:
-        self.moves -= 1
-        return self.moves < 0
+def guided(answers: list[str], *places: tuple[float, float, float]) -> Session:
+    """Return a session whose operator guides the tool through listed positions."""
+    return Session(*places, profile=PROFILE, reset_pose=answers)
 
 
 def run(session: Session) -> str:
@@ -54,9 +40,8 @@ def run(session: Session) -> str:
 
 
 def test_reset_step_records_path_and_keeps_gripper_open_once_opened() -> None:
-    session = Session(["", "what", "o", "", "e", ""], HIGH, LOW, HIGH)
-    session.moves = 1
-    session._answers.insert(0, "")  # answered during motion
+    session = guided(["", "", "what", "o", "", "e"], HIGH, LOW, HIGH)
+    session.moves = 1  # the first answer is given during motion
     assert run(session) == "a path of 3 poses, then home"
     taught = session.profile.reset
     assert taught is not None
@@ -72,7 +57,7 @@ def test_reset_step_records_path_and_keeps_gripper_open_once_opened() -> None:
 
 
 def test_reset_step_without_path_selects_home_and_keeps_other_settings() -> None:
-    session = Session(["e"])
+    session = guided(["e"])
     before = ResetConfig(
         range_m=0.05, kind="path", path=({"position_m": LOW, "orientation": DOWN},)
     )
@@ -92,14 +77,12 @@ def test_reset_step_without_path_selects_home_and_keeps_other_settings() -> None
 def test_reset_step_refuses_path_without_opening_or_outside_workspace(
     answers: list[str], places: list[tuple[float, float, float]], complaint: str
 ) -> None:
-    session = Session(answers, *places)
+    session = guided(answers, *places)
     with pytest.raises(StepFailed, match=complaint):
         run(session)
     assert session.profile.reset is None
 
 
 def test_reset_step_refuses_arm_without_workspace() -> None:
-    session = Session([])
-    session.profile = load_robot("sim")
     with pytest.raises(StepFailed, match="no workspace was taught"):
-        run(session)
+        run(Session(profile=load_robot("sim")))

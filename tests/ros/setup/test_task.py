@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.arm_profile import load_robot, write_robot
+from serl.arm_profile import ArmProfile, load_robot, write_robot
 from serl.cli import main as cli
 from serl.motion import Pose
 from serl.real_task import read_task, write_task
@@ -32,10 +32,14 @@ PROFILE = load_robot("sim").model_copy(
 
 
 class Session:
-    """A setup session whose operator guides the tool and answers by question key."""
+    """A setup session whose operator guides the tool and answers by question key.
 
-    def __init__(self, *places: Any, **answers: Any) -> None:
-        self.profile, self._answers, self._places = PROFILE, answers, list(places)
+    Attributes:
+        moves: number of answers that are given while the arm still moves.
+    """
+
+    def __init__(self, *places: Any, profile: ArmProfile = PROFILE, **answers: Any) -> None:
+        self.profile, self._answers, self._places = profile, answers, list(places)
         self.said, self.moves = list[str](), 0
         self.arm: Any = SimpleNamespace(
             end_guard=lambda: self.said.append("no guard"),
@@ -106,10 +110,8 @@ def test_taught_box_has_guided_corners_and_must_contain_goal() -> None:
     assert taught.config.motion.box_high_m == (0.55, 0.15, 0.2)
     with pytest.raises(StepFailed, match=r"goal: at 0.500,0.100,0.030 m it is outside"):
         teach(Session(GOAL, START, (0.4, 0.0, 0.1), (0.6, 0.2, 0.3), box="t", keep="n"))
-    bare = Session()
-    bare.profile = load_robot("sim")
     with pytest.raises(StepFailed, match="no workspace was taught"):
-        teach(bare)
+        teach(Session(profile=load_robot("sim")))
 
 
 @pytest.mark.parametrize(
