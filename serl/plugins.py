@@ -13,7 +13,7 @@ import pkgutil
 import re
 import reprlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
@@ -311,14 +311,14 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _entries() -> Iterator[tuple[str, EntryPoint]]:
-    """Yield the package name and entry point of all installed packages; skip unreadable ones."""
+    """Yield the package name and entry point of all plug-ins; skip unreadable packages."""
     for package in distributions():
         try:
-            entries: Sequence[EntryPoint] = tuple(package.entry_points)
-            name = package.metadata["Name"] or "unknown"
+            entries = [each for each in package.entry_points if each.group in GROUPS.values()]
+            name = package.metadata["Name"] if entries else None  # the metadata take long to read
         except Exception:
             continue
-        yield from ((name, entry) for entry in entries)
+        yield from ((name or "unknown", entry) for entry in entries)
 
 
 def _attribute(kind: Kind, module: ModuleType, subject: str) -> Any:

@@ -65,17 +65,6 @@ def test_each_plugin_kind_loads_by_entry_point_name(kind: plugins.Kind, lab: Pat
     assert [each.package for each in plugins.installed(kind)] == ["labrobots"]
 
 
-def test_list_command_shows_plugins_with_their_package(
-    lab: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["list"]) == cli.DONE
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    found = {words[0]: words[1:3] for words in lines if "[labrobots]" in words}
-    assert found == {kind: [f"lab_{name}", "[labrobots]"] for kind, (name, _) in KINDS.items()}
-    own = {words[0] for words in lines if len(words) > 2 and "[labrobots]" not in words}
-    assert own >= plugins.GROUPS.keys(), "built-in plug-ins are listed too"
-
-
 def test_installed_agent_settings_are_checked_as_agent_settings(lab: Path) -> None:
     config = resolve({"agent": {"algorithm": "lab_td3", "width": 8}})
     assert config.agent.model_dump()["width"] == 8
@@ -90,58 +79,55 @@ BROKEN = {
     "missing": ("empty:Missing", "", "AttributeError: "),
     "wrong": ("empty:x", "", "expected 'agent' with the method 'create'"),
     "absent": ("absent", "", "ModuleNotFoundError: No module named 'absent'"),
+    "rude": ("rude", "raise KeyboardInterrupt\n", "KeyboardInterrupt:"),
+    "hanging": ("hanging", "import time\ntime.sleep(30)\n", "not loaded within 4 s"),
 }
+IN_A_TRAINING = ("unmet", "leaves", "empty", "missing", "wrong", "absent")
 
 
-def test_broken_plugin_gives_one_line_error_with_its_package(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def faulty(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a second package, whose plug-ins cannot be used."""
+    monkeypatch.setattr("serl.cli.list._IMPORT_S", 4.0)
     modules = {entry: text for entry, text, _ in BROKEN.values() if text}
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
     entries = "".join(f"{name} = {entry}\n" for name, (entry, _, _) in BROKEN.items())
-    install(site, "faulty", f"[serl.agents]\n{entries}", **modules)
-    assert cli.main(["list"]) == cli.DONE
-    listed = [line for line in capsys.readouterr().out.splitlines() if "[faulty]" in line]
-    assert len(listed) == len(BROKEN)
-    for name, (_, _, why) in BROKEN.items():
-        (line,) = [line for line in listed if line.split()[1] == name]
-        assert f"cannot be used: agent '{name}' of the package faulty" in line
-        assert why in line
-        assert cli.main(["train", "reach", f"--agent.algorithm={name}"]) == cli.BAD_INPUT
-        error = capsys.readouterr().err
-        assert "package faulty" in error
-        assert error.count("\n") == 1
-    assert plugins.load("agent", "sac"), "other plug-ins still load"
+    install(lab, "faulty", f"[serl.agents]\n{entries}", **modules)
 
 
-def test_hanging_or_interrupting_plugins_do_not_break_the_list(
-    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("serl.cli.list._IMPORT_S", 1.0)
-    modules = {"hanging": "import time\ntime.sleep(30)\n", "rude": "raise KeyboardInterrupt\n"}
-    for name in modules:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    install(lab, "faulty", "[serl.agents]\nhanging = hanging\nrude = rude\n", **modules)
-    assert cli.main(["list"]) == cli.DONE
-    lines = capsys.readouterr().out.splitlines()
-    faulty = [" ".join(line.split()) for line in lines if "[faulty]" in line]
-    assert faulty == [
-        "agent hanging [faulty] cannot be used: not loaded within 1 s",
-        "agent rude [faulty] cannot be used: KeyboardInterrupt:",
-    ]
-    assert sum("[labrobots]" in line for line in lines) == len(KINDS)
-    assert lines[-1].startswith("values of a task"), "the list is printed to its end"
-
-
-def test_built_in_name_takes_precedence_and_list_reports_it(
+@pytest.mark.usefixtures("faulty")
+def test_list_command_shows_plugins_with_their_package_and_fault(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(lab, "clashing", "[serl.agents]\nsac = td3\n")
+    assert cli.main(["list"]) == cli.DONE
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {words[0]: words[1:3] for words in lines if "[labrobots]" in words}
+    assert found == {kind: [f"lab_{name}", "[labrobots]"] for kind, (name, _) in KINDS.items()}
+    own = {words[0] for words in lines if len(words) > 2 and "[labrobots]" not in words}
+    assert own >= plugins.GROUPS.keys(), "built-in plug-ins are listed too"
+    listed = {words[1]: " ".join(words) for words in lines if "[faulty]" in words}
+    assert listed.keys() == BROKEN.keys()
+    for name, (_, _, why) in BROKEN.items():
+        assert listed[name].startswith(f"agent {name} [faulty] cannot be used: ")
+        assert why in listed[name]
+    (clash,) = [" ".join(words) for words in lines if "[clashing]" in words]
+    assert clash == "agent sac [clashing] not used: serl has an agent of that name"
     assert plugins.load("agent", "sac").__module__ == "serl.agents.sac"
-    cli.main(["list"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[clashing]" in line]
-    assert " ".join(line.split()) == "agent sac [clashing] not used: serl has an agent of that name"
+    assert lines[-1][:4] == ["values", "of", "a", "task:"], "the list is printed to its end"
+
+
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("name", IN_A_TRAINING)
+def test_broken_plugin_gives_one_line_error_with_its_package(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "reach", f"--agent.algorithm={name}"]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert f"agent '{name}' of the package faulty" in error
+    assert BROKEN[name][2] in error
+    assert error.count("\n") == 1
 
 
 def test_plugin_name_of_two_packages_is_refused(lab: Path) -> None:
