@@ -50,16 +50,17 @@ NOTICED_S = 0.3
 
 
 @contextmanager
-def driven(folder: Path) -> Iterator[ProfileBench]:
+def _franka(folder: Path) -> Iterator[ProfileBench]:
     """Start a fake FR3 with crisp_controllers and a guard that drives it."""
     with (
         free_domain() as domain,
         patch.dict(os.environ, ROS_DOMAIN_ID=str(domain.id)),
         ProfileBench(folder, "franka", file_of("franka")) as bench,
     ):
-        bench.take()
-        bench.arm.observe_when_fresh(60.0)
         yield bench
+
+
+franka = Scene(_franka)
 
 
 def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
@@ -83,21 +84,22 @@ def _complaint(observe: Callable[[], object], part: str) -> tuple[float, str]:
     required="detected and named after a second; the episode ends truncated, and the arm holds "
     "until the gripper moves",
     level=Level.PROCESSES,
+    scene=franka,
 )
-def idle_gripper(folder: Path) -> None:
-    with driven(folder) as bench:
-        bench.misbehave("numb")
-        bench.drive(until=lambda: bench.state.startswith("policy"), gripper=1.0)
-        bench.drive(until=lambda: bench.arm.aim.closed, gripper=-1.0)
-        told_s = time.monotonic()
-        bench.lateness.worst_s = 0.0
-        noticed_s, why = _complaint(bench.arm.observe, "gripper: commanded to close")
-        assert noticed_s - told_s <= 1.0 + NOTICED_S + 3.0 * bench.lateness.worst_s
-        bench.arm.stop(why)  # as the control loop does
-        bench.until("hold: the actor holds")
-        bench.misbehave()
-        bench.recover()
-        bench.drive(until=lambda: bench.opening() < 0.1)
+def idle_gripper(bench: ProfileBench) -> None:
+    bench.make_ready()
+    bench.misbehave("numb")
+    bench.drive(until=lambda: bench.state.startswith("policy"), gripper=1.0)
+    bench.drive(until=lambda: bench.arm.aim.closed, gripper=-1.0)
+    told_s = time.monotonic()
+    bench.lateness.worst_s = 0.0
+    noticed_s, why = _complaint(bench.arm.observe, "gripper: commanded to close")
+    assert noticed_s - told_s <= 1.0 + NOTICED_S + 3.0 * bench.lateness.worst_s
+    bench.arm.stop(why)  # as the control loop does
+    bench.until("hold: the actor holds")
+    bench.misbehave()
+    bench.recover()
+    bench.drive(until=lambda: bench.opening() < 0.1)
 
 
 @REGISTRY.fault(
@@ -109,42 +111,44 @@ def idle_gripper(folder: Path) -> None:
     "waiting actor sets the profile's parameters, which does not move the arm; then a person "
     "can arm, and the arm is driven",
     level=Level.PROCESSES,
+    scene=franka,
 )
-def restarted_driver(folder: Path) -> None:
-    with driven(folder) as bench:
-        arm, hold = bench.arm, StopLatch(folder / "stopped")
-        arm.guard = GuardClient(bench.node, ROBOT, arm.remote)
-        bench.drive(until=lambda: bench.state.startswith("policy"))
-        bench.until("hold: command is stale")
-        bench.signal("driver", signal.SIGKILL)
-        bench.until("protective stop: the arm fell silent")
-        hold.pause("no pose")  # as the actor does
-        bench.start_fake(file_of("franka"))
-        eventually(lambda: bench.call("ack")[0], found=lambda: bench.not_now)
-        bench.until("disarmed")
-        refusals, places = set[str](), [bench.position()]
-        over_s = time.monotonic() + LIMIT_S
+def restarted_driver(bench: ProfileBench) -> None:
+    bench.make_ready()
+    arm, hold = bench.arm, StopLatch(bench.folder / "stopped")
+    arm.guard = GuardClient(bench.node, ROBOT, arm.remote)
+    bench.drive(until=lambda: bench.state.startswith("policy"))
+    bench.until("hold: command is stale")
+    bench.signal("driver", signal.SIGKILL)
+    bench.until("protective stop: the arm fell silent")
+    hold.pause("no pose")  # as the actor does
+    bench.start_fake(file_of("franka"))
+    eventually(lambda: bench.call("ack")[0], found=lambda: bench.not_now)
+    bench.until("disarmed")
+    refusals, places = set[str](), [bench.position()]
+    over_s = time.monotonic() + LIMIT_S
 
-        def person() -> bool:
-            """Arm as soon as the guard allows that, and only then end the actor's pause."""
-            if bench.state.startswith("disarmed") and bench.not_now:
-                refusals.add(bench.not_now)
-                places.append(bench.position())
-            elif bench.state.startswith("disarmed"):
-                bench.call("arm")
-            elif bench.state.startswith("hold"):
-                hold.resume()
-            return time.monotonic() > over_s
+    def person() -> bool:
+        """Arm as soon as the guard allows that, and only then end the actor's pause."""
+        if bench.state.startswith("disarmed") and bench.not_now:
+            refusals.add(bench.not_now)
+            places.append(bench.position())
+        elif bench.state.startswith("disarmed"):
+            bench.call("arm")
+        elif bench.state.startswith("hold"):
+            hold.resume()
+        return time.monotonic() > over_s
 
-        assert Station(arm, hold, person).standby()
-        controller = bench.node.absolute(controller_node(ROBOT, bench.profile))
-        assert any(each.startswith(f"{controller}: task.k_pos_x is 500.0") for each in refusals)
-        start = bench.profile.controller.parameters
-        assert "use_local_jacobian" in start
-        assert differences(bench.get(*start), start) == ""
-        places.append(bench.position())
-        assert float(np.ptp(places, axis=0).max()) < 1e-4
-        bench.drive(until=lambda: abs(bench.position()[0] - places[0][0]) > 0.01, x=1.0)
+    assert Station(arm, hold, person).standby()
+    controller = bench.node.absolute(controller_node(ROBOT, bench.profile))
+    assert any(each.startswith(f"{controller}: task.k_pos_x is 500.0") for each in refusals)
+    start = bench.profile.controller.parameters
+    assert "use_local_jacobian" in start
+    assert differences(bench.get(*start), start) == ""
+    places.append(bench.position())
+    assert float(np.ptp(places, axis=0).max()) < 1e-4
+    bench.drive(until=lambda: abs(bench.position()[0] - places[0][0]) > 0.01, x=1.0)
+    arm.guard = None
 
 
 class WatchedCamera:

@@ -81,14 +81,7 @@ def bad_checkpoint(folder: Path) -> None:
     _damage(folder, DAMAGES)
 
 
-@REGISTRY.fault(
-    24,
-    "Damaged checkpoint",
-    injected=f"{MANY_DAMAGES:,} times",
-    required="the previous intact checkpoint is used, with a warning; if there is none, the run is "
-    "refused, and not started from the beginning",
-    level=Level.SOAK,
-)
+@REGISTRY.longer(bad_checkpoint, injected=f"{MANY_DAMAGES:,} times")
 def bad_checkpoints(folder: Path) -> None:
     _damage(folder, MANY_DAMAGES)
 

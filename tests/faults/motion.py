@@ -31,7 +31,7 @@ from .registry import REGISTRY, Level, Scene
 TRIES = 5
 """Number of attempts: a busy machine may delay one, a defect fails all."""
 
-ATTACK_S = float(os.environ.get("SERL_ATTACK_S", "5"))
+ATTACK_S = float(os.environ.get("SERL_ATTACK_S", "2"))
 """Duration of forged measurements; `make soak` sets it to a minute."""
 
 HELD = "noticed within 200 ms, commanded velocity zero within 300 ms"

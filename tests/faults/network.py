@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import rclpy
 
@@ -18,20 +19,32 @@ from serl.ros.topics import ACTORS, TRANSITIONS, to_cdr
 
 from ..ros.support.namespaces import Hosts, two_hosts
 from .processes import two_actors
-from .registry import REGISTRY, Level, Recipe
+from .registry import REGISTRY, Level, Recipe, Scene
 from .system import ALLOWED_GROWTH_MB, FEW, LEARNER, System, link_of, moves, running
 
 ROOT, NOBODY = 0, 65534
-PATIENCE_S = {ROOT: 60.0, NOBODY: 6.0}
+PATIENCE_S = {ROOT: 60.0, NOBODY: 3.0}
 """Time limit in which an allowed user must connect and another user must not."""
 
 
+class Apart(NamedTuple):
+    """A system with actor and learner on two hosts."""
+
+    system: System
+    hosts: Hosts
+
+
 @contextmanager
-def apart(folder: Path, rate_hz: float = 200.0) -> Iterator[tuple[System, Hosts]]:
-    """Start a system with actor and learner on different hosts and records in transit."""
+def _apart(folder: Path, rate_hz: float = 50.0) -> Iterator[Apart]:
+    """Start a system with records in transit; check all files at the end."""
     with two_hosts() as hosts, running(folder, rate_hz=rate_hz, hosts=hosts) as system:
         system.until(moves(system.accepted, FEW))
-        yield system, hosts
+        yield Apart(system, hosts)
+        system.finish()
+        system.check()
+
+
+apart = Scene(_apart, lambda both: both.system.check_books())
 
 
 @REGISTRY.fault(
@@ -41,36 +54,29 @@ def apart(folder: Path, rate_hz: float = 200.0) -> Iterator[tuple[System, Hosts]
     required="the actor continues; afterwards all records are sent; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.NAMESPACES,),
+    scene=apart,
 )
-def link_down(folder: Path) -> None:
-    _pull_cable(folder, 3.0)
+def link_down(both: Apart) -> None:
+    _pull_cable(both, 3.0)
 
 
-@REGISTRY.fault(
-    11,
-    "Network down",
-    injected="the cable is out for 30 s, then for 300 s",
-    required="the actor continues; afterwards all records are sent; lost 0, duplicated 0",
-    level=Level.SOAK,
-    needs=(Recipe.NAMESPACES,),
-)
+@REGISTRY.longer(link_down, injected="the cable is out for 30 s, then for 300 s")
 def link_down_for_long(folder: Path) -> None:
-    for duration_s in (30.0, 300.0):
-        (inside := folder / f"{duration_s:.0f}").mkdir()
-        _pull_cable(inside, duration_s)
+    with _apart(folder, rate_hz=200.0) as both:
+        for duration_s in (30.0, 300.0):
+            _pull_cable(both, duration_s)
 
 
-def _pull_cable(folder: Path, duration_s: float) -> None:
-    with apart(folder) as (system, hosts):
-        hosts.pull_cable()
-        system.rest(0.5)  # for records in flight
-        accepted, appended = system.accepted(), system.total()
-        system.rest(duration_s)
-        assert system.accepted() == accepted
-        assert system.total() > appended + FEW
-        hosts.plug_cable()
-        system.finish()
-        system.check()
+def _pull_cable(both: Apart, duration_s: float) -> None:
+    system, hosts = both
+    hosts.pull_cable()
+    system.rest(0.5)  # for records in flight
+    accepted, appended = system.accepted(), system.total()
+    system.rest(duration_s)
+    assert system.accepted() == accepted
+    assert system.total() > appended + FEW
+    hosts.plug_cable()
+    system.until(moves(system.accepted, FEW))
 
 
 @REGISTRY.fault(
@@ -81,16 +87,15 @@ def _pull_cable(folder: Path, duration_s: float) -> None:
     required="both wait for the network; lost 0, duplicated 0",
     level=Level.PROCESSES,
     needs=(Recipe.NAMESPACES,),
+    scene=apart,
 )
-def link_down_at_the_start(folder: Path) -> None:
-    with apart(folder) as (system, hosts):
-        hosts.pull_cable()
-        system.kill(LEARNER, link_of("actor0"))
-        system.rest(3.0)
-        hosts.plug_cable()
-        system.until(moves(system.accepted, FEW))
-        system.finish()
-        system.check()
+def link_down_at_the_start(both: Apart) -> None:
+    system, hosts = both
+    hosts.pull_cable()
+    system.kill(LEARNER, link_of("actor0"))
+    system.rest(3.0)
+    hosts.plug_cable()
+    system.until(moves(system.accepted, FEW))
 
 
 @REGISTRY.fault(
@@ -103,7 +108,7 @@ def link_down_at_the_start(folder: Path) -> None:
     needs=(Recipe.NAMESPACES, Recipe.NFTABLES),
 )
 def packets_dropped(folder: Path) -> None:
-    with apart(folder) as (system, hosts):
+    with _apart(folder, rate_hz=200.0) as (system, hosts):
         for host in range(2):
             for words in (
                 "add table inet lossy",
@@ -115,8 +120,6 @@ def packets_dropped(folder: Path) -> None:
         system.rest(30.0)
         share = (system.accepted() - accepted) / (system.total() - appended)
         assert share > 0.8, f"{share:.0%} of the records arrived"
-        system.finish()
-        system.check()
 
 
 @REGISTRY.fault(
@@ -129,8 +132,7 @@ def packets_dropped(folder: Path) -> None:
     needs=(Recipe.NAMESPACES,),
 )
 def slow_link(folder: Path) -> None:
-    rate_hz = 500.0
-    with apart(folder, rate_hz) as (system, hosts):
+    with _apart(folder, rate_hz=500.0) as (system, hosts):
         link = system.process(link_of("actor0"))
         before_bytes, before_hz = link.memory_info().rss, _rate_hz(system, 10.0)
         _tc(hosts, "add dev cable root tbf rate 1mbit burst 32kbit latency 400ms")
@@ -141,8 +143,6 @@ def slow_link(folder: Path) -> None:
         assert slow_hz > 0.7 * before_hz, f"{slow_hz:.0f} steps/s, {before_hz:.0f} before"
         assert link.memory_info().rss < before_bytes + ALLOWED_GROWTH_MB * 1e6
         _tc(hosts, "del dev cable root")
-        system.finish()
-        system.check()
 
 
 def _rate_hz(system: System, duration_s: float) -> float:

@@ -41,7 +41,7 @@ SLACK_S = 2.0
 @contextmanager
 def _two_actors(folder: Path) -> Iterator[System]:
     """Start two actors, their links and a learner; check all files at the end."""
-    with running(folder, actors=2, rate_hz=100) as system:
+    with running(folder, actors=2, rate_hz=40) as system:
         system.until(moves(system.accepted, FEW))
         yield system
         system.finish()
@@ -114,14 +114,7 @@ def learner_hangs(system: System) -> None:
     _hang_learner(system, 5.0)
 
 
-@REGISTRY.fault(
-    3,
-    "Learner hangs",
-    injected="SIGSTOP for 60 s, SIGCONT",
-    required="the actor continues; the link reports the silence within 3 s and uses at most 50 MB "
-    "more memory; afterwards the learner catches up; lost 0, duplicated 0",
-    level=Level.SOAK,
-)
+@REGISTRY.longer(learner_hangs, injected="SIGSTOP for 60 s, SIGCONT")
 def learner_hangs_for_long(folder: Path) -> None:
     with running(folder, rate_hz=500) as system:
         _hang_learner(system, 60.0)
@@ -267,13 +260,7 @@ def shared_memory_leak(folder: Path) -> None:
     _leak(folder, kills=2)
 
 
-@REGISTRY.fault(
-    25,
-    "Files left in /dev/shm",
-    injected="SIGKILL to the link, 100 times",
-    required="the next start of a run removes the files of dead processes",
-    level=Level.SOAK,
-)
+@REGISTRY.longer(shared_memory_leak, injected="SIGKILL to the link, 100 times")
 def shared_memory_leak_of_many(folder: Path) -> None:
     _leak(folder, kills=100)
 
@@ -340,7 +327,7 @@ def _burners(count: int) -> Iterator[None]:
 @REGISTRY.fault(
     49,
     "Memory exhausted",
-    injected="the learner's address space is limited to its present size; 2,500 records are "
+    injected="the learner's address space is limited to its present size; 1,500 records are "
     "logged as fast as possible",
     required="the learner may die; the link uses at most 50 MB more memory; lost 0, duplicated 0",
     level=Level.PROCESSES,
@@ -352,7 +339,7 @@ def memory_pressure(folder: Path) -> None:
         before_mb = _memory_mb(link)
         learner.rlimit(psutil.RLIMIT_AS, (learner.memory_info().vms, -1))
         peak_mb = 0.0
-        while system.total() < 2_500:
+        while system.total() < 1_500:
             system.rest(0.1)
             peak_mb = max(peak_mb, _memory_mb(link))
         system.finish()

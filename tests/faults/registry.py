@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -135,6 +135,17 @@ class Registry:
                 Fault(number, title, injected, required, level, trial, needs, scene)
             )
             return trial
+
+        return enter
+
+    def longer(self, trial: Trial, injected: str) -> Callable[[Trial], Trial]:
+        """Register the decorated trial as a longer one of another trial's fault."""
+        (fault,) = (each for each in self._faults if each.trial is trial)
+
+        def enter(longer: Trial) -> Trial:
+            changes: dict[str, Any] = {"injected": injected, "trial": longer, "scene": None}
+            self._faults.append(replace(fault, level=Level.SOAK, **changes))
+            return longer
 
         return enter
 

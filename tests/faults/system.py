@@ -257,8 +257,8 @@ class System:
             records += len(keys)
             steps += sum(key.index < STEPS for key in keys)
         assert len(read_book(accepted_book(self.run.path))) == records
-        for run in (self.run, self.far):
-            report = verify(run.path)
+        for path in {self.run.path, self.far.path}:
+            report = verify(path)
             assert report.sound, report
         check_resumes(self.run)
         return steps

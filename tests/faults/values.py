@@ -86,16 +86,16 @@ class TransportRecorder(InProcess):
 )
 def poisoned_training(folder: Path) -> None:
     watched, learn = _faulty_training(bad_batches={30, 31, 51, 52, 53})
-    assert learn(100) == ""
+    assert learn(60) == ""
     assert watched.events == [
         "the last 3 updates were not finite: going on with the parameters of step 40"
     ]
     watched, learn = _faulty_training(bad_parameter_at=50)
-    assert learn(100) == ""
+    assert learn(60) == ""
     assert "not published" in watched.events[0]
     assert watched.events[-1].endswith("going on with the parameters of step 40")
     watched, learn = _faulty_training(bad_batches=range(50, 1000))
-    assert "also from the parameters of step 40" in learn(100)
+    assert "also from the parameters of step 40" in learn(60)
 
 
 def _faulty_training(
@@ -116,7 +116,7 @@ def _faulty_training(
         watched,
         watched.save,
     )
-    watched.send(list(_played(100)))
+    watched.send(list(_played(60)))
 
     def learn(steps: int) -> str:
         why = refusal(partial(learner.run, steps, lambda: False))

@@ -51,7 +51,7 @@ class Scale(NamedTuple):
     rate_hz: float
 
 
-SHORT = Scale(kills=20, losses=0, settled=0.2, steps=800, rate_hz=120.0)
+SHORT = Scale(kills=12, losses=0, settled=0.2, steps=400, rate_hz=80.0)
 LONG = Scale(kills=200, losses=20, settled=0.6, steps=100_000, rate_hz=150.0)
 
 
