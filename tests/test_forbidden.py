@@ -37,19 +37,19 @@ ARGUMENTS = {"allow_pickle", "shell"}
 
 def forbidden(source: str) -> Iterator[str]:
     """Yield each forbidden import, name and argument, with aliases resolved."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for imported, alias in _imports(node):
             if alias:
                 aliases[alias] = imported
             if imported.split(".")[0] in MODULES:
                 yield f"imports {imported}"
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
-                if _known(node, aliases) in NAMES:
-                    yield f"line {node.lineno} uses {_known(node, aliases)}"
+                if (name := _known(node, aliases)) in NAMES:
+                    yield f"line {node.lineno} uses {name}"
             case ast.Call():
                 yield from _arguments(node, aliases)
 
@@ -62,12 +62,22 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         case ast.ImportFrom(module=module, names=names):
             yield from ((f"{module}.{name.name}", name.asname or name.name) for name in names)
         case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
-            if ast.unparse(function).split(".")[-1] in ("import_module", "__import__"):
+            if _dotted(function).split(".")[-1] in ("import_module", "__import__"):
                 yield name, ""
 
 
+def _dotted(node: ast.expr) -> str:
+    """Return a name with its attributes; `?` stands for another expression before them."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attribute):
+            return f"{_dotted(value)}.{attribute}"
+    return "?"
+
+
 def _known(node: ast.expr, aliases: dict[str, str]) -> str:
-    head, dot, rest = ast.unparse(node).removeprefix("builtins.").partition(".")
+    head, dot, rest = _dotted(node).removeprefix("builtins.").partition(".")
     return f"{aliases.get(head, head)}{dot}{rest}"
 
 

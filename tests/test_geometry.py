@@ -21,10 +21,6 @@ from serl.geometry import (
 )
 
 
-def norm(v: Vector) -> float:
-    return math.sqrt(sum(c * c for c in v))
-
-
 def vectors(size: float) -> st.SearchStrategy[Vector]:
     number = st.floats(-size, size)
     return st.tuples(number, number, number)
@@ -36,11 +32,11 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
     assert rotate(multiply(p, q), v) == pytest.approx(rotate(p, rotate(q, v)), abs=1e-9)
     assert rotate(conjugate(p), rotate(p, v)) == pytest.approx(v, abs=1e-9)
-    if norm(a) < math.pi - 1e-6:
+    if math.hypot(*a) < math.pi - 1e-6:
         assert to_rotation_vector(p) == pytest.approx(a, abs=1e-9)
     minus = (-p[0], -p[1], -p[2], -p[3])
     assert align_sign(minus, p) == pytest.approx(p)
-    assert norm(to_rotation_vector(minus)) <= math.pi + 1e-9
+    assert math.hypot(*to_rotation_vector(minus)) <= math.pi + 1e-9
 
 
 @settings(deadline=None)
@@ -48,14 +44,14 @@ def test_rotations_compose_and_invert(a: Vector, b: Vector, v: Vector) -> None:
 def test_rotation_between_turns_first_rotation_into_second(a: Vector, b: Vector) -> None:
     p, q = from_rotation_vector(a), from_rotation_vector(b)
     turn = rotation_between(p, q)
-    assert norm(turn) <= math.pi + 1e-9
+    assert math.hypot(*turn) <= math.pi + 1e-9
     reached = multiply(from_rotation_vector(turn), p)
     assert align_sign(reached, q) == pytest.approx(q, abs=1e-9)
     # Its length equals that of the product's rotation vector for either sign.
     minus = (-p[0], -p[1], -p[2], -p[3])
     for start in (p, minus):
-        length = norm(to_rotation_vector(multiply(q, conjugate(start))))
-        assert norm(rotation_between(start, q)) == pytest.approx(length, abs=1e-9)
+        length = math.hypot(*to_rotation_vector(multiply(q, conjugate(start))))
+        assert math.hypot(*rotation_between(start, q)) == pytest.approx(length, abs=1e-9)
 
 
 @settings(deadline=None)
@@ -69,11 +65,11 @@ def test_nearest_rotation_is_on_shortest_path_within_radius(
     for given_q in (q, minus):
         nearest = nearest_rotation(given_q, centre, radius)
         kept = rotation_between(centre, nearest)
-        assert norm(kept) <= radius * (1.0 + 1e-9)
-        if norm(whole) <= radius * (1.0 - 1e-9):
+        assert math.hypot(*kept) <= radius * (1.0 + 1e-9)
+        if math.hypot(*whole) <= radius * (1.0 - 1e-9):
             assert nearest is given_q
-        elif radius * (1.0 + 1e-9) < norm(whole) < math.pi - 1e-6:
-            part = radius / norm(whole)
+        elif radius * (1.0 + 1e-9) < math.hypot(*whole) < math.pi - 1e-6:
+            part = radius / math.hypot(*whole)
             assert kept == pytest.approx([part * c for c in whole], abs=1e-6)
             assert math.sqrt(sum(c * c for c in nearest)) == pytest.approx(1.0, abs=1e-9)
 

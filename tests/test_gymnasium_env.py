@@ -1,4 +1,3 @@
-import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +5,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -166,128 +164,37 @@ def test_seed_of_reset_gives_same_takeovers() -> None:
     assert taken != other
 
 
-STEP_COST = 0.1  # so that critics have something to predict before the first success
-
-
-def perceptron(inputs: int, outputs: int) -> torch.nn.Module:
-    hidden = torch.nn.Linear(inputs, 32)
-    return torch.nn.Sequential(hidden, torch.nn.ReLU(), torch.nn.Linear(32, outputs))
-
-
-class SmallSAC:
-    """Soft actor-critic with two critics and a constant temperature, for vector environments."""
-
-    def __init__(self, seen: int, acted: int) -> None:
-        self.actor = perceptron(seen, 2 * acted)
-        self.critics = [perceptron(seen + acted, 1) for _ in range(2)]
-        self.targets = copy.deepcopy(self.critics)
-        parameters = [each for critic in self.critics for each in critic.parameters()]
-        self.critic_optimizer = torch.optim.Adam(parameters, 1e-2)
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), 1e-3)
-
-    def act(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return sampled actions and the logarithms of their densities."""
-        mean, log_std = self.actor(seen).chunk(2, 1)
-        normal = torch.distributions.Normal(mean, log_std.clamp(-5, 1).exp())
-        drawn = normal.rsample()
-        density: torch.Tensor = normal.log_prob(drawn)  # type: ignore[no-untyped-call]
-        density = density - torch.log(1 - drawn.tanh().square() + 1e-6)
-        return drawn.tanh(), density.sum(1)
-
-    @staticmethod
-    def lower(critics: list[Any], seen: torch.Tensor, acted: torch.Tensor) -> torch.Tensor:
-        """Return the lower one of the values that the critics predict."""
-        return torch.cat([each(torch.cat([seen, acted], 1)) for each in critics], 1).amin(1)
-
-    def value(self, rows: list[tuple[Any, ...]]) -> np.ndarray[Any, Any]:
-        """Return the values of observations and actions that were stored."""
-        seen, acted, *_ = tensors(rows)
-        return self.lower(self.critics, seen, acted).detach().numpy()
-
-    def update(self, rows: list[tuple[Any, ...]]) -> None:
-        """Learn from observations, actions, rewards, terminations and successors."""
-        seen, acted, rewards, ended, after = tensors(rows)
-        with torch.no_grad():
-            following, density = self.act(after)
-            ahead = self.lower(self.targets, after, following) - 0.01 * density
-            target = rewards - STEP_COST + 0.9 * (1 - ended) * ahead
-        both = torch.cat([seen, acted], 1)
-        errors = [critic(both).squeeze(1) - target for critic in self.critics]
-        descend(self.critic_optimizer, torch.stack(errors).square().mean())
-        mine, density = self.act(seen)
-        gain = self.lower(self.critics, seen, mine) - 0.01 * density
-        descend(self.actor_optimizer, -gain.mean())
-        for critic, other in zip(self.critics, self.targets, strict=True):
-            for ours, theirs in zip(critic.parameters(), other.parameters(), strict=True):
-                theirs.data.lerp_(ours.data, 0.05)
-
-
-def tensors(rows: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-    return [torch.as_tensor(np.array(each, np.float32)) for each in zip(*rows, strict=True)]
-
-
-def descend(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
-def test_single_file_script_learns_from_vector_env_with_takeovers() -> None:
-    """Learn online in the order of CleanRL's `sac_continuous_action.py`, in own code.
-
-    docs/tutorials/gymnasium.md runs the script itself, with the older Gymnasium that it requires.
-    """
+def test_vector_env_reports_takeovers_returns_and_final_observations() -> None:
+    """Step in the order of CleanRL's `sac_continuous_action.py`, with random actions."""
 
     def make(index: int) -> Callable[[], gymnasium.Env[Any, Any]]:
         def thunk() -> gymnasium.Env[Any, Any]:
             own = {"task_config": {"time_limit_s": 3.0}, "intervention": "scripted"}
             env = gymnasium.make("serl/Reach-v0", planned_steps=200, **own)  # type: ignore[arg-type]
-            env = gymnasium.wrappers.RecordEpisodeStatistics(env)
-            env.action_space.seed(index)
-            return env
+            return gymnasium.wrappers.RecordEpisodeStatistics(env)
 
         return thunk
 
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
     envs = SyncVectorEnv([make(0), make(1)], autoreset_mode=AutoresetMode.SAME_STEP)
-    spaces = envs.single_observation_space.shape, envs.single_action_space.shape
-    assert isinstance(envs.single_action_space, gymnasium.spaces.Box)
-    envs.single_action_space.seed(2)
-    agent = SmallSAC(*(int(np.prod(shape or ())) for shape in spaces))
-    first = copy.deepcopy(agent.actor.state_dict())
-    rows, takeovers, returns, kept = [], 0, list[float](), 0
-    seen, _ = envs.reset(seed=1)
-    for step in range(100):
-        if step < 20:
-            actions = np.array([envs.single_action_space.sample() for _ in range(2)])
-        else:
-            actions = agent.act(torch.as_tensor(seen))[0].detach().numpy()
-        following, rewards, terminated, truncated, infos = envs.step(actions)
+    envs.action_space.seed(2)
+    earned, takeovers, returns = 0.0, 0, list[float]()
+    envs.reset(seed=1)
+    for _ in range(100):
+        following, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
+        earned += rewards.sum()
         driven = infos.get("_intervene_action", np.zeros(2, bool))
         takeovers += int(driven.sum())
         if driven.any():
-            actions[driven] = infos["intervene_action"][driven]
-        last = following.copy()
+            assert np.abs(infos["intervene_action"][driven]).max() <= 1.0
         for index in np.flatnonzero(terminated | truncated):
-            last[index] = infos["final_obs"][index]
-            kept += not np.array_equal(last[index], following[index])
+            assert not np.array_equal(infos["final_obs"][index], following[index]), (
+                "after the reset"
+            )
             returns.append(float(infos["final_info"]["episode"]["r"][index]))
-        rows += list(zip(seen, actions, rewards, terminated, last, strict=True))
-        seen = following
-        if step == 20:
-            before = agent.value(rows).mean()
-        if step >= 20:
-            agent.update([rows[row] for row in rng.integers(len(rows), size=64)])
     envs.close()
     assert takeovers > 0
     assert len(returns) >= 6
-    assert kept == len(returns), "a final observation equals the one after the reset"
-    assert sum(returns) <= sum(float(row[2]) for row in rows)
-    learned = agent.value(rows).mean()
-    assert learned < before - STEP_COST, "the critics do not predict the cost of further steps"
-    after = agent.actor.state_dict()
-    assert all(not torch.equal(first[name], after[name]) for name in first)
+    assert sum(returns) <= earned
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from serl.errors import BadInput
 from serl.geometry import (
     Quaternion,
-    Vector,
     conjugate,
     from_rotation_vector,
     multiply,
     rotate,
+    rotation_between,
     subtract,
     to_rotation_vector,
 )
@@ -24,7 +24,6 @@ from serl.motion import (
     Motion,
     Pose,
     Target,
-    check_action,
     next_gripper,
     next_target,
     pose_from,
@@ -49,12 +48,8 @@ def motion(**changes: Any) -> Motion:
     return Motion(**(values | changes))
 
 
-def norm(v: Vector) -> float:
-    return math.sqrt(sum(c * c for c in v))
-
-
 def angle(a: Quaternion, b: Quaternion) -> float:
-    return norm(to_rotation_vector(multiply(a, conjugate(b))))
+    return math.hypot(*rotation_between(a, b))
 
 
 def in_actions(previous: Pose, target: Pose, bounds: Motion) -> list[float]:
@@ -108,20 +103,6 @@ def test_motion_needs_a_box() -> None:
 def test_action_spec_counts_axes_and_gripper() -> None:
     assert motion(axes=("x", "yaw"), gripper=True).action_spec.shape == (3,)
     assert motion(axes=("x", "yaw")).action_spec.shape == (2,)
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        np.array([0.0, math.nan], np.float32),
-        np.array([0.0, math.inf], np.float32),
-        np.array([0.0, 1.01], np.float32),
-        np.zeros(3, np.float32),
-    ],
-)
-def test_check_action_refuses_invalid_actions(action: Any) -> None:
-    with pytest.raises(BadInput, match="action"):
-        check_action(action, motion(axes=("x", "y")).action_spec)
 
 
 def test_executed_action_equals_the_request_within_limits() -> None:
@@ -310,9 +291,9 @@ def test_small_gripper_action_sends_no_gripper_command() -> None:
     assert made.gripped
 
 
-@pytest.mark.parametrize("values", [(math.nan, 0, 0), (1.1, 0, 0), (0, 0)])
+@pytest.mark.parametrize("values", [(math.nan, 0, 0), (-math.inf, 0, 0), (1.01, 0, 0), (0, 0)])
 def test_invalid_action_is_refused_before_target_moves(values: tuple[float, ...]) -> None:
     made = target()
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match="action"):
         moved(made, *values)
     assert made.target == HERE

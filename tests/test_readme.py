@@ -1,6 +1,6 @@
 """The README: length, tables, pictures, and numbers that match the documentation.
 
-Its links are checked by `tests/test_docs.py`, its commands are run by `tests/test_tutorials.py`.
+Its links are checked by `make check`, its commands are run by `tests/test_tutorials.py`.
 """
 
 from __future__ import annotations

@@ -158,7 +158,9 @@ def test_recovery_reports_folder_that_it_cannot_recover(tmp_path: Path) -> None:
         recover(tmp_path)
 
 
-CALLS = ["open", "write", "writev", "fsync", "fdatasync", "rename", "unlink", "mkdir", "close"]
+CALLS = ["open", "write", "writev", "rename", "unlink", "mkdir"]
+"""Calls that change files: a death before a call in between finds the files of the next death."""
+
 KILLED = 9
 
 
@@ -213,7 +215,7 @@ def test_actor_killed_before_any_system_call_loses_no_appended_record(tmp_path: 
         assert len(found) >= appended
         assert found == encoded(items)[: len(found)]
         assert_sealed(folder)
-    assert number > 30
+    assert number > 20
     assert len(found) == len(items)
 
 
@@ -242,7 +244,7 @@ def test_recovery_killed_before_any_system_call_loses_no_record(tmp_path: Path) 
         assert (folder / "quarantine" / part.name).read_bytes() == (
             template / part.name
         ).read_bytes()
-    assert number > 30
+    assert number > 20
 
 
 def test_recovery_refuses_log_of_running_actor(tmp_path: Path) -> None:

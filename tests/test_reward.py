@@ -145,16 +145,20 @@ def test_reward_ends_episode_instead_of_success_of_task() -> None:
     assert steps[-1].reward_provenance == "classifier"
 
 
-def test_rewarded_task_keeps_truncation_of_task() -> None:
-    class Cut(FakeTask):
+@pytest.mark.parametrize("end", ["truncated", "terminated"])
+def test_rewarded_task_keeps_truncation_and_failure_of_task(end: str) -> None:
+    class Ending(FakeTask):
         def outcome(self, reading: Observation, index: int) -> Outcome:
-            return Outcome(truncated=index == 3)
+            over = index == 3
+            return Outcome(
+                terminated=over and end == "terminated", truncated=over and end == "truncated"
+            )
 
-    task = RewardedTask(Cut(), NoReward("human"))
+    task = RewardedTask(Ending(), NoReward("human"))
     records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
     steps = [record for record in records if isinstance(record, Step)]
     assert len(steps) == 4
-    assert steps[-1].truncated
+    assert (steps[-1].truncated, steps[-1].terminated) == (end == "truncated", end == "terminated")
 
 
 def test_failure_of_task_overrides_success_of_reward() -> None:
@@ -167,19 +171,6 @@ def test_failure_of_task_overrides_success_of_reward() -> None:
     task.begin(reading())
     outcome = task.outcome(reading(), 0)
     assert (outcome.reward, outcome.terminated, outcome.success) == (0.0, True, False)
-
-
-def test_rewarded_task_keeps_failure_of_task() -> None:
-    class Failing(FakeTask):
-        def outcome(self, reading: Observation, index: int) -> Outcome:
-            return Outcome(terminated=index == 3)
-
-    task = RewardedTask(Failing(), NoReward("human"))
-    records = episode(FakeRobot(), task, lambda observation: np.zeros(2, np.float32))
-    steps = [record for record in records if isinstance(record, Step)]
-    assert len(steps) == 4
-    assert steps[-1].terminated
-    assert not steps[-1].truncated
 
 
 @pytest.mark.parametrize(

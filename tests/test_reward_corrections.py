@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from serl.runs.folder import RunFolder
 from serl.runs.reward_data import read_samples, write_views
 from serl.runs.task_setup import make_spec, make_task
 from serl.specs import Spec
-from serl.types import ActionSource, End, EndReason, Image, Key, Observation, Step
+from serl.testing.samples import random_step
+from serl.types import ActionSource, End, EndReason, Image, Key, Observation
 
 VIEWS = {
     name: View(camera=camera, width=16, height=16)
@@ -59,7 +61,6 @@ def record(
     spec: Spec = make_spec(make_task(config))
     rng = np.random.default_rng(0)
     state = {name: np.zeros(a.shape, np.float32) for name, a in spec.observation.state.items()}
-    action = np.zeros(spec.action.shape, np.float32)
     with EpisodeLog(folder, spec, run, actor, 1) as log:
         for episode, column in enumerate(columns):
             for index in range(STEPS + 1):
@@ -68,24 +69,11 @@ def record(
                 seen = Observation(state, images, dict.fromkeys(("robot", *VIEWS), 0.0))
                 key = Key(run, actor, 1, episode, index)
                 if index == STEPS:
-                    log.append(End(key, seen, True, EndReason.SUCCESS, 0.0, 0.0))
+                    log.append(End(key, seen, True, EndReason.SUCCESS, STEPS * 0.1, 1763715241.0))
                 else:
-                    log.append(
-                        Step(
-                            key=key,
-                            observation=seen,
-                            requested=action,
-                            action=action,
-                            reward=0.0,
-                            reward_provenance="classifier",
-                            terminated=index == STEPS - 1,
-                            truncated=False,
-                            source=source,
-                            policy_version=1,
-                            monotonic_s=0.0,
-                            wall_s=0.0,
-                        )
-                    )
+                    step = random_step(key, spec, rng)
+                    over = index == STEPS - 1
+                    log.append(replace(step, observation=seen, terminated=over, source=source))
 
 
 def label(folder: Path, episodes: Iterable[int], label: int) -> None:

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from serl.geometry import (
     Quaternion,
     Vector,
-    conjugate,
     from_rotation_vector,
     multiply,
-    to_rotation_vector,
+    rotation_between,
 )
 from serl.motion import Limits, Pose
 from serl.setpoint import Setpoint, advance_setpoint, at_rest, brake_setpoint
@@ -29,12 +28,8 @@ FASTEST = Limits(
 )
 
 
-def norm(v: Vector) -> float:
-    return math.sqrt(sum(c * c for c in v))
-
-
 def angle(a: Quaternion, b: Quaternion) -> float:
-    return norm(to_rotation_vector(multiply(a, conjugate(b))))
+    return math.hypot(*rotation_between(a, b))
 
 
 def vectors(size: float) -> st.SearchStrategy[Vector]:
@@ -56,17 +51,20 @@ def test_setpoint_never_exceeds_limits(
         target = Pose(position, multiply(from_rotation_vector(turn), DOWN))
         for _ in range(ticks):
             after = advance_setpoint(state, target, limits, DT_S)
-            assert norm(after.velocity) <= limits.speed_m_s * SLACK
-            assert norm(after.acceleration) <= limits.acceleration_m_s2 * SLACK
+            assert math.hypot(*after.velocity) <= limits.speed_m_s * SLACK
+            assert math.hypot(*after.acceleration) <= limits.acceleration_m_s2 * SLACK
             change = math.dist(after.acceleration, state.acceleration)
             assert change <= limits.jerk_m_s3 * DT_S * SLACK
-            assert norm(after.angular_velocity) <= 1.0 * SLACK
-            assert norm(after.angular_acceleration) <= limits.angular_acceleration_rad_s2 * SLACK
+            assert math.hypot(*after.angular_velocity) <= 1.0 * SLACK
+            assert (
+                math.hypot(*after.angular_acceleration)
+                <= limits.angular_acceleration_rad_s2 * SLACK
+            )
             change = math.dist(after.angular_acceleration, state.angular_acceleration)
             assert change <= limits.angular_jerk_rad_s3 * DT_S * SLACK
             # Position and velocity are integrals of the quantities bounded above.
             moved = math.dist(after.pose.position, state.pose.position)
-            assert moved == pytest.approx(norm(after.velocity) * DT_S, abs=1e-12)
+            assert moved == pytest.approx(math.hypot(*after.velocity) * DT_S, abs=1e-12)
             change = math.dist(after.velocity, state.velocity)
             assert change <= limits.acceleration_m_s2 * DT_S * SLACK
             state = after
@@ -83,8 +81,8 @@ def test_setpoint_reaches_target_without_overshoot(
 ) -> None:
     target = Pose(goal, multiply(from_rotation_vector(turn), DOWN))
     state = Setpoint(Pose((0.0, 0.0, 0.0), DOWN))
-    distance, farthest = norm(goal), 0.0
-    for _ in range(round(100 * (2.0 + distance / limits.speed_m_s + norm(turn)))):
+    distance, farthest = math.hypot(*goal), 0.0
+    for _ in range(round(100 * (2.0 + distance / limits.speed_m_s + math.hypot(*turn)))):
         state = advance_setpoint(state, target, limits, DT_S)
         if distance > 1e-6:
             along = sum(p * g for p, g in zip(state.pose.position, goal, strict=True)) / distance
@@ -92,7 +90,7 @@ def test_setpoint_reaches_target_without_overshoot(
     assert math.dist(state.pose.position, goal) < 1e-6
     assert angle(state.pose.quaternion, target.quaternion) < 1e-5
     assert farthest < 2e-4
-    assert norm(state.velocity) < 1e-4
+    assert math.hypot(*state.velocity) < 1e-4
 
 
 def test_setpoint_comes_to_rest_exactly() -> None:
@@ -110,9 +108,9 @@ def test_braking_stays_within_stop_limits(velocity: Vector, spin: Vector) -> Non
     state = Setpoint(START, velocity=velocity, angular_velocity=spin)
     for _ in range(30):
         after = brake_setpoint(state, limits, DT_S)
-        assert norm(after.acceleration) <= 4.0 * SLACK
+        assert math.hypot(*after.acceleration) <= 4.0 * SLACK
         assert math.dist(after.acceleration, state.acceleration) <= 150.0 * DT_S * SLACK
-        assert norm(after.angular_acceleration) <= 20.0 * SLACK
+        assert math.hypot(*after.angular_acceleration) <= 20.0 * SLACK
         state = after
     assert at_rest(state)
 

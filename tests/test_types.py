@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from serl.errors import STUCK
+from serl.testing.samples import SPEC, random_step
 from serl.types import ActionSource, End, EndReason, Episode, Key, Observation, Step, parse_reason
 
 
@@ -16,21 +17,8 @@ def key(index: int = 0, episode: int = 0, epoch: int = 1) -> Key:
 
 
 def step(index: int, source: ActionSource) -> Step:
-    action = np.zeros(2, np.float32)
-    return Step(
-        key=key(index),
-        observation=Observation({}),
-        requested=action,
-        action=action,
-        reward=0.0,
-        reward_provenance="truth",
-        terminated=False,
-        truncated=False,
-        source=source,
-        policy_version=0,
-        monotonic_s=0.0,
-        wall_s=0.0,
-    )
+    made = random_step(key(index), SPEC, np.random.default_rng(0))
+    return dataclasses.replace(made, source=source)
 
 
 def end(success: bool) -> End:
