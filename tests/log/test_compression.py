@@ -58,9 +58,8 @@ def test_png_compaction_is_lossless(tmp_path: Path) -> None:
     paths = write_log(tmp_path, items)
     assert [compact(path, config("png")) for path in paths] == [True, True]
     assert encoded(read_records(tmp_path, SPEC)) == encoded(items)
-    tail = Tail(tmp_path, EPOCH, 2)
-    assert tail.read(UNLIMITED) == encoded(items)[2:]
-    tail.close()
+    with closing(Tail(tmp_path, EPOCH, 2)) as tail:
+        assert tail.read(UNLIMITED) == encoded(items)[2:]
     assert not compact(paths[0], config("png"))
     with closing(EpisodeFile(paths[0])) as file:
         file.next_message()
@@ -272,6 +271,13 @@ def test_mutated_image_decodes_or_raises_corrupt_data(encoding: str) -> None:
     assert refused > 100
 
 
+def run_steps(compactor: Compactor, count: int = 4) -> None:
+    """Run steps, each to its end."""
+    for _ in range(count):
+        compactor.step()
+        compactor.close()
+
+
 def test_compactor_compacts_sealed_files_one_by_one(tmp_path: Path) -> None:
     compactor = Compactor(tmp_path / "log", config("png"))
     compactor.step()  # the folder does not exist yet
@@ -279,13 +285,10 @@ def test_compactor_compacts_sealed_files_one_by_one(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         for item in items[:-1]:
             log.append(item)
-    for _ in range(4):
-        compactor.step()
-        compactor.close()
+    run_steps(compactor)
     assert encodings(tmp_path / "log") == ["png", "png", "png"]
     write_log(tmp_path / "log", random_records(1, epoch=EPOCH + 1), EPOCH + 1)
-    compactor.step()
-    compactor.close()
+    run_steps(compactor, 1)
     assert encodings(tmp_path / "log") == ["png"] * 4
 
 
@@ -298,9 +301,7 @@ def test_compactor_leaves_open_and_damaged_files(
     damaged[-200] ^= 1
     first.write_bytes(damaged)
     compactor = Compactor(tmp_path, config("png"))
-    for _ in range(4):
-        compactor.step()
-        compactor.close()
+    run_steps(compactor)
     assert first.read_bytes() == damaged
     assert part.name.endswith(PART)
     assert len(caplog.messages) == 1
@@ -318,9 +319,7 @@ def test_compactor_retries_after_disk_error(
     compactor = Compactor(tmp_path, config("png"), lambda: now_s)
 
     def steps() -> list[str]:
-        for _ in range(4):
-            compactor.step()
-            compactor.close()
+        run_steps(compactor)
         return encodings(tmp_path)
 
     assert steps() == ["raw", "raw"]
@@ -339,15 +338,12 @@ def test_compactor_does_not_retry_deleted_file(tmp_path: Path) -> None:
     lock.mkdir()
     now_s = 0.0
     compactor = Compactor(tmp_path, config("png"), lambda: now_s)
-    compactor.step()
-    compactor.close()
+    run_steps(compactor, 1)
     lock.rmdir()
     first.unlink()
     now_s = 61.0
     write_log(tmp_path, random_records(1, epoch=EPOCH + 1), EPOCH + 1)
-    for _ in range(4):
-        compactor.step()
-        compactor.close()
+    run_steps(compactor)
     assert second.exists()
     assert encodings(tmp_path) == ["png", "png"]
 
@@ -366,8 +362,7 @@ def test_compactor_sees_file_sealed_within_same_clock_tick(tmp_path: Path) -> No
     for epoch in (EPOCH, EPOCH + 1):
         write_log(tmp_path, random_records(1, epoch=epoch), epoch)
         os.utime(tmp_path, ns=(tick_ns, tick_ns))
-        compactor.step()
-        compactor.close()
+        run_steps(compactor, 1)
     assert encodings(tmp_path) == ["png"] * 2
 
 

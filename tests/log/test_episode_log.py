@@ -30,8 +30,10 @@ def test_mcap_package_reads_and_verifies_episode(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, items)
     with path.open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
+        assert reader.get_header().profile == "ros2"
         summary = reader.get_summary()
         assert summary is not None
+        assert {channel.message_encoding for channel in summary.channels.values()} == {"cdr"}
         assert summary.statistics.channel_message_counts == {1: 3, 2: 1, 3: 4, 4: 4, 5: 4}
         (metadata,) = reader.iter_metadata()
         assert metadata.name == "serl"
@@ -120,7 +122,7 @@ with open_log(Path(sys.argv[1])) as log:
 """
 
 
-@pytest.mark.parametrize("wanted", [1, 40, 123])
+@pytest.mark.parametrize("wanted", [1, 123])
 def test_killed_writer_keeps_every_appended_record(tmp_path: Path, wanted: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "log")],

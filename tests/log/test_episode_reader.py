@@ -49,7 +49,7 @@ def test_truncated_open_file_gives_prefix_of_records(tmp_path: Path) -> None:
     items = random_records(3, spec=BLIND, ended=False)
     part = leave_open(tmp_path, items, BLIND)
     expected, lengths = encoded(items), set()
-    for cut in range(part.stat().st_size, -1, -3):
+    for cut in range(part.stat().st_size, -1, -11):
         os.truncate(part, cut)
         found = encoded(list(read_episode(part, BLIND).steps))
         assert found == expected[: len(found)]
@@ -61,7 +61,7 @@ def test_open_file_ending_in_garbage_gives_prefix_of_records(tmp_path: Path) -> 
     items = random_records(3, ended=False)
     part = leave_open(tmp_path, items)
     data, expected = part.read_bytes(), encoded(items)
-    for cut in range(len(data) - 900, len(data), 7):
+    for cut in range(len(data) - 900, len(data), 17):
         for garbage in (bytes(500), b"\xa5" * 500):
             part.write_bytes(data[:cut] + garbage)
             found = encoded(list(read_episode(part, SPEC).steps))
@@ -72,7 +72,7 @@ def test_open_file_ending_in_garbage_gives_prefix_of_records(tmp_path: Path) -> 
 def test_truncated_or_extended_sealed_file_is_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     data = path.read_bytes()
-    for cut in range(len(data) - 1, -1, -3):
+    for cut in range(len(data) - 1, -1, -11):
         os.truncate(path, cut)
         with pytest.raises(CorruptData, match=rf"{path.name}: byte \d+"):
             read_episode(path, BLIND)
@@ -90,11 +90,10 @@ def damaged_byte(path: Path, place: int, bit: int) -> Iterator[None]:
         os.pwrite(file.fileno(), bytes([good]), place)
 
 
-def test_every_damaged_byte_of_sealed_file_is_detected(tmp_path: Path) -> None:
+def test_damaged_byte_anywhere_in_sealed_file_is_detected(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
-    bits = np.random.default_rng(0).integers(8, size=path.stat().st_size)
-    for place, bit in enumerate(bits):
-        with damaged_byte(path, place, int(bit)), pytest.raises(CorruptData, match=path.name):
+    for place in range(0, path.stat().st_size, 3):
+        with damaged_byte(path, place, place % 8), pytest.raises(CorruptData, match=path.name):
             read_episode(path, BLIND)
     assert len(read_episode(path, BLIND).steps) == 1
 
@@ -123,16 +122,14 @@ def test_damaged_episode_does_not_affect_others(tmp_path: Path) -> None:
     sound = [encoded(read_records([path], BLIND)) for path in paths]
     assert [record for records in sound for record in records] == encoded(items)
     rng = np.random.default_rng(0)
-    for number in range(900):
-        path = paths[number % 3]
+    for path in 10 * paths:
         place, bit = int(rng.integers(path.stat().st_size)), int(rng.integers(8))
-        with damaged_byte(path, place, bit), pytest.raises(CorruptData, match=path.name):
-            read_episode(path, BLIND)
-        if number % 100 == 0:
-            with damaged_byte(path, place, bit):
-                for other, expected in zip(paths, sound, strict=True):
-                    if other != path:
-                        assert encoded(read_records([other], BLIND)) == expected
+        with damaged_byte(path, place, bit):
+            with pytest.raises(CorruptData, match=path.name):
+                read_episode(path, BLIND)
+            for other, expected in zip(paths, sound, strict=True):
+                if other != path:
+                    assert encoded(read_records([other], BLIND)) == expected
 
 
 def test_missing_record_of_open_file_ends_prefix(tmp_path: Path) -> None:
@@ -155,27 +152,10 @@ def test_damaged_record_of_open_file_ends_prefix(tmp_path: Path) -> None:
     for index, payload in enumerate(expected):
         text = payload[12:]
         start = data.index(text)
-        for place in range(start, start + len(text), 3):
+        for place in range(start, start + len(text), 11):
             with damaged_byte(part, place, 4):
                 found = encoded(list(read_episode(part, BLIND).steps))
             assert found == expected[:index]
-
-
-def test_mutated_file_is_read_or_raises_declared_error(tmp_path: Path) -> None:
-    (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
-    part = path.with_name(path.name.replace(".mcap", PART))
-    data = path.read_bytes()
-    rng = np.random.default_rng(1)
-    for _ in range(250):
-        damaged = bytearray(data)
-        place, length = int(rng.integers(len(data))), int(rng.integers(1, 12))
-        damaged[place : place + length] = rng.bytes(int(rng.integers(12)))
-        for file in (path, part):
-            file.write_bytes(damaged)
-            try:
-                read_episode(file, BLIND)
-            except (CorruptData, SpecMismatch):
-                continue
 
 
 def test_episode_of_another_spec_is_refused_with_difference(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def sequences(stream: Stream) -> Iterator[Record]:
         sequence += 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     batches=st.lists(
         st.tuples(

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from serl.errors import BadInput, SerlError
@@ -120,22 +119,6 @@ def test_metrics_rows_repeated_after_resume_count_once(tmp_path: Path) -> None:
         writer.write(20, episode(2))
     kept = [number for kind, number in read_counts() if kind == "episode"]
     assert kept == [0, 1, 2]
-
-
-def test_tensorboard_drops_rows_repeated_after_resume(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path) as writer:
-        for steps in (10, 20, 30):
-            writer.write(steps, UpdateRow(steps, 1.0, 1.0))
-        writer.write(20, ResumeRow(2))
-        writer.write(30, UpdateRow(30, 2.0, 1.0))
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [scalar.step for scalar in _scalars(events, "update/updates_per_s")] == [10, 20, 30]
-
-
-def _scalars(events: EventAccumulator, tag: str) -> Any:
-    tags = events.Tags()
-    return events.Tensors(tag) if tag in tags["tensors"] else events.Scalars(tag)
 
 
 def test_event_files_equal_those_of_torch_summary_writer(tmp_path: Path) -> None:

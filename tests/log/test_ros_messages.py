@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mcap.reader import make_reader
 from rosbags.highlevel import AnyReader
 
 from serl.log.compression import compact
@@ -80,17 +79,6 @@ def test_episode_opens_with_rosbags(tmp_path: Path, encoding: str) -> None:
             assert np.array_equal(step.action, record.action)
             assert np.array_equal(step.requested, record.requested)
             assert step.reward == np.float32(record.reward)
-
-
-def test_episode_is_marked_as_ros2_bag_with_cdr_messages(tmp_path: Path) -> None:
-    (path,) = write_log(tmp_path, RECORDS, spec=ARM)
-    with path.open("rb") as file:
-        reader = make_reader(file)
-        assert reader.get_header().profile == "ros2"
-        summary = reader.get_summary()
-    assert summary is not None
-    assert {channel.message_encoding for channel in summary.channels.values()} == {"cdr"}
-    assert {schema.encoding for schema in summary.schemas.values()} == {"ros2msg"}
 
 
 def _check_arm(record: Record, prefix: str, messages: dict[str, Any]) -> None:

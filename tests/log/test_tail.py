@@ -13,7 +13,7 @@ from serl.errors import CorruptData
 from serl.log.episode_reader import EpisodeFile, EpisodeName
 from serl.log.manifest import MANIFEST
 from serl.log.recovery import encode_losses, recover
-from serl.log.tail import Tail
+from serl.log.tail import Losses, Tail
 from serl.log.wire import decode_arrival
 from serl.testing.samples import (
     ACTOR,
@@ -44,6 +44,12 @@ def first_record(path: Path) -> int:
     return message.offset
 
 
+def read_from(folder: Path, start: int, losses: Losses = lambda name: ()) -> list[bytes]:
+    """Return the records from a position; without `losses`, a damaged episode is an error."""
+    with closing(Tail(folder, EPOCH, start, losses)) as tail:
+        return tail.read(UNLIMITED)
+
+
 def test_tail_follows_across_episodes(tmp_path: Path) -> None:
     items = random_records(3, 0, 2, 5)
     tail, seen = Tail(tmp_path, EPOCH), []
@@ -64,29 +70,22 @@ def test_tail_skips_files_before_its_start(tmp_path: Path) -> None:
     first, second, _ = write_log(tmp_path, items)
     sound = first.read_bytes()
     flip(first, first_record(first) + 100)
-    tail = Tail(tmp_path, EPOCH, 5)
-    assert tail.read(UNLIMITED) == encoded(items)[5:]
-    tail.close()
-    tail = Tail(tmp_path, EPOCH, 3)
+    assert read_from(tmp_path, 5) == encoded(items)[5:]
     with pytest.raises(CorruptData, match=first.name):
-        tail.read(UNLIMITED)
-    tail.close()
+        read_from(tmp_path, 3)
     first.write_bytes(sound)
     flip(second, second.stat().st_size - 30)  # in the summary
-    tail = Tail(tmp_path, EPOCH, 8)
-    assert tail.read(UNLIMITED) == encoded(items)[8:]
-    tail.close()
+    assert read_from(tmp_path, 8) == encoded(items)[8:]
 
 
-@pytest.mark.parametrize("start", [0, 1, 4, 7, 11, 12])
-def test_tail_starts_at_any_record(tmp_path: Path, start: int) -> None:
+def test_tail_starts_at_any_record(tmp_path: Path) -> None:
     items = random_records(3, 2, 4)
     write_log(tmp_path, items)
-    tail = Tail(tmp_path, EPOCH, start)
-    assert tail.position == start
-    assert tail.read(UNLIMITED) == encoded(items)[start:]
-    assert tail.position == len(items)
-    tail.close()
+    for start in range(len(items) + 1):
+        with closing(Tail(tmp_path, EPOCH, start)) as tail:
+            assert tail.position == start
+            assert tail.read(UNLIMITED) == encoded(items)[start:]
+            assert tail.position == len(items)
 
 
 def test_tail_respects_limit_but_returns_at_least_one_record(tmp_path: Path) -> None:
@@ -159,7 +158,7 @@ def losses_of(folder: Path, messages: list[str]) -> partial[list[bytes]]:
     return partial(encode_losses, folder, RUN, ACTOR, messages.append)
 
 
-@pytest.mark.parametrize("start", [0, 3, 5, 6, 11, 12])
+@pytest.mark.parametrize("start", [0, 5, 11])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "taken away"])
 def test_lost_records_replace_damaged_or_missing_episode(
     tmp_path: Path, start: int, damage: str
@@ -173,9 +172,7 @@ def test_lost_records_replace_damaged_or_missing_episode(
     else:
         second.unlink()
     messages: list[str] = []
-    tail = Tail(tmp_path, EPOCH, start, losses_of(tmp_path, messages))
-    found = tail.read(UNLIMITED)
-    tail.close()
+    found = read_from(tmp_path, start, losses_of(tmp_path, messages))
     sound = encoded(items)
     assert len(found) == len(items) - start
     kept = [number for number in range(start, len(items)) if number not in (4, 5, 6)]
@@ -190,9 +187,7 @@ def test_lost_records_follow_records_read_before_damage(tmp_path: Path) -> None:
     first, _ = write_log(tmp_path, items)
     data = first.read_bytes()
     flip(first, data.rindex(b'"policy"'))
-    tail = Tail(tmp_path, EPOCH, 0, losses_of(tmp_path, []))
-    found = tail.read(UNLIMITED)
-    tail.close()
+    found = read_from(tmp_path, 0, losses_of(tmp_path, []))
     assert [decode_arrival(record, SPEC).key for record in found] == [item.key for item in items]
     assert found[:5] == encoded(items)[:5]
     assert found[5:7] != encoded(items)[5:7]
