@@ -170,22 +170,6 @@ def test_wrench_is_the_mean_over_the_last_advance() -> None:
     assert max(ranges) > 5.0, "on touching the table the force must have changed a lot"
 
 
-def test_stop_keeps_first_reason_and_holds_arm() -> None:
-    arm = make_arm()
-    arm.reset(0)
-    drive(arm, act(1, 0, 0, 0, 0), 5)
-    arm.stop("first")
-    arm.stop("second")
-    assert arm.stop_reason == "first"
-    drive(arm, act(1, 0, 0, 0, 0), 10)
-    state = arm.observe().state
-    assert np.linalg.norm(state["tcp_twist"][:3]) < 5e-3
-    assert state["target_pose"] == pytest.approx(state["tcp_pose"], abs=2e-3)
-    arm.recover()
-    assert arm.stop_reason is None
-    assert arm.act(act(0.2, 0, 0, 0, 0))[0] == pytest.approx(0.2, abs=1e-5)
-
-
 def test_recovering_while_braking_keeps_the_limits() -> None:
     arm = make_arm()
     arm.reset(0)

@@ -156,26 +156,17 @@ def test_grippers_collide_and_both_wrenches_show_contact() -> None:
     assert pushed[0] < -5.0 < 5.0 < pushed[1], "both wrenches show the contact"
 
 
-def test_stop_holds_both_arms() -> None:
+def test_stop_of_pair_stops_both_arms_and_stop_of_either_is_reported() -> None:
     pair = make()
-    pair.reset(0)
     pair.stop("trouble on the right")
-    pair.advance(0.1)
-    assert not pair.act(np.ones(10, np.float32)).any()
-    assert pair.stop_reason == "trouble on the right"
-    assert pair.arms[0].stop_reason == "trouble on the right"
+    assert [arm.stop_reason for arm in pair.arms] == ["trouble on the right"] * 2
     pair.reset(0)
     assert pair.act(np.ones(10, np.float32)).any(), "a reset clears the stop"
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_stop_of_either_arm_is_reported(number: int) -> None:
-    robot = make()
-    assert robot.stop_reason is None
-    robot.arms[number].stop("its joints run")
-    assert robot.stop_reason == "its joints run"
-    robot.recover()
-    assert robot.stop_reason is None
+    for arm in pair.arms:
+        arm.stop("its joints run")
+        assert pair.stop_reason == "its joints run"
+        pair.recover()
+        assert pair.stop_reason is None
 
 
 def test_randomization_differs_between_the_two_arms() -> None:

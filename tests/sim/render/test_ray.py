@@ -20,13 +20,13 @@ def orange(image: Image) -> int:
     return int(((red > green + 40) & (red > blue + 60)).sum())
 
 
-@pytest.mark.parametrize("camera", ["front", "wrist"])
-@pytest.mark.parametrize(("width", "height"), [(64, 64), (80, 45)])
-def test_frames_have_the_requested_size(camera: str, width: int, height: int) -> None:
-    image = plugins.make_renderer(make_arm(), name="ray").frame(camera, width, height)
-    assert image.shape == (height, width, 3)
-    assert image.dtype == np.uint8
-    assert image.std() > 10, "the image is not uniform"
+def test_frames_have_the_requested_size() -> None:
+    renderer = plugins.make_renderer(make_arm(), name="ray")
+    for camera, width, height in (("front", 64, 64), ("wrist", 80, 45)):
+        image = renderer.frame(camera, width, height)
+        assert image.shape == (height, width, 3)
+        assert image.dtype == np.uint8
+        assert image.std() > 10, "the image is not uniform"
 
 
 def test_image_shows_cube_at_its_position() -> None:
@@ -42,13 +42,6 @@ def test_image_shows_cube_at_its_position() -> None:
         columns.append((y_m, column[:, 1].mean()))
     columns.sort()
     assert columns[0][1] < columns[-1][1] - 5
-
-
-def test_equal_scenes_give_equal_frames() -> None:
-    first, second = (
-        plugins.make_renderer(make_arm(3), name="ray").frame("wrist", 48, 48) for _ in range(2)
-    )
-    assert np.array_equal(first, second)
 
 
 def test_supersampling_softens_edges_only() -> None:
