@@ -14,29 +14,19 @@ from ..support.guarding import DOWN, Loop
 
 
 @pytest.mark.parametrize(
-    ("place", "complaint"),
+    ("place", "turned_rad", "complaint"),
     [
-        (
-            (0.71, 0.0, 0.2),
-            r"the tool is outside the box \(x is 0.710 m, motion.box from 0.3 to 0.6",
-        ),
-        ((0.45, 0.0, -0.06), r"z is -0.060 m, motion.box from 0.05 to 0.4 m"),
+        ((0.71, 0.0, 0.2), 0.0, r"outside the box \(x is 0.710 m, motion.box from 0.3 to 0.6"),
+        ((0.45, 0.0, -0.06), 0.0, r"z is -0.060 m, motion.box from 0.05 to 0.4 m"),
+        ((0.45, 0.0, 0.2), 0.96, r"turned by 0.96 rad .* motion.max_rotation_rad allows"),
     ],
 )
-def test_guard_refuses_to_arm_with_tool_far_outside_box(
-    place: tuple[float, float, float], complaint: str
+def test_guard_refuses_to_arm_with_tool_far_outside_its_limits(
+    place: tuple[float, float, float], turned_rad: float, complaint: str
 ) -> None:
-    loop = Loop(pose=Pose(place, DOWN))
+    loop = Loop(pose=Pose(place, from_rotation_vector((math.pi - turned_rad, 0.0, 0.0))))
     loop.tick(20)
     with pytest.raises(BadInput, match=complaint):
-        loop.guard.arm(loop.now_s)
-    assert loop.guard.state == "disarmed"
-
-
-def test_guard_refuses_to_arm_with_tool_turned_away() -> None:
-    loop = Loop(pose=Pose((0.45, 0.0, 0.2), from_rotation_vector((math.pi - 0.96, 0.0, 0.0))))
-    loop.tick(20)
-    with pytest.raises(BadInput, match=r"turned by 0.96 rad .* motion.max_rotation_rad allows"):
         loop.guard.arm(loop.now_s)
     assert loop.guard.state == "disarmed"
 
