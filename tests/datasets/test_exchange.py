@@ -111,6 +111,12 @@ def exported(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> 
     return home
 
 
+def import_pixels(folder: Path, out: Path, *options: str) -> int:
+    """Import a data set as demonstrations of `pick_cube` from pixels; return the exit code."""
+    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
+    return main([*words, "--out", str(out), *options])
+
+
 def assert_near(image: np.ndarray, expected: np.ndarray) -> None:
     """Assert a PSNR above 35 dB, to allow for the loss of the video codec."""
     error = np.square(image.astype(float) - expected).mean()
@@ -128,8 +134,7 @@ def test_export_and_import_round_trip_without_loss(
     recording: Recording, exported: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "imported"
-    words = ["demos", "import", str(exported / name), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out)]) == 0
+    assert import_pixels(exported / name, out) == 0
     paths = [*episode_paths(out), *episode_paths(out / "failures")]
     spec = read_spec(paths[0])
     assert spec == pixel_spec()
@@ -157,11 +162,10 @@ def test_export_and_import_round_trip_without_loss(
 def test_export_and_import_count_episodes(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts, out, back = list[str](), str(tmp_path / "out"), str(tmp_path / "back")
+    texts, out = list[str](), tmp_path / "out"
     monkeypatch.setattr(Display, "_print_rarely", lambda display, text: texts.append(text))
-    assert main(["export", str(recording[0]), "--to", "robomimic", "--out", out]) == 0
-    words = ["demos", "import", out, "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", back]) == 0
+    assert main(["export", str(recording[0]), "--to", "robomimic", "--out", str(out)]) == 0
+    assert import_pixels(out, tmp_path / "back") == 0
     total = len(recording[1])
     assert texts == [
         *[f"episodes for {out}: {number} of {total}" for number in range(1, total + 1)],
@@ -282,8 +286,7 @@ def test_hostile_lerobot_path_template_is_refused_in_one_line(
 ) -> None:
     folder = tmp_path / "hostile"
     copy_as_foreign(exported / "lerobot", folder, {"data_path": template})
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
-    assert main([*words, "--observe", "pixels"]) == 2
+    assert import_pixels(folder, tmp_path / "new") == 2
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
@@ -307,8 +310,7 @@ def test_failed_import_leaves_no_files(
         short = file["data/demo_2/rewards"][:-1]
         del file["data/demo_2/rewards"]
         file["data/demo_2/rewards"] = short
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out)]) == 2
+    assert import_pixels(folder, out) == 2
     assert "episode 2: reward: 4 rows, expected 5" in capsys.readouterr().err
     assert not out.exists()
 
@@ -368,8 +370,7 @@ def test_interrupted_import_leaves_no_files(
         return read(path)
 
     monkeypatch.setattr(robomimic_format, "read", read_interrupted)
-    words = ["demos", "import", str(exported / "robomimic"), "--task", "pick_cube"]
-    assert main([*words, "--observe", "pixels", "--out", str(tmp_path / "new")]) == 130
+    assert import_pixels(exported / "robomimic", tmp_path / "new") == 130
     assert "interrupted; nothing was written" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -395,8 +396,7 @@ def test_import_refuses_invalid_rate_in_one_line(
     shutil.copy(exported / "robomimic/demo.hdf5", path)
     with h5py.File(path, "r+") as file:
         file["data"].attrs["env_args"] = json.dumps({"env_kwargs": {"rate_hz": rate_hz}})
-    words = ["demos", "import", str(path), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(tmp_path / "new")]) == 2
+    assert import_pixels(path, tmp_path / "new") == 2
     assert "rate: expected a positive number, found" in capsys.readouterr().err
 
 

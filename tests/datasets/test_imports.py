@@ -29,6 +29,7 @@ from .test_exchange import (
     Recording,
     copy_as_foreign,
     exported,
+    import_pixels,
     pixel_spec,
     recording,
 )
@@ -58,22 +59,21 @@ def test_exported_and_imported_demonstrations_of_expert_demonstrate(
     assert [len(each.steps) for each in read_demonstrations(out, config)] == lengths
 
 
-@pytest.mark.parametrize("name", FORMATS)
 def test_export_leaves_out_scripted_resets_and_prints_their_number(
-    expert_recording: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    expert_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = episode_paths(expert_recording)[0]
     spec = read_spec(first)
     assert spec is not None
-    folder, out = tmp_path / "actor0", tmp_path / name
+    folder, out = tmp_path / "actor0", tmp_path / "out"
     with EpisodeLog(folder, spec, "run", "actor0", 1) as log:
         for number, source in enumerate((ActionSource.SCRIPT, ActionSource.POLICY)):
             for record in read_records([first], spec):
                 moved = replace(record, key=Key("run", "actor0", 1, number, record.key.index))
                 log.append(replace(moved, source=source) if isinstance(moved, Step) else moved)
-    assert main(["export", str(folder), "--to", name, "--out", str(out), "--successes"]) == 0
+    assert main(["export", str(folder), "--to", "lerobot", "--out", str(out), "--successes"]) == 0
     printed = capsys.readouterr().out
-    assert f"{out}: 1 episode of reach for {name}\nleft out: 1 scripted reset" in printed
+    assert f"{out}: 1 episode of reach for lerobot\nleft out: 1 scripted reset" in printed
     assert len([*recorded(folder).episodes()]) == 1
     assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
 
@@ -101,15 +101,14 @@ def record_end(folder: Path, count: int, reason: EndReason, fault: str = "") -> 
     return steps
 
 
-@pytest.mark.parametrize("name", FORMATS)
 def test_export_leaves_out_discarded_episodes_and_prints_their_number(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, out = tmp_path / "actor0", tmp_path / name
+    folder, out = tmp_path / "actor0", tmp_path / "out"
     record_end(folder, 3, EndReason.DISCARDED)
-    assert main(["export", str(folder), "--to", name, "--out", str(out)]) == 0
+    assert main(["export", str(folder), "--to", "robomimic", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert f"{out}: 1 episode of reach for {name}\nleft out: 1 episode that a person" in printed
+    assert f"{out}: 1 episode of reach for robomimic\nleft out: 1 episode that a pers" in printed
     assert len([*recorded(folder, for_viewing=True).episodes()]) == 2
 
 
@@ -130,13 +129,12 @@ def test_export_leaves_out_last_step_of_fault(tmp_path: Path, count: int) -> Non
     assert [len(episode) for episode in seen] == [count] * (count > 0)
 
 
-@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    ("reason", "count", "option", "line"),
+    ("name", "reason", "count", "option", "line"),
     [
-        (EndReason.FAULT, 0, (), "expected complete episodes, found none"),
-        (EndReason.TIME_LIMIT, 2, ("--successes",), "expected a success (--successes), found none"),
-        (EndReason.DISCARDED, 2, (), "found none; left out: 1 episode that a person discarded"),
+        ("lerobot", EndReason.FAULT, 0, (), "expected complete episodes, found none"),
+        ("minari", EndReason.TIME_LIMIT, 2, ("--successes",), "(--successes), found none"),
+        ("robomimic", EndReason.DISCARDED, 2, (), "left out: 1 episode that a person discarded"),
     ],
 )
 def test_export_without_episodes_to_export_is_refused_in_one_line(
@@ -189,8 +187,7 @@ def test_import_of_foreign_lerobot_ends_at_last_observation(
 ) -> None:
     folder, out = tmp_path / "other", tmp_path / "new"
     copy_as_foreign(exported / "lerobot", folder, {}, "next.success")
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out)]) == 0
+    assert import_pixels(folder, out) == 0
     episode = read_episode(episode_paths(out)[0], pixel_spec())
     before = recording[1][0]
     assert episode.end is not None
@@ -207,14 +204,10 @@ def test_import_of_foreign_lerobot_ends_at_last_observation(
 @pytest.mark.parametrize(
     ("rewards", "judged", "last"),
     [
-        ([0.0, 0.0, 1.0], None, 1.0),
-        ([0.0, 0.0, 1.0], [False, False, True], 1.0),
         ([0.0, 2.0, 1.0], None, 2.0),
         (None, [False, False, True], 1.0),
         (None, None, 1.0),
-        ([0.0, 0.0, 0.0], None, None),
         ([0.0, 0.5, 1.0], [False, False, False], None),
-        (None, [False, False, False], None),
     ],
 )
 def test_reward_of_last_frame_of_foreign_lerobot_decides_success(
@@ -232,8 +225,7 @@ def test_reward_of_last_frame_of_foreign_lerobot_decides_success(
     if judged is not None:
         table["next.success"] = judged + [False] * rest
     table.to_parquet(folder / "data/chunk-000/file-000.parquet")
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out)]) == 0
+    assert import_pixels(folder, out) == 0
     home = out / "failures" if last is None else out
     found = read_episode(episode_paths(home)[0], pixel_spec())
     assert found.success is (last is not None)
@@ -250,8 +242,7 @@ def test_import_map_reorders_action_entries(
     folder, out, mapping = tmp_path / "other", tmp_path / "new", tmp_path / "map.yaml"
     copy_as_foreign(exported / "lerobot", folder, {"names": ["y", "x", "gripper", "z", "yaw"]})
     mapping.write_text("action: [1, 0, 3, 4, 2]\n")
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(out), "--map", str(mapping)]) == 0
+    assert import_pixels(folder, out, "--map", str(mapping)) == 0
     step = read_episode(episode_paths(out)[0], pixel_spec()).steps[0]
     before = recording[1][0].steps[0].action
     np.testing.assert_array_equal(step.action, before[[1, 0, 3, 4, 2]])
@@ -282,9 +273,8 @@ def test_import_of_several_lerobot_tasks_needs_sentence(
     table = pd.read_parquet(path)
     table["tasks"] = [["reach"], ["fold the towel"], ["a", "b", "c", "d"]]
     table.to_parquet(path)
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    words += ["--out", str(out), *(["--sentence", sentence] if sentence else [])]
-    assert main(words) == (0 if lengths else 2)
+    options = ["--sentence", sentence] if sentence else []
+    assert import_pixels(folder, out, *options) == (0 if lengths else 2)
     if lengths:
         found = [read_episode(path, pixel_spec()) for path in episode_paths(out)]
         assert [len(episode.steps) for episode in found] == lengths
@@ -350,21 +340,28 @@ def test_import_of_unnamed_actions_names_robot(
 ) -> None:
     folder, mapping = tmp_path / "so100", tmp_path / "map.yaml"
     copy_as_foreign(exported / "lerobot", folder, {"names": None})
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--observe", "pixels"]
-    assert main([*words, "--out", str(tmp_path / "new")]) == 0
+    assert import_pixels(folder, tmp_path / "new") == 0
     assert "the data, of so100, do not name the entries of an action" in capsys.readouterr().out
     mapping.write_text("action: [0, 1, 2, 3, 4]\n")
-    assert main([*words, "--out", str(tmp_path / "other"), "--map", str(mapping)]) == 0
+    assert import_pixels(folder, tmp_path / "other", "--map", str(mapping)) == 0
     assert "so100, do not name" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("last", [np.nan, np.inf])
 @pytest.mark.parametrize(
-    ("kept", "judged", "success"),
-    [([0.0, 0.0], True, True), ([0.0, 1.0], None, True), ([0.0, 0.0], None, False)],
+    ("rewards", "judged", "last", "success"),
+    [
+        ([0.0, 1.0], None, 1.0, True),
+        ([2.0, 1.0], None, 2.0, True),
+        ([0.0, 0.0], None, 0.0, False),
+        ([0.5, 1.0], False, 0.5, False),
+        ([0.0, 1.0], True, 1.0, True),
+        ([0.0, np.nan], True, 0.0, True),
+        ([1.0, np.inf], None, 1.0, True),
+        ([0.0, np.nan], None, 0.0, False),
+    ],
 )
-def test_last_reward_that_is_not_finite_is_not_used(
-    kept: list[float], judged: bool | None, success: bool, last: float
+def test_last_reward_is_used_in_success_if_finite(
+    rewards: list[float], judged: bool | None, last: float, success: bool
 ) -> None:
-    reward, found = without_last(np.array([*kept, last]), judged)
-    assert (reward.tolist(), found) == (kept, success)
+    reward, found = without_last(np.array([0.0, *rewards]), judged)
+    assert (reward.tolist(), found) == ([0.0, last], success)

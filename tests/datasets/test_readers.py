@@ -13,7 +13,7 @@ from serl.cli.main import main
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.types import Episode
 
-from .test_exchange import assert_near, pixel_spec, record, seen_in
+from .test_exchange import assert_near, import_pixels, pixel_spec, record, seen_in
 
 PYTHON = Path(__file__).parents[2] / ".venv-bridges/bin/python"
 READERS = Path(__file__).parent / "readers"
@@ -99,8 +99,7 @@ def test_import_reads_demonstrations_written_by_lerobot(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", ends=ends, names=np.array(spec.action_names), **rows)
     run("lerobot_writer.py", tmp_path / "rows.npz", tmp_path / "cubes")
     assert len(list((tmp_path / "cubes").glob("videos/*front/*/*.mp4"))) == 1
-    words = ["demos", "import", str(tmp_path / "cubes"), "--task", "pick_cube"]
-    assert main([*words, "--observe", "pixels", "--out", str(tmp_path / "demos")]) == 0
+    assert import_pixels(tmp_path / "cubes", tmp_path / "demos") == 0
     imported = [read_episode(path, spec) for path in episode_paths(tmp_path / "demos")]
     for before, after in zip(episodes, imported, strict=True):
         assert after.success

@@ -15,7 +15,6 @@ from serl.log.annotations import Samples, StepKey, append_labels, read_labels
 from serl.runs.reward_data import VIEWS, read_samples, read_sight
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
 from serl.testing import FakeRobot, FakeTask
-from serl.training.evaluation import Purpose, evaluation_seeds, start_seed
 
 VIEW = View(camera="field", width=16, height=16)
 WANTED = LabelCounts(6, 30)
@@ -85,12 +84,6 @@ def test_samples_where_keeps_fields_aligned(collection: Path) -> None:
     assert isinstance(positive, Samples)
     assert set(positive.labels.tolist()) == {1}
     assert len(positive.origins) == len(positive.images["front"]) == len(positive.episodes) == 6
-
-
-def test_collection_seeds_differ_from_all_other_purposes() -> None:
-    mine = {start_seed(Purpose.REWARD, 0, "collector", episode) for episode in range(100)}
-    for purpose in set(Purpose) - {Purpose.REWARD}:
-        assert not mine & set(evaluation_seeds(purpose, 0, 100))
 
 
 def test_read_samples_refuses_different_views(collection: Path) -> None:

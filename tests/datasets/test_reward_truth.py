@@ -14,7 +14,6 @@ from serl.datasets.reward_audit import (
     UNKNOWN,
     LabelledEpisode,
     Probabilities,
-    between,
     labelled_episodes,
 )
 from serl.errors import BadInput, SpecMismatch
@@ -56,12 +55,6 @@ def make_run(root: Path, kind: str = "task") -> RunFolder:
     run = RunFolder.create(root, config, datetime.now())
     record(run.episodes("a"), run.name, "a", [NOTHING, SUCCESS])
     return run
-
-
-def test_steps_between_two_equal_labels_take_that_label() -> None:
-    words = np.array([UNKNOWN, 0, UNKNOWN, 0, UNKNOWN, 1, UNKNOWN, 1, UNKNOWN])
-    assert between(words).tolist() == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
-    assert words[2] == UNKNOWN
 
 
 def test_outcome_of_task_is_truth_of_run_without_classifier(tmp_path: Path) -> None:

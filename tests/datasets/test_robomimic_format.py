@@ -55,7 +55,6 @@ def test_hostile_robomimic_file_is_refused_in_one_line(tmp_path: Path, kind: str
 @pytest.mark.parametrize(
     ("rewards", "last", "cut"),
     [
-        ([0.0, 0.0, 1.0], 1.0, 1.0),
         ([0.0, 2.0, 1.0], 1.0, 2.0),
         ([0.0, 2.0, 0.0], None, 2.0),
         ([0.0] * 3, None, None),
