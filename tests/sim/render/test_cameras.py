@@ -71,16 +71,6 @@ def test_views_of_one_camera_share_one_rendered_image(monkeypatch: pytest.Monkey
     assert drawn == ["field", "field"]
 
 
-def test_moving_camera_changes_its_image() -> None:
-    arm = make_arm(observe="pixels", views={"wrist": View(camera="wrist", width=32, height=32)})
-    before = arm.reset(0).images["wrist"]
-    arm.act(np.array((1.0, 0.0, 0.0, 0.0, 0.0), np.float32))
-    arm.advance(0.1)
-    after = arm.observe().images["wrist"]
-    assert not np.array_equal(before, after)
-    assert np.array_equal(before, arm.reset(0).images["wrist"])
-
-
 def test_pixels_are_refused_without_a_renderer() -> None:
     arm = make_arm(renderer="none", private_views={"judge": SMALL["front"]})
     assert arm.observation_spec.images == {}
