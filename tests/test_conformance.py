@@ -5,6 +5,8 @@ Devices and other robots run their suites in the tests of their folders.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from serl import plugins
@@ -46,8 +48,15 @@ class TestTasks(SimulatedTaskSuite):
         self.seeds = (0, 1) if self.name in ("cable_routing", "timing_belt") else (0, 1, 2)
 
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
-        task: SimulatedTask = plugins.load("task", self.name)()
-        return plugins.make_simulation(task), task
+        robot = simulation(self.name)
+        robot.reset(0)
+        return robot, plugins.load("task", self.name)()
+
+
+@cache
+def simulation(name: str) -> SimulatedRobot:
+    """Return the simulation of a task, which all tests of the task share, as its model is large."""
+    return plugins.make_simulation(plugins.load("task", name)())
 
 
 SMALL_AGENT = SACConfig(hidden=(32, 32), utd=2, batch_size=32, device="cpu", threads=1)
