@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ import pytest
 from serl import plugins
 from serl.agent import Agent
 from serl.clock import VirtualClock
-from serl.errors import BadInput, NeedsPerson, SerlError
+from serl.errors import BadInput, SerlError
 from serl.loop import EpisodeKey, RecordCallback, Result
-from serl.policy import Policy, RandomPolicy, ZeroPolicy
+from serl.policy import Policy, RandomPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
@@ -109,7 +109,7 @@ def run_success(actor: Actor) -> Result:
 def test_scripted_reset_moves_cube_and_returns_arm_to_start() -> None:
     bench, actor = make_resetting_bench("pick_cube")
     starts, cubes = [], []
-    for _ in range(5):
+    for _ in range(3):
         run_success(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
@@ -119,8 +119,8 @@ def test_scripted_reset_moves_cube_and_returns_arm_to_start() -> None:
         starts.append(bench.robot.truth()["tcp_pose"][:2])
     assert bench.placed == [0]
     assert not bench.asked
-    assert len(bench.ends("")) == 9
-    assert len({tuple(np.round(cube, 2)) for cube in cubes}) == 5, "starts do not differ"
+    assert len(bench.ends("")) == 5
+    assert len({tuple(np.round(cube, 2)) for cube in cubes}) == 3, "starts do not differ"
 
 
 def lose_image(bench: Bench, reading: int) -> None:
@@ -158,24 +158,22 @@ def test_reset_brings_back_cube_outside_its_field() -> None:
     assert bench.scripted()[-1].terminated
 
 
-def test_reset_asks_operator_once_for_cube_out_of_reach() -> None:
-    bench, actor = make_resetting_bench("pick_cube")
+@pytest.mark.parametrize(
+    ("name", "body", "position", "reason"),
+    [
+        ("pick_cube", "cube", (0.80, 0.10, 0.02), "the cube is at x 0.80 y 0.10 m, out of reach"),
+        ("peg_insertion", "peg", (0.45, 0.08, 0.03), "the peg is not in the hand"),
+    ],
+)
+def test_reset_asks_operator_once_for_object_that_it_cannot_take(
+    name: str, body: str, position: tuple[float, ...], reason: str
+) -> None:
+    bench, actor = make_resetting_bench(name)
     actor.episode()
     bench.robot.reset(3)
-    bench.move("cube", 0.80, 0.10, 0.02)
+    bench.move(body, *position)
     run_success(actor)
-    assert bench.asked == ["a person is needed: the cube is at x 0.80 y 0.10 m, out of reach"]
-
-
-def test_arm_stops_when_no_operator_can_restore_scene() -> None:
-    bench, actor = make_resetting_bench("pick_cube")
-    actor.episode()
-    bench.sites[0].person = None
-    bench.robot.reset(3)
-    bench.move("cube", 0.80, 0.10, 0.02)
-    with pytest.raises(NeedsPerson, match="out of reach"):
-        actor.episode()
-    assert "out of reach" in bench.robot.stop_reason
+    assert bench.asked == [f"a person is needed: {reason}"]
 
 
 def test_joint_homing_is_refused_where_unsupported() -> None:
@@ -209,25 +207,11 @@ def test_joints_go_home_every_few_episodes_and_arm_returns_to_start() -> None:
     assert not bench.asked
 
 
-def test_failed_joint_homing_does_not_stop_training(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, actor = make_resetting_bench("pick_cube")
-    actor.config = ActorConfig(home_every=1, reset_time_limit_s=15.0)
-    monkeypatch.setattr(type(bench.robot), "is_home", False)
-    for _ in range(3):
-        run_success(actor)  # the arm accepts actions again
-    reasons = [end.text for end in bench.ends("")]
-    assert reasons.count("time limit") == 2
-    assert not bench.asked
-    assert [each.getMessage()[:28] for each in caplog.records] == ["the joints did not get home "]
-
-
 def test_reset_restores_scene_after_random_policies() -> None:
     bench, actor = make_resetting_bench("pick_cube")
     policy = actor.policy
     assert isinstance(policy, Acting)
-    for seed in range(4):
+    for seed in range(2):
         policy.policy = RandomPolicy(bench.robot.action_spec, seed)
         actor.episode()
     assert not bench.asked
@@ -238,7 +222,7 @@ def test_reset_restores_scene_after_random_policies() -> None:
 def test_scripted_reset_pulls_peg_out_and_starts_elsewhere(name: str) -> None:
     bench, actor = make_resetting_bench(name)
     starts = []
-    for _ in range(4):
+    for _ in range(3):
         run_success(actor)
         steps = [each for each in bench.records if isinstance(each, Step)]
         first = [s for s in steps if s.source is ActionSource.POLICY and s.key.index == 0][-1]
@@ -246,10 +230,10 @@ def test_scripted_reset_pulls_peg_out_and_starts_elsewhere(name: str) -> None:
         assert math.hypot(x, y) < 0.05
         assert -0.066 < z < -0.014, "the tip is above the rim, as at other starts"
         starts.append((round(x, 3), round(y, 3)))
-    assert len(set(starts)) == 4, "starts do not differ"
+    assert len(set(starts)) == 3, "starts do not differ"
     assert bench.placed == [0]
     assert not bench.asked
-    assert len(bench.ends("")) == 7
+    assert len(bench.ends("")) == 5
     assert all(end.success for end in bench.ends(""))
 
 
@@ -292,14 +276,6 @@ def test_restarted_actor_starts_no_episode_in_solved_scene(name: str) -> None:
     assert not bench.asked
 
 
-def test_reset_asks_operator_for_fallen_peg() -> None:
-    bench, actor = make_resetting_bench("peg_insertion")
-    actor.episode()
-    bench.move("peg", 0.45, 0.08, 0.03)
-    run_success(actor)
-    assert bench.asked == ["a person is needed: the peg is not in the hand"]
-
-
 def test_auto_reset_is_refused_for_task_without_reset() -> None:
     with pytest.raises(BadInput, match="auto_reset: this task has no reset of its own"):
         make_task(resolve({"task": "reach", "task_config": {"auto_reset": True}}))
@@ -311,24 +287,12 @@ def stages() -> Bench:
     return Bench({name: make_task(config) for name, config in configs.items()})
 
 
-def play(bench: Bench, episodes: int, judge: Callable[[str, int], None]) -> list[str]:
-    """Return the stage of each episode played."""
-    stages = {"forward": Stage(then="backward"), "backward": Stage(then="forward", tries=2)}
-    played: list[str] = []
-    for stage, result in take_turns(bench.actors, stages):
-        played.append(stage)
-        judge(stage, result.success)
-        if len(played) == episodes:
-            break
-    return played
-
-
 def test_two_directions_reset_each_other() -> None:
     bench = stages()
-    successes = []
-    played = play(bench, 4, lambda stage, success: successes.append(success))
-    assert played == ["forward", "backward", "forward", "backward"]
-    assert successes == [True] * 4
+    turns = {"forward": Stage(then="backward"), "backward": Stage(then="forward")}
+    played = list(islice(take_turns(bench.actors, turns), 4))
+    assert [stage for stage, _ in played] == ["forward", "backward", "forward", "backward"]
+    assert all(result.success for _, result in played)
     assert bench.placed == [0]
     assert not bench.asked
 
@@ -358,45 +322,15 @@ def test_part_is_grasped_from_side_within_tool_yaw_range() -> None:
     assert [end.success for end in bench.ends("forward")] == [True, True]
 
 
-def test_failed_direction_is_repeated() -> None:
-    bench = stages()
-    backward = bench.actors["backward"].policy
-    assert isinstance(backward, Acting)
-    expert, backward.policy = backward.policy, RandomPolicy(bench.robot.action_spec, 0)
-
-    def judge(stage: str, success: int) -> None:
-        if stage == "backward":
-            backward.policy = expert
-
-    assert play(bench, 4, judge) == ["forward", "backward", "backward", "forward"]
-    assert bench.placed == [0]
-
-
-def test_direction_hands_over_after_its_last_failed_try() -> None:
-    bench = stages()
-    backward = bench.actors["backward"].policy
-    assert isinstance(backward, Acting)
-    backward.policy = ZeroPolicy(bench.robot.action_spec)
-    successes: list[int] = []
-    played = play(bench, 4, lambda stage, success: successes.append(success))
-    assert played == ["forward", "backward", "backward", "forward"]
-    assert successes == [True, False, False, True]
-    assert not bench.asked
-
-
 def test_car_resets_itself_after_collisions() -> None:
     task = make_task(resolve({"task": "racing_car"}))
     bench = Bench({"": task})
     actor = bench.actors[""]
     actor.policy.policy = RandomPolicy(bench.robot.action_spec, seed=0)  # type: ignore[attr-defined]
-    for episode in range(20):
-        if episode == 10:
-            actor.policy.policy = task.expert(bench.robot.truth, 0)  # type: ignore[attr-defined]
-        result = actor.episode()
-        assert result is not None
-        if episode >= 12:
-            assert result.success, "the expert starts with a drivable car"
-            break
-    assert sum(not end.success for end in bench.ends("")) >= 9, "the random policy collided"
+    for _ in range(4):
+        actor.episode()
+    assert sum(not end.success for end in bench.ends("")) >= 4, "the random policy collided"
+    actor.policy.policy = task.expert(bench.robot.truth, 0)  # type: ignore[attr-defined]
+    run_success(actor)  # the expert starts with a drivable car
     assert bench.placed == [0]
     assert not bench.asked

@@ -17,7 +17,7 @@ def make() -> tuple[SimArm, ConnectorInsertion]:
 def test_expert_pushes_connector_through_latch_resistance() -> None:
     """Check that success comes with a contact force above half the latch's resistance."""
     arm, task = make()
-    for seed in range(20):
+    for seed in range(5):
         arm.reset(1000 + seed)
         expert = task.expert(arm.truth, seed)
         forces = []
@@ -56,11 +56,11 @@ def test_force_does_not_push_connector_through_wall(outside_m: float) -> None:
 
 
 def test_expert_with_wrong_socket_pose_enters_only_over_slopes() -> None:
-    """Allow 3 of 20 entries at the ends, which have no slopes, as for a peg."""
+    """Allow 1 of 8 entries at the ends, which have no slopes, as for a peg."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
-    ends = [misled_expert_inserts(arm, task, outside_m, math.pi * seed, seed) for seed in range(20)]
-    assert sum(ends) <= 3
+    ends = [misled_expert_inserts(arm, task, outside_m, math.pi * seed, seed) for seed in range(8)]
+    assert sum(ends) <= 1
     sides = [
         misled_expert_inserts(arm, task, outside_m, math.pi * (seed + 0.5), seed)
         for seed in range(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,17 @@ class Driver(RacingCar):
         return _Pursuit(truth, Course([(x, y) for x, y in line.tolist()]), self.config, seed)
 
 
+@cache
+def drive_lap(outwards_m: float) -> list[Record]:
+    """Return the records of one lap, with car positions."""
+    task, records = Driver(RacingCarConfig(record_pose=True)), list[Record]()
+    task.outwards_m = outwards_m
+    record_expert(
+        SimCar(task.scene, task.config), task, records.append, 1, 7, EpisodeKey("", "", 5, 0)
+    )
+    return records
+
+
 def record_lap(
     folder: Path,
     outwards_m: float = 0.0,
@@ -64,17 +76,15 @@ def record_lap(
     actor: str = EXPERT,
 ) -> Path:
     """Record one lap; `change` may falsify the recorded car positions."""
-    task, records = Driver(RacingCarConfig(record_pose=True)), list[Record]()
-    task.outwards_m = outwards_m
-    key = EpisodeKey(folder.name, actor, 5, 0)
-    robot = SimCar(task.scene, task.config)
-    record_expert(robot, task, records.append, 1, 7, key)
+    spec = make_spec(RacingCar(RacingCarConfig(record_pose=True)))
+    records = drive_lap(outwards_m)
     driven = np.array([each.observation.state["car_pose"] for each in records])
     driven[:, :2] = change(driven[:, :2])
-    with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
+    with EpisodeLog(folder, spec, folder.name, actor, 5) as log:
         for each, pose in zip(records, driven, strict=True):
+            key = replace(each.key, run=folder.name, actor=actor)
             state = {**each.observation.state, "car_pose": pose}
-            log.append(replace(each, observation=replace(each.observation, state=state)))
+            log.append(replace(each, key=key, observation=replace(each.observation, state=state)))
     return folder
 
 

@@ -34,7 +34,7 @@ def play(arm: SimArm, task: PegInsertion, policy: Policy, steps: int) -> tuple[O
 def test_expert_inserts_peg_within_clearance(clearance_m: float) -> None:
     arm, task = make(PegInsertionConfig(clearance_m=clearance_m))
     lengths = []
-    for seed in range(12):
+    for seed in range(5):
         arm.reset(1000 + seed)
         outcome, steps = play(arm, task, task.expert(arm.truth, seed), 100)
         assert outcome.success, f"seed {seed}"
@@ -70,14 +70,13 @@ def test_force_does_not_push_peg_through_wall(outside_m: float) -> None:
 
 
 def test_expert_with_wrong_hole_pose_rarely_inserts_peg() -> None:
-    """Shift the expert's hole by little more than the clearance; allow 3 insertions of 20."""
+    """Shift the expert's hole by little more than the clearance; allow 1 insertion of 8."""
     arm, task = make()
     outside_m = task.config.clearance_m + 0.0007
     entered = [
-        misled_expert_inserts(arm, task, outside_m, 0.5 * math.pi * seed, seed)
-        for seed in range(20)
+        misled_expert_inserts(arm, task, outside_m, 0.5 * math.pi * seed, seed) for seed in range(8)
     ]
-    assert sum(entered) <= 3
+    assert sum(entered) <= 1
 
 
 def test_fallen_peg_ends_episode_as_failure() -> None:

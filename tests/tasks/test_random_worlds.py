@@ -16,7 +16,6 @@ from serl.testing.samples import episode
 from serl.types import End, Observation
 from tests.bench.task_bench import Walk, walk
 
-LEVELS = ("light", "full")
 TASKS = [(name, "") for name in plugins.names("task")] + [("bin_relocation", "backward")]
 # Successes of 50; all others reach 45. With stiff joints, 3.5 Nm do not swing a pan in time
 # or turn a tool, and with a tracking error of 1 mm a tilted hole reports insertion too early.
@@ -44,12 +43,12 @@ def successes(name: str, direction: str, level: str, trials: int) -> int:
 @pytest.mark.parametrize(
     ("name", "trials", "mean_steps"),
     [
-        ("bin_relocation", 5, 100),
-        ("cable_routing", 2, 120),
-        ("drawer", 8, 55),
-        ("handover", 6, 80),
-        ("reach", 20, 50),
-        ("timing_belt", 6, 30),
+        ("bin_relocation", 3, 100),
+        ("cable_routing", 1, 120),
+        ("drawer", 3, 55),
+        ("handover", 3, 80),
+        ("reach", 6, 50),
+        ("timing_belt", 3, 30),
     ],
 )
 def test_experts_succeed_quickly(name: str, trials: int, mean_steps: int) -> None:
@@ -64,47 +63,62 @@ def test_experts_succeed_quickly(name: str, trials: int, mean_steps: int) -> Non
     assert sum(lengths) / trials < mean_steps
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("name", "direction"), TASKS)
-def test_expert_succeeds_in_random_worlds(name: str, direction: str, level: str) -> None:
-    assert successes(name, direction, level, 3) >= 2
+def test_expert_succeeds_in_random_worlds(name: str, direction: str) -> None:
+    assert successes(name, direction, "full", 3) >= 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["light", "full"])
 @pytest.mark.parametrize(("name", "direction"), TASKS)
 def test_expert_succeeds_in_most_of_50_random_worlds(name: str, direction: str, level: str) -> None:
     assert successes(name, direction, level, 50) >= LEAST.get((name, level), 45)
 
 
-NEW = (
-    "bin_relocation", "cable_routing", "drawer", "handover", "object_flip", "racing_car",
-    "timing_belt", "peg_insertion_6d", "connector_insertion_6d",
-    "dashboard", "whip_block",
-)  # fmt: skip
-SLOW = ("cable_routing", "timing_belt")  # chains
-
-
-def wander(name: str, steps: int, randomize: str = "none") -> Walk:
-    task = make_task(resolve({"task": name, "task_config": {"randomize": randomize}}))
+@pytest.mark.parametrize(
+    ("name", "seed", "action", "steps"),
+    [
+        ("connector_insertion_6d", 3, (0.2, 0.1, 1.0, 0.3, -0.3, 0.2), 12),
+        ("dashboard", 5, (0.3, -0.2, -1.0, 0.5, -1.0), 15),
+        ("drawer", 5, (0.4, 0.2, -1.0, -1.0), 15),
+    ],
+)
+def test_expert_recovers_from_displaced_tool(
+    name: str, seed: int, action: tuple[float, ...], steps: int
+) -> None:
+    """Check that the expert succeeds after another policy moved the tool and closed the hand."""
+    task = make_task(resolve({"task": name}))
     with plugins.make_simulation(task) as robot:
-        return walk(task, robot, steps)
+        robot.reset(seed)
+        for _ in range(steps):
+            robot.act(np.array(action, np.float32))
+            robot.advance(1.0 / task.config.rate_hz)
+        assert not task.is_success(robot.truth())
+        expert = task.expert(robot.truth, 0)
+        for index in range(task.config.max_steps):
+            robot.act(expert(task.observation(robot.observe())))
+            robot.advance(1.0 / task.config.rate_hz)
+            if task.outcome(robot.observe(), index).success:
+                return
+    pytest.fail("not solved")
 
 
-@pytest.mark.parametrize("name", NEW)
-def test_simulation_survives_hundreds_of_random_steps(name: str) -> None:
-    assert wander(name, 300 if name in SLOW else 1_000).faults == 0
-
-
-@pytest.mark.parametrize("name", ["handover", "pick_cube", "peg_insertion"])
-def test_simulation_survives_random_steps_in_random_worlds(name: str) -> None:
-    assert wander(name, 500, randomize="full").faults == 0
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_worlds_of_every_task_differ_and_survive_random_steps(name: str) -> None:
+    task = make_task(resolve({"task": name, "task_config": {"randomize": "full"}}))
+    robot: Any = plugins.make_simulation(task)
+    robot.reset(1)
+    colors = robot.model.geom_rgba.copy()
+    robot.reset(2)
+    assert not np.array_equal(robot.model.geom_rgba, colors)
+    assert walk(task, robot, 300).faults == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_simulation_survives_100_000_random_steps(name: str) -> None:
-    assert wander(name, 100_000).faults == 0
+    task = make_task(resolve({"task": name}))
+    assert walk(task, plugins.make_simulation(task), 100_000).faults == 0
 
 
 class Breaking(FakeRobot):

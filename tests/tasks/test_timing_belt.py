@@ -4,11 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serl.agents.hybrid import Grippers
 from serl.policy import Policy
 from serl.robot import Truth
-from serl.runs.config import resolve
-from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
 from serl.tasks.parts.belt import LINKS, links, turns
 from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley
@@ -111,7 +108,7 @@ def test_expert_regrasps_dropped_belt(mess: np.ndarray[Any, Any]) -> None:
 
 def test_both_grippers_hold_belt_at_rest_at_start() -> None:
     pair, _ = make()
-    for seed in range(5):
+    for seed in range(3):
         pair.reset(seed)
         before = links(pair.truth())
         pair.advance(1.0)
@@ -132,7 +129,7 @@ def test_belt_in_one_gripper_is_too_short_for_both_pulleys() -> None:
 
 def test_belt_dropped_onto_pulleys_is_no_success() -> None:
     pair, task = make()
-    for seed in range(4):
+    for seed in range(2):
         task.begin(pair.reset(seed))
         assert not any(outcome.success for outcome in play(pair, task, always(OPEN_BOTH), 25))
         assert not is_on(pair.truth())
@@ -203,12 +200,6 @@ def test_both_arms_reach_all_starts() -> None:
         assert (tools < motion.box_high_m).all()
 
 
-def test_hybrid_agent_has_nine_grasp_choices() -> None:
-    grippers = Grippers.of(make_spec(make_task(resolve({"task": "timing_belt"}))))
-    assert grippers.choices == 9
-    assert grippers.places == (3, 7)
-
-
 def seen(task: TimingBelt, pair: SimPair) -> Callable[[str], Array]:
     state = task.observation(pair.observe()).state
     return state.__getitem__
@@ -224,7 +215,7 @@ def test_observation_shows_belt_ends_relative_to_pulleys() -> None:
         assert abs(see(f"{side}end_from_tcp")[2]) == pytest.approx(0.012, abs=0.004)
 
 
-@pytest.mark.parametrize(("off_m", "goes_on"), [(0.0, True), (0.0015, True), (0.003, False)])
+@pytest.mark.parametrize(("off_m", "goes_on"), [(0.0015, True), (0.003, False)])
 def test_tensioner_tolerates_pulley_error_of_1_5_mm(off_m: float, goes_on: bool) -> None:
     """Shift the expert's pulley positions along x or y until the belt is on."""
     pair, task = make(tensioner=True)

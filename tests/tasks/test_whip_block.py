@@ -9,7 +9,7 @@ from serl.tasks.whip_block import WhipBlock
 from serl.testing.samples import episode
 from serl.types import Action, End, Observation, Step
 
-SEEDS = (0, 2, 3, 4, 5, 6)
+SEEDS = (0, 2, 3)
 
 
 def make() -> tuple[SimArm, WhipBlock]:
@@ -36,8 +36,8 @@ def successes(arm: SimArm, task: WhipBlock, slower: float) -> int:
 
 def test_slow_pull_drags_upper_blocks_along() -> None:
     arm, task = make()
-    assert successes(arm, task, 10.0) >= 4
-    assert successes(arm, task, 0.12) <= 1
+    assert successes(arm, task, 10.0) >= 2
+    assert successes(arm, task, 0.12) == 0
 
 
 def test_reward_comes_only_at_end_with_stack_settled() -> None:
@@ -86,7 +86,7 @@ def test_success_needs_upper_blocks_to_come_down() -> None:
 
 def test_stack_stands_until_touched() -> None:
     arm, task = make()
-    for seed in range(5):
+    for seed in range(3):
         arm.reset(seed)
         before = arm.truth()
         arm.advance(2.0)
