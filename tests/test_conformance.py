@@ -42,10 +42,11 @@ class TestSimArmWithReach(SimulatedRobotSuite):
 class TestTasks(SimulatedTaskSuite):
     """Task suite for every task of serl with its default settings."""
 
+    seeds = (0, 1)
+
     @pytest.fixture(autouse=True, params=plugins.names("task"))
     def _choose(self, request: pytest.FixtureRequest) -> None:
         self.name = request.param
-        self.seeds = (0, 1) if self.name in ("cable_routing", "timing_belt") else (0, 1, 2)
 
     def make(self) -> tuple[SimulatedRobot, SimulatedTask]:
         robot = simulation(self.name)

@@ -172,7 +172,7 @@ def test_repeatedly_late_guard_keeps_yield_limit() -> None:
     for state, most_m in (("estop", 0.0), ("protective stop", 0.03 + 1e-9)):
         loop = stopped_loop(state)
         loop.force = PUSH
-        for step in range(40):
+        for step in range(15):
             loop.now_s += 0.2
             loop.setpoint = None  # a new motion profile begins
             loop.fake.pose = shifted(START, 0.004 * step)

@@ -103,8 +103,8 @@ def test_tail_returns_no_partial_record(tmp_path: Path) -> None:
     part.write_bytes(b"")
     tail = Tail(tmp_path, EPOCH)
     with part.open("ab", buffering=0) as file:
-        for byte in data:
-            file.write(bytes([byte]))
+        for start in range(0, len(data), 7):
+            file.write(data[start : start + 7])
             seen += tail.read(UNLIMITED)
             assert seen == expected[: len(seen)]
     assert seen == expected
