@@ -16,10 +16,10 @@ def make(**settings: object) -> BC:
 
 
 def test_bc_clones_only_prior_actions() -> None:
-    agent = make(utd=1, learning_rate=3e-3)
+    agent = make(utd=1, learning_rate=1e-2)
     batch = make_batch(rows=ROWS)
     batch.prior[:] = np.arange(ROWS) % 2 == 0
-    for _ in range(400):
+    for _ in range(150):
         agent.update(batch)
     tensors = agent._tensors(batch)
     mode = agent.networks.sample(agent.actor.flat, tensors.state, torch.zeros_like(tensors.action))[
@@ -31,9 +31,9 @@ def test_bc_clones_only_prior_actions() -> None:
 
 
 def test_bc_with_likelihood_loss_learns_action_spread() -> None:
-    agent = make(utd=1, learning_rate=3e-3, bc_loss="nll")
+    agent = make(utd=1, learning_rate=1e-2, bc_loss="nll")
     rng = np.random.default_rng(0)
-    for _ in range(600):
+    for _ in range(250):
         batch = make_batch(rows=ROWS)
         batch.prior[:] = True
         raw = 0.5 + np.array([0.02, 0.1, 0.5]) * rng.standard_normal((ROWS, ACTION))
@@ -53,15 +53,6 @@ def test_bc_update_changes_only_the_actor() -> None:
     assert {name.split(".")[0] for name in changed} == {"actor", "adam", "updates"}
     assert not any(name.startswith("adam.critic") for name in changed)
     assert agent.actor.steps.item() == 2
-
-
-def test_bc_update_without_prior_transitions_keeps_actor() -> None:
-    agent = make(utd=1)
-    batch = make_batch(rows=ROWS)
-    batch.prior[:] = False
-    before = agent.actor_weights()
-    agent.update(batch)
-    assert equal(before, agent.actor_weights())
 
 
 def test_bc_skips_and_counts_updates_that_are_not_finite() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,38 +11,43 @@ import torch
 from serl.agents.classifier import Card, Classifier
 from serl.agents.classifier_training import TrainedClassifier, train_classifier
 from serl.agents.config import ClassifierConfig
-from serl.agents.trunk_weights import default_path, import_trunk, load_trunk
+from serl.agents.trunk_weights import default_path, load_trunk
 from serl.errors import BadInput, SpecMismatch
 
-from ..support.pickled import pickled_parameters
-from .resnet10_reference import stand_in
 from .test_classifier import VIEWS, make_samples
 
 CARD = Card(views=VIEWS, latent=8, hidden=16)
-QUICK = ClassifierConfig(epochs=8, learning_rate=3e-3, threads=1, encoder="resnet10", copies=1)
+QUICK = ClassifierConfig(
+    epochs=60,
+    batch_size=32,
+    learning_rate=3e-3,
+    crop_px=0,
+    brightness=0.0,
+    threads=1,
+    encoder="resnet10",
+    copies=1,
+)
+SAMPLES = make_samples(60)
 
 
 @pytest.fixture(scope="module")
-def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache folder that holds one ResNet-10 and a second, different one."""
-    folder = tmp_path_factory.mktemp("caches")
-    for seed, name in ((3, "serl"), (4, "other")):
-        pickle = folder / f"{name}.pkl"
-        pickle.write_bytes(pickled_parameters(stand_in(seed=seed)))
-        import_trunk(pickle, folder / name / "resnet10.safetensors")
+def cache(trunk_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache folder that holds a ResNet-10."""
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "serl").symlink_to(trunk_file.parent)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _home(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+def _home(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture(scope="module")
-def trained(caches: Path) -> TrainedClassifier:
+def trained(cache: Path) -> TrainedClassifier:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(caches))
-        return train_classifier(make_samples(), CARD, QUICK)
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        return train_classifier(SAMPLES, CARD, QUICK)
 
 
 def test_classifier_learns_with_frozen_trunk(trained: TrainedClassifier) -> None:
@@ -67,22 +73,19 @@ def test_classifier_file_reloads_with_the_same_trunk(
 
 
 def test_classifier_without_its_trunk_is_refused(
-    trained: TrainedClassifier, tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.safetensors"
-    trained.classifier.save(path)
+    other = trained.classifier.card.model_copy(update={"trunk": "0" * 64})
+    replace(trained.classifier, card=other).save(path)
+    with pytest.raises(SpecMismatch, match=r"trained behind the ResNet-10 0{12}, .* holds \w{12}"):
+        Classifier.load(path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for use in (
-        lambda: Classifier.load(path),
-        lambda: train_classifier(make_samples(), CARD, QUICK),
-    ):
+    for use in (lambda: Classifier.load(path), lambda: train_classifier(SAMPLES, CARD, QUICK)):
         with pytest.raises(BadInput, match="needs a ResNet-10: serl encoder import FILE"):
             use()
-    (tmp_path / "serl").symlink_to(caches / "other")
-    with pytest.raises(SpecMismatch, match=r"trained behind the ResNet-10 \w{12}, .* holds \w{12}"):
-        Classifier.load(path)
 
 
 def test_equal_seeds_give_equal_parameters(trained: TrainedClassifier) -> None:
-    again = train_classifier(make_samples(), CARD, QUICK)
+    again = train_classifier(SAMPLES, CARD, QUICK)
     assert torch.equal(again.classifier.head_flat, trained.classifier.head_flat)

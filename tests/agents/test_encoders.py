@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from serl.agents.encoders import Encoder, _centres
+from serl.agents.encoders import Encoder
 from serl.agents.losses import critic_loss
-from serl.agents.networks import Group
+from serl.agents.networks import Group, descend
 from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
-from serl.errors import BadInput, SpecMismatch
+from serl.errors import BadInput
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.types import Batch, Observation
 
@@ -78,12 +78,6 @@ def test_bfloat16_features_and_gradients_are_close_to_float32() -> None:
     assert seen[1].dtype == ways[1].dtype == torch.float32
     assert 0.0 < (seen[0] - seen[1]).abs().max() < 0.1
     assert torch.cosine_similarity(ways[0], ways[1], dim=0) > 0.98
-
-
-def test_spatial_softmax_gives_mean_position_per_channel() -> None:
-    x = torch.full((1, 2, 5, 3), -100.0)
-    x[0, 0, 4, 0] = x[0, 1, 0, 2] = 100.0  # bottom left and top right
-    assert _centres(x)[0].tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0])
 
 
 def test_features_concatenate_cameras_and_state() -> None:
@@ -152,13 +146,13 @@ def test_update_that_is_not_finite_leaves_encoder_unchanged() -> None:
 
 
 def test_critic_learns_reward_visible_only_in_images() -> None:
-    agent = make(utd=1, batch_size=ROWS, learning_rate=3e-3)
+    agent = make(utd=1, batch_size=ROWS, learning_rate=1e-2)
     batch = make_batch(ROWS)
     dark = np.arange(ROWS) % 2 == 0
     batch.images["front"][dark] //= 4
     batch.discount[:] = 0.0
     batch.reward[:] = dark
-    for _ in range(150):
+    for _ in range(60):
         agent.update(batch)
     tensors = agent._tensors(batch)
     seen = agent.networks.encode(agent.encoder.flat, tensors.state, tensors.images)
@@ -179,31 +173,16 @@ def test_actor_weights_include_the_encoder() -> None:
 
 
 def test_agent_with_encoder_resumes_bit_identically() -> None:
-    straight, first, second = make(), make(), make(seed=9)
-    batches = [make_batch(ROWS * straight.config.utd, seed) for seed in range(4)]
-    for batch in batches:
-        straight.update(batch)
-    for batch in batches[:2]:
-        first.update(batch)
+    first, second = make(), make(seed=9)
+    before, after = (make_batch(ROWS * first.config.utd, seed) for seed in range(2))
+    first.update(before)
     second.load_state_dict(first.state_dict())
-    for batch in batches[2:]:
-        second.update(batch)
-    assert equal(straight.state_dict(), second.state_dict())
-
-
-def test_weights_for_other_cameras_are_refused() -> None:
-    images = {"front": SPEC.observation.images["front"]}
-    spec = SPEC.model_copy(
-        update={"observation": SPEC.observation.model_copy(update={"images": images})}
-    )
-    other = SAC.create(spec, config(**SEEING), 0)
-    with pytest.raises(SpecMismatch, match="wrist"):
-        make().load_actor_weights(other.actor_weights())
+    for agent in (first, second):
+        agent.update(after)
+    assert equal(first.state_dict(), second.state_dict())
 
 
 def test_parameter_groups_of_one_loss_move_or_skip_together() -> None:
-    from serl.agents.networks import descend
-
     one, two = Group(torch.zeros(1, 2), 0.1), Group(torch.zeros(1, 1), 0.1)
     assert descend((one.flat.sum() - two.flat.sum()), one, two).item() == 0.0
     assert (one.flat < 0).all()
@@ -215,7 +194,7 @@ def test_parameter_groups_of_one_loss_move_or_skip_together() -> None:
 def test_frozen_trunk_runs_once_per_image_and_is_not_trained(
     trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4)
+    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=1)
     assert agent.trunk is not None
     before = {name: tensor.clone() for name, tensor in agent.trunk.state_dict().items()}
     seen: list[int] = []
@@ -226,8 +205,8 @@ def test_frozen_trunk_runs_once_per_image_and_is_not_trained(
         return forward(trunk, images)
 
     monkeypatch.setattr(Trunk, "forward", counted)
-    agent.update(make_batch(2 * 4))
-    assert seen == [8] * 4, "current and next observation of two cameras"
+    agent.update(make_batch(2))
+    assert seen == [2] * 4, "current and next observation of two cameras"
     assert agent.encoder.steps.item() == 2
     assert all(torch.equal(before[name], now) for name, now in agent.trunk.state_dict().items())
     assert not any("trunk" in name for name in agent.actor_weights()), (
@@ -272,10 +251,10 @@ def test_camera_head_has_as_many_parameters_as_in_serl(trunk_file: Path) -> None
 def test_cached_features_equal_features_used_for_acting(
     trunk_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=4, cached_features=True)
+    agent = make(encoder="resnet10", trunk=trunk_file, utd=2, batch_size=1, cached_features=True)
     encoder = agent.frame_encoder()
     assert encoder is not None
-    batch, looked = make_batch(8), observation()
+    batch, looked = make_batch(2), observation()
     kept = encoder.encode(looked.images)
     assert {name: each.shape for name, each in kept.items()} == {n: (4, 4, 512) for n in CAMERAS}
     seen = agent._encoder_inputs({name: image[None] for name, image in looked.images.items()})
@@ -283,7 +262,7 @@ def test_cached_features_equal_features_used_for_acting(
         assert each.dtype == np.float16
         assert np.array_equal(seen[name][0].numpy(), each.astype(np.float32))
     rows = [
-        encoder.encode({n: image[row] for n, image in batch.images.items()}) for row in range(8)
+        encoder.encode({n: image[row] for n, image in batch.images.items()}) for row in range(2)
     ]
     features = {name: np.stack([row[name] for row in rows]) for name in CAMERAS}
     monkeypatch.setattr(Trunk, "forward", None)  # no image is encoded again
@@ -389,8 +368,8 @@ def test_damaged_trunk_weights_are_refused(trunk_file: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("trunk", [False, True])
 def test_stacked_frames_are_encoded_in_order(trunk_file: Path, trunk: bool) -> None:
     encoder = "resnet10" if trunk else "small"
-    agent = make(frames=2, utd=2, batch_size=4, encoder=encoder, trunk=trunk_file)
-    batch = make_batch(8)
+    agent = make(frames=2, utd=2, batch_size=1, encoder=encoder, trunk=trunk_file)
+    batch = make_batch(2)
     stacked = {name: np.concatenate([i, i[::-1]], -1) for name, i in batch.images.items()}
     agent.update(replace(batch, images=stacked, next_images=stacked))
     assert agent.skipped == 0

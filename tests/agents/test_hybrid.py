@@ -100,16 +100,14 @@ def test_margin_loss_keeps_other_choices_below_demonstrated_choice() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_margin_raises_demonstrated_choice_above_untried_ones(
-    weight: float,
-) -> None:
+def test_margin_raises_demonstrated_choice_above_untried_ones(weight: float) -> None:
     agent = make(
-        utd=1, learning_rate=3e-3, grasp_penalty=0.0, grasp_margin_weight=weight, grasp_margin=0.1
+        utd=1, learning_rate=1e-2, grasp_penalty=0.0, grasp_margin_weight=weight, grasp_margin=0.1
     )
     batch = make_batch(ROWS)
     batch.prior[:], batch.reward[:], batch.discount[:] = True, 0.2, 0.0
     batch.action[:, 2] = -1.0  # always close
-    for _ in range(300):
+    for _ in range(60):
         agent.update(batch)
     seen = agent.normalise(torch.from_numpy(batch.state))
     values = agent.grasp_network.member(agent.grasp.flat[0], seen)
@@ -119,17 +117,15 @@ def test_margin_raises_demonstrated_choice_above_untried_ones(
 
 def test_grasp_critic_targets_respect_return_bounds() -> None:
     batch = make_batch(ROWS)
-    batch.reward[:], batch.discount[:] = 7.0, 0.0
-    values = []
-    for bounds in (None, (0.0, 1.0)):
-        agent = make(utd=1, learning_rate=3e-2, return_bounds=bounds)
-        for _ in range(100):
-            agent.update(batch)
-        seen = agent.normalise(torch.from_numpy(batch.state))
-        chosen = agent.grippers.choices_of(torch.from_numpy(batch.action)).unsqueeze(-1)
-        values.append(agent.grasp_network.member(agent.grasp.flat[0], seen).gather(-1, chosen))
-    assert values[0].min().item() > 4.0
-    assert values[1].max().item() < 1.5
+    batch.discount[:] = 0.0
+    critics = []
+    for bounds, reward in (((0.0, 1.0), 7.0), (None, 1.0), (None, 7.0)):
+        agent = make(utd=1, grasp_penalty=0.0, return_bounds=bounds)
+        agent.update(replace(batch, reward=np.full(ROWS, reward, np.float32)))
+        critics.append(agent.grasp.flat)
+    bounded, at_bound, free = critics
+    assert torch.equal(bounded, at_bound)
+    assert not torch.equal(bounded, free)
 
 
 def test_exploring_agent_takes_share_of_random_grasp_choices() -> None:
@@ -138,18 +134,6 @@ def test_exploring_agent_takes_share_of_random_grasp_choices() -> None:
     grips = np.array([agent.act(seen, explore=True)[2] for _ in range(300)])
     assert (grips != greedy).mean() == pytest.approx(0.4, abs=0.1)
     assert all(agent.act(seen, explore=False)[2] == greedy for _ in range(50))
-
-
-@pytest.mark.parametrize(("names", "choices"), [(ONE, 3), (NAMES, 9)])
-def test_hybrid_agent_drives_one_or_two_grippers(names: str, choices: int) -> None:
-    agent = make(names, utd=2)
-    assert agent.grasp_network.sizes[-1] == choices
-    agent.update(make_batch(2 * ROWS, names))
-    assert agent.grasp.steps.item() == agent.critic.steps.item() == 2
-    action = agent.act(observation(names), explore=True)
-    assert action.dtype == np.float32
-    assert action.shape == make_spec(names).action.shape
-    assert set(action[list(agent.grippers.places)].tolist()) <= {-1.0, 0.0, 1.0}
 
 
 def test_arm_critics_do_not_see_the_gripper_action() -> None:
@@ -162,20 +146,16 @@ def test_arm_critics_do_not_see_the_gripper_action() -> None:
     assert not torch.equal(one.grasp.flat, two.grasp.flat)
 
 
-def test_grasp_critic_learns_to_close_and_includes_switch_penalty() -> None:
-    agent = make(utd=1, learning_rate=3e-3, grasp_penalty=0.1)
+def test_switching_the_gripper_costs_the_grasp_critic_but_not_the_arm_critics() -> None:
+    costly, free = make(utd=1, grasp_penalty=0.1), make(utd=1, grasp_penalty=0.0)
     batch = make_batch(ROWS)
-    grips = np.array([-1.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0, 1.0], np.float32)
-    batch.action[:, 2] = grips
-    batch.state[:] = 0.0
+    batch.action[:, 2] = [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0, 1.0]
     batch.state[:, 3] = 1.0  # open
-    batch.discount[:] = 0.0
-    batch.reward[:] = np.where(grips == -1.0, 1.0, 0.5)
-    for _ in range(300):
-        agent.update(batch)
-    seen = agent.normalise(torch.from_numpy(batch.state[:1]))
-    values = agent.grasp_network.member(agent.grasp.flat[0], seen)[0]
-    torch.testing.assert_close(values, torch.tensor([0.9, 0.5, 0.5]), atol=0.05, rtol=0)
+    costs = np.float32(0.1) * (batch.action[:, 2] == -1.0)
+    costly.update(batch)
+    free.update(replace(batch, reward=(batch.reward - costs).astype(np.float32)))
+    torch.testing.assert_close(costly.grasp.flat, free.grasp.flat)
+    assert not torch.allclose(costly.critic.flat, free.critic.flat)
 
 
 def test_ineffective_grasp_penalty_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,6 +195,8 @@ def test_one_or_two_arms_with_fixed_or_learned_grippers_are_one_algorithm(
         assert agent.actor_weights()["grasp.2.bias"].shape == (1, 3**arms)
     for _ in range(2):
         agent.update(random_batch(spec, 2 * ROWS, rng))
+    state = agent.state_dict()
+    assert state.get("adam.grasp.steps", 2 * 2) == state["adam.critic.steps"] == 2 * 2
     action = agent.act(random_observation(spec.observation, rng), explore=True)
     spec.action.validate_array(action, "action")
     grips = [action[i] for i, name in enumerate(spec.action_names) if name.endswith("gripper")]

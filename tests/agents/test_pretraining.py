@@ -65,9 +65,6 @@ def test_pretraining_learns_positions_and_reports_errors() -> None:
     made = pretrain({"spots": spots(400)}, QUICK)
     assert made.errors["spots"]["spot"] < 0.012, "about one pixel; ignoring the image gives 0.044"
     assert made.errors["spots"]["height"] < 0.05, "a constant target"
-    again = pretrain({"spots": spots(400)}, QUICK)
-    assert all(np.array_equal(made.arrays[name], again.arrays[name]) for name in made.arrays)
-    assert again.errors == made.errors
 
 
 def test_pretraining_learns_several_tasks_with_a_shared_camera() -> None:
@@ -109,19 +106,19 @@ def test_pretraining_is_most_exact_near_zero() -> None:
 
 @pytest.mark.parametrize("randomize", ["none", "full"])
 def test_collected_images_come_with_state_observations_as_targets(randomize: str) -> None:
-    config = QUICK.model_copy(update={"samples": 120})
+    config = QUICK.model_copy(update={"samples": 100})
     worlds = {"task_config": {"randomize": randomize}}
     task = make_task(resolve(RUN.model_dump(), worlds))
     with plugins.make_simulation(task) as robot:
         images, targets = collect_images(robot, task, make_task(FROM_STATE), config)
     assert {name: frames.shape for name, frames in images.items()} == {
-        "front": (120, 16, 16, 3),
-        "wrist": (120, 16, 16, 3),
+        "front": (100, 16, 16, 3),
+        "wrist": (100, 16, 16, 3),
     }
     assert {name: target.shape for name, target in targets.items()} == {
-        "cube_from_tcp": (120, 3),
-        "cube_height": (120, 1),
-        "cube_yaw": (120, 1),
+        "cube_from_tcp": (100, 3),
+        "cube_height": (100, 1),
+        "cube_yaw": (100, 1),
     }
     assert np.linalg.norm(targets["cube_from_tcp"], axis=1).max() < 1.0
     assert targets["cube_from_tcp"].std(0).min() > 0.01
@@ -130,7 +127,7 @@ def test_collected_images_come_with_state_observations_as_targets(randomize: str
 
 def test_collected_trajectories_come_near_the_goal() -> None:
     """Check closeness to the goal; noise redrawn at each step would hardly ever get near."""
-    config = QUICK.model_copy(update={"samples": 400, "noise": 0.5})
+    config = QUICK.model_copy(update={"samples": 200, "noise": 0.5})
     tiny = {"width": 8, "height": 8, "crop": [0, 0, 1, 1], "capture": None}
     views = dict.fromkeys(("wrist", "wrist_tip", "behind", "behind_tip"), tiny)
     task, from_state = (

@@ -13,7 +13,6 @@ import torch
 
 from serl.agents.config import TimeToGoConfig
 from serl.agents.progress import TimeToGo, make_progress, train_time_to_go
-from serl.agents.trunk_weights import import_trunk
 from serl.errors import BadInput, CorruptData, SerlError, SpecMismatch
 from serl.reward import RewardConfig
 from serl.runs.task_setup import make_spec
@@ -22,11 +21,8 @@ from serl.testing import FakeRobot, FakeTask
 from serl.testing.samples import episode
 from serl.types import Observation
 
-from ..support.pickled import pickled
-from .resnet10_reference import stand_in
-
 SPEC = make_spec(FakeTask())
-QUICK = TimeToGoConfig(epochs=60, batch_size=32, learning_rate=3e-3, hidden=32, threads=1)
+QUICK = TimeToGoConfig(epochs=30, batch_size=32, learning_rate=3e-3, hidden=32, threads=1)
 DISCOUNT = 0.9
 
 
@@ -142,12 +138,10 @@ def test_too_few_demonstrations_and_absent_images_are_refused() -> None:
 
 
 def test_time_to_go_learns_from_frozen_trunk_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trunk_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pickle = tmp_path / "resnet10.pkl"
-    pickle.write_bytes(pickled(stand_in(seed=3)))
-    import_trunk(pickle, tmp_path / "serl" / "resnet10.safetensors")
+    (tmp_path / "serl").symlink_to(trunk_file.parent)
     image = ArraySpec(shape=(12, 12, 3), dtype="uint8")
     state = {"nothing": ArraySpec(shape=(1,))}
     seen = SPEC.observation.model_copy(update={"state": state, "images": {"front": image}})
@@ -159,7 +153,8 @@ def test_time_to_go_learns_from_frozen_trunk_features(
         return Observation({"nothing": np.zeros(1, np.float32)}, {"front": pixels})
 
     runs = [[shown(step) for step in range(first, 10)] for first in (0, 1, 2, 0, 1)]
-    config = QUICK.model_copy(update={"encoder": "resnet10", "copies": 1, "latent": 16})
+    changes = {"encoder": "resnet10", "copies": 1, "latent": 16, "epochs": 60}
+    config = QUICK.model_copy(update=changes)
     model = train_time_to_go(runs, spec, config)
     assert model.card.error_s < 0.7 * model.card.constant_s
     model.save(tmp_path / "model.safetensors")

@@ -38,10 +38,13 @@ def test_trunk_features_match_jax(trunk: Trunk, name: str) -> None:
     np.testing.assert_allclose(features, EXPECTED[name], rtol=0, atol=1e-4)
 
 
-def test_trunk_features_of_a_large_batch_match_jax(trunk: Trunk) -> None:
+def test_trunk_features_of_a_large_batch_match_jax(
+    trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Use a batch whose size is not a multiple of the trunk's chunk size."""
-    features = trunk(stand_in_images("as it is").expand(67, -1, -1, -1))
-    assert features.shape == (67, 4, 4, 512)
+    monkeypatch.setattr("serl.agents.resnet._AT_ONCE", 2)
+    features = trunk(stand_in_images("as it is").expand(3, -1, -1, -1))
+    assert features.shape == (3, 4, 4, 512)
     expected = np.broadcast_to(EXPECTED["as it is"], features.shape)
     np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4)
 

@@ -24,27 +24,23 @@ CAMERA = {"front": ArraySpec(shape=(16, 16, 3), dtype="uint8")}
 SEEN = SPEC.observation.model_copy(update={"images": CAMERA})
 
 
-def test_two_seeded_runs_are_bit_identical_and_another_seed_differs() -> None:
-    def run(seed: int) -> Any:
-        agent = make(seed)
-        actions = [agent.act(observation(i), explore=True) for i in range(3)]
-        for i in range(4):
-            agent.update(make_batch(i))
-        return dict(agent.state_dict()) | {"actions": np.array(actions)}
-
-    first, again, other = run(0), run(0), run(1)
-    assert equal(first, again)
-    assert not np.array_equal(first["actor.0.weight"], other["actor.0.weight"])
-    assert not np.array_equal(first["actions"], other["actions"])
+def test_another_seed_gives_other_parameters_and_samples() -> None:
+    first, other = make(0), make(1)
+    assert not np.array_equal(
+        first.actor_weights()["actor.0.weight"], other.actor_weights()["actor.0.weight"]
+    )
+    other.load_actor_weights(first.actor_weights())
+    assert not np.array_equal(
+        first.act(observation(), explore=True), other.act(observation(), explore=True)
+    )
 
 
-@pytest.mark.parametrize(("average", "noise"), [(0.0, {}), (0.9, {"a": 1.0})])
-def test_saved_agent_continues_bit_identically(average: float, noise: dict[str, float]) -> None:
+def test_saved_agent_with_average_and_noise_continues_bit_identically() -> None:
     settings: dict[str, Any] = {
         "bc_weight": 1.0,
         "bc_steps": 6,
-        "actor_average": average,
-        "bc_noise": noise,
+        "actor_average": 0.9,
+        "bc_noise": {"a": 1.0},
     }
     agent = make(**settings)
     agent.fit_normaliser(make_batch().state)
@@ -71,43 +67,30 @@ def test_acting_does_not_change_learning() -> None:
     assert np.array_equal(quiet.state_dict()["actor.0.weight"], busy.state_dict()["actor.0.weight"])
 
 
-def _without(weights: dict[str, Any]) -> None:
-    del weights["actor.2.bias"]
-
-
-def _with(weights: dict[str, Any]) -> None:
-    weights["actor.9.bias"] = np.zeros(1, np.float32)
-
-
-def _reshaped(weights: dict[str, Any]) -> None:
-    weights["actor.2.weight"] = weights["actor.2.weight"][:, :-1]
-
-
-def _retyped(weights: dict[str, Any]) -> None:
-    weights["actor.2.weight"] = weights["actor.2.weight"].astype(np.float64)
-
-
-def _broken(weights: dict[str, Any]) -> None:
-    weights["normaliser.mean"] = np.full(STATE, np.nan, np.float32)
-
-
-def _negative_std(weights: dict[str, Any]) -> None:
-    weights["normaliser.std"] = np.zeros(STATE, np.float32)
+def changed(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:
+    """Return a function that replaces one array of an agent's weights."""
+    return lambda weights: weights.update({name: change(weights[name])})
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_without, r"missing \['actor.2.bias'\]"),
-        (_with, r"unknown \['actor.9.bias'\]"),
-        (_reshaped, r"actor.2.weight: expected float32\[1, 16, 6\], got float32\[1, 15, 6\]"),
-        (_retyped, r"actor.2.weight: expected float32\[1, 16, 6\], got float64"),
-        (_broken, "normaliser.mean: not finite"),
-        (_negative_std, "normaliser.std: not positive"),
+        (lambda w: w.pop("actor.2.bias"), r"missing \['actor.2.bias'\]"),
+        (lambda w: w.update({"actor.9.bias": np.zeros(1)}), r"unknown \['actor.9.bias'\]"),
+        (
+            changed("actor.2.weight", lambda array: array[:, :-1]),
+            r"actor.2.weight: expected float32\[1, 16, 6\], got float32\[1, 15, 6\]",
+        ),
+        (
+            changed("actor.2.weight", lambda array: array.astype(np.float64)),
+            r"actor.2.weight: expected float32\[1, 16, 6\], got float64",
+        ),
+        (changed("normaliser.mean", lambda array: array * np.nan), "normaliser.mean: not finite"),
+        (changed("normaliser.std", np.zeros_like), "normaliser.std: not positive"),
     ],
 )
 def test_invalid_weights_are_refused_without_partial_load(
-    spoil: Callable[[dict[str, Any]], None], message: str
+    spoil: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     agent = make(0)
     before = agent.state_dict()
@@ -120,13 +103,6 @@ def test_invalid_weights_are_refused_without_partial_load(
     with pytest.raises(SpecMismatch, match=message):
         agent.load_state_dict(state)
     assert equal(agent.state_dict(), before)
-
-
-def test_weights_of_another_network_shape_are_refused() -> None:
-    with pytest.raises(SpecMismatch):
-        make().load_actor_weights(make(layer_norm=False).actor_weights())
-    with pytest.raises(SpecMismatch):
-        make().load_state_dict(make(critics=3).state_dict())
 
 
 def test_damaged_generator_state_is_refused_without_partial_load() -> None:

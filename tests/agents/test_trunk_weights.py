@@ -118,9 +118,7 @@ CONV = TREE["ResNetBlock_1"]["Conv_0"]["kernel"]
         ),
         (block(1, Conv_0={"kernel": None}), "ResNetBlock_1/Conv_0/kernel: .* found NoneType"),
         (block(1, Conv_0={"kernel": CONV * np.nan}), "ResNetBlock_1/Conv_0/kernel: not finite"),
-        (block(1, Conv_0={"kernel": CONV + np.inf}), "ResNetBlock_1/Conv_0/kernel: not finite"),
         ({"weights": TREE}, r"missing \['ResNetBlock_0/Conv_0/kernel', .*unknown \['weights/Res"),
-        ({}, "missing"),
         (None, "expected a dict of layers, found NoneType"),
         ({"params": None}, "expected a dict of layers, found NoneType"),
     ],
@@ -232,8 +230,6 @@ def test_modified_trunk_file_is_refused(
         "sha256": weights.sha256,
     }
     path = tmp_path / "changed.safetensors"
-    safetensors.numpy.save_file(tensors, path, metadata)
-    assert load_trunk(path).sha256 == weights.sha256
     change(tensors, metadata)
     safetensors.numpy.save_file(tensors, path, metadata)
     with pytest.raises((CorruptData, SpecMismatch), match=message) as refusal:
@@ -292,18 +288,9 @@ def test_with_trunk_resolves_trunk_path_and_digest(
         with_trunk(SACConfig(trunk=trunk))
 
 
-@pytest.mark.parametrize(
-    ("encoder", "line"),
-    [
-        ("resnet10", "typo: no such file; expected"),
-        ("small", r"agent\.trunk: the small encoder has none"),
-    ],
-)
-def test_mistyped_trunk_path_is_refused_before_training(
-    encoder: str, line: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    named = {"observe": "pixels", "agent": {"encoder": encoder, "trunk": "typo"}}
-    with pytest.raises(BadInput, match=line) as refused:
+def test_mistyped_trunk_path_is_refused_before_training(caplog: pytest.LogCaptureFixture) -> None:
+    named = {"observe": "pixels", "agent": {"encoder": "resnet10", "trunk": "typo"}}
+    with pytest.raises(BadInput, match="typo: no such file; expected") as refused:
         run_settings("pick_cube", {}, named)
     assert "\n" not in str(refused.value)
     assert not caplog.messages, "one line"

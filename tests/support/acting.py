@@ -21,7 +21,7 @@ from serl.training.actor import Actor, ActorConfig
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import EpisodeStarts
 from serl.transport import Snapshot
-from serl.types import Action, Batch, Observation, Record, Step
+from serl.types import Action, Batch, End, Observation, Record, Step
 
 
 class ConstantAgent:
@@ -131,6 +131,10 @@ class ActorBench:
     @property
     def steps(self) -> list[Step]:
         return [record for record in self.records if isinstance(record, Step)]
+
+    @property
+    def ends(self) -> list[End]:
+        return [record for record in self.records if isinstance(record, End)]
 
 
 class FakeCameraArm(FakeRobot):

@@ -24,7 +24,7 @@ from ..support.acting import ActorBench, snapshot
 def test_actor_numbers_episodes_and_starts_each_at_its_placement() -> None:
     stage = ActorBench()
     stage.run(3)
-    assert [r.key.episode for r in stage.records if isinstance(r, End)] == [0, 1, 2]
+    assert [end.key.episode for end in stage.ends] == [0, 1, 2]
     assert {record.key.epoch for record in stage.records} == {9}
     firsts = [step.observation for step in stage.steps if step.key.index == 0]
     for seed, first in enumerate(firsts):
@@ -89,7 +89,7 @@ def test_robot_silence_during_act_ends_episode(index: int, tmp_path: Path) -> No
     with EpisodeLog(tmp_path, make_spec(stage.task), "run", "actor", 9) as log:
         stage.actor.observers = [log, *stage.actor.observers]
         stage.run(2)
-    ends = [(r.text, r.key.episode) for r in stage.records if isinstance(r, End)]
+    ends = [(end.text, end.key.episode) for end in stage.ends]
     assert ends == [("no answer", 0), ("time limit", 1)]
     last = stage.steps[index]
     assert (last.key.index, last.truncated, last.reward_provenance) == (index, True, "none")
@@ -155,8 +155,7 @@ def test_simulated_robot_resumes_once_its_readings_are_valid(silent_s: float) ->
     silence_robot(stage, silent_s)
     stage.weights.publish(snapshot(1, 0.5))
     stage.run(3)
-    ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.text for end in ends] == ["no picture", "time limit", "time limit"]
+    assert [end.text for end in stage.ends] == ["no picture", "time limit", "time limit"]
     last = [step for step in stage.steps if step.key.episode == 1]
     assert all(step.action.any() for step in last[:5]), "the robot is still stopped"
 
@@ -185,8 +184,7 @@ def test_robot_stopped_by_fault_waits_for_operator(
     stage.site.silent, stage.site.held = hold.pause, lambda: hold.wait(person)
     stage.run(3)
     assert asked == [f"{fault}; {fault}"]
-    ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.text for end in ends] == [fault, "time limit", "time limit"]
+    assert [end.text for end in stage.ends] == [fault, "time limit", "time limit"]
     assert not stage.robot.stop_reason
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from serl.errors import NeedsPerson
-from serl.intervention import Event
+from serl.intervention import NoOperator
 from serl.policy import Policy, ZeroPolicy
 from serl.teleop.mux import TeleopMux
 from serl.testing import FakeRobot
@@ -21,12 +21,11 @@ def test_scripted_reset_is_recorded_as_an_episode() -> None:
     toward = stage.task.expert(stage.robot.truth, 0)
     stage.policy = stage.actor.policy = DelegatingPolicy(toward)  # succeeds, so that a reset is due
     stage.run(2)
-    ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.success for end in ends] == [True, True, True]
+    assert [end.success for end in stage.ends] == [True, True, True]
     sources = [{s.source for s in stage.steps if s.key.episode == n} for n in range(3)]
     assert sources == [{ActionSource.POLICY}, {ActionSource.SCRIPT}, {ActionSource.POLICY}]
     assert stage.steps[-1].reward == 1.0
-    assert stage.task.reset(ends[1].observation) is None
+    assert stage.task.reset(stage.ends[1].observation) is None
 
 
 def never_ready(stage: ActorBench) -> list[int]:
@@ -47,10 +46,9 @@ def test_robot_stops_for_operator_after_three_failed_resets() -> None:
     request = "a person is needed: the reset failed 3 times"
     with pytest.raises(NeedsPerson, match=request):
         stage.run(1)
-    ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.text for end in ends] == ["time limit"] * 3 + [request]
-    assert [end.key.index for end in ends] == [20] * 3 + [1]
-    assert not any(end.success for end in ends)
+    assert [end.text for end in stage.ends] == ["time limit"] * 3 + [request]
+    assert [end.key.index for end in stage.ends] == [20] * 3 + [1]
+    assert not any(end.success for end in stage.ends)
     assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
     assert stage.robot.stop_reason == request
 
@@ -89,7 +87,7 @@ def test_operator_is_asked_again_while_scene_is_not_restored() -> None:
     assert stage.actor.episode() is not None
     requests = [f"a person is needed: it fell off the table, {number}" for number in range(3)]
     assert asked == requests
-    ends = [record.text for record in stage.records if isinstance(record, End)]
+    ends = [end.text for end in stage.ends]
     assert ends == [*requests, "time limit"]
     assert [step.source for step in stage.steps[:4]] == [ActionSource.SCRIPT] * 3 + [
         ActionSource.POLICY
@@ -110,8 +108,7 @@ def test_scripted_reset_finishes_after_operator_help() -> None:
     stage.site.person = asked.append
     assert stage.actor.episode() is not None
     assert len(asked) == 1
-    ends = [record for record in stage.records if isinstance(record, End)]
-    assert [end.success for end in ends] == [False, True, False]
+    assert [end.success for end in stage.ends] == [False, True, False]
     assert not stage.robot.stop_reason
 
 
@@ -166,8 +163,7 @@ def test_failed_joint_homing_is_logged_once_and_episodes_continue(
     assert message.startswith(
         "the joints did not get home (time limit, limit 2 s); episodes continue"
     )
-    moved = [record for record in stage.records if isinstance(record, End)][1::2]
-    assert {(end.text, end.success) for end in moved} == {("time limit", False)}
+    assert {(end.text, end.success) for end in stage.ends[1::2]} == {("time limit", False)}
     policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}
     assert len(policies) == 4
 
@@ -200,7 +196,7 @@ def test_reset_ends_and_asks_operator_once_when_task_needs_person() -> None:
     stage.task.reset = reset  # type: ignore[method-assign]
     with pytest.raises(NeedsPerson, match="fell off"):
         stage.actor.episode()
-    ends = [record.text for record in stage.records if isinstance(record, End)]
+    ends = [end.text for end in stage.ends]
     assert ends == ["failure", "a person is needed: it fell off the table"]
 
 
@@ -217,7 +213,7 @@ def test_simulation_places_only_the_allowed_number_of_episodes() -> None:
     stage.policy = stage.actor.policy = DelegatingPolicy(stage.task.expert(stage.robot.truth, 0))
     stage.run(3)
     assert placed == [0]
-    assert [end.success for end in stage.records if isinstance(end, End)] == [True] * 5
+    assert [end.success for end in stage.ends] == [True] * 5
 
 
 def test_episode_starts_repeat_and_differ_by_actor_purpose_and_restore() -> None:
@@ -249,7 +245,7 @@ def test_reset_steps_stay_script_steps_when_operator_drives() -> None:
     np.testing.assert_array_equal(stage.steps[0].action, [0.0, 1.0])
 
 
-class Teleoperator:
+class Teleoperator(NoOperator):
     """Operator input that always drives in one direction."""
 
     def __init__(self, action: Action) -> None:
@@ -260,9 +256,6 @@ class Teleoperator:
 
     def __call__(self) -> Action:
         return self._action
-
-    def events(self) -> tuple[Event, ...]:
-        return ()
 
 
 def test_simulated_operator_does_not_act_in_resets() -> None:

@@ -77,19 +77,9 @@ def test_full_share_needs_no_script() -> None:
     assert world.curriculum.script() is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"start": 0.0}, "curriculum.start: expected more than 0, got 0.0"),
-        ({"begin": 0.5}, "curriculum.begin: unknown setting; known ones: start, step"),
-    ],
-)
-def test_wrong_curriculum_settings_give_one_line_errors(
-    settings: dict[str, float], message: str
-) -> None:
-    with pytest.raises(BadInput) as error:
-        resolve({"curriculum": settings})
-    assert message in str(error.value) or message.split(";")[0] in str(error.value)
+def test_curriculum_that_starts_with_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"curriculum\.start: expected more than 0, got 0\.0"):
+        resolve({"curriculum": {"start": 0.0}})
 
 
 def test_curriculum_is_created_only_when_configured() -> None:

@@ -113,7 +113,6 @@ GUARD = "the guard stopped the arm: protective stop"
     ("reason", "fault", "cause"),
     [
         (EndReason.FAULT, "/arm/wrist/image_raw: frozen: 5 equal pictures in a row", "camera"),
-        (EndReason.FAULT, "camera wrist: newest message is 0.3 s old", "camera"),
         (EndReason.FAULT, "the guard stopped the arm: protective stop: arm silent", "guard"),
         (EndReason.FAULT, "current_pose: newest message is 0.2 s old", "arm"),
         (EndReason.FAULT, "the guard stopped the arm: protective stop: force 31 N", ""),
@@ -125,9 +124,6 @@ GUARD = "the guard stopped the arm: protective stop"
         ),
         (EndReason.FAULT, f"{GUARD}: joint 4 is 0.05 rad from its limit", ""),
         (EndReason.FAULT, f"{GUARD}: joint 4 turns faster than 2 rad/s, and goes on", ""),
-        (EndReason.FAULT, f"{GUARD}: the arm reports error 31", ""),
-        (EndReason.FAULT, f"{GUARD}: the arm reports that it has a fault", ""),
-        (EndReason.FAULT, f"{GUARD}: the arm reports a reflex: cartesian_reflex", ""),
         (EndReason.FAULT, f"{GUARD}: the arm reports that its user stopped it", "guard"),
         (EndReason.FAULT, f"{GUARD}: the arm reports that its program does not run", ""),
         (EndReason.FAULT, "camera contact_cam: its image is 0.3 s old", "camera"),
@@ -140,8 +136,6 @@ GUARD = "the guard stopped the arm: protective stop"
         (EndReason.NEEDS_PERSON, "needs a person: the part is lost", "scene"),
         (EndReason.DISCARDED, "", "discarded"),
         (EndReason.TIME_LIMIT, "", ""),
-        (EndReason.STOPPED, "", ""),
-        (EndReason.SUCCESS, "", ""),
     ],
 )
 def test_fault_voids_trial_unless_policy_may_have_caused_it(

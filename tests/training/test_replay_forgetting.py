@@ -102,11 +102,6 @@ def test_steps_without_motion_of_a_stuck_arm_are_dropped() -> None:
     assert (replay.online, replay.dropped) == (3 + 39, 1)
 
 
-def test_other_faults_drop_only_the_last_step() -> None:
-    replay = fill(Replay(SPEC, 100, GAMMA), plan(*[ActionSource.POLICY] * 5, ending=FAULT))
-    assert names(replay) == {0, 1, 2, 3}
-
-
 def test_discarding_the_only_episode_empties_replay() -> None:
     replay = Replay(SPEC, 8, GAMMA)
     for record in plan(ActionSource.POLICY, ending="discarded").records():

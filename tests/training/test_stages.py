@@ -226,10 +226,6 @@ def test_run_of_one_task_is_its_only_part(tmp_path: Path) -> None:
         ({"a": {"then": "b"}}, "stages.a.then: 'b' is none of a"),
         ({}, "stages: expected at least one, or null"),
         ({"A/..": {"then": "A/.."}}, "stages"),
-        (
-            {"a": {"then": "a", "else": "a"}},
-            "else: unknown setting; known ones: config, otherwise, then, tries",
-        ),
     ],
 )
 def test_invalid_stages_are_refused(stages: dict[str, Any], complaint: str) -> None:
