@@ -15,7 +15,7 @@ from serl.log.metrics import read_metrics
 from serl.report.curves import reached
 from serl.report.display import Display, Summary
 from serl.runs import baseline
-from serl.runs.config import TrainConfig, resolve
+from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.training.evaluation import Evaluation, Trial
 
@@ -129,7 +129,3 @@ def test_inherited_run_skips_warm_up_unless_critics_are_missing() -> None:
     assert inherited(5, "actor", "critics")
     whole = resolve(SETTINGS, {"init_from": "other", "learner": {"warm_up": 5}})
     assert training.begins_inherited(whole), "without `load` the critics are loaded as well"
-
-
-def test_baseline_defaults_to_none() -> None:
-    assert TrainConfig().baseline == "none"

@@ -85,14 +85,6 @@ def test_checkpoint_saved_at_earlier_step_becomes_latest(tmp_path: Path) -> None
     assert (loaded.step, warning) == (15, "")
 
 
-def test_saving_same_step_replaces_checkpoint(tmp_path: Path) -> None:
-    save(tmp_path, 5, arrays(0), INFO)
-    save(tmp_path, 5, arrays(1), INFO)
-    (path,) = checkpoint_paths(tmp_path)
-    assert equal(load(path).arrays["agent"], arrays(1)["agent"])
-    assert {child.name for child in tmp_path.iterdir()} == {path.name, "latest"}
-
-
 @pytest.mark.parametrize(
     "name", ["agent.safetensors", "replay.safetensors", "info.json", "MANIFEST.json"]
 )
@@ -174,28 +166,26 @@ def test_deleted_checkpoints_are_not_treated_as_fresh_start(tmp_path: Path) -> N
 def test_save_killed_at_any_operation_keeps_one_whole_checkpoint(
     tmp_path: Path, before: int, step: int
 ) -> None:
-    """Kill the process before each file operation in turn, until a save completes."""
+    """Examine what a kill before each file operation in turn leaves on disk."""
+    folder = tmp_path / "checkpoints"
+    if before:
+        save(folder, 1, arrays(0), INFO)
     last = 0 if before else None
-    for moment in count():
-        folder = tmp_path / str(moment)
-        if before:
-            save(folder, 1, arrays(0), INFO)
-        code = _save_and_die(folder, step, moment)
-        if not has_saved(folder):
+    states = [*_states_during_save(folder, step, tmp_path / "states"), folder]
+    assert len(states) > 15
+    for state in states:
+        if not has_saved(state):
             assert not before
         else:
-            found, _ = load_latest(folder)
+            found, _ = load_latest(state)
             seed = 1 if equal(found.arrays["agent"], arrays(1)["agent"]) else 0
             assert equal(found.arrays["agent"], arrays(seed)["agent"])
             assert last is None or seed >= last
             assert seed or before
             last = seed
-        save(folder, 3, arrays(3), INFO)
-        assert load_latest(folder)[0].step == 3
-        assert {child.name for child in folder.iterdir()} <= {*map(name, range(4)), "latest"}
-        if code == 0:
-            break
-    assert moment > 15
+        save(state, 3, arrays(3), INFO)
+        assert load_latest(state)[0].step == 3
+        assert {child.name for child in state.iterdir()} <= {*map(name, range(4)), "latest"}
     assert last == 1
 
 
@@ -203,22 +193,28 @@ def name(step: int) -> str:
     return f"{step:08d}"
 
 
-def _save_and_die(folder: Path, step: int, moment: int) -> int:
-    """Save in a child that exits before file operation `moment`; return its exit code."""
+def _states_during_save(folder: Path, step: int, states: Path) -> list[Path]:
+    """Save in a child that copies the folder before each file operation; return the copies."""
     operations = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
-    seen = count()
+    seen, copying = count(), False
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal copying
         ours = event in operations and str(arguments[0]).startswith(str(folder))
-        if ours and next(seen) == moment:
-            os._exit(9)
+        if ours and not copying and folder.exists():
+            copying = True
+            shutil.copytree(folder, states / name(next(seen)))
+            copying = False
 
     child = os.fork()
     if child == 0:
-        sys.addaudithook(hook)
-        save(folder, step, arrays(1), INFO)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            sys.addaudithook(hook)
+            save(folder, step, arrays(1), INFO)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return sorted(states.iterdir())
 
 
 @pytest.mark.parametrize("pointer", [b"", b"../..", b"00000009", b"\xff\xfe", b"0" * 300])
@@ -229,17 +225,6 @@ def test_damaged_latest_file_is_skipped_with_warning(tmp_path: Path, pointer: by
     loaded, warning = load_latest(tmp_path)
     assert loaded.step == 2
     assert "latest does not name a checkpoint" in warning
-
-
-def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path: Path) -> None:
-    save(tmp_path, 1, arrays(1), INFO)
-    save(tmp_path, 2, arrays(2), INFO).rename(tmp_path / ".00000002.new")
-    loaded, warning = load_latest(tmp_path)
-    assert loaded.step == 1
-    assert warning
-    save(tmp_path, 3, arrays(3), INFO)
-    assert load_latest(tmp_path)[1] == ""
-    assert not (tmp_path / ".00000002.new").exists()
 
 
 def test_leftover_files_of_same_step_are_not_included(tmp_path: Path) -> None:

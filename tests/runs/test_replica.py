@@ -77,7 +77,7 @@ def test_log_of_local_actor_is_not_copied(folder: RunFolder) -> None:
     assert encoded(read_copy(folder)) == encoded(RECORDS)
 
 
-@pytest.mark.parametrize("held", range(len(RECORDS)))
+@pytest.mark.parametrize("held", [0, 1, 3, 4, 5, 11])  # around the end of the first episode, too
 def test_killed_replica_continues_within_episode(folder: RunFolder, held: int) -> None:
     copy_in_killed_process(folder, RECORDS[:held])
     assert len(read_copy(folder)) == held

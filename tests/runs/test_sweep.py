@@ -105,7 +105,6 @@ def test_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> None
         ({"settings": {"seed": 1}}, "seed: belongs to seeds"),
         ({"factors": {"task": ["reach"]}}, "task: belongs to tasks"),
         ({"factors": {"agent.utd": []}}, r"factors\.agent\.utd: expected at least one value"),
-        ({"facters": {}}, "facters: unknown setting.*did you mean 'factors'"),
     ],
 )
 def test_mistakes_in_sweep_file_are_refused(values: dict[str, Any], message: str) -> None:
