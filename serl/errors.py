@@ -72,5 +72,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def described(error: BaseException) -> str:
+    """Return an error of foreign code as one line of text: its type and its message."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _plain(name: str) -> str:
     return name.rpartition("/")[2].lower().replace("-", "_").strip("_")

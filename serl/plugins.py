@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel
 
-from serl.errors import BadInput, SerlError, did_you_mean
+from serl.errors import BadInput, SerlError, described, did_you_mean
 from serl.real_task import read_task
 from serl.robot import SimulatedRobot
 from serl.system.files import check_utf8, expand_home
@@ -207,7 +207,7 @@ def load_installed(kind: Kind, plugin: InstalledPlugin) -> Any:
     try:
         made = plugin.entry.load()
     except (Exception, SystemExit) as error:  # each package fails in its own way
-        raise BadInput(f"{subject}: {_cause(error)}") from error
+        raise BadInput(f"{subject}: {described(error)}") from error
     if isinstance(made, ModuleType):
         return _attribute(kind, made, subject)
     return _check_methods(kind, made, subject)
@@ -306,7 +306,7 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise BadInput(f"{path}: {_cause(error)}") from error
+        raise BadInput(f"{path}: {described(error)}") from error
     return module
 
 
@@ -353,8 +353,3 @@ def _declares_config(kind: Kind, name: str) -> bool:
 
 def _folder(kind: Kind) -> Path:
     return Path(next(iter(importlib.import_module(_PACKAGES[kind]).__path__)))
-
-
-def _cause(error: BaseException) -> str:
-    """Return an error as one line of text."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -23,7 +23,7 @@ from serl.arm_profile import load_robot
 from serl.cli.arguments import WIDTH
 from serl.cli.settings import Setting, describe
 from serl.cli.teleop import mapping_of
-from serl.errors import BadInput, SerlError, did_you_mean
+from serl.errors import BadInput, SerlError, described, did_you_mean
 from serl.real_task import is_task_file
 from serl.runs.config import TrainConfig, resolve
 from serl.runs.plugin_settings import CHOICES
@@ -204,8 +204,7 @@ def _installed_line(kind: plugins.Kind, plugin: plugins.InstalledPlugin) -> str:
         except SerlError as error:
             results.append(f"cannot be used: {error}")
         except BaseException as error:  # foreign code raises anything, even KeyboardInterrupt
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
-            results.append(f"cannot be used: {cause}")
+            results.append(f"cannot be used: {described(error)}")
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()

@@ -22,7 +22,7 @@ from serl import plugins
 from serl.cli.arguments import add_run, integer
 from serl.console.access import PORT, ConsoleAddress, read_address, remove_address
 from serl.datasets.recording_session import read_session
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, described
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec
@@ -30,7 +30,7 @@ from serl.system.json_fields import short
 from serl.system.settings_file import checked, merge
 from serl.system.supervisor import Supervisor
 from serl.teleop.config import TeleopConfig
-from serl.teleop.device import Device, DeviceLost
+from serl.teleop.device import Device, DeviceLost, read_device
 from serl.teleop.mapping import AXES, DeviceKind, MappingConfig, Wish, describe_control, read_wish
 from serl.teleop.operator import arm_count
 
@@ -287,8 +287,7 @@ def _open(name: str, path: Path | None, mapping: MappingConfig) -> Device:
     except SerlError:
         raise
     except (Exception, SystemExit) as error:  # each plug-in fails in its own way
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInput(f"device {name}: open: {cause}") from error
+        raise BadInput(f"device {name}: open: {described(error)}") from error
     if missing := [each for each in ("name", "read", "close") if not hasattr(device, each)]:
         raise BadInput(
             f"device {name}: open returned {short(device)}, expected a device with {missing[0]!r}"
@@ -372,7 +371,7 @@ def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
 
 
 def _operator_input(device: Device, mapping: MappingConfig) -> Wish | None:
-    report = device.read()
+    report = read_device(device)
     return read_wish(report, mapping) if report else None
 
 
@@ -383,7 +382,7 @@ def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:
         while True:
             for side, device in zip(sides, devices, strict=True):
                 try:
-                    report = device.read()
+                    report = read_device(device)
                 except DeviceLost as error:
                     raise BadInput(f"{side}{error}") from error
                 operator_input = read_wish(report, mapping) if report else None

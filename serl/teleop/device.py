@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from serl.errors import SerlError
+from serl.errors import SerlError, described
 
 
 class DeviceLost(SerlError):
@@ -46,6 +47,21 @@ class Device(Protocol):
     def close(self) -> None:
         """Close the device; a second call does nothing."""
         ...
+
+
+def read_device(device: Device) -> DeviceReport | None:
+    """Return the current state of a device; any failure of its code counts as its loss.
+
+    Raises:
+        DeviceLost: the device is gone, or its code failed; the message names the file of the code.
+    """
+    try:
+        return device.read()
+    except SerlError:
+        raise
+    except Exception as error:  # each plug-in fails in its own way
+        file = getattr(sys.modules[type(device).__module__], "__file__", device.name)
+        raise DeviceLost(f"device {file}: read: {described(error)}") from error
 
 
 @runtime_checkable

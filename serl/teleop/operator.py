@@ -15,7 +15,7 @@ from serl.errors import BadInput
 from serl.geometry import Vector, conjugate, normalize, rotate
 from serl.intervention import Event
 from serl.specs import ArraySpec
-from serl.teleop.device import Device, DeviceLost, RemoteDevice
+from serl.teleop.device import Device, DeviceLost, RemoteDevice, read_device
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
 from serl.types import Action, Array, Observation
 
@@ -217,7 +217,7 @@ class Operator:
         device = self._devices[number]
         name = f"{self._sides[number]}{device.name}"
         try:
-            report = device.read()
+            report = read_device(device)
         except DeviceLost as error:
             self.trouble = f"{self._sides[number]}{error} (is it plugged in?)"
             return None

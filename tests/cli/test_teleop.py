@@ -17,6 +17,7 @@ from serl.errors import BadInput
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
+from serl.teleop.config import TeleopConfig
 from serl.teleop.device import DeviceLost, DeviceReport
 from serl.teleop.mapping import Wish, describe_control
 from serl.testing import FakeRobot
@@ -108,6 +109,31 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
     assert all(device.closed for device in made.values())
 
 
+FAILING_PAD = """
+from serl.teleop.device import DeviceReport
+
+
+class Pad:
+    name = "pad"
+
+    @classmethod
+    def open(cls, path, config):
+        cls.reports = [DeviceReport({"x": 1.0}, frozenset(), (), 0.0)]
+        return cls()
+
+    def read(self):
+        if self.reports:
+            return self.reports.pop()
+        raise ValueError("odd\\nbytes")
+
+    def close(self):
+        pass
+
+
+device = Pad
+"""
+
+
 @pytest.mark.parametrize(
     ("action", "answer"),
     [
@@ -127,6 +153,20 @@ def test_device_plugin_that_does_not_open_is_named_in_one_line(
     for words in (("--check",), (make_run(tmp_path).path,)):
         line = refused(serl, "teleop", *words, "--device", file, *which)
         assert line == f"serl: device {file}: {answer}\n"
+
+
+def test_device_plugin_that_fails_after_a_good_read_is_named_in_one_line(
+    serl: Serl, tmp_path: Path
+) -> None:
+    file = tmp_path / "my_pad.py"
+    file.write_text(FAILING_PAD)
+    mapping = teleop_commands.mapping_of(TeleopConfig(), str(file))
+    device = teleop_commands._open(str(file), None, mapping)
+    assert teleop_commands._operator_input(device, mapping) is not None
+    with pytest.raises(DeviceLost, match=rf"^device {file}: read: ValueError: odd bytes$"):
+        teleop_commands._operator_input(device, mapping)
+    line = refused(serl, "teleop", "--check", "--device", file)
+    assert line == f"serl: device {file}: read: ValueError: odd bytes\n"
 
 
 @pytest.mark.parametrize(

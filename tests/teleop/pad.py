@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from serl.intervention import Event
-from serl.teleop.device import Buttons, DeviceLost, DeviceReport
+from serl.teleop.device import Buttons, DeviceReport
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator, OperatorConfig
@@ -30,7 +30,7 @@ BY_MOTION = MAPPING.model_copy(update={"deadman": None, "threshold": 0.1})
 
 
 class Pad:
-    """Device that sends heartbeats while `alive`; the test sets its axes and buttons."""
+    """Device that sends heartbeats while `alive`; the test sets axes, buttons and its error."""
 
     name = "pad"
 
@@ -39,14 +39,14 @@ class Pad:
         self.axes = {"x": 0.0, "y": 0.0}
         self.buttons = Buttons()
         self.alive = True
-        self.lost = False
+        self.error: Exception | None = None
 
     def now_s(self) -> float:
         return self.time_s
 
     def read(self) -> DeviceReport | None:
-        if self.lost:
-            raise DeviceLost("pad: gone")
+        if self.error:
+            raise self.error
         if self.alive:
             self._beat_s = self.time_s
         return DeviceReport(dict(self.axes), *self.buttons.take(), self._beat_s)

@@ -15,6 +15,7 @@ from serl.loop import EpisodeKey, RecordCallback, run
 from serl.motion import Motion, Pose, Target
 from serl.policy import ZeroPolicy
 from serl.specs import ArraySpec
+from serl.teleop.device import DeviceLost
 from serl.teleop.mapping import Axis
 from serl.teleop.operator import Hands, Operator
 from serl.testing import FakeRobot, FakeTask, TeleopSuite
@@ -130,10 +131,19 @@ def test_motion_is_along_axes_of_base_where_actions_are_in_tool_frame() -> None:
     assert moved(person())[2] == 1.0, "along its own axes"
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_silence_while_driving_holds_robot_and_reports_lost_device(lost: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (None, "pad fell silent"),
+        (DeviceLost("pad: gone"), "pad: gone (is it plugged in?)"),
+        (ValueError("odd\nbytes"), "pad.py: read: ValueError: odd bytes (is it plugged in?)"),
+    ],
+)
+def test_silence_while_driving_holds_robot_and_reports_lost_device(
+    error: Exception | None, trouble: str
+) -> None:
     bench = driving(x=1.0)
-    bench.pad.alive, bench.pad.lost = False, lost
+    bench.pad.alive, bench.pad.error = False, error
     bench.tick(2)  # now its last report is stale
     events = [bench.person.events()]
     for _ in range(9):
@@ -142,6 +152,7 @@ def test_silence_while_driving_holds_robot_and_reports_lost_device(lost: bool) -
         assert not action.any()
         events.append(bench.person.events())
     assert bench.person.hands is Hands.SILENT
+    assert bench.person.trouble.endswith(trouble)
     assert sum(events, ()) == (Event.LOST,)
 
 
