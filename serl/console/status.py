@@ -86,8 +86,9 @@ class TrainingStatus:
         final = self._reader.final
         if final is not None:
             won = f"{final['successes']} of {final['trials']} unassisted trials succeeded"
-            ended = final.get("early_end")
-            return f"partial: the trials {ended}; {won}" if ended else f"done: {won}"
+            if ended := final.get("early_end"):
+                return f"partial: the trials {ended}" + (f"; {won}" if final["trials"] else "")
+            return f"done: {won}"
         return advise(recent)
 
 

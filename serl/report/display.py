@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from serl.errors import counted
 from serl.report.curves import Assistance
 from serl.training.evaluation import Evaluation
 from serl.training.link import ControlStatus, LinkStatus
@@ -420,7 +421,7 @@ def _link_style(actor: ActorProgress) -> str:
 
 def versions_behind(age: int) -> str:
     """Return the age of an actor's weights in words; "" for the newest weights."""
-    return f"{age} version{'s' * (age > 1)} behind" if age else ""
+    return f"{counted(age, 'version')} behind" if age else ""
 
 
 def _condition(actor: ActorProgress) -> str:

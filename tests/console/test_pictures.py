@@ -59,7 +59,6 @@ def test_scene_is_drawn_from_placement_of_another_simulation() -> None:
 @pytest.mark.parametrize(
     ("name", "cameras"),
     [
-        ("pick_cube", {"front", "wrist"}),
         ("connector_insertion", {"front", "wrist"}),
         ("handover", {"front", "left_wrist", "right_wrist"}),
         ("racing_car", {"front", "driver"}),
@@ -311,6 +310,8 @@ def test_training_status_shows_run_numbers_and_component_health(tmp_path: Path) 
         ended = "ended early: 3 of 50 valid"
         metrics.write(100, EvaluationRow(100, 3, 2, 1.9, "final", early_end=ended))
         assert overview.read({})["advice"].startswith(f"partial: the trials {ended}; 2 of 3 ")
+        metrics.write(100, EvaluationRow(100, 0, 0, None, "final", early_end=ended))
+        assert overview.read({})["advice"] == f"partial: the trials {ended}"
 
 
 COUNT = """
