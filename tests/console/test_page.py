@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from serl.errors import SerlError
 from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
 
-from .browser import CHROMIUM, Page, browser, tab
+from .browser import CHROMIUM, Page, tab
 from .conftest import (
     ACTORS,
     COLLECTING,
@@ -80,9 +79,9 @@ async def test_page_shows_active_controller_and_reason_for_hold(page: Page, here
     assert page.said == [], "the browser reported errors"
 
 
-def test_second_browser_cannot_drive_but_can_estop(address: str, tmp_path: Path) -> None:
+def test_second_page_cannot_drive_but_can_estop(address: str) -> None:
     async def check() -> None:
-        async with site() as here, tab(address) as first, browser(tmp_path) as second:
+        async with site() as here, tab(address) as first, tab(address) as second:
             show_state(here, {"driver": "policy"})
             await enter(first, here)
             await enter(second, here)

@@ -515,6 +515,7 @@ setInterval(() => {
 }, 1000);
 
 function lease() {
+  if (state.lease === "other") return;  // or it would be taken once the other page gives it up
   wanted = state.lease !== "you";
   letGo();
   send({ type: wanted ? "take" : "give" });
