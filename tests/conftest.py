@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import serl.sim  # noqa: F401 (selects the rendering backend before any test imports MuJoCo)
@@ -52,6 +53,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude imported and collected objects from later garbage collections."""
     gc.collect()
     gc.freeze()
+
+
+class _Undrawn:
+    """Renderer of black images, which takes no time."""
+
+    def frame(self, camera: str, width: int, height: int) -> np.ndarray:
+        return np.zeros((height, width, 3), np.uint8)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all pictures for people black, in tests that do not look at them."""
+    monkeypatch.setattr("serl.plugins.make_renderer", lambda *given, **options: _Undrawn())
 
 
 @pytest.fixture(scope="session", autouse=True)

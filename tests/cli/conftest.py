@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from serl.cli import main as cli
 from serl.runs.assembly import make_agent
@@ -32,6 +34,13 @@ def serl(
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show bars and messages of long commands as on a terminal of 100 columns."""
+    made = partial(Console, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr("serl.report.display.Console", made)
 
 
 def refused(serl: Serl, *words: object) -> str:

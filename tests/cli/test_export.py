@@ -27,10 +27,6 @@ def test_export_of_policy_replaces_only_file_at_default_path(serl: Serl, tmp_pat
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (
-            ("lerobot", "--checkpoint=100"),
-            "--checkpoint selects a policy; --to lerobot exports episodes",
-        ),
         (("rerun", "--checkpoint=0"), "--checkpoint selects a policy; --to rerun exports episodes"),
         (("onnx", "--successes"), "--successes selects episodes; --to onnx exports the policy"),
     ],

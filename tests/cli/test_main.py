@@ -31,14 +31,6 @@ from ..support.pickled import pickled_parameters
 from .conftest import Serl, make_run, refused, save_checkpoint
 
 
-def test_list_shows_plugins_and_hint_for_settings(serl: Serl) -> None:
-    code, out, _ = serl("list")
-    assert code == cli.DONE
-    for name in ("pick_cube", "reach", "franka", "sac"):
-        assert any(name in line.split() for line in out.splitlines()), name
-    assert "serl list settings agent" in out
-
-
 def test_doctor_checks_all_prerequisites_of_training(serl: Serl) -> None:
     code, out, _ = serl("doctor")
     lines = out.splitlines()
@@ -185,6 +177,7 @@ def test_record_writes_demonstrations_and_never_overwrites(serl: Serl, tmp_path:
     assert {path.name: path.read_bytes() for path in out.glob("*.mcap")} == files
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_replay_lists_episodes_shows_one_and_renders_video(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,23 +196,18 @@ def test_replay_lists_episodes_shows_one_and_renders_video(
     assert last == "video: films/1.mp4 (simulated again for its pictures)"
     assert len(list(read_video(tmp_path / "films" / "1.mp4"))) == int(steps) + 10
     for words, part in (
-        (["--episode", 7], "no episode 7: there are demos 0 to 2"),
         (["--actor", "me"], "no actor 'me': expected one of demos"),
         (["--last", 0], "--last: expected at least 1, got 0"),
         (["--video", "x.mp4"], "choose it with --episode N"),
-        (["--episode", 1, "--video", "x.avi"], "must end in .mp4 or .webm"),
     ):
         assert part in refused(serl, "replay", "demos", *words)
     with monkeypatch.context() as patch:
         patch.setenv("FORCE_COLOR", "1")  # as on a terminal
         assert "reading the episodes" in serl("replay", "demos")[1]
         assert "reading the episode" in serl("replay", "demos", "--episode", 1)[1]
-    path = sorted((tmp_path / "demos").glob("*.mcap"))[1]
-    path.write_bytes(path.read_bytes()[:-100])
-    line = refused(serl, "replay", "demos")
-    assert f"{path.name}: byte " in line
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_eval_prints_confidence_interval_and_saves_video(
     serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,9 +230,6 @@ def test_eval_prints_confidence_interval_and_saves_video(
     assert "of 3 trials succeeded" in text
     assert errors == f"serl: no video: {film}: cannot be written: File exists\n"
     assert "there are: 100" in refused(serl, "eval", run.path, "--checkpoint", 7)
-    assert "--trials: expected from 1 to 100000, got 0" in refused(
-        serl, "eval", run.path, "--trials", 0
-    )
 
 
 def test_run_and_eval_fail_after_too_many_void_trials(

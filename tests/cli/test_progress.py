@@ -17,6 +17,7 @@ from .conftest import Serl, refused
 PAGE = (Path(__file__).parents[2] / "docs/howto/progress.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("terminal")
 def test_progress_model_is_trained_from_demonstrations_and_used_as_reward(serl: Serl) -> None:
     record, train, use = (
         line.replace("pick_cube", "reach").split()[1:]
@@ -24,9 +25,10 @@ def test_progress_model_is_trained_from_demonstrations_and_used_as_reward(serl: 
     )
     assert (train[:2], use[0]) == (["reward", "progress"], "train")
     assert serl(*["6" if word == "20" else word for word in record])[0] == cli.DONE
-    quick = ("--epochs", 20, "--threads", 1)
+    quick = ("--epochs", 2, "--threads", 1)
     code, text, errors = serl(*train, *quick)
     assert (code, errors) == (cli.DONE, "")
+    assert re.search(r"epochs, loss \d\.\d{4} .* 2/2", text)
     assert re.search(
         r"^mean error on 1 of 6 demonstrations, .*: \d\.\d\d s \(the best c", text, re.M
     )

