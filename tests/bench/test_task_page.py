@@ -87,7 +87,9 @@ def test_page_separates_runs_with_other_settings_by_command(tmp_path: Path) -> N
     assert plain.curve != other.curve
 
 
-def test_page_skips_unfinished_or_damaged_runs_with_reason(tmp_path: Path) -> None:
+def test_page_skips_unfinished_or_damaged_runs_with_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path)
     damaged = make_run(tmp_path, hours=1)
     (damaged.path / "config.yaml").write_text("format: 1\nconfig: {stepz: 3}\n")
@@ -96,6 +98,8 @@ def test_page_skips_unfinished_or_damaged_runs_with_reason(tmp_path: Path) -> No
     assert len(reported) == 2
     assert any("no final trials yet" in line for line in reported)
     assert any(line.startswith(f"passed over: {damaged.path}/config.yaml") for line in reported)
+    assert bench_tasks.main(["--runs", str(tmp_path)]) == bench_tasks.BAD_INPUT
+    assert "no finished training of what was asked for" in capfd.readouterr().err
 
 
 def test_curve_is_a_standalone_svg(tmp_path: Path) -> None:
@@ -116,27 +120,20 @@ def test_command_fills_page_and_keeps_existing_records(
     docs.mkdir()
     (docs / "tasks.json").write_text(json.dumps({"reach": {"expert_trials": 9, "reason": "Far."}}))
     finish(make_run(runs, seed=1), 40)
-    finish(make_run(runs, "bin_relocation", seed=1), 50)
+    finish(make_run(runs, "drawer", seed=1), 50)
     words = ["--runs", str(runs), "--docs", str(docs), "--commit", "abc1234"]
     assert bench_tasks.main(words) == bench_tasks.DONE
     assert "reach: serl train reach --seed 1: 40 of 50" in capfd.readouterr().out
     record = task_bench.load_records(docs)["reach"]
     assert (record.expert_trials, record.reason) == (9, "Far.")
     page = (docs / "tasks.md").read_text()
-    assert (
-        "| bin_relocation_forward | not measured | not measured | not measured | not measured "
-        "| 50 of 50" in page
-    )
+    assert "| drawer | not measured | not measured | not measured | not measured | 50 of 50" in page
     assert "![reach: success of unassisted episodes over steps](images/tasks/reach-1.svg)" in page
     assert "Why fewer than 95% succeed: Far." in page
     before = sorted(path.name for path in (docs / "images/tasks").iterdir())
-    assert before == [
-        "bin_relocation_backward-1.svg", "bin_relocation_forward-1.svg", "reach-1.svg",
-    ]  # fmt: skip
+    assert before == ["drawer-1.svg", "reach-1.svg"]
 
     finish(make_run(runs, seed=2, hours=1), 50)
     assert bench_tasks.main([*words, "reach"]) == bench_tasks.DONE
     after = sorted(path.name for path in (docs / "images/tasks").iterdir())
-    assert after == [*before[:2], "reach-1-2.svg"]
-    assert bench_tasks.main([*words, "drawer"]) == bench_tasks.BAD_INPUT
-    assert "no finished training of what was asked for" in capfd.readouterr().err
+    assert after == ["drawer-1.svg", "reach-1-2.svg"]

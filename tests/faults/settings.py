@@ -80,16 +80,15 @@ def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 def _bad(value: object) -> list[object]:
     """Return values that are invalid in place of `value` for any setting."""
-    numbers = [math.nan, math.inf]
-    others: list[object] = [{"a": 1}, [[{}]]]
+    for_any: list[object] = [math.nan, {"a": 1}]
     match value:
         case bool():
-            return [*numbers, *others, "perhaps", 7]
+            return [*for_any, [], "perhaps", 7]
         case int() | float():
-            return [*numbers, *others, "many", []]
+            return [*for_any, [], "many", math.inf]
         case list():
-            return [*numbers, *others, "many", [math.nan]]
-    return [*numbers, *others]
+            return [*for_any, [[{}]], "many", [math.nan]]
+    return [*for_any, [[{}]], math.inf]
 
 
 def _nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
