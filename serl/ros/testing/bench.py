@@ -18,7 +18,6 @@ from serl.guard.config import GuardConfig
 from serl.motion import Limits, Motion
 from serl.ros.arm.controller import controller_node
 from serl.ros.arm.robot import RosArm
-from serl.ros.arm.topics import topic_of
 from serl.ros.node import RosNode
 from serl.ros.testing.fake_driver import DOWN
 from serl.ros.testing.processes import LIMIT_S, ROBOT, GuardProcesses, eventually
@@ -67,7 +66,6 @@ class ProfileBench(GuardProcesses):
         driver: the file of a `Driver`.
         motion: motion of the arm.
         compliance: compliance of the task; None for those tables.
-        changes: fields of the profile with other values, for the guard alone.
 
     Attributes:
         profile: the profile in use.
@@ -83,7 +81,6 @@ class ProfileBench(GuardProcesses):
         driver: Path,
         motion: Motion = MOTION,
         compliance: TaskCompliance | None = None,
-        **changes: Any,
     ) -> None:
         whole = load_robot(profile) if isinstance(profile, str) else profile
         self.missing = missing_types(whole)
@@ -96,8 +93,7 @@ class ProfileBench(GuardProcesses):
         config = guard_config(own, self.motion)
         super().__init__(folder, config.model_copy(update={"compliance": compliance}))
         self._file = folder / "arm.yaml"
-        values = own.model_dump() | changes
-        write_robot(self._file, ArmProfile.model_validate(values))
+        write_robot(self._file, own)
         self.node = RosNode("actor", folder, local=True)
 
     def __enter__(self) -> Self:
@@ -218,17 +214,6 @@ class ProfileBench(GuardProcesses):
 
     def _state(self, name: str) -> np.ndarray[Any, Any]:
         return self.arm.observe_when_fresh(30.0).state[name]
-
-    def velocities(self) -> list[list[float]]:
-        """Return a list that grows by the velocities sent to an arm: m/s and rad/s, six each."""
-        received: list[list[float]] = []
-
-        def receive(message: Any) -> None:
-            linear, angular = message.twist.linear, message.twist.angular
-            received.append([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z])
-
-        self.node.subscribe(topic_of(self.profile.target, ROBOT, 200), receive)
-        return received
 
     def history(self, parameter: str) -> list[float]:
         """Return a list that grows by the values to which a controller's parameter is set."""

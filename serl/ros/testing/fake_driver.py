@@ -6,7 +6,7 @@ It uses rclpy alone, none of serl's nodes. Its parameter `fault` selects a fault
 
 - pose: silent (none), frozen (the same stamp), late (stamps of a second ago), nan
 - motion: dropped (commands are lost), stuck (no motion), mirrored (targets have another x), runaway
-  (drifts, whatever is commanded), whirling (the second joint turns at 2 rad/s, the tool follows)
+  (drifts, whatever is commanded)
 - force: contact (60 N on the tool), deaf (the controller leaves the force sensor), misframed (twist
   and wrench have the frame of the world)
 - controller: stubborn (refuses parameters), forgetful (stores half of their values)
@@ -40,7 +40,6 @@ from serl.ros.testing.laws import PERIOD_S, Array, Tool
 from serl.trajectory import TrajectoryFollower
 
 DRIFT_M_S = 0.04
-WHIRL_RAD_S = 2.0
 CONTACT_N = 60.0
 START_M = (0.3069, 0.0, 0.4869)
 """Position of the tool at the start; it points down."""
@@ -81,7 +80,6 @@ class FakeDriver:
         self._tool = self._shown = Tool(np.array(START_M), np.array(DOWN))
         self._wrench = np.zeros(6)
         self._ticked_s = self._drifted_s = self._now_s()
-        self._whirled_rad = 0.0
         self._stamp = self._now()
         self._values: dict[str, Any] = {"fault": "", **driver.parameters.values}
         for key, value in self._values.items():
@@ -341,9 +339,6 @@ class FakeDriver:
             self._joints, _ = self._trajectory.at(self._now_s())
         message.position = list(self._joints)
         message.velocity = [0.0] * len(message.name)
-        turned_rad = self._whirled_rad + WHIRL_RAD_S * PERIOD_S
-        self._whirled_rad = turned_rad if fault == "whirling" else 0.0
-        message.position[1] += self._whirled_rad
 
 
 _FILL: dict[str, Any] = {

@@ -219,15 +219,6 @@ def test_settle_controller_names_gains_that_were_not_applied() -> None:
     assert "limit_error is None, expected True" in str(caught.value)
 
 
-def test_arm_moves_by_actions_through_forwarded_targets(arm: RosArm) -> None:
-    before = arm.observe_when_fresh(30.0).state["tcp_pose"][0]
-    for _ in range(5):
-        assert arm.act(np.array([1, 0, 0], np.float32))[0] > 0.0
-        pass_time(arm)
-        arm.observe_when_fresh(30.0)
-    eventually(lambda: arm.observe_when_fresh(30.0).state["tcp_pose"][0] - before > 0.03)
-
-
 @pytest.mark.parametrize("found", [0.3, 0.7])
 def test_gripper_gets_no_command_until_an_action_changes_it(
     arm: RosArm, bench: Bench, monkeypatch: pytest.MonkeyPatch, found: float
@@ -317,23 +308,6 @@ def recovers(arm: RosArm) -> bool:
     except Silent:
         return False
     return True
-
-
-def test_wrench_observation_shows_reflex_of_arm(arm: RosArm, bench: Bench) -> None:
-    bench.misbehave("reflex")
-    eventually(lambda: arm.observe_when_fresh(30.0).state["wrench"][2] > 50.0)
-
-
-@pytest.mark.parametrize("fault", ["stuck", "dropped"])
-def test_target_stays_near_arm_that_does_not_follow(arm: RosArm, bench: Bench, fault: str) -> None:
-    bench.misbehave(fault)
-    for _ in range(20):
-        arm.act(ONES)
-        read(arm)
-    tool = read(arm).state["tcp_pose"][:3]
-    motion = ReachConfig().motion
-    lead_m = motion.limits.lead_m + motion.translation_m
-    assert np.linalg.norm(np.array(arm.aim.target.position) - tool) < lead_m + 1e-3
 
 
 def test_heartbeats_carry_controller_mode_and_hold_after_stop(arm: RosArm, bench: Bench) -> None:
