@@ -268,30 +268,34 @@ def controller_killed(bench: GuardBench) -> None:
     injected="SIGSTOP, SIGCONT, then SIGKILL to the process that sends a person's input over DDS",
     required=f"{HELD}, also between two actions; the arm continues once a person takes over again",
     level=Level.PROCESSES,
+    scene=moving,
 )
-def hand_struck_in_motion(folder: Path) -> None:
-    with bench_in(folder) as bench:
-        bench.start_all("teleop", teleoperated=True)
-        bench.assert_stops(
-            lambda: bench.signal("device", signal.SIGSTOP),
-            "state hold: the person's device is silent",
-        )
-        bench.signal("device", signal.SIGCONT)
+def hand_struck_in_motion(bench: GuardBench) -> None:
+    bench.signal("actor", signal.SIGKILL)
+    bench.start_teleoperated()
+    eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
+    bench.assert_stops(
+        lambda: bench.signal("device", signal.SIGSTOP),
+        "state hold: the person's device is silent",
+    )
+    bench.signal("device", signal.SIGCONT)
 
-        def goes_on() -> bool:
-            if (
-                bench.processes["device"].poll() is not None
-            ):  # DDS timed it out, so it receives nothing
-                bench.start_device()
-            return bench.is_driven("teleop")
+    def goes_on() -> bool:
+        if bench.processes["device"].poll() is not None:  # DDS timed it out: it receives nothing
+            bench.start_device()
+        return bench.is_driven("teleop")
 
-        eventually(goes_on, found=lambda: bench.state)
-        bench.assert_stops(
-            lambda: bench.signal("device", signal.SIGKILL),
-            "state hold: the person's device is silent",
-        )
-        bench.start_device()
-        eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
+    eventually(goes_on, found=lambda: bench.state)
+    bench.assert_stops(
+        lambda: bench.signal("device", signal.SIGKILL),
+        "state hold: the person's device is silent",
+    )
+    bench.start_device()
+    eventually(lambda: bench.is_driven("teleop"), found=lambda: bench.state)
+    bench.signal("device", signal.SIGKILL)
+    bench.signal("actor", signal.SIGKILL)
+    assert bench.call("disarm")[0]
+    bench.start_actor()
 
 
 @REGISTRY.fault(
