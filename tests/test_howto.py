@@ -23,10 +23,12 @@ from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey
 from serl.ros.environment import free_domain
+from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.testing import episode
 
 from .datasets.test_minari_format import write_reach
+from .support.acting import train_in_this_process
 from .support.command import LIMIT_S, SERL, Program
 from .test_api import trained
 from .test_tutorials import ROOT, SHORT
@@ -57,6 +59,7 @@ NOT_RUN = {
 }
 """Prefixes of commands that are not run here, with the reason or the test that covers them."""
 
+ON_DEMONSTRATIONS = SHORT.replace(" --demos 0", "")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/howto/*.md")}
 
 
@@ -125,7 +128,7 @@ def test_export_page_exports_policy_and_data(folder: Path) -> None:
 
 
 @pytest.mark.ros
-@pytest.mark.slow  # starts a learner and an actor
+@pytest.mark.slow  # trains on pictures
 def test_export_page_trains_on_imported_demonstrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +137,7 @@ def test_export_page_trains_on_imported_demonstrations(
     assert main(["export", "expert", "--to", "lerobot", "--out", "cubes"]) == 0
     imports, train = re.findall(r"^serl (?:demos|train) .*", PAGES["export.md"], re.MULTILINE)
     assert main(shlex.split(imports)[1:]) == 0
-    assert rewards_of(train + SHORT.replace(" --demos 0", ""), tmp_path) == {"truth"}
+    assert rewards_of(train + ON_DEMONSTRATIONS, tmp_path, monkeypatch) == {"truth"}
 
 
 def test_watch_page_exports_run_for_other_viewers(folder: Path) -> None:
@@ -151,7 +154,8 @@ def test_watch_page_exports_run_for_other_viewers(folder: Path) -> None:
 def test_watch_page_trains_with_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="pip install 'serl[wandb]'")
     (train,) = re.findall(r"^serl train .* offline$", PAGES["watch.md"], re.MULTILINE)
-    assert rewards_of(train.replace("pick_cube", "reach") + SHORT, tmp_path) == {"truth"}
+    command = train.replace("pick_cube", "reach") + SHORT
+    assert rewards_of(command, tmp_path) == {"truth"}
     files = tmp_path.glob("runs/reach/2*/wandb/offline-run-*/*.wandb")  # one for each process
     assert any(b"episode/reward" in path.read_bytes() for path in files)
 
@@ -175,14 +179,13 @@ def test_gymnasium_page_trains_with_expert_and_with_minari_data_set(
 ) -> None:
     write_reach(tmp_path / "minari", {1: 1.0})
     expert, _, imports, train, _ = lines("gymnasium.md")
-    assert rewards_of(expert + SHORT, folder) == {"truth"}
+    assert rewards_of(expert + SHORT, folder, monkeypatch) == {"truth"}
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(imports)[1:]) == 0
     assert serl.open_run(tmp_path / "reach_demos").steps["reward"][-1] == 1.0
-    words = shlex.split(train + SHORT.replace(" --demos 0", ""))[1:]
-    with Program([*SERL, *words], tmp_path / "train.out") as program:
-        program.succeed(LIMIT_S)
-        assert program.run_folder().config.demo_paths == (tmp_path.resolve() / "reach_demos",)
+    assert rewards_of(train + ON_DEMONSTRATIONS, tmp_path, monkeypatch) == {"truth"}
+    (run,) = tmp_path.glob("runs/*/2*")
+    assert RunFolder.open(run).config.demo_paths == (tmp_path.resolve() / "reach_demos",)
 
 
 @pytest.mark.ros
@@ -193,7 +196,8 @@ def test_progress_page_trains_model_and_policy(
     record, model, train = lines("progress.md")
     assert main(shlex.split(record.replace("--demos 20", "--demos 6"))[1:]) == 0
     assert main(shlex.split(f"{model} --epochs 2 --threads 1")[1:]) == 0
-    assert rewards_of(train + SHORT.replace(" --demos 0", ""), tmp_path) == {"truth + progress"}
+    found = rewards_of(train + ON_DEMONSTRATIONS, tmp_path, monkeypatch)
+    assert found == {"truth + progress"}
 
 
 @pytest.mark.ros
@@ -216,9 +220,18 @@ def test_reward_topic_page_trains_on_reward_of_another_process(
     assert found - {"none"} == {"topic"}  # none: late on a busy machine
 
 
-def rewards_of(train: str, folder: Path) -> set[str]:
-    """Run a command that trains in a folder; return the kinds of rewards of the actor's steps."""
-    with Program([*SERL, *shlex.split(train)[1:]], folder / "train.out") as program:
-        program.succeed(LIMIT_S)
-        run = serl.open_run(program.run_folder().path)
+def rewards_of(train: str, folder: Path, here: pytest.MonkeyPatch | None = None) -> set[str]:
+    """Run a command that trains in a folder; return the kinds of rewards of the actor's steps.
+
+    With `here`, the command trains in this process.
+    """
+    words = shlex.split(train)[1:]
+    if here is not None:
+        here.chdir(folder)
+        train_in_this_process(here)
+        assert main(words) == 0
+    else:
+        with Program([*SERL, *words], folder / "train.out") as program:
+            program.succeed(LIMIT_S)
+    run = serl.open_run(max(folder.glob("runs/*/2*"), key=lambda path: path.name))
     return {text.partition(" of model")[0] for text in run.steps["reward_provenance"]}

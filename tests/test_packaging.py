@@ -83,25 +83,6 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy / "dist"
 
 
-def test_pyproject_lists_every_package() -> None:
-    found = {
-        ".".join(init.parent.relative_to(ROOT).parts)
-        for folder in FOLDERS
-        for init in (ROOT / folder).rglob("__init__.py")
-    }
-    assert found == set(SETUPTOOLS["packages"])
-
-
-def test_every_folder_with_python_is_a_package() -> None:
-    without_init = {
-        str(path.parent.relative_to(ROOT))
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
-        if not (path.parent / "__init__.py").exists()
-    }
-    assert without_init == set()
-
-
 def test_wheel_contains_every_file(archives: Path) -> None:
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
@@ -160,9 +141,8 @@ def test_script_next_to_clone_imports_editable_install(tmp_path: Path) -> None:
         'gymnasium.make("serl.gymnasium_env:serl/PickCube-v0")\n'
         "import serl\nprint(serl.__file__)"
     )
-    for folder in (clone.parent, clone, tmp_path):
-        ended = subprocess.run([python, script], cwd=folder, capture_output=True, text=True)
-        assert ended.stdout.strip() == str(clone / "serl/__init__.py"), ended.stderr
+    ended = subprocess.run([python, script], cwd=clone.parent, capture_output=True, text=True)
+    assert ended.stdout.strip() == str(clone / "serl/__init__.py"), ended.stderr
 
 
 def test_constraints_pin_every_dependency() -> None:

@@ -1,20 +1,28 @@
-"""Actor on the fake task, and agents whose weights are their action."""
+"""Actor on the fake task, agents whose weights are their action, and a training in one process."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
+import pytest
 
+from serl import plugins
 from serl.agent import State
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson, Silent, SpecMismatch
 from serl.guard.camera_monitor import CameraFault
+from serl.log.episode_log import EpisodeLog
+from serl.log.metrics import MetricsWriter
 from serl.loop import EpisodeKey, Observer, RecordCallback
 from serl.policy import Policy
-from serl.runs.assembly import RunSite
+from serl.runs.assembly import DrivenArm, RunSite, make_actor
+from serl.runs.folder import RunFolder
+from serl.runs.resume import Continuation
+from serl.runs.task_setup import make_spec, make_task
 from serl.specs import ArraySpec
 from serl.testing import FakeRobot, FakeTask, InProcess
 from serl.training.actor import Actor, ActorConfig
@@ -171,3 +179,41 @@ class DelegatingPolicy(LearnedPolicy):
 
     def __call__(self, observation: Observation) -> Action:
         return self._policy(observation)
+
+
+def train_in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """Let `serl train` start no processes, learn from the first steps on, and film no trials."""
+    patch.setattr("serl.cli.training.learn", _learn)
+    patch.setattr("serl.cli.training.film", lambda *_: None)
+    patch.setattr("serl.runs.config._STATISTICS_STEPS", 20)
+
+
+def _learn(run: RunFolder, *_display: object) -> None:
+    """Train a new run of one actor in simulation; see `serl.cli.training.learn`."""
+    config, task, name = run.config, make_task(run.config), "actor0"
+    transport, folder = InProcess(), run.episodes(name)
+    with (
+        MetricsWriter(run.path) as metrics,
+        closing(Continuation(run, metrics)) as continuation,
+        EpisodeLog(folder, make_spec(task), run.name, name, 1, config.log) as log,
+        plugins.make_simulation(task) as robot,
+    ):
+        learner = continuation.learner(transport)
+
+        def is_over() -> bool:
+            return learner.progress.steps >= config.steps
+
+        def take(record: Record) -> None:
+            log.append(record)
+            transport.send([record])
+            while not is_over() and learner.step():
+                pass
+
+        key = EpisodeKey(run.name, name, 1, 0)
+        arm = DrivenArm(robot, VirtualClock(robot.advance, task.config.rate_hz))
+        site, observers = FakeSite(is_over), [RecordCallback(take)]
+        actor = make_actor(config, key, transport, observers, arm, site, folder=folder)
+        learner.publish()
+        for _ in actor.episodes():
+            pass
+        learner.checkpoint()
