@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def play(name: str, seed: int, steps: int) -> Iterator[SimArm]:
 def test_layered_images_of_tasks_match_full_ray_casting(name: str) -> None:
     renderer = None
     bad = total = 0
-    for arm in play(name, seed=3, steps=12):
+    for arm in islice(play(name, seed=3, steps=12), 0, None, 4):
         renderer = renderer or ray.RayRenderer(arm.model, arm.data, shadows=False)
         for index in range(arm.model.ncam):
             camera = arm.model.camera(index).name
@@ -169,13 +170,13 @@ def test_all_geom_types_match_ray_casting_from_any_pose(drawn: Any) -> None:
     model, data, renderer = drawn
     rng = np.random.default_rng(0)
     bad = shown = 0
-    for _ in range(60):
+    for _ in range(30):
         turn_free_camera(data, rng.uniform((-0.6, -0.6, -0.1), (1.0, 0.8, 0.6)), rng)
         mujoco.mj_forward(model, data)
         bad += differing(renderer, model, data, "free")
         shown += int(renderer.frame("free", 48, 40).std() > 1)
-    assert shown > 40
-    assert bad <= 3e-4 * 60 * 48 * 40
+    assert shown > 20
+    assert bad <= 3e-4 * 30 * 48 * 40
 
 
 def test_geoms_match_ray_casting_from_inside(drawn: Any) -> None:
@@ -198,13 +199,13 @@ def test_long_geom_beside_camera_matches_ray_casting(
     model.geom_size[beam] = model.geom_aabb[beam, 3:] = (0.8, 0.02, 0.03)
     rng = np.random.default_rng(2)
     bad = 0
-    for _ in range(60):
+    for _ in range(30):
         axes = data.geom_xmat[beam].reshape(3, 3)
         beside = axes @ (rng.uniform(-0.4, 0.4), *rng.uniform(-0.08, 0.08, 2))
         turn_free_camera(data, data.geom_xpos[beam] + beside, rng)
         mujoco.mj_forward(model, data)
         bad += differing(renderer, model, data, "free", camera_px)
-    assert bad <= 3e-4 * 60 * camera_px[0] * camera_px[1]
+    assert bad <= 3e-4 * 30 * camera_px[0] * camera_px[1]
 
 
 def test_placed_and_moving_bodies_are_drawn_at_current_pose(drawn: Any) -> None:
