@@ -32,8 +32,8 @@ def outside(tmp_path: Path) -> Path:
 def suite(folder: Path) -> tuple[int, str]:
     """Run the suite in a folder as a user would; return exit status and output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_arm.py"]
-    # The tests of serl's own arms run all faults; one is enough here.
-    command += ["-k", "not driven_again or silent"]
+    # The tests of serl's own arms run all faults and motions; some are enough here.
+    command += ["-k", "silent or not (driven_again or turns or hung)"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout
 
@@ -43,7 +43,7 @@ def test_profile_suite_passes_external_arm(outside: Path) -> None:
     assert code == 0, output
     found = re.search(r"(\d+) passed", output)
     assert found is not None
-    assert int(found[1]) >= 12, output
+    assert int(found[1]) >= 10, output
 
 
 def test_profile_suite_reports_each_mistake_of_wrong_profile(outside: Path) -> None:

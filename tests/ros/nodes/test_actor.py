@@ -47,9 +47,9 @@ def test_delays_ignore_the_pause_between_episodes() -> None:
     assert (delays.late, delays.worst_s) == (0, 0.0)
 
 
-@pytest.mark.parametrize("module", ["serl.ros.nodes.actor", "serl.ros.nodes.link"])
-def test_actor_and_link_processes_import_no_display_packages(module: str) -> None:
+def test_actor_and_link_processes_import_no_display_packages() -> None:
     heavy = {"tensorboard", "matplotlib", "rich", "PIL", "google.protobuf"}
-    program = f"import sys, {module}; print(*({heavy} & set(sys.modules)))"
+    modules = "serl.ros.nodes.actor, serl.ros.nodes.link"
+    program = f"import sys, {modules}; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
