@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -74,10 +74,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @dataclass
 class Run:
-    """The folder and the processes of one run; `before` is a prefix of each command."""
+    """The folder and the processes of one run."""
 
     folder: Path
-    before: tuple[str, ...] = ()
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -88,7 +87,7 @@ class Run:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*self.before, sys.executable, *arguments],
+            [sys.executable, *arguments],
             env=environment(int(os.environ["ROS_DOMAIN_ID"]), self.folder),
             stderr=subprocess.PIPE,
             text=True,
@@ -105,17 +104,13 @@ class Run:
             str(script), str(self.folder), str(self.link_folder(actor) / "hello.json")
         )
 
-    def start_learner_when_announced(self, actor: str) -> subprocess.Popen[str]:
-        eventually((self.link_folder(actor) / "hello.json").exists)
-        return self.start_learner(actor)
-
     def link_folder(self, actor: str) -> Path:
         return self.folder / "link" / actor
 
     def announce(self, actor: str, epoch: int, spec: Spec = SPEC) -> None:
         announce(self.link_folder(actor), self.folder.name, actor, epoch, spec)
 
-    def act(self, actor: str, epoch: int, episodes: int, pause_s: float = 0.0) -> None:
+    def act(self, actor: str, epoch: int, episodes: int) -> None:
         """Act as an actor: announce the epoch, then log episodes of 50 records."""
         self.announce(actor, epoch)
         rng = np.random.default_rng(epoch)
@@ -125,19 +120,6 @@ class Run:
                 for index in range(EPISODE_STEPS + 1):
                     key = Key(self.folder.name, actor, epoch, episode, index)
                     log.append(record(key, rng))
-                    time.sleep(pause_s)
-
-    def revive(self) -> None:
-        """Restart nodes that ended after the loss of their ports, as a run's supervisor does.
-
-        Fast DDS removes the ports of a process that is blocked for a second, as on a busy machine.
-        """
-        for process in [each for each in self.processes if each.poll() == 1]:
-            outputs = process.communicate()[1]
-            assert "deaf: another process removed" in outputs, outputs
-            self.processes.remove(process)
-            assert isinstance(process.args, list)
-            self.start(*process.args[len(self.before) + 1 :])
 
     def end(self) -> list[str]:
         """Stop all processes; return their standard error outputs."""
@@ -146,6 +128,11 @@ class Run:
         outputs = [process.communicate(timeout=LIMIT_S)[1] for process in self.processes]
         self.processes.clear()
         return outputs
+
+    def counts(self) -> dict[str, float]:
+        """Return the counters that the learner process wrote."""
+        found: dict[str, float] = json.loads((self.folder / "counts.json").read_text())
+        return found
 
     def tell(self) -> str:
         """Describe the number of received records and the exit codes of the processes."""

@@ -9,7 +9,6 @@ import time
 from array import array
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
 from typing import Any, cast
 
 import numpy as np
@@ -38,49 +37,6 @@ from serl.types import End, Key, Step
 from .conftest import LIMIT_S, SPEC, Run, arrived, expected, record, shipped
 
 pytestmark = pytest.mark.ros
-
-
-def test_learner_receives_all_epochs_of_two_actors_once_in_order(run: Run) -> None:
-    """Ship epochs logged before the links start, and one of an actor that restarts later."""
-    run.act("a", 1, episodes=20)
-    run.act("a", 2, episodes=2)
-    run.act("b", 2, episodes=20)
-    run.start_learner("a")
-    run.start_link("a")
-    run.start_link("b")
-    eventually(lambda: len(run.received()) >= 2100)
-    run.act("a", 3, episodes=2)
-    eventually(lambda: len(run.received()) >= 2200)
-    received = run.received()
-    a = expected("a", 1, 20) + expected("a", 2, 2) + expected("a", 3, 2)
-    assert [key for key in received if key[0] == "a"] == a
-    assert [key for key in received if key[0] == "b"] == expected("b", 2, 20)
-
-
-def test_kills_of_learner_and_link_lose_and_duplicate_no_record(run: Run) -> None:
-    actor = Thread(target=run.act, args=("a", 1, 20, 0.004))  # some 5 s
-    actor.start()
-
-    def until(count: int) -> None:
-        def has_arrived() -> bool:
-            run.revive()
-            return len(run.received()) >= count
-
-        eventually(has_arrived, found=run.tell)
-
-    learner, link = run.start_learner_when_announced("a"), run.start_link("a")
-    until(50)
-    learner.kill()
-    learner.wait()
-    before = len(run.received())
-    run.start_learner("a")
-    until(before + 1)
-    link.kill()
-    link.wait()  # a dying process still holds its lock
-    run.start_link("a")
-    actor.join()
-    until(1000)
-    assert run.received() == expected("a", 1, 20)
 
 
 def test_learner_refuses_actor_with_another_spec_and_names_difference(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Runs on several hosts: over 127.0.0.1, and between network namespaces where available."""
+"""Sockets and messages of a run on several hosts, over 127.0.0.1; see `test_network_docs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from serl.training.link import decode_snapshot
 from serl.types import Key
 
 from .conftest import EPISODE_STEPS, LIMIT_S, SPEC, Run, expected, record
-from .support.namespaces import ADDRESSES, Hosts, two_hosts
 
 pytestmark = pytest.mark.ros
 
@@ -46,19 +44,14 @@ LEARNER = str(Path(__file__).parent / "support/learner_process.py")
 MANAGED = str(Path(__file__).parent / "support/managed_process.py")
 
 
-def make_host(folder: Path, hosts: tuple[str, ...], key: Path, before: tuple[str, ...] = ()) -> Run:
-    """Create the folder of a run as one of its hosts holds it."""
-    network = NetworkConfig(hosts=hosts, key_file=key)
+def make_host(folder: Path, key: Path) -> Run:
+    """Create the folder of a run over 127.0.0.1, as one of its hosts holds it."""
+    new_key(key)
+    network = NetworkConfig(hosts=("127.0.0.1",), key_file=key)
     info = RunInfo(created=datetime.now(), versions={}, config=TrainConfig(network=network))
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(info.model_dump(mode="json")))
-    return Run(folder, before)
-
-
-def counts(run: Run) -> dict[str, float]:
-    """Return the counters that the learner process wrote when it ended."""
-    found: dict[str, float] = json.loads((run.folder / "counts.json").read_text())
-    return found
+    return Run(folder)
 
 
 def doctor(folder: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, list[str]]:
@@ -98,16 +91,6 @@ def test_node_falls_back_to_loopback_when_shared_memory_is_small(tmp_path: Path)
     assert warning.endswith("MB free, a run needs 16: processes talk over 127.0.0.1 instead")
 
 
-def test_run_on_several_hosts_binds_only_its_own_address(
-    tmp_path: Path, run_on_two_hosts: tuple[Run, Run]
-) -> None:
-    for run, address in zip(run_on_two_hosts, ADDRESSES, strict=True):
-        code, lines = doctor(tmp_path, str(run.folder), before=run.before)
-        assert code == 0
-        assert lines
-        assert all(f"ok   socket         udp {address} port " in line for line in lines), lines
-
-
 def weights(run: Run, actor: str) -> bytes:
     """Return the learner folder encoded in the weights that an actor received."""
     path = run.link_folder(actor) / "weights.safetensors"
@@ -118,18 +101,14 @@ def weights(run: Run, actor: str) -> bytes:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Run]:
-    new_key(tmp_path / "key")
-    host = make_host(tmp_path / "ours" / "run", ("127.0.0.1",), tmp_path / "key")
-    yield host
-    host.end()
+    with make_host(tmp_path / "ours" / "run", tmp_path / "key") as host:
+        yield host
 
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[Run]:
-    new_key(tmp_path / "other")
-    host = make_host(tmp_path / "strange" / "run", ("127.0.0.1",), tmp_path / "other")
-    yield host
-    host.end()
+    with make_host(tmp_path / "strange" / "run", tmp_path / "other") as host:
+        yield host
 
 
 def test_node_on_a_network_has_no_lifecycle_services(ours: Run) -> None:
@@ -160,7 +139,7 @@ def test_processes_without_the_run_key_exchange_no_data_with_the_run(
     ours.start_learner("actor0")
     eventually(lambda: len(ours.received()) == 200 and weights(ours, "actor0"))
     foreign.act("actor9", epoch=1, episodes=1)
-    eventually(lambda: counts(ours).get("unauthenticated"))
+    eventually(lambda: ours.counts().get("unauthenticated"))
     eventually(lambda: program or len(foreign.received()) >= 50)
 
     stderr = ours.end()
@@ -208,56 +187,9 @@ def test_replayed_messages_are_dropped_as_duplicates(ours: Run) -> None:
     ours.end()
     wanted = [expected("actor0", 1, 2), expected("actor0", 2, 1), expected("actor0", 3, 1)]
     assert ours.received() == [key for keys in wanted for key in keys]
-    assert counts(ours)["unauthenticated"] == 0
+    assert ours.counts()["unauthenticated"] == 0
 
 
 def repeated(run: Run) -> float:
     """Return the number of duplicate or unknown messages that the learner ignored."""
-    return counts(run).get("duplicate", 0) + counts(run).get("stranger", 0)
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    with ExitStack() as stack:
-        try:
-            made = stack.enter_context(two_hosts())
-        except OSError as error:
-            pytest.skip(f"NOT TESTED between two hosts: this machine has no namespaces: {error}")
-        yield made
-
-
-@pytest.fixture
-def run_on_two_hosts(tmp_path: Path, hosts: Hosts) -> Iterator[tuple[Run, Run]]:
-    """Yield the two folders of one run on two hosts."""
-    new_key(tmp_path / "key")
-    runs = [
-        make_host(tmp_path / f"host{n}" / "run", ADDRESSES, tmp_path / "key", hosts.inside(n))
-        for n in range(2)
-    ]
-    yield runs[0], runs[1]
-    for run in runs:
-        run.end()
-
-
-@pytest.mark.parametrize("loss_s", [3.0, pytest.param(30.0, marks=pytest.mark.slow)])
-def test_link_delivers_all_steps_after_network_outage(
-    hosts: Hosts, run_on_two_hosts: tuple[Run, Run], loss_s: float
-) -> None:
-    here, there = run_on_two_hosts
-    there.announce("actor0", 1)
-    there.start_link("actor0")
-    here.start(LEARNER, str(here.folder), str(there.link_folder("actor0") / "hello.json"))
-    there.act("actor0", 1, episodes=1)
-    eventually(lambda: len(here.received()) == 50)
-
-    hosts.pull_cable()
-    there.act("actor0", 2, episodes=2, pause_s=loss_s / 100)
-    assert len(here.received()) == 50
-    hosts.plug_cable()
-    there.act("actor0", 3, episodes=1)
-    eventually(lambda: len(here.received()) == 200)
-    here.end()
-    wanted = [expected("actor0", 1, 1), expected("actor0", 2, 2), expected("actor0", 3, 1)]
-    assert here.received() == [key for keys in wanted for key in keys]
-    assert counts(here).get("lost", 0) == 0
-    assert weights(there, "actor0") == str(here.folder).encode()
+    return run.counts().get("duplicate", 0) + run.counts().get("stranger", 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.ros
 
 FORGING = str(Path(__file__).parent / "support/forging_process.py")
 HALF = 25
-
-
-def read_counts(folder: Path) -> dict[str, float]:
-    """Return the learner's message counters."""
-    found: dict[str, float] = json.loads((folder / "counts.json").read_text())
-    return found
 
 
 def test_forged_messages_without_run_key_are_dropped_and_counted(run: Run) -> None:
@@ -53,7 +46,7 @@ def test_forged_messages_without_run_key_are_dropped_and_counted(run: Run) -> No
     eventually(path.exists)
     weights = decode_snapshot(path.read_bytes(), SPEC.digest)
     assert weights.weights["folder"].tobytes() == str(run.folder).encode()
-    eventually(lambda: read_counts(run.folder)["unauthenticated"] >= 20)  # frames and hellos
+    eventually(lambda: run.counts()["unauthenticated"] >= 20)  # frames and hellos
     said = "".join(run.end())
     for topic in ("transitions", "actors", "transitions/ack", "policy/weights", "refused"):
         assert f"{topic}: dropped a message without this run's tag" in said
