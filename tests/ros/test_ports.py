@@ -36,6 +36,7 @@ from serl.ros.topics import ACTORS
 
 pytestmark = pytest.mark.ros
 
+PEER = (sys.executable, str(Path(__file__).parent / "support/peer_process.py"))
 TRIES = 5
 """Attempts of timing-dependent tests; Fast DDS looks for dead readers at random times."""
 
@@ -148,17 +149,6 @@ def test_held_port_of_killed_reader_is_not_replaced_for_three_seconds(
         assert time.monotonic() - begin_s > 2.9  # without the hold: 1 s
 
 
-PEER = """
-import sys
-import rclpy
-rclpy.init()
-node = rclpy.create_node(sys.argv[1], enable_rosout=False)
-print("joined", flush=True)
-sys.stdin.read()
-node.destroy_node()
-"""
-
-
 @contextmanager
 def peer(
     name: str, domain: Domain, folder: Path, announcements: int = 40
@@ -176,7 +166,7 @@ def peer(
     profile = folder / f"{name}.xml"
     profile.write_text(f"{before}{lease}{initial}{rest.partition('100000000')[2]}")
     process = subprocess.Popen(
-        [sys.executable, "-c", PEER, name],
+        [*PEER, name],
         env={
             **environment(domain.id, folder),
             "FASTRTPS_DEFAULT_PROFILES_FILE": str(profile),
@@ -203,25 +193,14 @@ def test_host_without_shared_memory_has_no_port_to_release(
     assert ports.release_ports() == []
 
 
-NODE = """
-import sys
-from pathlib import Path
-from serl.ros.node import RosNode
-with RosNode("newcomer", Path(sys.argv[1])):
-    pass
-"""
-
-
 def test_port_without_contents_keeps_no_process_waiting(domain: Domain, tmp_path: Path) -> None:
     port = path_of(domain)
     port.write_bytes(bytes(52_400))  # its process was killed before initialising it
     started: dict[str, Any] = {"env": environment(domain.id, tmp_path), "stdin": subprocess.PIPE}
-    waiting = subprocess.Popen(
-        [sys.executable, "-c", PEER, "waiting"], stdout=subprocess.PIPE, text=True, **started
-    )
+    waiting = subprocess.Popen([*PEER, "waiting"], stdout=subprocess.PIPE, text=True, **started)
     try:
         eventually(lambda: str(port) in Path(f"/proc/{waiting.pid}/maps").read_text())
-        newcomer = [sys.executable, "-c", NODE, str(tmp_path)]
+        newcomer = [sys.executable, "-m", "serl.ros.nodes.idle", "--run", str(tmp_path)]
         subprocess.run(newcomer, **started, timeout=60.0, check=True)
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "joined\n"

@@ -27,7 +27,7 @@ from serl.workspace import Workspace
 from ..support.command import Command
 from ..support.upstream import file_of
 from .conftest import Run, Start
-from .support.tracked import PROGRESS
+from .support.tracked import PATIENT, PROGRESS, SMALL
 from .test_training import trained
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
@@ -44,13 +44,9 @@ AROUND = Workspace(
 )
 STEPS = 60
 SHORT = (
-    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
-    *("--agent.utd", "1", "--agent.critics", "2", "--agent.subset", "2", "--steps", str(STEPS)),
+    *(*SMALL, "--steps", str(STEPS)),
     *("--task_config.time_limit_s", "10.0", "--trials", "0", "--learner.publish_every", "20"),
 )
-
-
-PATIENT = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
 
 
 def tutorial_command(start: str) -> list[str]:

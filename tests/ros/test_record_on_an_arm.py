@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import pytest
 from geometry_msgs.msg import PoseStamped
-from sensor_msgs.msg import Joy
 
-from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import FAILURES
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.ros.arm.station import RESTORE
-from serl.ros.node import RosNode, namespace
-from serl.ros.people.teleop import joy_topic
 from serl.ros.topics import Topic
 from serl.runs.demonstrations import check_recordings
 from serl.runs.folder import RunFolder
@@ -22,40 +17,31 @@ from serl.runs.task_setup import make_rewarded_task, make_spec, make_task
 from serl.system.files import make_folder
 from serl.types import ActionSource
 
-from ..support.command import Command
 from .conftest import Start
-from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, answer_until, frankas_beside_goals
+from .support.tracked import (
+    ARMS,
+    FAILURE,
+    GOES_ON,
+    MOVES,
+    PATIENT,
+    STOP,
+    SUCCESS,
+    answer_all,
+    answer_until,
+    frankas_beside_goals,
+    publish_joystick,
+)
 
 pytestmark = pytest.mark.ros
 
-PERIOD_S, OFF, ON = 0.05, 20, 40
-SUCCESS, FAILURE, STOP = 0, 1, 8  # buttons
 STOPPED, FAILED = "stopped by the joystick", "\nfailure, "
 SETTINGS = (
     "--reward.kind=human",
     "--reset.kind=person",
     "--task_config.motion.box_high_m=[0.7,0.3,0.6]",
     "--log.min_free_bytes=1000000",
-    "--teleop.operator.stale_s=0.5",
-    "--teleop.operator.lost_s=8.0",
+    *PATIENT,
 )
-
-
-def publish_joystick(node: RosNode, folder: Path, command: Command) -> None:
-    """Publish a joystick that rests, drives and ends: by a stop, a failure, then successes."""
-    topic, ticks = joy_topic(ACTOR), count()
-    sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
-
-    def move() -> None:
-        turn = next(ticks) % (OFF + ON)
-        drives, presses = turn >= OFF, turn == OFF + ON - 1
-        outcome = [word in command.output for word in (STOPPED, FAILED)].count(True)
-        buttons = [0] * 12
-        buttons[5] = int(drives)
-        buttons[(STOP, FAILURE, SUCCESS)[outcome]] = int(presses)
-        sticks.publish(Joy(axes=[0.0, 1.0 if drives else 0.0, *[0.0] * 6], buttons=buttons))
-
-    node.every(PERIOD_S, move)
 
 
 def test_operator_records_demonstration_on_guarded_arm_by_joystick(
@@ -70,7 +56,13 @@ def test_operator_records_demonstration_on_guarded_arm_by_joystick(
         command = start("record", "reach", *words, *SETTINGS)
         command.until("normal only at the first start: Enter confirms that it is safe to continue")
         make_folder(folder)
-        publish_joystick(node, folder, command)
+
+        def pressed(tick: int) -> int | None:
+            """End the first drive by a stop, the second by a failure, the others by a success."""
+            ended = [words in command.output for words in (STOPPED, FAILED)].count(True)
+            return (STOP, FAILURE, SUCCESS)[ended] if tick == 39 else None
+
+        publish_joystick(node, folder, 40, pressed)
         answer_until(command, lambda: FAILED in command.output, (*ARMS, MOVES, GOES_ON))
         assert f"{STOPPED}{MOVES}" in command.output
         command.until(f"{RESTORE}: Enter continues")

@@ -33,17 +33,13 @@ from serl.types import ActionSource, End, Record, Step
 
 from ..support.command import Command
 from .conftest import Start
-from .support.tracked import questions_until
+from .support.tracked import SMALL, questions_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 EPISODES = int(os.environ.get("SERL_REHEARSAL_EPISODES", "100"))
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/rehearsal.yaml"
 PROFILE: ArmProfile = read_robot(EXAMPLE)
-SMALL = (
-    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
-    *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
-)
 LONGEST_S = 20.0 * EPISODES + 300.0
 
 

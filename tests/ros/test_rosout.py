@@ -85,7 +85,9 @@ def test_process_without_log_handlers_still_prints_warnings(run: Run) -> None:
         "with RosNode('a', pathlib.Path(sys.argv[1])):\n"
         "    logging.getLogger('serl.b').warning('printed once')\n"
     )
-    process = run.start("-c", code, str(run.folder))
+    script = run.folder / "warn.py"
+    script.write_text(code)
+    process = run.start(str(script), str(run.folder))
     assert process.communicate(timeout=60)[1] == "printed once\n"
     assert process.returncode == 0
 

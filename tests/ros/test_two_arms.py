@@ -36,18 +36,22 @@ from serl.types import ActionSource, End, Step
 from ..console.browser import CHROMIUM, Page, browser
 from ..support.command import Command
 from .conftest import Start
-from .support.tracked import ARMS, GOES_ON, MOVES, answer_all, questions_until
+from .support.tracked import (
+    ARMS,
+    GOES_ON,
+    MOVES,
+    PATIENT,
+    SMALL,
+    answer_all,
+    questions_until,
+)
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 EPISODES = int(os.environ.get("SERL_TWO_ARMS_EPISODES", "10"))
 LONGEST_S = 120.0 + 20.0 * EPISODES
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
-SMALL = (
-    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
-    *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
-    *("--demos", "0", "--trials", "0", "--steps", "100000", "--task_config.time_limit_s", "2.0"),
-)
+LONG = ["--demos", "0", "--trials", "0", "--steps", "100000", "--task_config.time_limit_s", "2.0"]
 
 
 def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start: Start) -> None:
@@ -55,7 +59,7 @@ def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start
         shutil.copy(EXAMPLES / name, tmp_path / name)
     sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
     sim.until("topics and services under /sim/left and /sim/right")
-    command = start("train", "handover", "--robot", "pair.yaml", *SMALL)
+    command = start("train", "handover", "--robot", "pair.yaml", *SMALL, *LONG)
 
     def run() -> RunFolder | None:
         found = [path for path in tmp_path.glob("runs/*/*") if (path / "config.yaml").exists()]
@@ -102,10 +106,9 @@ def recording_on_two_arms(folder: Path, start: Start, *words: str) -> Command:
     sim = start("sim", "handover", "--rehearsal", "--task_config.renderer", "none")
     sim.until("topics and services under /sim/left and /sim/right")
     those = ("--robot", "pair.yaml", "--demos", "1", "--out", "demos", "--reward.kind", "human")
-    patient = ("--teleop.operator.stale_s", "0.5", "--teleop.operator.lost_s", "8.0")
     still = ("--reset.kind", "person")  # the hands do not wait for a reset
     few = ("--log.min_free_bytes", "1000000")
-    return start("record", "handover", *those, *still, *patient, *few, *words)
+    return start("record", "handover", *those, *still, *PATIENT, *few, *words)
 
 
 def check_both_arms_were_driven(folder: Path) -> None:

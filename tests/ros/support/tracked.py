@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import Joy
 
+from serl.datasets.person import ACTOR
 from serl.errors import SerlError
-from serl.ros.node import RosNode
+from serl.ros.node import RosNode, namespace
+from serl.ros.people.teleop import joy_topic
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import Topic
 
@@ -24,6 +28,14 @@ MOVES = ": Enter ends the actor's stop\n"
 ENDS = ": Enter ends the guard's stop\n"
 ARMS = ("stop\n", SEEN)
 PROGRESS = " | steps "
+SUCCESS, FAILURE, STOP, _ENABLE = 0, 1, 8, 5  # buttons
+_REST_TICKS = 20
+SMALL = (
+    *("--agent.hidden", "[16, 16]", "--agent.batch_size", "16", "--agent.threads", "1"),
+    *("--agent.critics", "2", "--agent.subset", "2", "--agent.utd", "1"),
+)
+PATIENT = ("--teleop.operator.stale_s=0.5", "--teleop.operator.lost_s=8.0")
+"""Settings for a busy machine."""
 
 PROFILE = """
 from serl import plugins
@@ -64,6 +76,24 @@ def frankas_beside_goals(
         ending.set()
         tracker.join()
         driver.end()
+
+
+def publish_joystick(
+    node: RosNode, folder: Path, drive_ticks: int, pressed: Callable[[int], int | None]
+) -> None:
+    """Publish a joystick that in turn rests for a second and drives with a pressed button."""
+    topic, ticks = joy_topic(ACTOR), count()
+    sticks = node.publisher(topic._replace(name=f"{namespace(folder)}/{topic.name}"))
+
+    def move() -> None:
+        tick, buttons = next(ticks) % (_REST_TICKS + drive_ticks) - _REST_TICKS, [0] * 12
+        if tick >= 0:
+            buttons[_ENABLE] = 1
+            if (button := pressed(tick)) is not None:
+                buttons[button] = 1
+        sticks.publish(Joy(axes=[0.0, float(tick >= 0), *[0.0] * 6], buttons=buttons))
+
+    node.every(1 / _REST_TICKS, move)
 
 
 def _track(folder: Path, arms: Sequence[str], ending: threading.Event) -> None:
