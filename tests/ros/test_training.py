@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from std_srvs.srv import Trigger
 
+import serl
 from serl.cli import main as cli
 from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.log.metrics import MetricsRow, read_metrics
@@ -27,7 +28,7 @@ from serl.system.files import is_alive
 from serl.training.link import read_control_status
 from serl.types import ActionSource, End, Step, feedback_of
 
-from ..support.command import Command, Program
+from ..support.command import Command
 from .conftest import Start
 
 pytestmark = pytest.mark.ros
@@ -39,7 +40,7 @@ TINY = {
     "selection_checkpoints": 2,
     "task_config.time_limit_s": 1.0,
     "task_config.reach_m": 0.05,
-    "agent.hidden": "[32,32]",
+    "agent.hidden": [32, 32],
     "agent.batch_size": 16,
     "agent.utd": 1,
     "agent.device": "cpu",
@@ -48,6 +49,9 @@ TINY = {
     "learner.metrics_every": 50,
     "learner.publish_every": 10,
 }
+
+TRIALS = "\ncomparing "
+"""Output after a training, before trials, film and report; these are slow."""
 
 
 def rows(run: RunFolder, kind: str) -> list[MetricsRow]:
@@ -67,6 +71,13 @@ def trained(run: RunFolder) -> dict[str, int]:
     return counts
 
 
+def set_steps(run: RunFolder, steps: int) -> RunFolder:
+    """Set the steps of an interrupted run, which has come as far as the machine is fast."""
+    for file in run.path.rglob("config.yaml"):
+        file.write_text(re.sub(r"(?m)^  steps: .*", f"  steps: {steps}", file.read_text()))
+    return RunFolder.open(run.path)
+
+
 def assert_sound(run: RunFolder) -> None:
     """Assert that no record is lost or duplicated and that the learner accepted every actor."""
     report = verify(run.path)
@@ -74,19 +85,15 @@ def assert_sound(run: RunFolder) -> None:
     assert all(log.accepted for log in report.contents if log.actor != "expert")
 
 
-def test_training_by_python_function_leaves_complete_run_folder(tmp_path: Path) -> None:
-    settings = TINY | {"agent.hidden": [32, 32]}
-    script = (
-        f"import serl\nrun = serl.train('reach', steps=300, **{settings})\n"
-        "print(sum(run.steps['source'] != 'script'), list(run.metrics('evaluation')['purpose']))"
-    )
-    with Program([sys.executable, "-c", script], tmp_path / "printed") as program:
-        run = program.run_folder()
-        printed = program.succeed()
-    assert "a simulated human may drive 50% of the steps at first" in printed
-    steps, _, evaluated = printed.strip().rpartition("\n")[2].partition(" ")
-    assert int(steps) >= run.config.steps
-    assert "'final'" in evaluated
+def test_training_by_python_function_leaves_complete_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    often = {"learner.checkpoint_every": 40, "learner.metrics_every": 20}
+    made = serl.train("reach", tmp_path, steps=120, **TINY | often)
+    assert "a simulated human may drive 50% of the steps at first" in capsys.readouterr().out
+    run = RunFolder.open(made.path)
+    assert sum(made.steps["source"] != "script") >= run.config.steps
+    assert "final" in list(made.metrics("evaluation")["purpose"])
     assert sum(trained(run).values()) == run.config.steps
     assert trained(run)["actor0"] <= logged(run, "actor0")
 
@@ -148,7 +155,7 @@ def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start
     A simulated evaluator gives feedback, from which the learner also learns a reward.
     """
     evaluated = {"intervention": "evaluator", "feedback.weight": 0.1}
-    command = start("train", "reach", **TINY | evaluated, steps=3000, actors=2)
+    command = start("train", "reach", **TINY | evaluated, steps=10**6, actors=2)
     run = command.run_folder()
     with RosNode("watch", run.path) as node:
         watch = Watch(node)
@@ -190,7 +197,8 @@ def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start
     assert f"to continue: serl train --resume {run.path.relative_to(tmp_path)}" in command.output
     older, newest = checkpoint_paths(run.checkpoints)[-2:]
     trained_before = sum(load(older).info["trained"].values())
-    assert 100 <= trained_before < sum(trained(run).values()) < run.config.steps
+    assert 100 <= trained_before < sum(trained(run).values())
+    run = set_steps(run, sum(trained(run).values()) + 200)
     weights = newest / "agent.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
 
@@ -199,13 +207,12 @@ def test_training_with_two_actors_survives_kill_and_resume(tmp_path: Path, start
     second = start("train", "--resume", run.path)
     assert second.wait() == 2
     assert f"is in use by process {resumed.process.pid} (" in second.output
-    resumed.succeed()
+    resumed.until(TRIALS)
     assert sum(trained(run).values()) == run.config.steps
     assert any(f"resumed at {trained_before:,} steps" == row["text"] for row in rows(run, "event"))
     damage_line = next(line for line in resumed.output.splitlines() if str(weights) in line)
     assert damage_line.endswith(f"going on from {older.name}")
     assert any(damage_line == row["text"] for row in rows(run, "event"))
-    assert run.report.exists()
     shutil.rmtree(newest, ignore_errors=True)  # kept if few steps were left to train
     assert_sound(run)
     _evaluations_are_learned(run)
@@ -294,13 +301,13 @@ def test_learner_rejects_demonstrations_of_another_spec_or_task(
 def test_realtime_training_uses_guard_and_survives_kill_of_arm(
     tmp_path: Path, start: Start
 ) -> None:
-    settings = TINY | {"learner.checkpoint_every": 25, "selection_checkpoints": 1}
+    settings = TINY | {"learner.checkpoint_every": 25}
     command = start("train", "reach", **settings, steps=50, robot="sim")
     run = command.run_folder()
     command.child("serl.ros.nodes.guard", "actor0")
     command.until(lambda: read_control_status(run.link("actor0")) is not None)  # an episode
     command.child("serl.ros.nodes.sim", "actor0").send_signal(signal.SIGKILL)
-    command.succeed()
+    command.until(TRIALS)
     assert "sim-actor0 was killed by SIGKILL: started again" in command.output
     assert "control periods began late" in command.output
     assert sum(trained(run).values()) == 50

@@ -34,9 +34,10 @@ HELPED = TrialResult(2, True, True, 30, 3.0, "success")
 
 
 def trained(folder: Path, *steps: int) -> RunFolder:
-    """Create a run with checkpoints of an untrained policy."""
+    """Create a run of short episodes with checkpoints of an untrained policy."""
     agent = {"hidden": [8, 8], "device": "cpu", "threads": 1}
-    config = resolve({"task": "reach", "demos": 0, "agent": agent})
+    short = {"time_limit_s": 1.0}
+    config = resolve({"task": "reach", "demos": 0, "agent": agent, "task_config": short})
     run = RunFolder.create(folder, config, datetime.now())
     spec = make_spec(make_task(config))
     arrays = {"actor": make_agent(config, spec, 0).actor_weights()}
