@@ -196,16 +196,16 @@ def test_stages_are_labelled_trained_and_rewarded_in_order(
 ) -> None:
     folder, path = tmp_path / "collection", tmp_path / "m.safetensors"
     write_views(folder, VIEWS, "ray")
-    record(folder, "collection", "collector", [NOTHING, NEARLY, SUCCESS] * 10)
+    record(folder, "collection", "collector", [NOTHING, NEARLY, SUCCESS] * 6)
     for stage in range(3):
         words = [f"--episode={stage}", f"--steps=0:{STEPS - 1}", f"--label={stage}"]
         assert cli.main(["reward", "label", str(folder), *words]) == 0
-        label(folder, range(stage + 3, 30, 3), stage)
+        label(folder, range(stage + 3, 18, 3), stage)
     assert cli.main(["reward", "train", str(folder), f"--out={path}", *QUICK]) == 0
     card = Classifier.load(path).card
     assert (card.task, card.renderers) == ("pick_cube", ("ray",))
     assert card.classes == ("nothing", "stage 1", "success")
-    assert "0 of 30 episodes end with a false success" in audited(capsys, path, folder)
+    assert "0 of 18 episodes end with a false success" in audited(capsys, path, folder)
 
     rng, task = np.random.default_rng(3), make_task(CONFIG)
     place = task.training_defaults()["reward"]
