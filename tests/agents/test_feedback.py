@@ -39,7 +39,7 @@ def without(batch: Batch) -> Batch:
     return replace(batch, feedback=np.zeros((len(batch.reward), 2), np.float32))
 
 
-def trained(reward: FeedbackReward, updates: int = 200) -> FeedbackReward:
+def trained(reward: FeedbackReward, updates: int = 100) -> FeedbackReward:
     for seed in range(updates):
         reward._learn(praising_the_first_action(seed))
     return reward
@@ -62,7 +62,7 @@ def test_feedback_is_averaged_by_weight() -> None:
     batch = replace(
         make_batch(0), state=state, action=action, feedback=np.tile(given, (rows // 4, 1))
     )
-    for _ in range(200):
+    for _ in range(100):
         reward._learn(batch)
     assert reward.rewards(batch) == pytest.approx(np.full(rows, 0.5 * QUICK.weight), abs=0.02)
 
@@ -105,7 +105,7 @@ def test_feedback_reward_learns_from_images() -> None:
         batch = replace(make_batch(seed), images={"wrist": images}, next_images={"wrist": images})
         return replace(batch, feedback=given.astype(np.float32)), bright
 
-    for seed in range(150):
+    for seed in range(100):
         reward._learn(seen(seed)[0])
     batch, bright = seen(999)
     given = reward.rewards(batch)

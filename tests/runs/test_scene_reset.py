@@ -99,7 +99,6 @@ OF_RAM = {"home_m": (0.5, 0.0, 0.18), "gripper": "keep", "lift_m": 0.02}
 @pytest.mark.parametrize(
     ("right", "given", "left", "expected"),
     [
-        ({}, {}, None, OF_RAM),
         ({"home_m": (0.45, 0.05, 0.2), "range_m": 0.05, "gains": "precision"}, {}, None, OF_RAM),
         ({"kind": "path", "path": [WAYPOINT]}, {}, None, OF_RAM),
         ({"range_m": 0.05}, {}, {"range_m": 0.03}, OF_RAM | {"range_m": 0.03}),
@@ -107,11 +106,10 @@ OF_RAM = {"home_m": (0.5, 0.0, 0.18), "gripper": "keep", "lift_m": 0.02}
          OF_RAM | {"kind": "person", "gripper": "open"}),
         ({"tolerance_m": 0.01}, {"home_m": [0.55, 0.0, 0.2]}, {"home_m": (0.5, 0.05, 0.2)},
          OF_RAM | {"home_m": (0.5, 0.05, 0.2)}),
-        (None, {}, None, OF_RAM),
         (None, {"kind": "person", "range_m": 0.04}, {"kind": "home", "range_m": 0.03},
          OF_RAM | {"kind": "person", "range_m": 0.03}),
     ],
-    ids=["task", "file", "path", "both", "given", "place", "file is gone", "given, file is gone"],
+    ids=["file", "path", "both", "given", "place", "given, file is gone"],
 )  # fmt: skip
 def test_reset_on_another_arm_equals_reset_of_new_run_on_it(
     tmp_path: Path,

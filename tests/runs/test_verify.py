@@ -159,7 +159,7 @@ def test_records_of_another_actor_are_reported(run: RunFolder) -> None:
 
 def test_flipped_bit_is_reported_with_file_and_byte(run: RunFolder) -> None:
     path = run.episodes(ACTOR) / FIRST
-    for place in np.linspace(0, 0.999, 16):
+    for place in np.linspace(0, 0.999, 8):
         good = path.read_bytes()
         flip(path, place)
         report = verify(run.path)
