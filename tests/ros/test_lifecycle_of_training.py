@@ -103,6 +103,9 @@ def test_each_training_node_publishes_diagnostics_at_the_same_rate(training: Tra
     for text in NODES.values():
         since = [stamp_s for stamp_s in tools.stamps_s(text) if stamp_s > first_s]
         assert 0.3 * passed_s < len(since) < 1.5 * (since[-1] - first_s) + 1.0, text
+    status = tools.statuses("actor actor0")[-1]
+    assert status.name == f"{training.node.absolute('actor0')}: actor actor0"
+    assert {pair.key for pair in status.values} >= {"episodes", "paused"}
 
 
 @pytest.mark.slow
