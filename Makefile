@@ -49,6 +49,7 @@ bench: .venv/ready-bench
 
 soak: .venv/ready-bench
 	.venv/bin/pytest -m slow
+	SERL_PROCESSES=1 .venv/bin/pytest tests/test_tutorials.py tests/test_howto.py
 	SERL_ATTACK_S=60 .venv/bin/pytest -k forged_measurements tests/faults
 
 # The lowest dependencies, in an environment of their own: some gigabytes, as torch brings CUDA.

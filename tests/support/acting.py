@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -182,7 +183,12 @@ class DelegatingPolicy(LearnedPolicy):
 
 
 def train_in_this_process(patch: pytest.MonkeyPatch) -> None:
-    """Let `serl train` start no processes, learn from the first steps on, and film no trials."""
+    """Let `serl train` start no processes, learn from the first steps on, and film no trials.
+
+    `make soak` sets SERL_PROCESSES: then it starts its processes and does all that it does.
+    """
+    if os.environ.get("SERL_PROCESSES"):
+        return
     patch.setattr("serl.cli.training.learn", _learn)
     patch.setattr("serl.cli.training.film", lambda *_: None)
     patch.setattr("serl.runs.config._STATISTICS_STEPS", 20)
