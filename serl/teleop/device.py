@@ -60,7 +60,7 @@ def read_device(device: Device) -> DeviceReport | None:
     except SerlError:
         raise
     except Exception as error:  # each plug-in fails in its own way
-        file = getattr(sys.modules[type(device).__module__], "__file__", device.name)
+        file = getattr(sys.modules.get(type(device).__module__), "__file__", device.name)
         raise DeviceLost(f"device {file}: read: {described(error)}") from error
 
 
