@@ -281,7 +281,7 @@ def examine(run: RunFolder, display: Display) -> Evaluation:
             evaluation = examiner.evaluate(winner, Purpose.FINAL, config.trials)
             report(chosen, evaluation, "final")
     try:
-        film(run, examiner, winner, run.videos / "final.mp4", display)
+        film(run, examiner, winner, run.videos / "final.mp4", display, config.trials)
     except SerlError as error:  # the results are valid without a film
         display.print_line(f"no film of the trials: {error}")
     return evaluation
@@ -372,13 +372,16 @@ def evaluate(
         examiner = Examiner(run.config.model_copy(update=actions), on_trial=on_trial)
         evaluation = examiner.evaluate(weights, Purpose.FINAL, trials)
     video = run.videos / f"eval-{path.name}.mp4"
-    return evaluation, lambda: film(run, examiner, weights, video, display)
+    return evaluation, lambda: film(run, examiner, weights, video, display, trials)
 
 
-def film(run: RunFolder, examiner: Examiner, weights: State, path: Path, display: Display) -> Path:
-    """Film the first final trials at twice their speed, with every second step."""
-    seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, FILM_TRIALS)
-    with display.counting("filmed trials", FILM_TRIALS) as examiner.on_trial:
+def film(
+    run: RunFolder, examiner: Examiner, weights: State, path: Path, display: Display, trials: int
+) -> Path:
+    """Film the first of the final trials at twice their speed, with every second step."""
+    count = min(trials, FILM_TRIALS)
+    seeds = evaluation_seeds(Purpose.FINAL, run.config.seed, count)
+    with display.counting("filmed trials", count) as examiner.on_trial:
         frames = examiner.film(weights, seeds, FILM_SIZE)
     write_video(path, frames, make_task(run.config).config.rate_hz)
     return path
