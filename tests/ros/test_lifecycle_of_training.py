@@ -99,7 +99,7 @@ def test_each_training_node_publishes_diagnostics_at_the_same_rate(training: Tra
     first_s = tools.stamps_s("learner")[-1]
     tools.listen("learner", 5)
     passed_s = tools.stamps_s("learner")[-1] - first_s
-    assert passed_s > 4.0
+    assert passed_s > 3.5
     for text in NODES.values():
         since = [stamp_s for stamp_s in tools.stamps_s(text) if stamp_s > first_s]
         assert 0.3 * passed_s < len(since) < 1.5 * (since[-1] - first_s) + 1.0, text
