@@ -219,7 +219,8 @@ class Operator:
         try:
             report = read_device(device)
         except DeviceLost as error:
-            self.trouble = f"{self._sides[number]}{error} (is it plugged in?)"
+            hint = " (is it plugged in?)" if isinstance(error.__cause__, OSError) else ""
+            self.trouble = f"{self._sides[number]}{error}{hint}"
             return None
         wish = read_wish(report, self._mapping) if report else None
         if report is None or wish is None:
