@@ -57,10 +57,10 @@ def max_setpoint_shift_m(loop: Loop, pose: Callable[[int], Pose], ticks: int) ->
 def test_forged_poses_move_stopped_arm_within_yield_limit(
     state: str, speed_m_s: float, least_m: float, most_m: float
 ) -> None:
-    """Forge all measurements for up to one minute, with a pause in the contact force."""
+    """Forge a motion beyond the limit in all measurements, with a pause in the contact force."""
     loop = stopped_loop(state)
     loop.force = PUSH
-    ticks = 6000 if speed_m_s < 0.003 else 1000
+    ticks = max(1000, round(0.036 / (TICK_S * speed_m_s)))
     drift_m = speed_m_s * TICK_S * ticks
     went_m = max_setpoint_shift_m(
         loop, lambda tick: shifted(START, tick * TICK_S * speed_m_s), ticks
@@ -70,7 +70,7 @@ def test_forged_poses_move_stopped_arm_within_yield_limit(
     loop.force = PUSH
     went_m = max(went_m, max_setpoint_shift_m(loop, lambda _: shifted(START, drift_m), 300))
     assert went_m <= most_m
-    assert drift_m < least_m or speed_m_s > 0.2 or went_m >= least_m
+    assert speed_m_s > 0.2 or went_m >= least_m
     assert loop.guard.state == state
 
 
