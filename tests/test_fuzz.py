@@ -85,7 +85,7 @@ from .support.mutations import (
 )
 
 EACH = 5  # step through the replacement words; must not divide their number
-SHORT, LONG = 1_000, 1_200_000
+SHORT, LONG = 2_500, 1_200_000
 ALLOWED_GROWTH_MB = 50.0
 COVERAGE_S = 300
 FOOTER = struct.Struct("<QQI")  # start of the summary, start of its offsets, CRC

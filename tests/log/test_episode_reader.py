@@ -90,9 +90,9 @@ def damaged_byte(path: Path, place: int, bit: int) -> Iterator[None]:
         os.pwrite(file.fileno(), bytes([good]), place)
 
 
-def test_damaged_byte_anywhere_in_sealed_file_is_detected(tmp_path: Path) -> None:
+def test_every_damaged_byte_of_sealed_file_is_detected(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
-    for place in range(0, path.stat().st_size, 3):
+    for place in range(path.stat().st_size):
         with damaged_byte(path, place, place % 8), pytest.raises(CorruptData, match=path.name):
             read_episode(path, BLIND)
     assert len(read_episode(path, BLIND).steps) == 1

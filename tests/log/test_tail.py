@@ -158,7 +158,7 @@ def losses_of(folder: Path, messages: list[str]) -> partial[list[bytes]]:
     return partial(encode_losses, folder, RUN, ACTOR, messages.append)
 
 
-@pytest.mark.parametrize("start", [0, 5, 11])
+@pytest.mark.parametrize("start", [0, 4, 5, 6, 7, 12])  # around the lost records 4 to 6, too
 @pytest.mark.parametrize("damage", ["flipped", "cut", "taken away"])
 def test_lost_records_replace_damaged_or_missing_episode(
     tmp_path: Path, start: int, damage: str
