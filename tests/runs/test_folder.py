@@ -116,7 +116,7 @@ def test_mutated_config_raises_only_bad_input(tmp_path: Path) -> None:
     assert refused > 20
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "ä", "x" * 65, "a\n"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "ä", "x" * 65, "a\n"])
 def test_invalid_actor_name_is_refused(tmp_path: Path, name: str) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     with pytest.raises(BadInput, match="actor"):

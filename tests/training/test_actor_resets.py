@@ -198,6 +198,7 @@ def test_reset_ends_and_asks_operator_once_when_task_needs_person() -> None:
         stage.actor.episode()
     ends = [end.text for end in stage.ends]
     assert ends == ["failure", "a person is needed: it fell off the table"]
+    assert stage.robot.stop_reason == ends[-1]
 
 
 def test_simulation_places_only_the_allowed_number_of_episodes() -> None:
