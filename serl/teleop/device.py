@@ -57,7 +57,7 @@ def read_device(device: Device) -> DeviceReport | None:
     """
     try:
         return device.read()
-    except SerlError:
+    except DeviceLost:
         raise
     except Exception as error:  # each plug-in fails in its own way
         file = getattr(sys.modules.get(type(device).__module__), "__file__", device.name)

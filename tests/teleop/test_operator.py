@@ -138,6 +138,7 @@ def test_motion_is_along_axes_of_base_where_actions_are_in_tool_frame() -> None:
         (DeviceLost("pad: gone"), "pad: gone"),
         (OSError("I/O"), "pad.py: read: OSError: I/O (is it plugged in?)"),
         (ValueError("odd\nbytes"), "pad.py: read: ValueError: odd bytes"),
+        (BadInput("odd"), "pad.py: read: BadInput: odd"),
     ],
 )
 def test_silence_while_driving_holds_robot_and_reports_lost_device(
@@ -155,6 +156,14 @@ def test_silence_while_driving_holds_robot_and_reports_lost_device(
     assert bench.person.hands is Hands.SILENT
     assert bench.person.trouble.endswith(trouble)
     assert sum(events, ()) == (Event.LOST,)
+
+
+def test_failing_device_without_a_file_is_reported_by_its_name() -> None:
+    bench = driving(x=1.0)
+    bench.pad.__class__ = type("Typed", (type(bench.pad),), {"__module__": "typed by hand"})
+    bench.pad.error = ValueError("odd")
+    bench.tick()
+    assert bench.person.trouble == "device pad: read: ValueError: odd"
 
 
 def test_silence_while_driving_is_known_before_next_read() -> None:
