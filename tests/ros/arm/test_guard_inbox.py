@@ -14,7 +14,7 @@ import pytest
 from geometry_msgs.msg import WrenchStamped
 from sensor_msgs.msg import JointState
 
-from serl.arm_profile import ArmProfile, Channel
+from serl.arm_profile import RUNNING, ArmProfile, Channel
 from serl.guard.guard import Guard
 from serl.ros.arm.guard_inbox import GuardInbox
 from serl.ros.arm.topics import SENSOR, topic_of
@@ -102,6 +102,14 @@ def test_guard_inbox_delivers_every_wrench_after_busy_time(
             eventually(lambda: waiting.newest().wrench.force.z == 3.0)
         eventually(lambda: received and received[-1] == 3.0)
     assert received == [1.0, 40.0, 2.0, 3.0]
+
+
+def test_guard_inbox_does_not_watch_arm_before_its_driver_reports_no_fault(tmp_path: Path) -> None:
+    fault = Channel(name="/running", type=RUNNING)
+    profile, guard = PROFILE.model_copy(update={"fault": fault}), Guard(config())
+    with RosNode("guard", tmp_path, local=True) as node:
+        GuardInbox(node, ROBOT, profile, ARM, guard, threading.Lock())
+    assert guard.measured.unwatched == "/running: no fault reports of the driver"
 
 
 def test_guard_inbox_names_new_joint_publisher_that_sends_other_joints(
