@@ -97,6 +97,9 @@ def test_second_page_cannot_drive_but_can_estop(address: str) -> None:
             assert not any(wish.hands for wish in here.backend.driven)
             await first.hit("KeyT")
             await second.reads("lease", "Take the controls")
+            await second.hit("Enter")
+            await second.reads("answer", "take over first")
+            assert here.backend.commands == ["estop"], "the page took the controls by itself"
 
     asyncio.run(check())
 
