@@ -441,6 +441,7 @@ class ProfileSuite:
         assert travel_m < allowed_m, f"moved {travel_m} m after the stop, allowed {allowed_m} m"
 
     def _stopped_by(self, bench: ProfileBench, line: str, since: int) -> bool:
+        bench.pass_time(0.02)  # the actor goes on meanwhile
         stops = [text for _, text in bench.states[since:] if text.startswith("protective stop")]
         return any(line in text for text in stops)
 
