@@ -380,7 +380,7 @@ def actor_of(bench: ProfileBench, reset: ArmReset, task: RealTask, steps: list[S
         WallClock(10.0, bench.arm.beat),
         [RecordCallback(sink)],
         FakeSite(held=station.standby),
-        ActorConfig(),
+        ActorConfig(reset_attempts=20),  # each late message of a busy machine counts
         reset,
     )
 
