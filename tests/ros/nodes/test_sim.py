@@ -346,10 +346,12 @@ def test_views_of_one_camera_in_two_sizes_are_rejected() -> None:
         cameras_of([("a", (8, 8)), ("a", (16, 16))])
 
 
-def test_simulated_tool_exerts_target_wrench_of_topic_while_it_is_sent(realtime: Rig) -> None:
+def test_simulated_tool_exerts_target_wrench_of_topic_while_it_is_sent(
+    arm: SimulatedRosArm, realtime: Rig
+) -> None:
     assert PROFILE.target_wrench is not None
     publisher = realtime.node.publisher(topic_of(PROFILE.target_wrench, ROBOT, SENSOR))
-    arm, clock = realtime.arm, realtime.node.handle.get_clock()
+    clock = realtime.node.handle.get_clock()
     start_m, force_n = float(arm.observe_when_fresh(30.0).state["tcp_pose"][2]), 6.0
 
     def send() -> None:
