@@ -85,7 +85,7 @@ def _bad(value: object) -> list[object]:
         case bool():
             return [*for_any, [], "perhaps", 7]
         case int() | float():
-            return [*for_any, [], "many", math.inf]
+            return [*for_any, [], "many", math.inf, -math.inf]
         case list():
             return [*for_any, [[{}]], "many", [math.nan]]
     return [*for_any, [[{}]], math.inf]

@@ -19,7 +19,10 @@ class TestFranka(ProfileSuite):
 
 
 class OtherArmSuite(ProfileSuite):
-    """The suite without faults that a guard reports alike for all arms; `TestFranka` has them."""
+    """The suite without faults that a guard reports alike for all arms that take poses.
+
+    `TestFranka` has them, and `TestUR5eServo`, which takes velocities.
+    """
 
     test_an_invalid_pose_is_named_and_the_arm_is_driven_again = None  # type: ignore[assignment]
     test_lost_commands_are_named_and_it_is_driven_again = None  # type: ignore[assignment]
@@ -29,7 +32,7 @@ class TestUR5e(OtherArmSuite):
     profile, driver = "ur5e", file_of("ur5e")
 
 
-class TestUR5eServo(OtherArmSuite):
+class TestUR5eServo(ProfileSuite):
     profile, driver = "ur5e_servo", file_of("ur5e_servo")
 
     @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ class ProfileSuite:
         index = "xyz".index(axis)
         bench.make_ready()
         start, sign = bench.position(), self._inward(bench, index)
-        bench.drive(until=lambda: sign * (bench.position() - start)[index] > 0.01, **{axis: sign})
+        bench.drive(until=lambda: sign * (bench.position() - start)[index] > 0.02, **{axis: sign})
         aside = np.delete(bench.position() - start, index)
         assert np.abs(aside).max() < 0.003, f"moved {aside} m aside"
         bench.arm.stop("test")
