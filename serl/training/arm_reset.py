@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,8 @@ class ArmReset(SceneReset):
         self._rng, self._keep_out = rng, keep_out
         self._path = config.path if config.kind == "path" else ()
         self._opens = config.gripper == "open" and motion.gripper and not self._path
-        self._is_laid = self._slipped = self._tried = self._underway = False
+        self._is_laid = self._is_released = False
+        self._slipped = self._tried = self._underway = False
         self.start = home
 
     def begin(self) -> None:
@@ -92,7 +93,8 @@ class ArmReset(SceneReset):
         turn_rad = self._rng.uniform(-yaw_rad, yaw_rad)
         turn = from_rotation_vector((0.0, 0.0, turn_rad))
         self.start = Pose(self._draw_position(), multiply(turn, home.quaternion))
-        self._is_laid, self._slipped, self._tried = not self._path, False, False
+        self._is_laid, self._is_released = not self._path, False
+        self._slipped = self._tried = False
 
     def __call__(self, reading: Observation) -> Policy | None:
         """Return a policy to the drawn start, or None when the tool is there and the scene ready.
@@ -107,7 +109,8 @@ class ArmReset(SceneReset):
             return _LegScript(
                 self._robot,
                 self._motion,
-                self._legs(),
+                self._legs(reading),
+                not (self._is_laid or self._is_released),
                 round(_GRIP_S * self._task.config.rate_hz),
                 self._config.held,
                 self._notice,
@@ -147,21 +150,34 @@ class ArmReset(SceneReset):
                 return start
         return home
 
-    def _legs(self) -> list[_Leg]:
-        """Return the legs to the start; the last one is exact."""
+    def _legs(self, reading: Observation) -> list[_Leg]:
+        """Return the legs to the start; the last one is exact.
+
+        A reset that was interrupted while the hand let go of the part continues from there.
+        """
         lift = _Leg(lift_m=self._config.lift_m)
         before = [_Leg(closed=False), lift] if self._opens else [lift]
         if not self._is_laid:
-            taught = (
+            taught = [
                 _Leg(each.position_m, orientation=each.orientation, closed=each.closed)
                 for each in self._path
-            )
+            ]
             before = [lift, *taught, lift]
+            if self._is_released:
+                closed = [leg.closed for leg in taught]
+                first = next(i for i in range(len(closed)) if _lets_go(closed[i:]))
+                place = self._path[first].position_m
+                away_m = math.dist(reading.state["tcp_pose"][:3].tolist(), place)
+                del before[1 : 1 + first]
+                if away_m <= self._config.lift_m:
+                    del before[0]
         return [*before, _Leg(self.start.position, orientation=self.start.quaternion, exact=True)]
 
-    def _notice(self, laid: bool) -> None:
-        """Note that the path was completed, or that its part was lost."""
-        self._is_laid, self._slipped = self._is_laid or laid, self._slipped or not laid
+    def _notice(self, event: _PathEvent) -> None:
+        """Note what happened to the part on the path."""
+        self._is_released |= event == "released"
+        self._is_laid |= event == "laid"
+        self._slipped |= event == "lost"
 
     def _find_part(self, opening: float) -> None:
         """Raise `NeedsPerson` if the part that the hand is to keep or to put back is not in it."""
@@ -172,7 +188,7 @@ class ArmReset(SceneReset):
             raise NeedsPerson(
                 f"the gripper holds nothing (opening {opening:.2f}): the part slipped or was let go"
             )
-        if not (self._is_laid or self._underway or held):  # nothing to put back
+        if not (self._is_laid or self._is_released or self._underway or held):
             if self._config.check == "none":
                 raise NeedsPerson(
                     "the gripper holds nothing to put back, and reset.check looks for no part"
@@ -219,6 +235,15 @@ class _Leg(NamedTuple):
         return self.position_m is not None and not self.exact
 
 
+_PathEvent = Literal["released", "laid", "lost"]
+"""On a taught path: the hand opens for the last time; the path was completed; the part was lost."""
+
+
+def _lets_go(closed: Sequence[bool | None]) -> bool:
+    """Return whether the hand opens at the first of these poses, and closes at none of them."""
+    return closed[0] is False and not any(closed)
+
+
 class _LegScript:
     """Policy that follows the legs of an arm's reset, one after the other.
 
@@ -226,10 +251,10 @@ class _LegScript:
         robot: the arm.
         motion: meaning of its actions.
         legs: the legs, the last of which is exact.
+        carries: the hand holds the part that a taught path puts back.
         grip_steps: longest duration of a change of the gripper.
         held: opening of the gripper below which it holds nothing.
-        notice: called with True when a taught path is completed, and with False when the part was
-            lost on it.
+        notice: called with the events of a taught path.
     """
 
     def __init__(
@@ -237,13 +262,14 @@ class _LegScript:
         robot: Any,
         motion: Motion,
         legs: list[_Leg],
+        carries: bool,
         grip_steps: int,
         held: float,
-        notice: Callable[[bool], object],
+        notice: Callable[[_PathEvent], object],
     ) -> None:
         self._robot, self._motion, self._legs, self._notice = robot, motion, legs, notice
         self._grip_steps, self._held = grip_steps, held
-        self._carries = any(leg.is_taught for leg in legs)
+        self._carries = carries
         self._begun: _Leg | None = None
         self._turned: Quaternion = (0.0, 0.0, 0.0, 1.0)  # of the target
         self._aim, self._correction = np.zeros(3), np.zeros(3)
@@ -257,7 +283,7 @@ class _LegScript:
         opening = float(state["gripper"][0])
         if self._carries and opening < self._held:
             self._carries = False
-            self._notice(False)
+            self._notice("lost")
         if leg is not self._begun:
             self._begin(leg, target)
         shift, error = self._aim + self._correction - target, self._aim - tool
@@ -287,11 +313,13 @@ class _LegScript:
                 self._carries = bool(leg.closed)
                 if not self._legs[1].is_taught:
                     self._carries = False
-                    self._notice(True)
+                    self._notice("laid")
             del self._legs[0]
             return self._action(shift)
         self._gripping += 1
         self._carries = False
+        if leg.is_taught and _lets_go([each.closed for each in self._legs if each.is_taught]):
+            self._notice("released")
         return self._action(shift, -1.0 if leg.closed else 1.0)
 
     def _action(self, shift_m: np.ndarray[Any, Any], gripper: float = 0.0) -> Action:

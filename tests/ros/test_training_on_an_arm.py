@@ -88,12 +88,9 @@ def test_training_on_a_real_arm_moves_it_through_its_guard_and_evaluates(
     assert any(record.text == "time limit" for record in records if isinstance(record, End))
     assert read_control_status(run.link("actor0")) is not None
     finals = rows(run, "evaluation")
-    assert [(final["purpose"], final["trials"]) for final in finals] in (
-        [("final", 1)],
-        []
-        if command.output.count(": void, ") == 1 + max_void_trials(1)
-        else None,  # a late machine
-    )
+    is_late = command.output.count(": void, ") == 1 + max_void_trials(1)  # a busy machine
+    found = [(final["purpose"], final["trials"]) for final in finals]
+    assert found == [("final", 0 if is_late else 1)]
     assert "1 unassisted trials on the arm" in command.output
 
 

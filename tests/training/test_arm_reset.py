@@ -223,6 +223,30 @@ def test_path_reset_puts_part_back_then_goes_home(motion: Motion) -> None:
     assert reset(arm.observe()) is None, "the part is not fetched again"
 
 
+@pytest.mark.parametrize("aside_m", [0.0, 0.2], ids=["at the place", "led away"])
+def test_path_reset_interrupted_while_hand_opens_continues_there(aside_m: float) -> None:
+    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
+    out = {"position_m": (0.36, -0.1, 0.05), "orientation": DOWN, "closed": False}
+    reset = arm_reset(arm, kind="path", path=[*PATH[:2], out], lift_m=0.04)
+    reset.begin()
+    script = reset(arm.observe())
+    assert script is not None
+    reset.prepare()
+    while arm.opening < 1.0:
+        arm.act(script(arm.observe()))
+    reset.end(restore_gains=False)  # as after a late reading
+    x, y, z = arm.tool.position
+    arm.tool = Pose((x + aside_m, y, z), DOWN)
+    arm.aim.begin(arm.tool, False)
+    arm.heights.clear()
+    attempt(reset, arm)
+    assert [closed for closed, _ in arm.places] == [False], "the hand opens once"
+    assert away_mm(reset, arm) < 3.0
+    assert reset(arm.observe()) is None
+    is_lifted = max(arm.heights[:3]) > z + 0.01
+    assert is_lifted == (aside_m > 0.0), "only from elsewhere it first lifts the tool"
+
+
 def test_part_slipping_on_path_needs_person_until_confirmed() -> None:
     arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
     reset = arm_reset(arm, kind="path", path=PATH)
