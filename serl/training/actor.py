@@ -128,6 +128,7 @@ class Actor:
     _completed: int = field(default=0, init=False)
     _since_home: int = field(default=0, init=False)
     _home_missed: bool = field(default=False, init=False)
+    _is_resetting: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._scene_reset = self.reset or SceneReset(self.task)
@@ -160,7 +161,7 @@ class Actor:
 
     def _retry(self, attempt: Callable[[], _Found]) -> _Found:
         """Repeat an attempt after each silence of the robot; see `episode`."""
-        silences = 0
+        silences, self._is_resetting = 0, False
         while True:
             try:
                 return attempt()
@@ -193,14 +194,19 @@ class Actor:
         return self.site.is_stopping()
 
     def _begin(self) -> bool:
-        """Reset arm and scene for the next episode; return False when stopping."""
+        """Reset arm and scene for the next episode; return False when stopping.
+
+        After a silence the reset continues: it knows whether it has put a part back.
+        """
         starts = self.site.starts
         placed = starts is not None and self._completed < starts.placements
         if not self._ready(placed):
             return False
         if starts is not None and placed:
             starts.place(self.key.episode)
-        self._scene_reset.begin()
+        if not self._is_resetting:
+            self._scene_reset.begin()
+        self._is_resetting = True
         self._reset()
         if not placed:
             self._go_home()
@@ -208,6 +214,7 @@ class Actor:
         if not self._ready():
             return False
         self._scene_reset.end()
+        self._is_resetting = False
         return True
 
     def _reset(self) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serl.errors import NeedsPerson
+from serl.errors import NeedsPerson, Silent
 from serl.intervention import NoOperator
 from serl.policy import Policy, ZeroPolicy
 from serl.teleop.mux import TeleopMux
 from serl.testing import FakeRobot
 from serl.training.evaluation import Purpose
-from serl.training.resets import EpisodeStarts
+from serl.training.resets import EpisodeStarts, SceneReset
 from serl.types import Action, ActionSource, End, Observation, Step
 
 from ..support.acting import ActorBench, DelegatingPolicy
@@ -282,3 +282,23 @@ def test_stopping_in_last_reset_requests_no_operator() -> None:
     stage.run(1)
     assert len(stage.steps) == 46  # the step in progress is the last
     assert not stage.robot.stop_reason
+
+
+def test_reset_continues_after_silence_of_robot_and_begins_once_for_each_episode() -> None:
+    begun, calls = list[int](), list[int]()
+
+    class Counting(SceneReset):
+        def begin(self) -> None:
+            begun.append(len(calls))
+
+        def __call__(self, reading: Observation) -> Policy | None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise Silent("no answer")
+            return None
+
+    stage = ActorBench()
+    stage.actor._scene_reset = Counting(stage.task)
+    for _ in range(2):
+        assert stage.actor.episode() is not None
+    assert begun == [0, 2], "before the first call, and before that of the second episode"
