@@ -32,7 +32,7 @@ from .support.tracked import (
     publish_joystick,
 )
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 STOPPED, FAILED = "stopped by the joystick", "\nfailure, "
 SETTINGS = (

@@ -26,7 +26,7 @@ from .support.tracked import (
     publish_joystick,
 )
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 CAMERAS = ("field", "wrist")
 VIEWS = ",".join(f"{name}: {{width: {SIDE_PX}, height: {SIDE_PX}}}" for name in ("front", "wrist"))

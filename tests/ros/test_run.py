@@ -20,7 +20,7 @@ from ..runs.test_deployment import trained
 from .conftest import Start
 from .support.tracked import PROFILE, SEEN, answer_all, answer_until, franka_beside_a_goal
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 
 def assert_logged(run: RunFolder, episodes: int) -> None:

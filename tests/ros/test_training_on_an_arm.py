@@ -41,7 +41,7 @@ from .support.tracked import (
 )
 from .test_training import TINY, assert_sound, rows, trained
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 STEPS = 30
 SETTINGS = (
