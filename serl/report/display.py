@@ -383,9 +383,8 @@ def _parts(progress: RunProgress) -> RenderableType:
     well = [part for part in progress.processes if part.state in PROCESS_STYLES]
     if well:
         grid.add_row("processes", Text("   ").join(_process(part) for part in well))
-    for part in progress.processes:
-        if part not in well:
-            grid.add_row("", _process(part))
+    for part in (each for each in progress.processes if each not in well):
+        grid.add_row("", _process(part))
     return grid
 
 

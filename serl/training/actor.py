@@ -204,7 +204,7 @@ class Actor:
             return False
         if starts is not None and placed:
             starts.place(self.key.episode)
-        if not self._is_resetting:
+        if placed or not self._is_resetting:
             self._scene_reset.begin()
         self._is_resetting = True
         self._reset()

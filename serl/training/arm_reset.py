@@ -188,7 +188,8 @@ class ArmReset(SceneReset):
             raise NeedsPerson(
                 f"the gripper holds nothing (opening {opening:.2f}): the part slipped or was let go"
             )
-        if not (self._is_laid or self._is_released or self._underway or held):
+        is_empty = not (self._underway or held)
+        if is_empty and not (self._is_laid or self._is_released):  # nothing to put back
             if self._config.check == "none":
                 raise NeedsPerson(
                     "the gripper holds nothing to put back, and reset.check looks for no part"

@@ -297,7 +297,8 @@ def test_reset_continues_after_silence_of_robot_and_begins_once_for_each_episode
                 raise Silent("no answer")
             return None
 
-    stage = ActorBench()
+    stage = ActorBench(place=False)
+    stage.robot.reset(0)
     stage.actor._scene_reset = Counting(stage.task)
     for _ in range(2):
         assert stage.actor.episode() is not None
