@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, described
 
 WandbMode = bool | Literal["online", "offline"]
 PROJECT = "serl"
@@ -33,7 +33,7 @@ def check_wandb(mode: WandbMode) -> None:
     try:
         has_account, problem = wandb.login(prompt=False, verify=False), "no account"
     except Exception as error:  # such as a key of another length
-        has_account, problem = False, _one_line(error)
+        has_account, problem = False, described(error)[:200]
     if not has_account:
         raise BadInput(f"log.wandb: {problem}: {_REMEDY}")
 
@@ -66,12 +66,14 @@ class WandbRun:
                 if mode == "offline":
                     raise
                 command = f"wandb sync {folder / 'wandb'}/offline-*"
-                logger.warning("log.wandb: %s; later, send with `%s`", _one_line(error), command)
+                logger.warning(
+                    "log.wandb: %s; later, send with `%s`", described(error)[:200], command
+                )
                 self._run = _begin(folder, "offline")
             self._run.define_metric("steps")
             self._run.define_metric("*", step_metric="steps")
         except Exception as error:
-            raise SerlError(f"log.wandb: {_one_line(error)}") from error
+            raise SerlError(f"log.wandb: {described(error)[:200]}") from error
         self._failed = False
 
     def add(self, steps: int, scalars: Mapping[str, float]) -> None:
@@ -89,7 +91,7 @@ class WandbRun:
         try:
             self._run.finish()
         except Exception as error:  # no training ends for its plots
-            logger.warning("log.wandb: the last metrics may be missing: %s", _one_line(error))
+            logger.warning("log.wandb: the last metrics may be missing: %s", described(error)[:200])
 
 
 def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:
@@ -107,7 +109,3 @@ def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:
     except Exception:
         wandb.teardown()  # or its process holds the name
         raise
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
