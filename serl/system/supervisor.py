@@ -27,6 +27,7 @@ SAVING_S = 20.0
 """Longest time in which a process saves its work when it is stopped, s."""
 
 _TAIL_BYTES = 4096
+_AUTOGROUP_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class ProcessSpec:
         arguments: command-line arguments of the module.
         restarts: number of restarts after crashes.
         ends: whether exit code 0 means that the work is done; otherwise it leads to a restart, too.
-        nice: niceness of the process, as for the command `nice`; a higher priority is skipped where
-            it is not permitted.
+        nice: niceness of the process, as for the command `nice`, and of its session; a higher
+            priority is skipped where it is not permitted.
         node: full name of the process's node below the run's namespace if ROS 2 manages its
             lifecycle; empty for a process without a managed node.
         saves: whether the process saves its work when it is stopped; it then has `SAVING_S` to end.
@@ -156,12 +157,30 @@ class Supervisor:
             start_new_session=True,  # a Ctrl-C reaches the supervisor alone, which stops in order
         )
         if spec.nice:
-            with suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, spec.nice)
+            _set_niceness(process.pid, spec.nice)
         self._children[spec.name] = _Child(spec, process, log)
 
     def _last_line(self, name: str) -> str:
         return last_line(self.logs / f"{name}.log")
+
+
+def _set_niceness(pid: int, nice: int) -> None:
+    """Set the niceness of a process that leads a session, and that of its session.
+
+    A kernel with autogroups (see sched(7)) applies the niceness of a process only within its
+    session. It lets ordinary users set one session in each tenth of a second.
+    """
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+        except BlockingIOError:
+            time.sleep(0.11)
+        except OSError:  # not permitted, or a kernel without autogroups
+            return
+        else:
+            return
 
 
 def last_line(log: Path) -> str:

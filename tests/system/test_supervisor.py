@@ -85,6 +85,16 @@ def test_supervisor_names_and_restarts_killed_process(bench: SupervisorBench) ->
     assert supervisor.pids()["b"] == before["b"]
 
 
+def test_processes_yield_to_other_sessions_by_their_niceness(bench: SupervisorBench) -> None:
+    specs = [replace(child(f"nice{nice}", "polite"), nice=nice) for nice in (5, 10)]
+    pids = bench.start(*specs).pids()
+    for spec in specs:
+        pid = pids[spec.name]
+        assert psutil.Process(pid).nice() == spec.nice
+        autogroup = Path(f"/proc/{pid}/autogroup")
+        assert not autogroup.exists() or autogroup.read_text().endswith(f" nice {spec.nice}\n")
+
+
 def test_supervisor_raises_when_process_crashes_too_often(bench: SupervisorBench) -> None:
     supervisor = bench.start(child("a", "polite", restarts=1))
     for _ in range(2):
