@@ -22,7 +22,7 @@ from .conftest import Start
 from .support.guard_bench import GuardBench
 from .support.tracked import SEEN, answer_until, franka_beside_a_goal
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 TRAINING = (
     *("train", "reach", "--console", "--console-port", 8990, "--demos", 0, "--trials", 0),

@@ -50,7 +50,7 @@ from serl.workspace import CellCamera
 from ..support.upstream import file_of
 from .conftest import Run
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 MOTION = ReachConfig().motion.model_copy(update={"box_high_m": (0.70, 0.30, 0.60)})
 PATIENCE_S, MOMENT_S = 10.0, 0.5

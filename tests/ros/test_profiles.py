@@ -11,7 +11,7 @@ from serl.ros.testing.processes import ROBOT, eventually
 
 from ..support.upstream import file_of
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 
 class TestFranka(ProfileSuite):

@@ -22,7 +22,7 @@ from ..support.command import LIMIT_S, Command
 from .conftest import Run
 from .support.franka import start_franka
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 PROFILE = """
 from serl import plugins

@@ -32,7 +32,7 @@ from serl.system.signed_order import key_path
 
 from .conftest import Run
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 ROBOT = "left"
 BY_THE_CLOCK = ("--ros-args", "-p", "use_sim_time:=true")

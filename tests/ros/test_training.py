@@ -298,6 +298,7 @@ def test_learner_rejects_demonstrations_of_another_spec_or_task(
     assert line == f"serl: demos: demonstrates something else: {difference}"
 
 
+@pytest.mark.xdist_group("moving_arm")
 def test_realtime_training_uses_guard_and_survives_kill_of_arm(
     tmp_path: Path, start: Start
 ) -> None:

@@ -49,7 +49,7 @@ from serl.types import Action, ActionSource, End, Observation, Outcome, Record, 
 from ...support.acting import FakeSite
 from ...support.upstream import file_of
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
 
 TRIES = 5
 """Attempts of timing-dependent tests; a busy machine delays single ones."""
