@@ -15,7 +15,7 @@ from typing import NamedTuple
 from serl.errors import BadInput
 from serl.geometry import Vector, is_in_box, nearest_rotation, normalize, rotation_between
 from serl.guard.config import GuardConfig, GuardState
-from serl.motion import Limits, Pose
+from serl.motion import Box, Limits, Pose
 from serl.setpoint import PROFILE_PERIOD_S, Setpoint, at_rest, brake_setpoint
 
 LED_BACK_M, LED_BACK_RAD = 0.1, 0.35
@@ -205,16 +205,12 @@ def can_stop_inside(state: Setpoint, config: GuardConfig) -> bool:
     return all(is_inside(pose, config) for pose in _stop(state, config.motion.limits))
 
 
-def can_stop_clear(state: Setpoint, config: GuardConfig) -> bool:
-    """Return whether a stop that begins now ends without entering a keep-out box."""
-    return not any(is_kept_out(pose, config) for pose in _stop(state, config.motion.limits))
-
-
 def is_allowed(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
     """Return whether a setpoint is allowed: a stop from it stays inside and out of keep-out boxes.
 
     A setpoint outside the box may be led back, but not around obstacles: a keep-out box on the way
-    ends the motion. The setpoint gets no farther outside than `far_outside` allows.
+    ends the motion, and one in a keep-out box only leaves it, by the nearest face. The setpoint
+    gets no farther outside than `far_outside` allows.
 
     Args:
         after: the setpoint.
@@ -223,8 +219,13 @@ def is_allowed(after: Setpoint, before: Pose, config: GuardConfig) -> bool:
     """
     if can_stop_inside(after, config):
         return True
-    led_back = not is_inside(before, config) and not far_outside(after.pose, config)
-    return led_back and (is_kept_out(before, config) or can_stop_clear(after, config))
+    if is_inside(before, config) or far_outside(after.pose, config):
+        return False
+    return all(
+        _depth_m(pose.position, box) <= _depth_m(before.position, box)
+        for pose in _stop(after, config.motion.limits)
+        for box in config.keep_out
+    )
 
 
 def is_kept_out(pose: Pose, config: GuardConfig) -> bool:
@@ -261,6 +262,12 @@ def _reach(state: Setpoint, limits: Limits) -> tuple[float, float]:
         1e-3 + speed * (speed / limits.stop_acceleration_m_s2 + ramp_s),
         5e-3 + spin * (spin / limits.stop_angular_acceleration_rad_s2 + turn_s),
     )
+
+
+def _depth_m(point: Vector, box: Box) -> float:
+    """Return the distance of a point in a box from the nearest face; 0 outside."""
+    rows = zip(box.low_m, point, box.high_m, strict=True)
+    return max(0.0, min(min(value - low, high - value) for low, value, high in rows))
 
 
 def _in_keep_out(point: Vector, config: GuardConfig, reach_m: float) -> bool:

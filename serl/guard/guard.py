@@ -58,6 +58,7 @@ class Guard:
     def __init__(self, config: GuardConfig, latch: Latch | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self.state, self.cause = latch or Latch()
+        self._driver = GuardState.HOLD  # the last mode in which the arm was driven since `arm`
         self._config = config
         self._limits, self._slow = config.motion.limits, config.slow
         self.measured = MeasuredArm(config, self.counts)
@@ -72,9 +73,8 @@ class Guard:
         self._last: Setpoint | None = None  # the last setpoint before a late tick
         self._hold_point = HoldPoint(config, self.measured)
         self.joint_move = JointMove(config, self.measured)
-        self.active = self._braking = self._disarming = False
-        self._recovering = self._acknowledged = False
-        self._touched = False  # contact during a protective stop, or as its cause
+        self.active = self._braking = self._disarming = self._recovering = False
+        self._acknowledged = self._touched = False  # the latter: contact in a stop, or as its cause
 
     @property
     def opening(self) -> float | None:
@@ -221,8 +221,8 @@ class Guard:
         self._refuse_unless_well(now_s)
         assert self.measured.pose is not None
         self._seed(self.measured.pose)
-        self.state, self.cause = GuardState.HOLD, "armed"
-        self.active, self._awake_s, self._ticked_s = True, now_s, now_s
+        self.state = self._driver = GuardState.HOLD
+        self.cause, self.active, self._awake_s, self._ticked_s = "armed", True, now_s, now_s
         self.lease.lost_human = self._disarming = False
         self._target, self._command.received_s = None, -math.inf
         return "armed"
@@ -295,10 +295,10 @@ class Guard:
             self._hold("a joint move begins", now_s)
             if self._is_at_rest:
                 joints.begin(now_s, self._recovering)
-                self.state, self.cause = mode, ""
+                self.state, self._driver, self.cause = mode, mode, ""
                 self._setpoint = self._last = None
         elif not self._braking and not joints.is_active:
-            self.state, self.cause = mode, ""
+            self.state, self._driver, self.cause = mode, mode, ""
             self.lease.lost_human &= self.state is not GuardState.TELEOP
             self._recovering &= self.state is not GuardState.POLICY
 
@@ -324,10 +324,11 @@ class Guard:
         """Brake, and hold the arm at rest with this cause."""
         if self.state not in _FOLLOWING:
             return
+        lease, drives = self.lease, self.state in _DRIVEN or self.lease.mode is GuardState.TELEOP
+        fresh = lease.is_fresh(now_s) and self._command.is_fresh(now_s)
+        lost = drives and (not fresh or lease.is_device_silent(now_s))
+        lease.lost_human |= lost and self._driver is GuardState.TELEOP
         if self.state in _DRIVEN:
-            fresh = self.lease.is_fresh(now_s) and self._command.is_fresh(now_s)
-            lost = not fresh or self.lease.is_device_silent(now_s)
-            self.lease.lost_human |= lost and self.state is GuardState.TELEOP
             self.counts[f"hold: {cause}"] += 1
             self.state, self._braking = GuardState.HOLD, True
             self._hold_point.brake()

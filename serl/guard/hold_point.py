@@ -80,7 +80,7 @@ class HoldPoint:
             may_settle = self._settles and state is not GuardState.ESTOP
             settles = may_settle and self._has_settled(pose, now_s)
             if settles or self._is_pushed(setpoint, state, soft, now_s):
-                self._move(pose)
+                self._move(pose, setpoint)
         return self.place or setpoint
 
     def displacement(self, setpoint: Pose) -> str:
@@ -151,12 +151,16 @@ class HoldPoint:
         near = self.origin is None or self.is_behind(pose, self.origin)
         return near and self._measured.has_settled(self._rested_s, now_s)
 
-    def _move(self, pose: Pose) -> None:
-        """Set the place to the allowed pose nearest to a measured pose, if there is one."""
+    def _move(self, pose: Pose, setpoint: Pose) -> None:
+        """Set the place to the allowed pose nearest to a measured pose, if there is one.
+
+        Outside of the box there is none in a stop; a hold does not lead the arm back into it.
+        """
         config, origin, limits = self._config, self.origin, self._config.motion.limits
-        place = clamp_pose(pose, config)
+        is_outside = not is_inside(origin or setpoint, config)
+        place = pose if is_outside else clamp_pose(pose, config)
         if origin is not None:
-            if not is_inside(origin, config):
+            if is_outside:
                 return
             place = Pose(
                 nearest_point(place.position, origin.position, limits.yield_m),

@@ -184,6 +184,25 @@ def test_guard_returns_arm_from_inside_keep_out_box() -> None:
     assert loop.fake.pose.position == pytest.approx(START.position, abs=1e-3)
 
 
+def test_guard_leads_arm_out_of_keep_out_box_by_its_nearest_face_only() -> None:
+    post = Box(low_m=(0.56, -0.1, 0.1), high_m=(0.66, 0.1, 0.3))  # the start is on its other side
+    loop = return_from_outside(500, keep_out=(post,))
+    assert loop.fake.pose.position[0] > 0.649
+    assert loop.guard.state == "reset"
+
+
+def test_held_arm_outside_box_keeps_its_pose() -> None:
+    loop = return_from_outside(50)
+    loop.mode = None
+    loop.ticks_until(GuardState.HOLD)
+    loop.tick(30)
+    place = loop.fake.pose.position
+    assert 0.61 < place[0] < 0.65
+    loop.tick(300)
+    assert loop.guard.state is GuardState.HOLD
+    assert loop.fake.pose.position == pytest.approx(place, abs=1e-3)
+
+
 def test_clock_jump_invalidates_only_messages_in_flight() -> None:
     loop = driving()
     for jump_s in (3600.0, -3600.0):

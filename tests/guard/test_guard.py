@@ -128,6 +128,18 @@ def test_policy_cannot_continue_after_operator_is_silent(silent: str) -> None:
     assert loop.guard.state is GuardState.HOLD
 
 
+def test_policy_cannot_continue_after_operator_is_lost_in_hold_of_another_cause() -> None:
+    loop = driving("teleop")
+    loop.measured.remove("wrench")
+    loop.ticks_until(GuardState.HOLD)
+    loop.mode = None
+    loop.tick(20)
+    loop.measured.add("wrench")
+    loop.lease, loop.mode = "b", "policy"  # another actor
+    loop.tick(300)
+    assert "a person was lost" in loop.guard.cause
+
+
 def test_rearming_clears_lost_operator() -> None:
     loop = driving("teleop")
     loop.mode = None
