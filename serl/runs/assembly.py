@@ -269,14 +269,15 @@ def make_replay(
     spec: Spec,
     folder: Path | None = None,
     encoder: FrameEncoder | None = None,
+    recorded: int = 0,
 ) -> Replay:
-    """Return an empty replay buffer of the configured size; see `make_learner` for `folder`."""
+    """Return an empty replay buffer of the configured size; `make_learner` explains arguments."""
     settings, cameras = config.learner, spec.observation.images
     pixels = frame_bytes(cameras)
     size = feature_bytes(cameras, encoder) if encoder else pixels
     capacity = settings.capacity
     if size:  # no more than the run can fill, since a file is as large as it may become at once
-        capacity = min(capacity, settings.image_bytes // size, 2 * config.steps + 20_000)
+        capacity = min(capacity, settings.image_bytes // size, 2 * config.steps + 20_000 + recorded)
     return Replay(
         spec,
         capacity,
@@ -312,6 +313,7 @@ def make_learner(
     inherited: State | None = None,
     folder: Path | None = None,
     experience: Iterable[Record] = (),
+    recorded: int = 0,
 ) -> Learner:
     """Return a learner with the demonstrations in its replay.
 
@@ -329,6 +331,7 @@ def make_learner(
             `serl.runs.inheritance`.
         folder: folder of the images that do not fit into memory; None keeps all in memory.
         experience: records of another run that count as this run's, in a fixed order.
+        recorded: upper limit of the number of records in recordings and of another run.
 
     Raises:
         BadInput: the checkpoint does not fit.
@@ -344,7 +347,7 @@ def make_learner(
         state, begins = agent.state_dict(), checkpoint.arrays["agent"] if checkpoint else inherited
         known = {name: array for name, array in (begins or {}).items() if name in state}
         agent.load_state_dict({**state, **known})
-    replay = make_replay(config, spec, folder, encoder)
+    replay = make_replay(config, spec, folder, encoder, recorded)
     last = LastFrames(spec.observation, config.vice.last_frames)
     for record in demonstrations:
         replay.add(record, prior=True)

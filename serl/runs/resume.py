@@ -18,7 +18,7 @@ from serl.agent import State
 from serl.agents.encoder_weights import describe_encoder
 from serl.arm_profile import is_real
 from serl.errors import BadInput, CorruptData, counted
-from serl.log.episode_reader import episode_paths
+from serl.log.episode_reader import count_records, episode_paths
 from serl.log.index import Cursors, Index, Span, Stream
 from serl.log.metrics import EventRow, MetricsWriter, ResumeRow
 from serl.log.recovery import LoggedEpisode, read_logged, survey
@@ -262,6 +262,7 @@ class Continuation:
             inherited,
             self._folder.path / "replay",
             self._experience(),
+            self._recorded(),
         )
         fresh = self._checkpoint is None
         if inherited is not None or (fresh and self._folder.config.learner.warm_up):
@@ -364,6 +365,12 @@ class Continuation:
                 self._notify(text)
         if config.init_from.data == "successes":
             yield from self._inherited_records("demonstrations, as successes")
+
+    def _recorded(self) -> int:
+        """Return the number of records in recordings and in the run of `init_from`."""
+        own = (*self._folder.config.demo_paths, self._folder.demonstrations)
+        folders = (*own, *self._folder.inherited.glob("*"))
+        return sum(count_records(path) for each in folders for path in episode_paths(each))
 
     def _experience(self) -> Iterator[Record]:
         """Yield the episodes of another run that count as this run's."""

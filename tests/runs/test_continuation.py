@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -359,3 +360,14 @@ def test_demonstrations_without_success_are_refused(run: RecordedRun, tmp_path: 
     run.configure({"demo_paths": [failures]})
     with pytest.raises(BadInput, match="failures: none of its 1 episodes is a success"):
         run.learn(0, killed=True)
+
+
+def test_replay_of_images_has_room_for_recordings(tmp_path: Path) -> None:
+    demonstrations = tmp_path / "demonstrations"
+    pixels = {"task": "pick_cube", "observe": "pixels", "demo_paths": [demonstrations]}
+    config = resolve(SETTINGS, pixels, {"learner": {"capacity": 200_000}})
+    folder, spec = RunFolder.create(tmp_path, config, datetime.now()), make_spec(make_task(config))
+    write(demonstrations, spec, demonstration(spec))
+    with MetricsWriter(folder.path) as metrics, closing(Continuation(folder, metrics)) as going:
+        replay = going.learner(InProcess()).replay
+    assert replay.capacity == 2 * STEPS + 20_000 + EPISODE + 1

@@ -336,6 +336,7 @@ def test_init_from_data_selects_inherited_steps_and_survives_source_removal(
     for _ in range(2):
         with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
             learner = going.learner(InProcess())
+            assert going._recorded() == (0 if data == "none" else 21 * len(KINDS))
         assert learner.replay.demonstrations == demonstrations
         assert len(learner.replay) == everything
         assert len(learner.replay.prior_states()) == prior
