@@ -340,8 +340,6 @@ class SAC:
         tensors = self._all_tensors()
         copy_into(tensors, state)
         self.updates = int(tensors["updates"])
-        if self.average is not None and not self.updates:  # of a new run, from another one's actor
-            self.average.copy_(self.actor.flat.detach())
         self._acting.set_state(tensors["generator.acting"])
         self._learning.set_state(tensors["generator.learning"])
 

@@ -32,7 +32,7 @@ from serl.types import ActionSource, Episode
 
 _PARTS, _PART_CHARS = 3, 80  # shown of a difference between specs
 _ARRAYS: dict[Part, tuple[str, ...]] = {
-    "actor": ("actor.",),
+    "actor": ("actor.", "average."),
     "critics": ("critic.", "target.", "grasp.", "grasp_target."),
     "encoder": ("encoder.",),
     "normaliser": ("normaliser.",),
@@ -83,7 +83,8 @@ def inherit(config: TrainConfig) -> Inheritance:
     spec, theirs = make_spec(make_task(config)), make_spec(make_task(run.config))
     chosen = best(run.checkpoints)
     checkpoint = load(chosen) if chosen else load_latest(run.checkpoints)[0]
-    arrays, mine = checkpoint.arrays["agent"], make_agent(config, spec, 0).state_dict()
+    mine = make_agent(config, spec, 0).state_dict()
+    arrays = _acting(checkpoint.arrays["agent"], mine)
     parts: tuple[Part, ...] = get_args(Part)
     reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
     if run.config.agent.algorithm == "bc":
@@ -111,6 +112,22 @@ def inherit(config: TrainConfig) -> Inheritance:
     pretrained = starting_file(config.agent, spec.observation.images) is not None
     lines = _lines(origin, source, reasons, mine, whole, pretrained, config.agent)
     return Inheritance(origin, state, (*lines, *_reward_line(run.config.reward, config)))
+
+
+def _acting(theirs: State, mine: State) -> State:
+    """Return another run's arrays, whose actor is the one that acted: its average, if it has one.
+
+    If this run averages its actor, the average begins there, too.
+    """
+    acting = {
+        name.removeprefix(prefix): array
+        for prefix in _ARRAYS["actor"]
+        for name, array in theirs.items()
+        if name.startswith(prefix)
+    }
+    kept = {name: array for name, array in theirs.items() if not name.startswith("average.")}
+    prefixes = [each for each in _ARRAYS["actor"] if any(name.startswith(each) for name in mine)]
+    return kept | {f"{each}{name}": acting[name] for each in prefixes for name in acting}
 
 
 def _misfit(part: Part, theirs: Spec, spec: Spec, arrays: State, mine: State) -> str:

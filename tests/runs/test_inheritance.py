@@ -45,7 +45,8 @@ def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -
     run = RunFolder.create(root, config, datetime(2026, 11, 21))
     agent = make_agent(config, make_spec(make_task(config)), seed=5)
     state = {**agent.state_dict()}
-    for name in ("normaliser.mean", "normaliser.std", "adam.actor.moment.0.weight"):
+    changed = "normaliser.mean normaliser.std adam.actor.moment.0.weight average.0.weight"
+    for name in changed.split():
         if name in state:
             state[name] = np.full_like(state[name], 2.0)
     state["updates"] = np.full_like(state["updates"], 1234)
@@ -183,6 +184,19 @@ def test_inherited_bc_policy_provides_actor_and_critics_warm_up(tmp_path: Path) 
     assert mine["adam.critic.steps"] > 0
     with pytest.raises(SpecMismatch, match="its critics: bc trains none"):
         inherit(resolve(SETTINGS, {"init_from": {"run": before.path, "load": ["critics"]}}))
+
+
+@pytest.mark.parametrize("theirs", [0.0, 0.9])
+def test_parameters_that_acted_become_actor_and_average(tmp_path: Path, theirs: float) -> None:
+    before = saved_run(tmp_path, {**SETTINGS, "agent": {**AGENT, "actor_average": theirs}})
+    arrays = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    acted = arrays["average.0.weight" if theirs else "actor.0.weight"]
+    for parts in (["actor"], ["actor", "critics"]):
+        origin = {"init_from": {"run": before.path, "load": parts}}
+        for own in ({}, {"agent": {"actor_average": 0.998}}):
+            state = learner_state(new_run(tmp_path, SETTINGS, origin, own))
+            assert np.array_equal(state["actor.0.weight"], acted)
+            assert np.array_equal(state.get("average.0.weight", acted), acted)
 
 
 def test_encoder_alone_is_inherited_by_another_task(tmp_path: Path) -> None:
