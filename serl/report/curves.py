@@ -120,7 +120,7 @@ def quarters(episodes: Sequence[MetricsRow]) -> list[Quarter]:
     total = int(max((row["steps"] for row in episodes), default=0))
     if total == 0:
         return []
-    edges = [math.ceil(total * part / 4) for part in range(5)]
+    edges = [-1, *(math.ceil(total * part / 4) for part in range(1, 5))]  # 0: before any update
     return [
         _quarter([row for row in episodes if first < row["steps"] <= last], last)
         for first, last in pairwise(edges)

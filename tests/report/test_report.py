@@ -366,10 +366,11 @@ def test_quarters_split_steps_and_keep_all_episodes() -> None:
          "success": index != 0, "interventions": 1}
         for index in range(8)
     ]  # fmt: skip
+    rows.insert(0, {**rows[0], "steps": 0})  # before the first update
     parts = quarters(rows)
     assert [part.last_step for part in parts] == [20, 40, 60, 80]
-    assert [part.human_share for part in parts] == pytest.approx([0.95, 0.75, 0.55, 0.35])
-    assert [part.assisted for part in parts] == [(1, 2), (2, 2), (0, 0), (0, 0)]
+    assert [part.human_share for part in parts] == pytest.approx([29 / 30, 0.75, 0.55, 0.35])
+    assert [part.assisted for part in parts] == [(1, 3), (2, 2), (0, 0), (0, 0)]
     assert [part.unassisted for part in parts] == [(0, 0), (0, 0), (2, 2), (2, 2)]
     assert quarters([]) == []
 
