@@ -72,14 +72,15 @@ def reached(rows: Sequence[MetricsRow], share: float = 0.9) -> tuple[float, floa
     good = running_mean(series(alone, "success"))[WINDOW - 1 :] >= share
     first = alone[WINDOW - 1 + int(good.argmax())] if good.any() else None
     in_training = (first["steps"], first["time_s"]) if first else (math.inf, math.inf)
-    for row in rows:
-        trials = number(row, "trials")
-        solved = trials >= 1 and number(row, "successes") >= share * trials
-        if row["kind"] == EvaluationRow.kind and row.get("purpose") != "clone" and solved:
-            step = number(row, "checkpoint")
-            times_s = (other["time_s"] for other in rows if other["steps"] >= step)
-            return min(in_training, (step, next(times_s, math.inf)))
-    return in_training
+    solved = [
+        number(row, "checkpoint")
+        for row in rows
+        if row["kind"] == EvaluationRow.kind and row.get("purpose") != "clone"
+        if number(row, "successes") >= share * number(row, "trials") > 0
+    ]
+    step = min(solved, default=math.inf)
+    times_s = (row["time_s"] for row in rows if row["steps"] >= step)
+    return min(in_training, (step, next(times_s, math.inf)))
 
 
 def success_curve(rows: Sequence[MetricsRow], steps: Values) -> Values:

@@ -74,6 +74,9 @@ def test_checkpoint_trials_can_reach_required_success_first(tmp_path: Path) -> N
         assert reached(read_metrics(tmp_path / "metrics.jsonl")) == (math.inf, math.inf)
         writer.write(200, EvaluationRow(190, 30, 27, 4.0, "selection"))
     assert reached(read_metrics(tmp_path / "metrics.jsonl")) == (190, 0.0)
+    with MetricsWriter(tmp_path, lambda: 7.0) as writer:
+        writer.write(200, EvaluationRow(150, 50, 45, 4.0, "final"))
+    assert reached(read_metrics(tmp_path / "metrics.jsonl"))[0] == 150, "no matter which is first"
 
 
 def outcome(seed: int, success: float, steps: float, **more: Any) -> Outcome:
