@@ -39,7 +39,7 @@ def clone_settings(config: TrainConfig) -> TrainConfig:
     row = ROWS["bc"]
     apart = {"agent", "reward", "feedback", "stages", "init_from", "human"}
     shared = config.model_dump(exclude=apart)
-    own = config.agent.model_dump() if isinstance(config.agent, SACConfig) else {}
+    own = config.agent.model_dump() | {"frozen": ()} if isinstance(config.agent, SACConfig) else {}
     fixed = merge(merge(row.usual, row.fixed), {"baseline": "none"})
     if config.demonstrator == "human":
         noise = own.get("bc_noise") or motion_noise(make_spec(make_task(config)).observation)

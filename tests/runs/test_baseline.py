@@ -38,11 +38,16 @@ def make_evaluation(successes: int, trials: int) -> Evaluation:
 
 def test_clone_learns_demonstrations_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = {"tcp_velocity": 1.0}
-    own = {"feedback": {"weight": 1.0}, "agent": {"bc_noise": noise}}
+    own = {
+        "feedback": {"weight": 1.0},
+        "agent": {"bc_noise": noise, "frozen": ["actor"]},
+        "init_from": {"run": "another", "load": ["actor"]},
+    }
     evaluated = resolve(SETTINGS, own)
     run = RunFolder.create(tmp_path, evaluated, datetime.now())
     cloned = baseline.clone_settings(run.config)
     assert cloned.feedback.weight == 0.0, "a clone must not learn from rewards"
+    assert cloned.agent.frozen == (), "it starts from no other run"
     assert (cloned.steps, cloned.intervention, cloned.agent.algorithm) == (0, "none", "bc")
     assert cloned.agent.model_dump()["bc_noise"] == noise, (
         "a clone observes as the run's agent does"
