@@ -187,16 +187,18 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Return whether the final trials of the run, or of each of its stages, are done.
 
-        Trials that ended early are to be repeated on an arm; simulated ones would end so again.
+        Those of a clone as the baseline belong to them. Trials that ended early are to be repeated
+        on an arm; simulated ones would end so again.
         """
         repeats = is_real(self.config.robot)
+        awaited = {"final", "clone"} if self.config.baseline == "clone" else {"final"}
         return all(
-            any(
-                row["kind"] == EvaluationRow.kind
-                and row.get("purpose") == "final"
-                and not (repeats and row.get("early_end"))
+            awaited
+            <= {
+                str(row.get("purpose"))
                 for row in read_metrics(part.metrics)
-            )
+                if row["kind"] == EvaluationRow.kind and not (repeats and row.get("early_end"))
+            }
             for part in self.parts().values()
         )
 

@@ -83,6 +83,16 @@ def test_trials_that_ended_early_are_repeated_only_on_an_arm(
     assert not run.is_finished()
 
 
+def test_run_with_baseline_is_finished_after_trials_of_clone(tmp_path: Path) -> None:
+    settings = TINY | {"demos": 2, "baseline": "clone"}
+    (run,) = sweep_runs(sweep(settings=settings), tmp_path)
+    with MetricsWriter(run.open(NOW).path) as writer:
+        writer.write(9, EvaluationRow(9, 5, 5, 1.0, "final"))
+        assert not run.is_finished()
+        writer.write(9, EvaluationRow(0, 5, 5, 1.0, "clone"))
+    assert run.is_finished()
+
+
 def test_run_with_stages_is_finished_when_all_stages_are(tmp_path: Path) -> None:
     (run,) = sweep_runs(sweep(tasks=["bin_relocation"]), tmp_path)
     parts = run.open(NOW).parts()
