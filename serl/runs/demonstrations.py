@@ -10,7 +10,8 @@ from typing import Any
 
 from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError, SpecMismatch
-from serl.log.episode_reader import count_records, episode_paths, read_episode, read_spec
+from serl.log.columns import read_columns
+from serl.log.episode_reader import PART, episode_paths, read_episode, read_spec
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
@@ -86,16 +87,22 @@ def record_expert(
 
 
 def mean_duration_s(folders: Iterable[Path]) -> float:
-    """Return the mean task time of demonstrations, s; NaN without any.
+    """Return the mean task time of the successes that demonstrate a task, s; NaN without any.
 
     Raises:
         CorruptData: a file is damaged.
     """
-    paths = [path for folder in folders for path in episode_paths(folder)]
-    spec = next(filter(None, map(read_spec, paths)), None)
-    if spec is None:
-        return math.nan
-    return statistics.mean(count_records(path) - 1 for path in paths) / spec.rate_hz
+    paths = (path for folder in folders for path in episode_paths(folder))
+    times_s = [
+        recorded.key.index / recorded.spec.rate_hz
+        for recorded in (read_columns(path) for path in paths if not path.name.endswith(PART))
+        if recorded.success
+        and (
+            recorded.key.actor in DEMONSTRATORS
+            or (recorded.scalars["source"] != ActionSource.SCRIPT).any()  # else a reset
+        )
+    ]
+    return statistics.mean(times_s) if times_s else math.nan
 
 
 def read_demonstrations(folder: Path, config: TrainConfig) -> Iterator[Episode]:

@@ -10,13 +10,15 @@ from serl import plugins
 from serl.cli import main as cli
 from serl.errors import BadInput, SerlError, SpecMismatch
 from serl.log.episode_log import EpisodeLog
+from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey
 from serl.policy import Policy, ZeroPolicy
 from serl.robot import Truth
 from serl.runs.config import resolve
-from serl.runs.demonstrations import check_recordings, record_expert
+from serl.runs.demonstrations import check_recordings, mean_duration_s, record_expert
 from serl.runs.task_setup import make_demonstrated_task, make_spec
 from serl.testing import FakeRobot, FakeTask
+from serl.testing.samples import episode
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import ActionSource, End, Record, Step
 
@@ -110,6 +112,23 @@ def record_success(folder: Path, task: FakeTask | None = None, actor: str = "exp
     with EpisodeLog(folder, make_spec(task), key.run, key.actor, key.epoch) as log:
         record_expert(FakeRobot(), FakeTask(), log.append, 1, 7, key)
     return folder
+
+
+def test_mean_duration_is_that_of_successful_demonstrations(tmp_path: Path) -> None:
+    folder, spec = record_success(tmp_path / "demos"), make_spec(FakeTask())
+    length_s = mean_duration_s([folder])
+    assert 0 < length_s < 3
+    failure = EpisodeKey(folder.name, "expert", 6, 0)
+    with EpisodeLog(folder, spec, failure.run, failure.actor, failure.epoch) as log:
+        for record in episode(
+            FakeRobot(), FakeTask(), ZeroPolicy(FakeRobot.action_spec), 0, failure
+        ):
+            log.append(record)
+    reset = EpisodeKey(folder.name, "arm", 7, 0)
+    with EpisodeLog(folder, spec, reset.run, reset.actor, reset.epoch) as log:
+        record_expert(FakeRobot(), FakeTask(), log.append, 1, 8, reset)
+    assert len(episode_paths(folder)) == 3
+    assert mean_duration_s([folder]) == length_s
 
 
 def test_recordings_must_match_spec(tmp_path: Path) -> None:
