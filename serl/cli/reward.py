@@ -218,7 +218,8 @@ def _score(probability: float) -> str:
 
 
 def _where(origin: Origin) -> str:
-    return f"{origin.folder} --episode {origin.place.episode} --steps {origin.place.step}"
+    epoch, episode, step = origin.place
+    return f"{origin.folder} --epoch {epoch} --episode {episode} --steps {step}"
 
 
 DONE = 0

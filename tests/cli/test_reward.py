@@ -59,6 +59,7 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     assert "as a reward, which requires 4 of the last 5 images:" in text
     assert "where the tool is above x, y, z of (-1.0, -1.0, 0.15) m" in text
     assert "the worst mistakes of single images: worst.png" in text
+    assert re.search(r"false \w+, .*: data --epoch 1 --episode \d+ --steps \d+\n", text)
     assert (tmp_path / "worst.png").read_bytes().startswith(b"\x89PNG")
 
     model = ("--reward.kind=classifier", "--reward.model=m.safetensors", "--observe=pixels")
