@@ -58,7 +58,7 @@ class SACConfig(AgentConfig):
         bc_weight: weight of cloning actions of the prior data (demonstrations, humans and, with
             `learner.imitate_successes`, the policy's own successes) in the actor's loss; changes
             linearly to `bc_final_weight` over the first `bc_steps` updates after `bc_warm_start`,
-            and is `bc_final_weight` from then on.
+            and is `bc_final_weight` from then on: always if `bc_steps` is 0.
         bc_final_weight: see `bc_weight`; 0 ends the pull towards the demonstrator.
         bc_steps: see `bc_weight`.
         bc_loss: "mse", the squared error of the mode, or "nll", the negative log-likelihood, which

@@ -21,7 +21,7 @@ from serl.transport import Snapshot
 from serl.types import Arrival, Record
 
 LENGTHS = (100, 500, 2000)
-"""Updates of four steps each: a clone of few demonstrations gets worse with too many."""
+"""Updates of `agent.utd` steps each: a clone of few demonstrations gets worse with too many."""
 
 
 _AVERAGE = 0.998

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from serl.agents.config import SACConfig
+from serl.agents.sac import actor_terms
 from serl.errors import BadInput
 from serl.log.metrics import EvaluationRow, MetricsWriter
 from serl.runs import folder
@@ -151,5 +152,8 @@ def test_unknown_factor_is_refused(tmp_path: Path) -> None:
 def test_example_sweep_is_accepted(tmp_path: Path) -> None:
     runs = sweep_runs(read_sweep(EXAMPLE), tmp_path)
     assert len(runs) == 20
-    assert {run.configuration for run in runs} == {"bc_weight-0.0", "bc_weight-0.5"}
-    assert yaml.safe_load(EXAMPLE.read_text())["factors"] == {"agent.bc_weight": [0.0, 0.5]}
+    late = {}
+    for run in runs:
+        assert isinstance(run.config.agent, SACConfig)
+        late[run.configuration] = actor_terms(run.config.agent, updates=100_000)
+    assert late == {"bc_final_weight-0.0": (1.0, 0.0), "bc_final_weight-0.5": (1.0, 0.5)}
