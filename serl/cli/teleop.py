@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -340,7 +341,11 @@ def _drive(
     join_here(run)
     with RosNode("teleop", run.path, local=True) as node:
         actor = _actor_of(run, options)
-        hands = [RemoteHand(node, topic) for topic in device_topics(actor, len(devices))]
+        topics = device_topics(actor, len(devices))
+        hands = [
+            Hand(device, mapping, RemoteHand(node, topic).send)
+            for device, topic in zip(devices, topics, strict=True)
+        ]
         names = " and ".join(device.name for device in devices)
         print(f"{names}: connected to {actor} of {run.path}; Ctrl-C ends it", flush=True)
         states: deque[str] = deque(maxlen=1)  # the actor's last state
@@ -355,11 +360,8 @@ def _drive(
             if states and states[0] != shown:
                 shown = states[0]
                 print(shown, flush=True)
-            for hand, operator_input in zip(
-                hands, [_operator_input(each, mapping) for each in devices], strict=True
-            ):
-                if operator_input is not None:
-                    hand.send(operator_input)
+            for hand in hands:
+                hand.beat()
             time.sleep(BEAT_S)
 
 
@@ -370,9 +372,29 @@ def check_arms(name: str, spec: ArraySpec, devices: int) -> None:
         raise BadInput(f"{name}: its actions move {needed}")
 
 
-def _operator_input(device: Device, mapping: MappingConfig) -> Wish | None:
-    report = read_device(device)
-    return read_wish(report, mapping) if report else None
+class Hand:
+    """A sender of the input of a device, as heartbeats that end when the device is silent.
+
+    Args:
+        device: the device.
+        mapping: mapping of its reports.
+        send: sends operator input.
+    """
+
+    def __init__(
+        self, device: Device, mapping: MappingConfig, send: Callable[[Wish], object]
+    ) -> None:
+        self._device, self._mapping, self._send = device, mapping, send
+        self._stamp_s = math.nan  # of the last report
+
+    def beat(self) -> None:
+        """Send the newest report, unless it was sent before; raises `DeviceLost`."""
+        report = read_device(self._device)
+        if report is None or report.stamp_s == self._stamp_s:
+            return
+        self._stamp_s = report.stamp_s
+        if (operator_input := read_wish(report, self._mapping)) is not None:
+            self._send(operator_input)
 
 
 def _check(devices: tuple[Device, ...], mapping: MappingConfig) -> None:

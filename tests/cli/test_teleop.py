@@ -109,6 +109,23 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
     assert all(device.closed for device in made.values())
 
 
+class SilentDevice(FailingDevice):
+    """Device that stays pushed, and of which nothing arrives any more after `looks` reports."""
+
+    def read(self) -> DeviceReport:
+        self._looks = max(0, self._looks - 1)
+        return DeviceReport(self._motion, frozenset(), (), -float(self._looks))
+
+
+def test_teleop_sends_no_report_of_a_silent_device_twice() -> None:
+    sent: list[Wish] = []
+    device = SilentDevice("mouse", {"x": 1.0}, 3)
+    hand = teleop_commands.Hand(device, TeleopConfig().spacemouse, sent.append)
+    for _ in range(10):
+        hand.beat()
+    assert [wish.motion[0] for wish in sent] == [1.0] * 3
+
+
 FAILING_PAD = """
 from serl.teleop.device import DeviceReport
 
@@ -162,9 +179,12 @@ def test_device_plugin_that_fails_after_a_good_read_is_named_in_one_line(
     file.write_text(FAILING_PAD)
     mapping = teleop_commands.mapping_of(TeleopConfig(), str(file))
     device = teleop_commands._open(str(file), None, mapping)
-    assert teleop_commands._operator_input(device, mapping) is not None
+    sent: list[Wish] = []
+    hand = teleop_commands.Hand(device, mapping, sent.append)
+    hand.beat()
+    assert len(sent) == 1
     with pytest.raises(DeviceLost, match=rf"^device {file}: read: ValueError: odd bytes$"):
-        teleop_commands._operator_input(device, mapping)
+        hand.beat()
     line = refused(serl, "teleop", "--check", "--device", file)
     assert line == f"serl: device {file}: read: ValueError: odd bytes\n"
 

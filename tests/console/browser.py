@@ -153,9 +153,12 @@ class Page:
         more = {"button": "left", "clickCount": 1}
         await self.call("Input.dispatchMouseEvent", type=kind, **self._place, **more)
 
-    async def key(self, code: str, kind: str = "keyDown", key: str = "") -> None:
-        """Press or release a key."""
-        await self.call("Input.dispatchKeyEvent", type=kind, code=code, key=key or code)
+    async def key(
+        self, code: str, kind: str = "keyDown", key: str = "", modifiers: int = 0
+    ) -> None:
+        """Press or release a key; the modifiers are 1 for Alt, 2 for Ctrl."""
+        more = {"key": key or code, "modifiers": modifiers}
+        await self.call("Input.dispatchKeyEvent", type=kind, code=code, **more)
 
     async def hit(self, code: str) -> None:
         """Press and release a key."""

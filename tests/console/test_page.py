@@ -262,6 +262,23 @@ async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
 
 
 @with_page
+async def test_modifier_key_releases_held_keys_and_does_not_prevent_estop(
+    page: Page, here: Site
+) -> None:
+    show_state(here, {"driver": "policy"})
+    await enter(page, here)
+    await page.take()
+    await page.key("KeyW")
+    await settled(lambda: here.backend.driven[-1].hands)
+    await page.key("ControlLeft", key="Control", modifiers=2)
+    await page.key("KeyW", "keyUp", modifiers=2)
+    await page.key("ControlLeft", "keyUp", key="Control")
+    await settled(lambda: not here.backend.driven[-1].hands)
+    await page.key("Escape", modifiers=1)
+    await settled(lambda: here.backend.commands == ["estop"])
+
+
+@with_page
 async def test_page_shows_force_gripper_and_distance_to_box(page: Page, here: Site) -> None:
     felt = {"force_n": 12.4, "stop_force_n": 30.0, "gripper": 0.25, "box_m": 0.104}
     show_state(here, {"driver": "policy", **felt})

@@ -12,6 +12,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from sensor_msgs.msg import JointState, Joy
 
 from serl.errors import BadInput
+from serl.intervention import Event
 from serl.loop import Observer
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic, latest_only
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAMES, _MAX_NAME = 8, 64
 _COMMAND_S = 0.05
+_TIMES = 5
+"""Number of messages with an event: those of 0.1 s."""
 _CONSOLE = "the console"
 
 
@@ -277,11 +280,15 @@ class TopicDevices(Observer):
 
 
 class RemoteHand:
-    """A publisher of the operator input of a local device; every message is a heartbeat."""
+    """A publisher of the operator input of a local device; every message is a heartbeat.
+
+    An event is in several messages, as a reader gets only the newest one. It counts as one press.
+    """
 
     def __init__(self, node: RosNode, topic: Topic) -> None:
         self._node = node
         self._publisher = node.publisher(topic)
+        self._left: dict[Event, int] = {}  # number of messages, for each event
 
     @property
     def has_subscriber(self) -> bool:
@@ -292,7 +299,10 @@ class RemoteHand:
         """Publish the operator input once, as a heartbeat."""
         message = Joy()
         message.header.stamp = self._node.handle.get_clock().now().to_msg()
-        message.axes, message.buttons = mapping.to_joystick(operator_input)
+        self._left |= dict.fromkeys(operator_input.events, _TIMES)
+        events = tuple(event for event, left in self._left.items() if left)
+        self._left = {event: self._left[event] - 1 for event in events}
+        message.axes, message.buttons = mapping.to_joystick(operator_input._replace(events=events))
         self._publisher.publish(message)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ from serl.specs import ArraySpec
 from serl.teleop import mapping
 from serl.teleop.config import TWIST, TWIST_AXES, TeleopConfig
 from serl.teleop.leader_joints import LeaderJointsConfig
-from serl.teleop.mapping import AXES, MappingConfig, Wish, read_wish
+from serl.teleop.mapping import AXES, BUTTONS, MappingConfig, Wish, read_wish
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Hands
 from serl.testing import DeviceSuite, FakeRobot
@@ -189,6 +190,23 @@ def test_console_input_drives_over_dds_and_its_timeout_holds_arm(
     assert not np.any(mux())
     assert mux.silent == "the console"
     assert mux.operators[0].hands is Hands.SILENT
+
+
+def test_press_on_remote_device_survives_loss_of_its_message(
+    nodes: tuple[RosNode, RosNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Joy] = []
+    publisher = SimpleNamespace(publish=sent.append)
+    monkeypatch.setattr(nodes[1], "publisher", lambda topic: publisher)
+    hand, device = RemoteHand(nodes[1], console_topic("actor0")), TopicDevice("", (), BUTTONS)
+    for events in ((), (Event.STOP,), *[()] * 9, (Event.STOP,), ()):
+        hand.send(Wish(REST, False, events))
+    presses = list[str]()
+    for number, message in enumerate(sent):
+        if number != 1:  # the newest message replaces one that was not read yet
+            device.receive(message.axes, message.buttons)
+            presses.extend(report.presses if (report := device.read()) else ())
+    assert presses == ["stop", "stop"]
 
 
 def test_device_silence_is_reported_for_the_running_stage_only(
