@@ -270,6 +270,28 @@ def test_stop_of_one_guard_holds_both_arms_with_the_next_heartbeat(
         pair.observe()
 
 
+@pytest.mark.parametrize("cause", ["two actors send heartbeats", "heartbeat lost"])
+def test_arm_stays_at_its_pose_while_the_guard_of_the_other_holds(
+    two: TwoArms, guards: Guards, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    pair = two.guarded()
+    for feed in (feed for arm in pair.arms for feed in arm.feeds):
+        monkeypatch.setattr(feed, "_oldest_s", PATIENCE_S)
+    guards.drive(pair)
+    pair.begin_from(pair.observe_when_fresh(60.0))
+    push, right = np.full(6, 0.5, np.float32), pair.arms[1]
+    eventually(lambda: bool(pair.act(push).all()))
+    pose = right.observe_when_fresh(60.0).state["tcp_pose"][:3]
+    assert np.linalg.norm(right.aim.target.position - pose) > 0.002
+    guards.states["left"] = f"hold: {cause}"
+    eventually(lambda: not pair.guards[0].allows_motion)
+    begun_s = time.monotonic()
+    while time.monotonic() - begun_s < MOMENT_S:  # longer than a guard waits for targets
+        executed = pair.act(push)
+    assert not executed.any()
+    assert right.aim.target.position == pytest.approx(pose, abs=1e-3)
+
+
 def test_arms_hold_within_one_period_after_an_emergency_stop_of_one(
     two: TwoArms, guards: Guards
 ) -> None:

@@ -14,6 +14,8 @@ from serl import plugins
 from serl.arm_profile import ArmProfile
 from serl.errors import SerlError
 from serl.geometry import add, subtract
+from serl.guard.config import GuardState
+from serl.ros.arm.guard_client import GuardReport
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import joy_topic
@@ -148,6 +150,26 @@ def test_limits_step_refuses_wrong_gains_joints_out_of_range_and_unset_payload(c
 def test_frames_step_measures_axes_after_first_start_stop_is_released(cell: Cell) -> None:
     assert cell.run("frames") == "x forward, y left, z up"
     assert "guard.release" in cell.person.asked, "the operator releases the stop of the first start"
+
+
+def test_each_stop_is_asked_about_while_the_arm_is_taken(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disarmed, stop = GuardReport(GuardState.DISARMED, ""), GuardReport(GuardState.ESTOP, "a person")
+    states = iter((stop, disarmed, stop, disarmed))
+    ended, answers = list[GuardState](), iter("yn")
+
+    def end(state: GuardState) -> str:
+        ended.append(state)
+        return "the arm moves" if state is GuardState.DISARMED else ""
+
+    monkeypatch.setattr(cell.arm, "report", lambda: next(states))
+    monkeypatch.setattr(cell.arm, "_end", end)
+    monkeypatch.setattr(cell.arm, "_await_change", lambda state, limit_s: None)
+    cell.person.answers["guard.release"] = lambda: next(answers)
+    with pytest.raises(StepFailed, match="the arm stays stopped: estop: a person"):
+        cell.arm.take()
+    assert ended == [GuardState.ESTOP, GuardState.DISARMED]
 
 
 def test_frames_step_refuses_mirrored_frame_before_asking_operator(cell: Cell) -> None:

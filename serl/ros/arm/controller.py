@@ -186,6 +186,8 @@ class Compliance:
     """Non-blocking switch to soft gains during a stop, in the executor's thread.
 
     Gains are ramped over half a second from the values that the controller reports, and read back.
+    During the stop they are read again: gains that others have set, such as an actor that starts,
+    are lowered again once they have not changed for half a second.
     After the stop they return to their earlier values, or to the profile's initial ones if the
     earlier values match no mode of the profile, for example halfway to a mode. A controller that
     does not become soft, or stiff again, or that does not answer, is named in the log, and the arm
@@ -206,7 +208,8 @@ class Compliance:
         self._attempts, self._requested_s = 0, -_ANSWER_S
         self._silent_s: float | None = None  # when the wait for an answer began; None: no wait
         self._request: Any = None
-        self._settled = True
+        self._settled, self._found = True, dict[str, Any]()
+        self._is_watching = False  # the gains of this stop were reached
         if gains is None or profile.wrench is None:
             return
         self._gains: dict[str, Value] = {**gains.parameters}
@@ -219,13 +222,18 @@ class Compliance:
     def _step(self) -> None:
         if (soft := self._yields()) != self._soft:
             self._soft, self._settled, self._attempts = soft, False, _ATTEMPTS
+            self._is_watching = False
             self._plan.clear()
             self._requested_s = -_ANSWER_S
             self._silent_s = time.monotonic()
         if self._plan:
             self._set(self._plan.popleft())
-        elif not self._settled and time.monotonic() - self._requested_s >= _ANSWER_S:
+        elif (self._is_watching or not self._settled) and self._is_due:
             self._ask()
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._requested_s >= _ANSWER_S
 
     def _ask(self) -> None:
         """Request the present gains, before they change and again afterwards."""
@@ -254,7 +262,13 @@ class Compliance:
             self._before = self._lasting(found)
         target = self._gains if self._soft else self._before
         differ = differences(found, target)
+        if differ and self._is_watching:
+            if not known or found != self._found:  # others are changing them
+                self._found = found
+                return
+            self._before, self._attempts = self._lasting(found), _ATTEMPTS
         self._settled = not differ
+        self._is_watching = self._settled and self._soft
         if self._settled and not self._soft:
             self._before = {}
         elif not self._settled and known and self._attempts:

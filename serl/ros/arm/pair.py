@@ -122,7 +122,7 @@ class RosPair(Pair):
     """A `Pair` of two arms over topics; tracked bodies and shared cameras are the left arm's.
 
     A stop that either guard latches holds the other arm with the next heartbeat, within 20 ms of
-    its report; while one guard holds its arm for another reason, the other arm gets no motion.
+    its report; while one guard holds its arm for another reason, the other arm stays at its pose.
 
     Args:
         left: the arm whose names begin with `left_`.
@@ -149,6 +149,7 @@ class RosPair(Pair):
         }
         self._spec = ObservationSpec(state=state | tracked, images=image_specs(views))
         self.arms = (left.arm, right.arm)
+        left.arm.other, right.arm.other = right.arm, left.arm
         for arm in self.arms:  # a wait for one arm must not silence the other
             arm.remote = Remote(arm.node, self.beat)
 
@@ -206,11 +207,6 @@ class RosPair(Pair):
 
         self.remote.wait(is_fresh, limit_s)
         return self.observe()
-
-    def act(self, action: Action) -> Action:
-        """Send each arm its part of an action; zeros while the guard of one holds its arm."""
-        held = any(not (guard.allows_motion or guard.waits) for guard in self.guards)
-        return super().act(np.zeros_like(action) if held else action)
 
     def begin_from(self, reading: Observation) -> None:
         """Begin an episode at the tools of a reading of both arms."""

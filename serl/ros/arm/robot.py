@@ -74,8 +74,8 @@ class RosArm:
         mode: kind of the active controller, as reported to the guard.
         gains: mode whose gains the controller was given last; None for those of the start.
         silence_s: returns the seconds since the last message of the operator's device; called at
-            each heartbeat in teleop and sent to the guard, as a device may time out between two
-            actions.
+            each heartbeat in teleop, as a device may time out between two actions.
+        other: the other arm of a pair; while its guard holds it, this arm stays at its pose.
 
     Raises:
         BadInput: a message package that the profile needs is not installed, or the task's actions
@@ -102,6 +102,7 @@ class RosArm:
         self.mode: Mode = "policy"
         self.gains: str | None = None
         self.silence_s: Callable[[], float] = lambda: 0.0
+        self.other: RosArm | None = None
         self.node, self.robot, self.profile = node, robot, profile
         self.remote = Remote(node, None if lockstep else self.beat)
         place = profile.workspace
@@ -241,7 +242,7 @@ class RosArm:
         now_s = self._now_s(pose.taken_s)
         if self._is_paused:
             self._begun_s = time.monotonic()
-        if self._is_held:
+        if self._is_held or (self.other is not None and self.other._is_held):
             self.aim.target, executed = pose.value, np.zeros_like(action)
         else:
             executed = self.aim.move(action, pose.value, now_s)
@@ -384,7 +385,7 @@ class RosArm:
         now_s = time.monotonic()
         if self.mode != "teleop" and now_s - self._person_s < _RELEASE_S:
             return True
-        begins = now_s - self._begun_s < _BEGIN_S and self.guard.waits
+        begins = (self._is_paused or now_s - self._begun_s < _BEGIN_S) and self.guard.waits
         return not (begins or self.guard.allows_motion)
 
     def _begin_once(self) -> Sample[Pose]:

@@ -165,17 +165,18 @@ class SetupArm:
         Raises:
             StepFailed: the person does not end the stop, or the guard refuses for long.
         """
-        deadline_s, problem = time.monotonic() + _TAKE_S, ""
+        deadline_s, answered = time.monotonic() + _TAKE_S, ""
         while True:
             state, cause, _ = self.report()
-            if state in LATCHED and not problem:
+            stop = f"{state}: {cause}" if state in LATCHED else ""
+            if stop and stop != answered:
                 question = f"the guard holds the arm ({state}: {cause}). Is it safe to continue?"
                 if not ask_yes_no(self._asker, "guard.release", question):
                     raise StepFailed(f"the arm stays stopped: {state}: {cause}")
                 deadline_s = time.monotonic() + _TAKE_S
-            elif state not in LATCHED and state is not GuardState.DISARMED:
+            elif not stop and state is not GuardState.DISARMED:
                 return
-            problem = self._end(state)
+            answered, problem = stop, self._end(state)
             if time.monotonic() > deadline_s:
                 raise StepFailed(f"the guard does not take the arm: {problem or state}")
             self._await_change(state, _RETRY_S if problem else _CHANGE_S)

@@ -124,6 +124,24 @@ def test_contact_stop_lowers_gains_within_a_second_and_restores_them(
     assert controller.received_gains == sorted(controller.received_gains)
 
 
+def test_gains_are_lowered_again_once_others_have_raised_them_in_contact_stop(
+    controller: Controller,
+) -> None:
+    controller.gains |= PROFILE.controller.modes["compliance"].parameters
+    controller.soft = True
+    controller.run(1.2)
+    for gain in range(300, 2100, 100):  # an actor that starts sets the gains of the profile
+        controller.gains[GAIN] = float(gain)
+        controller.run(0.05)
+        assert not controller.received_gains
+    controller.gains |= PROFILE.controller.parameters
+    controller.run(2.0)
+    assert controller.gains[GAIN] == 200.0
+    controller.soft = False
+    controller.run(1.2)
+    assert controller.gains == PROFILE.controller.parameters
+
+
 def test_gains_between_modes_are_not_restored_after_contact_stop(controller: Controller) -> None:
     controller.gains[GAIN] = 1500.0  # a gain switch was in progress
     controller.soft = True
