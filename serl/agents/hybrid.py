@@ -155,6 +155,7 @@ class HybridSAC(SAC):
             unit=" ".join(names[place] for place in self.grippers.arm),
         )
         super().__init__(spec.model_copy(update={"action": arm}), config, seed)
+        self.spec = spec  # of whole actions, as in batches
         sizes = (self.networks.actor.sizes[0], *config.hidden, self.grippers.choices)
         self.grasp_network = EnsembleMLP(1, sizes, config.layer_norm, config.activation)
         init = torch.Generator().manual_seed(seed + 3)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from serl.agents.bc import BC
 from serl.agents.config import FeedbackConfig
 from serl.agents.feedback import FeedbackReward
+from serl.agents.hybrid import HybridSAC
 from serl.agents.sac import SAC
 from serl.errors import BadInput, SpecMismatch
 from serl.specs import ArraySpec, ObservationSpec
@@ -75,6 +76,13 @@ def test_agent_without_feedback_learns_as_plain_agent() -> None:
         assert "feedback_loss" not in reward.update(batch)
         alone.update(batch)
     assert equal(reward._agent.state_dict(), alone.state_dict())
+
+
+def test_evaluations_are_of_whole_actions_of_hybrid_agent() -> None:
+    moved = SPEC.action.model_copy(update={"unit": "x y gripper"})
+    spec = SPEC.model_copy(update={"action": moved})
+    agent = HybridSAC.create(spec, config(algorithm="hybrid", grasp_penalty=0.0), 0)
+    assert "feedback_loss" in FeedbackReward(agent, QUICK, 0).update(praising_the_first_action(0))
 
 
 def test_agent_learns_from_task_and_feedback_reward() -> None:
