@@ -178,7 +178,9 @@ def check_provenance(info: Mapping[str, Any], expected: Mapping[str, Any]) -> st
         found = short(info.get("spec"))
         raise BadInput(f"checkpoint: made for the spec {found}, the task's is {expected['spec']!r}")
     saved = info.get("settings")
-    differences = list(_differences(saved if isinstance(saved, dict) else {}, expected["settings"]))
+    usual = TrainConfig().model_dump(mode="json")  # of settings that were added since
+    saved = saved if isinstance(saved, dict) else {}
+    differences = list(_differences(saved, expected["settings"], usual))
     if differences:
         raise BadInput(f"checkpoint: made with other settings: {'; '.join(differences)}")
     # Versions before 0.1.0 was released append a digest of their sources.
@@ -199,12 +201,13 @@ def _code(config: TrainConfig) -> str:
 
 
 def _differences(
-    saved: Mapping[str, Any], mine: Mapping[str, Any], prefix: str = ""
+    saved: Mapping[str, Any], mine: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[str]:
+    """Yield the differences of settings; those that were not saved had their usual values."""
     for name in sorted(saved.keys() | mine.keys()):
-        theirs, ours = saved.get(name), mine.get(name)
+        theirs, ours = saved.get(name, usual.get(name)), mine.get(name)
         if isinstance(theirs, dict) and isinstance(ours, dict):
-            yield from _differences(theirs, ours, f"{prefix}{name}.")
+            yield from _differences(theirs, ours, usual.get(name) or {}, f"{prefix}{name}.")
         elif theirs != ours:
             yield f"{prefix}{name}: {short(theirs)} != {short(ours)}"
 

@@ -45,6 +45,15 @@ def test_changed_setting_that_affects_parameters_is_refused(
         check_provenance(provenance_of(CONFIG), provenance_of(CONFIG.model_copy(update=change)))
 
 
+def test_checkpoint_from_before_a_setting_has_its_default() -> None:
+    before = provenance_of(CONFIG)
+    del before["settings"]["agent"]["actor_average"], before["settings"]["learner"]["n_step"]
+    assert check_provenance(before, provenance_of(CONFIG)) == ""
+    averaged = {"agent": CONFIG.agent.model_copy(update={"actor_average": 0.9})}
+    with pytest.raises(BadInput, match=r"other settings: agent\.actor_average: 0\.0 != 0\.9$"):
+        check_provenance(before, provenance_of(CONFIG.model_copy(update=averaged)))
+
+
 @pytest.mark.parametrize("change", [{"steps": 7}, {"actors": 3}, {"trials": 2}])
 def test_changed_setting_that_does_not_affect_parameters_is_accepted(
     change: dict[str, Any],
