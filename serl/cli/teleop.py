@@ -388,9 +388,9 @@ class Hand:
         self._stamp_s = math.nan  # of the last report
 
     def beat(self) -> None:
-        """Send the newest report, unless it was sent before; raises `DeviceLost`."""
+        """Send the newest report, unless it is not new; raises `DeviceLost`."""
         report = read_device(self._device)
-        if report is None or report.stamp_s == self._stamp_s:
+        if report is None or (report.stamp_s == self._stamp_s and not report.presses):
             return
         self._stamp_s = report.stamp_s
         if (operator_input := read_wish(report, self._mapping)) is not None:

@@ -141,14 +141,14 @@ class HumanInput(Observer):
             self._labelled = replace(step.key, index=step.key.index + 1)
 
     def on_end(self, end: End) -> None:
-        """Store the label; hold the robot if a stop or a lost device cut the episode."""
+        """Store the label; hold the robot after a stop, or if a lost device cut the episode."""
         self._runs = False
         if any(by != SCRIPT for event, by in self._sources.items() if event in _END_EVENTS):
             self._last_end.set()
         if end.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.mux.trouble or "a device fell silent")
-        if end.reason is EndReason.STOPPED:
-            self.hold.stop(f"stopped by {self._sources.get(Event.STOP) or 'a person'}")
+        if Event.STOP in self._sources:  # whatever else ended the episode
+            self.hold.stop(f"stopped by {self._sources[Event.STOP] or 'a person'}")
         self._label(end)
 
     def resume(self) -> None:

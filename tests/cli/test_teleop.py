@@ -14,6 +14,7 @@ from serl.cli import teleop as teleop_commands
 from serl.console.access import ConsoleAddress, write_address
 from serl.datasets.recording_session import RecordingSession, write_session
 from serl.errors import BadInput
+from serl.intervention import Event
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.system.supervisor import Supervisor
@@ -110,11 +111,13 @@ def test_teleop_check_shows_two_devices_until_one_is_lost(
 
 
 class SilentDevice(FailingDevice):
-    """Device that stays pushed, and of which nothing arrives any more after `looks` reports."""
+    """Device that stays pushed, and of which only a press arrives after `looks` reports."""
+
+    presses: tuple[str, ...] = ()
 
     def read(self) -> DeviceReport:
         self._looks = max(0, self._looks - 1)
-        return DeviceReport(self._motion, frozenset(), (), -float(self._looks))
+        return DeviceReport(self._motion, frozenset(), self.presses, -float(self._looks))
 
 
 def test_teleop_sends_no_report_of_a_silent_device_twice() -> None:
@@ -124,6 +127,9 @@ def test_teleop_sends_no_report_of_a_silent_device_twice() -> None:
     for _ in range(10):
         hand.beat()
     assert [wish.motion[0] for wish in sent] == [1.0] * 3
+    device.presses = ("esc",)
+    hand.beat()
+    assert sent[-1].events == (Event.STOP,)
 
 
 FAILING_PAD = """

@@ -274,6 +274,9 @@ async def test_modifier_key_releases_held_keys_and_does_not_prevent_estop(
     await page.key("KeyW", "keyUp", modifiers=2)
     await page.key("ControlLeft", "keyUp", key="Control")
     await settled(lambda: not here.backend.driven[-1].hands)
+    show_state(here, {"paused": "paused"})
+    await page.until("!document.getElementById('go').hidden")
+    await page.key("KeyG", modifiers=2)
     await page.key("Escape", modifiers=1)
     await settled(lambda: here.backend.commands == ["estop"])
 

@@ -218,6 +218,21 @@ def test_stop_from_device_is_persisted(input_bench: HumanInputBench) -> None:
     assert input_bench.robot.stop_reason
 
 
+@pytest.mark.parametrize("reason", ["success", "discarded", "fault"])
+def test_stop_from_device_is_persisted_whatever_else_ends_its_step(
+    input_bench: HumanInputBench, reason: str
+) -> None:
+    pad, others = input_bench.bench.pad, {"discarded": Event.DISCARD, "success": Event.SUCCESS}
+    input_bench.callbacks[2] = lambda: pad.hit("stop")  # read at the next step
+    input_bench.callbacks[3] = (
+        input_bench.send_event(others[reason])
+        if reason in others
+        else lambda: input_bench.robot.stop("the guard stopped the arm")
+    )
+    assert input_bench.run().reason == reason
+    assert StopLatch(input_bench.folder / "stopped").stopped == "stopped by pad"
+
+
 def test_episode_runs_after_release_and_resume(input_bench: HumanInputBench) -> None:
     input_bench.callbacks[3] = input_bench.send_event(Event.STOP)
     input_bench.run()

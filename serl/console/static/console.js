@@ -538,8 +538,9 @@ document.addEventListener("visibilitychange", () => document.hidden && away());
 for (const kind of ["keydown", "keyup"]) {
   window.addEventListener(kind, (event) => {
     if ($("desk").hidden) return;
-    if (kind === "keydown" && !event.repeat && event.code === "KeyT") lease();
-    if (kind === "keydown" && !event.repeat && event.code === "KeyG" && !$("go").hidden) go();
+    const hit = kind === "keydown" && !event.repeat && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (hit && event.code === "KeyT") lease();
+    if (hit && event.code === "KeyG" && !$("go").hidden) go();
     onKey(event, sayByKey);
     if (!event.repeat) beat();  // at once, not with the next beat
   });
