@@ -36,11 +36,16 @@ FARTHEST_RAD = 4.0 * math.pi
 """Bound on joint angles: no supported joint turns further, so larger values are not radians."""
 
 
+_LONGEST_STOP_S = 0.15
+"""Longest stop from top speed: an arm rests 0.25 s after a fault, which is noticed in 0.1 s."""
+
+
 class Limits(BaseModel):
     """The single table of motion limits; a value above its hard maximum is rejected.
 
     The stopping profile is faster than the driving profile: a stop from 0.15 m/s takes less than
-    80 ms. Rotational values correspond to translational ones at 1 rad/s to 0.2 m/s.
+    80 ms. Settings that make a stop from top speed longer than 0.15 s are rejected. Rotational
+    values correspond to translational ones at 1 rad/s to 0.2 m/s.
 
     Attributes:
         speed_m_s: top speed of the setpoint.
@@ -80,6 +85,23 @@ class Limits(BaseModel):
     stop_force_n: float = Field(30.0, gt=0, le=30.0)
     stop_torque_nm: float = Field(5.0, gt=0, le=5.0)
     yield_m: float = Field(0.03, ge=0, le=0.05)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        rows = (("", self.speed_m_s, "m_s"), ("angular_", self.angular_speed_rad_s, "rad_s"))
+        for kind, speed, unit in rows:
+            peak, jerk = (
+                getattr(self, f"stop_{kind}acceleration_{unit}2"),
+                getattr(self, f"stop_{kind}jerk_{unit}3"),
+            )
+            reached = min(peak, math.sqrt(jerk * speed))
+            if (stop_s := speed / reached + reached / jerk) > _LONGEST_STOP_S:
+                raise ValueError(
+                    f"stop_{kind}acceleration_{unit}2 {peak:g}, stop_{kind}jerk_{unit}3 {jerk:g}: "
+                    f"a stop from top speed takes {stop_s:.2f} s, at most {_LONGEST_STOP_S:g} s "
+                    "are allowed"
+                )
+        return self
 
     @property
     def yield_rad(self) -> float:

@@ -95,6 +95,21 @@ def test_motion_refuses_invalid_settings(changes: dict[str, Any]) -> None:
         motion(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"stop_acceleration_m_s2": 0.5}, "stop_acceleration_m_s2 0.5, .* takes 0.30 s"),
+        ({"stop_jerk_m_s3": 10.0}, "stop_jerk_m_s3 10: .* takes 0.24 s"),
+        ({"stop_angular_acceleration_rad_s2": 5.0}, "stop_angular_acceleration_rad_s2 5"),
+        ({"stop_angular_jerk_rad_s3": 1e-9}, "stop_angular_jerk_rad_s3 1e-09"),
+    ],
+)
+def test_limits_refuse_long_stops(changes: dict[str, float], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        Limits(**changes)
+    assert Limits(stop_acceleration_m_s2=0.5, speed_m_s=0.05)
+
+
 def test_motion_needs_a_box() -> None:
     with pytest.raises(ValidationError, match="box_low_m"):
         Motion(axes=("x",), translation_m=0.01, box_high_m=(1, 1, 1))  # type: ignore[call-arg]
