@@ -91,7 +91,26 @@ def _resolve_layers(
     robot = requested.robot and plugins.absolute(requested.robot)
     kept = tuned.get("agent", {}).get("cached_features", requested.agent.cached_features)
     found = {"task": plugins.absolute(requested.task), "robot": robot}
-    return resolve(tuned, alone, file, overrides, found, {"agent": {"cached_features": kept}})
+    given = (alone, file, overrides, found, {"agent": {"cached_features": kept}})
+    config = resolve(tuned, *given)
+    declared = tuned.get("reward", {}).get("kind") == config.reward.kind
+    if declared or _sums_to_one(config.reward) or "return_bounds" not in tuned.get("agent", {}):
+        return config
+    return resolve(merge(tuned, without_unknown(_UNBOUNDED, requested)), *given)
+
+
+_UNBOUNDED = {"agent": {"return_bounds": None, "layer_norm": True}}
+"""Settings for rewards whose sum is not known, instead of bounds of returns."""
+
+
+def _sums_to_one(reward: RewardConfig) -> bool:
+    """Return whether rewards sum to 1 at a success, as tuned bounds of returns assume.
+
+    The number of a topic may be any number, and so may a reward from outside.
+    """
+    if reward.kind == "topic":
+        return reward.message == "Bool"
+    return reward.kind in plugins.provided("reward")
 
 
 def _of_arm(robot: str | None) -> dict[str, Any]:

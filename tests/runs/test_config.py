@@ -72,6 +72,24 @@ def test_practice_preset_sets_demonstrations_clone_and_learner(task: str) -> Non
     ), "the recipe takes precedence"
 
 
+def test_bounds_of_returns_are_for_rewards_that_sum_to_one() -> None:
+    outside = Path(__file__).parents[1] / "outside"
+    topic = {"kind": "topic", "topic": "/cell/quality"}
+    for reward, bounds in (
+        ({}, (0.0, 1.0)),
+        (topic | {"message": "Bool"}, (0.0, 1.0)),
+        (topic, None),
+        ({"kind": str(outside / "high_reward.py")}, None),
+    ):
+        agent = run_settings("pick_cube", {}, {"reward": reward}).agent
+        assert isinstance(agent, SACConfig)
+        assert (agent.return_bounds, agent.layer_norm) == (bounds, bounds is None)
+    given = {"reward": topic, "agent": {"return_bounds": [0, 30]}}
+    assert run_settings("pick_cube", {}, given).agent.model_dump()["return_bounds"] == (0, 30)
+    other = {"reward": topic, "agent": {"algorithm": str(outside / "td3.py")}}
+    assert "return_bounds" not in run_settings("pick_cube", {}, other).agent.model_dump()
+
+
 def test_practice_preset_accepts_external_algorithms_and_refuses_vice() -> None:
     outside = str(Path(__file__).parents[1] / "outside/td3.py")
     config = run_settings("reach", {"preset": "practice"}, {"agent": {"algorithm": outside}})
