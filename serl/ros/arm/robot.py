@@ -44,10 +44,10 @@ _MODES: dict[ActionSource, Mode] = {
     ActionSource.SCRIPT: "reset",
 }
 
-_READY_S = 30.0
-_LONGEST_S = 99.0  # longest time that a heartbeat reports
+_READY_S, _LONGEST_S = 30.0, 99.0  # the latter: longest time that a heartbeat reports
 _PAUSE_PERIODS = 1.3  # without a target; below the guard's own limit
 _RELEASE_S = 0.5  # least time that a guard rests the arm after a takeover
+_HOMING_S = 0.5  # without a target, after which a joint move is paused
 _HOME_RAD = 0.02  # largest distance of a joint from home after a joint move
 _BEGIN_S = 0.3  # longest time until a guard resumes that only waited for targets
 
@@ -285,7 +285,7 @@ class RosArm:
     def home(self) -> None:
         """Ask the guard to move the joints home once a script drives, until `stop` or an episode.
 
-        A takeover ends the move; after the release it begins again from there.
+        A takeover or a pause ends the move; afterwards it begins again from there.
         """
         self._is_homing = True
 
@@ -357,7 +357,7 @@ class RosArm:
         mode: str = "hold" if paused or self.stop_reason is not None else self.mode
         if self._is_homing and self.guard is not None and self.guard.has_homed:
             self._is_homing = False
-        if self._is_homing and mode == "reset":
+        if self._is_homing and mode == "reset" and time.monotonic() - self._acted_s < _HOMING_S:
             mode = "joints"
         words = f"{self._lease} {mode} {self._beats}"
         if mode == "teleop":

@@ -327,10 +327,12 @@ def test_heartbeats_carry_controller_mode_and_hold_after_stop(arm: RosArm, bench
     eventually(lambda: sends_mode("policy"))
 
 
-def test_joint_move_is_asked_for_while_script_drives_and_until_stop(
+def test_joint_move_is_asked_for_while_script_drives_and_until_pause_or_stop(
     arm: RosArm, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sends_last(mode: str) -> bool:
+    def sends_last(mode: str, acts: bool = True) -> bool:
+        if acts:
+            arm.act(0.0 * ONES)
         arm.beat()
         return bench.modes[-1] == mode
 
@@ -343,6 +345,8 @@ def test_joint_move_is_asked_for_while_script_drives_and_until_stop(
     arm.drive_as(ActionSource.POLICY)
     eventually(lambda: sends_last("policy"))
     arm.drive_as(ActionSource.SCRIPT)
+    eventually(lambda: sends_last("joints"))
+    eventually(lambda: sends_last("reset", acts=False), 5.0)  # a pause: heartbeats go on
     eventually(lambda: sends_last("joints"))
     arm.stop("test")
     eventually(lambda: recovers(arm))
