@@ -23,7 +23,7 @@ from serl.log.metrics import FILE
 from serl.runs.config import TrainConfig
 from serl.runs.demonstrations import DEMONSTRATORS
 from serl.runs.deployment import load_agent, one_part
-from serl.runs.folder import CONFIG, RunFolder
+from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.system.files import home_path
 from serl.system.json_fields import short
@@ -297,7 +297,7 @@ def open_run(run: str | Path) -> Run:
         BadInput: the folder is neither a run nor a folder of episodes.
     """
     path = home_path(run)
-    if path.is_dir() and not (path / CONFIG).exists() and episode_paths(path):
+    if path.is_dir() and episode_paths(path):
         return Run(path, None, {path.name: path})
     folder = one_part(RunFolder.open(path, data_only=True))
     actors = {name: folder.episodes(name) for name in folder.actors()}

@@ -90,7 +90,7 @@ def recorded(path: Path, successes_only: bool = False, for_viewing: bool = False
         if run.config.stages:
             raise BadInput(f"{path}: has stages, each a run: expected one of them")
         robot = Path(str(run.config.robot or "")).stem
-        folders = [run.episodes(actor) for actor in run.actors()]
+        folders = [path] if episode_paths(path) else [run.episodes(each) for each in run.actors()]
     paths = [
         file for each in folders for file in episode_paths(each) if not file.name.endswith(PART)
     ]

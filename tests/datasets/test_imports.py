@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import h5py
@@ -11,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import serl
 from serl.cli.main import main
 from serl.datasets import lerobot_format
 from serl.datasets.exchange import without_last
@@ -19,6 +22,7 @@ from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import episode_paths, read_episode, read_records, read_spec
 from serl.runs.config import resolve
 from serl.runs.demonstrations import read_demonstrations
+from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_spec, make_task
 from serl.testing.samples import random_observation, random_step
@@ -57,6 +61,17 @@ def test_exported_and_imported_demonstrations_of_expert_demonstrate(
     lengths = [len(each.steps) for each in read_demonstrations(expert_recording, config)]
     assert len(lengths) == 2
     assert [len(each.steps) for each in read_demonstrations(out, config)] == lengths
+
+
+def test_recording_of_person_is_exported(expert_recording: Path, tmp_path: Path) -> None:
+    """It has the settings of a run, but its episodes are beside them."""
+    run = RunFolder.create_at(tmp_path / "demos", resolve({"task": "reach"}), datetime.now())
+    for path in episode_paths(expert_recording):
+        shutil.copy(path, run.path)
+    run.episodes("person").mkdir(parents=True)
+    out = str(tmp_path / "out")
+    assert main(["export", str(run.path), "--to", "lerobot", "--out", out]) == 0
+    assert len(serl.open_run(run.path).episodes) == len([*recorded(run.path).episodes()]) == 2
 
 
 def test_export_leaves_out_scripted_resets_and_prints_their_number(
