@@ -121,9 +121,9 @@ class HumanInput(Observer):
         return tuple(dict.fromkeys(event for event, _ in found))
 
     def obey_stops(self, read: bool) -> None:
-        """Hold the robot on a stop event; drop all other events.
+        """Hold the robot on a stop event; keep events that apply to an episode that runs.
 
-        For use between two episodes, also while the robot is held: stopping twice has no effect.
+        For use between two episodes, and while the robot is held: stopping twice has no effect.
 
         Args:
             read: read the devices first, which nothing else does while the robot is held.
@@ -133,6 +133,8 @@ class HumanInput(Observer):
         for event, by in self.mux.sourced_events():
             if event is Event.STOP and by != SCRIPT:
                 self.hold.stop(f"stopped by {by}")
+            elif event not in _ANY_TIME and not self._objection(event):
+                self._pending.append((event, by))
 
     def on_step(self, step: Step) -> None:
         """Note whether a script acts, as in a reset, and whether an operator's label ends it."""

@@ -35,6 +35,7 @@ class StopLatch:
         inactive: reason why the process is inactive; empty while it is active. Set by the lifecycle
             manager only; neither `release` nor `resume` changes it.
         paused: reason of the pause; empty when there is none.
+        look: called together with `beat`: reads the devices, for a stop.
         beat: called every 20 ms by methods that block in a pause. An arm sends its guard heartbeats
             meanwhile: the guard takes their end for the loss of the operator. In a stop, and while
             the process is inactive, there are none, and the guard disarms after a minute.
@@ -43,6 +44,7 @@ class StopLatch:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.beat: Callable[[], object] = lambda: None
+        self.look: Callable[[], object] = lambda: None
         self.paused = self.inactive = ""
         self.stopped = read_stop(path)
         self._lock = threading.Lock()  # a stop during a release must not be lost
@@ -109,6 +111,7 @@ class StopLatch:
     def _rest(self, period_s: float) -> None:
         if not (self.stopped or self.inactive):
             self.beat()
+            self.look()
         time.sleep(period_s)
 
 

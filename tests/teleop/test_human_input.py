@@ -218,6 +218,24 @@ def test_stop_from_device_is_persisted(input_bench: HumanInputBench) -> None:
     assert input_bench.robot.stop_reason
 
 
+def test_stop_from_device_is_obeyed_in_pause_and_label_is_kept(
+    input_bench: HumanInputBench,
+) -> None:
+    human_input, latch, pad = input_bench.human_input, input_bench.latch, input_bench.bench.pad
+    latch.look = lambda: human_input.obey_stops(read=True)  # as an actor does
+    human_input.begin()
+    human_input()
+    latch.pause("paused")
+    pad.hit("yes")
+    assert latch.wait_paused(iter((False, True, True)).__next__, 0.0), "it only ended"
+    latch.resume()
+    assert human_input.events() == (Event.SUCCESS,)
+    latch.pause("paused")
+    pad.hit("stop")
+    assert not latch.wait_paused(iter((False, False)).__next__, 0.0)
+    assert latch.stopped == "stopped by pad"
+
+
 @pytest.mark.parametrize("reason", ["success", "discarded", "fault"])
 def test_stop_from_device_is_persisted_whatever_else_ends_its_step(
     input_bench: HumanInputBench, reason: str

@@ -102,6 +102,7 @@ class OperatorInterface(Observer):
         self._control: Control | None = None
         self._human_input: HumanInput | None = None  # of the current stage
         self._last_end = LastEnd()
+        self.hold.look = self._obey_stops
 
     def human_input(
         self, robot: SimulatedRobot, script: Teleop | None, episodes: Path
@@ -129,6 +130,10 @@ class OperatorInterface(Observer):
     def has_operator(self) -> bool:
         """Check whether any device sends messages, with or without operator input."""
         return self._devices.has_operator
+
+    def _obey_stops(self) -> None:
+        if self._human_input is not None:
+            self._human_input.obey_stops(read=True)
 
     def silence_s(self) -> float:
         """Return the silence of the active operator's device in s, for `RosArm.silence_s`."""

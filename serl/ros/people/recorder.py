@@ -106,6 +106,7 @@ def arm_station(
 
         arm.silence_s = lambda: human_input.mux.silence_s
         human_input.hold.beat = arm.beat
+        human_input.hold.look = lambda: human_input.obey_stops(read=True)
         station = Station(arm, human_input.hold, stopping)
 
         def standby(ending: Callable[[], bool]) -> bool:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -225,6 +226,24 @@ def test_device_silence_is_reported_for_the_running_stage_only(
     people.use(second)
     assert people.silence_s() > 0.3
     assert first() is None
+
+
+def test_paused_actor_obeys_stop_of_a_device(
+    nodes: tuple[RosNode, RosNode], tmp_path: Path
+) -> None:
+    frame, number = ActionFrame("base"), count()
+    people = OperatorInterface(nodes[0], "actor0", TeleopConfig(), frame, tmp_path / "link")
+    people.use(people.human_input(FakeRobot(), None, tmp_path))
+    people.hold.pause("paused")
+    hand = RemoteHand(nodes[1], device_topics("actor0")[0])
+
+    def is_stopped() -> bool:
+        events = (Event.STOP,) if next(number) % 20 == 19 else ()
+        hand.send(Wish(REST, False, events))
+        people.hold.wait_paused(iter((False, True, True)).__next__)
+        return people.hold.stopped == "stopped by the device"
+
+    eventually(is_stopped, 20.0)
 
 
 @pytest.mark.parametrize(
