@@ -40,6 +40,8 @@ def clone_settings(config: TrainConfig) -> TrainConfig:
     apart = {"agent", "reward", "feedback", "stages", "init_from", "human"}
     shared = config.model_dump(exclude=apart)
     own = config.agent.model_dump() | {"frozen": ()} if isinstance(config.agent, SACConfig) else {}
+    if own.get("encoder") == "small" and own["encoder_weights"] is None:
+        own["cached_features"] = False  # the clone starts from no other run, whose encoder it needs
     fixed = merge(merge(row.usual, row.fixed), {"baseline": "none"})
     if config.demonstrator == "human":
         noise = own.get("bc_noise") or motion_noise(make_spec(make_task(config)).observation)

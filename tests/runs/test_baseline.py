@@ -90,6 +90,16 @@ def test_clone_of_person_is_made_with_noise_on_own_motion_of_arm(
     assert chosen.agent.model_dump()["actor_average"] == 0.9, "the run's own setting is kept"
 
 
+def test_clone_trains_encoder_that_run_inherits_and_keeps_other_ones() -> None:
+    """The run's cached features are of the other run's encoder, from which no clone starts."""
+    more = {"observe": "pixels", "agent": {"cached_features": True, "encoder_weights": None}}
+    origin = {"init_from": {"run": "another", "load": ["encoder"]}}
+    assert not baseline.clone_settings(resolve(SETTINGS, more, origin)).agent.cached_features
+    for kept in ({"encoder_weights": "encoder.npz"}, {"encoder": "resnet10"}):
+        made = resolve(SETTINGS, more, {"agent": kept})
+        assert baseline.clone_settings(made).agent.cached_features
+
+
 def test_clone_without_successful_demonstration_is_refused(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
     with pytest.raises(BadInput, match="no demonstration is a success"):
