@@ -16,6 +16,7 @@ from serl.errors import counted
 from serl.log.annotations import TRUTH_FILE, Origin, read_labels
 from serl.reward import RewardConfig, StageReward, may_be_there
 from serl.runs.config import TrainConfig, resolve, stage_configs
+from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.real_arm import tuned_settings
 from serl.runs.reward_data import LabelledRecording, recordings, run_of
 from serl.runs.task_setup import make_task
@@ -301,13 +302,17 @@ def tuned_reward(folders: Sequence[Path], task: str) -> RewardConfig:
         CorruptData: the session file of a person's recording is damaged.
     """
     run = run_of(folders[0]) if folders else None
+    if run is None and folders and (folders[0] / CONFIG).is_file():
+        run = RunFolder.open(folders[0])  # a person's collection
     if run is None:
         return _open(_of_name(task))
     if read_session(run.path) is None:
         return _open(run.config.reward)
     tuned = tuned_settings(run.config, make_task(run.config)).get("reward", {})
     own = run.config.reward.model_dump(exclude_defaults=True)
-    return _open(RewardConfig.model_validate(merge(tuned, own)))
+    found = {**merge(tuned, own), "kind": "task"}  # a classifier declared without its file is none
+    known = {name: value for name, value in found.items() if name in RewardConfig.model_fields}
+    return _open(RewardConfig.model_validate(known))
 
 
 def _of_name(task: str) -> RewardConfig:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from serl.cli.reward import reward_settings
 from serl.datasets.recording_session import RecordingSession, write_session
 from serl.datasets.reward_audit import tuned_reward
 from serl.geometry import Vector
+from serl.reward import RewardConfig
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.settings import run_settings
@@ -71,6 +73,14 @@ def test_recording_uses_tuned_reward_unless_configured_otherwise(tmp_path: Path)
     own = make_recording(tmp_path / "3", reward={"tool_low_m": (-1.0, -1.0, 0.3)})
     assert tuned_reward([own.episodes("a")], "pick_cube").tool_low_m == (-1.0, -1.0, 0.3)
     arm = make_recording(tmp_path / "4", robot="franka", task_config={"lift_m": 0.05})
-    assert tuned_reward([arm.episodes("a")], "pick_cube").tool_low_m is None, (
-        "a real arm has no tuned height"
-    )
+    for folder in (arm.episodes("a"), arm.path):  # a person's collection lies in the folder itself
+        assert tuned_reward([folder], "pick_cube").tool_low_m is None, "a real arm has no height"
+
+
+def test_collection_for_a_task_that_declares_a_classifier_has_no_place(tmp_path: Path) -> None:
+    """The file of the classifier is trained from this collection."""
+    text = (Path(__file__).parents[2] / "docs/examples/ram.yaml").read_text()
+    task = tmp_path / "ram.yaml"
+    task.write_text(re.sub(r"reward: \{.*\}", "reward: {kind: classifier, hold: [2, 3]}", text))
+    run = make_recording(tmp_path / "1", task=str(task), robot="franka")
+    assert tuned_reward([run.path], "ram") == RewardConfig(hold=(2, 3))
