@@ -42,7 +42,7 @@ class GymnasiumConfig(TaskConfig):
             "environment" is the environment's own reward. A success ends the episode in both.
         success_key: key of the success in `info`; None for the usual ones.
         success_return: sum of rewards from which on the episode is a success, for environments
-            that report none.
+            that report none; positive, as the sum begins at 0.
         expert: `.py` file with a scripted expert: `expert(rng)` returns a function from the
             environment's observation to its action.
     """
@@ -53,7 +53,7 @@ class GymnasiumConfig(TaskConfig):
     actions: tuple[str, ...] = ()
     reward: Literal["sparse", "environment"] = "environment"
     success_key: str | None = None
-    success_return: float | None = Field(None, allow_inf_nan=False)
+    success_return: float | None = Field(None, gt=0, allow_inf_nan=False)
     expert: plugins.PluginName | None = None
 
     @property

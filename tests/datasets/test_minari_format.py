@@ -175,12 +175,14 @@ def test_actions_are_scaled_only_in_entries_with_two_bounds() -> None:
             minari_format._scaled(np.zeros((3, 2)), space)
 
 
-def write_pendulum(folder: Path, infos: Sequence[Mapping[str, Any] | None]) -> None:
-    """Write episodes of three steps with rewards of -1 to a data set of Pendulum."""
+def write_pendulum(
+    folder: Path, infos: Sequence[Mapping[str, Any] | None], reward: float = -1.0
+) -> None:
+    """Write episodes of three steps, with the same reward each, to a data set of Pendulum."""
     torque = np.array([[-2.0], [0.5], [2.0]], np.float32)
     buffers = [
         EpisodeBuffer(
-            observations=np.zeros((4, 3), np.float32), actions=torque, rewards=[-1.0] * 3,
+            observations=np.zeros((4, 3), np.float32), actions=torque, rewards=[reward] * 3,
             terminations=np.zeros(3, bool), truncations=np.arange(3) == 2, infos=info,
         )
         for info in infos
@@ -196,16 +198,15 @@ def test_import_scales_actions_from_action_space_bounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "terminated"),
-    [("success_key", "upright", [False, True]), ("success_return", "-2", [True])],
+    ("setting", "value", "reward"), [("success_key", "upright", -1.0), ("success_return", "2", 1.0)]
 )
 def test_import_uses_success_settings_of_task(
-    tmp_path: Path, setting: str, value: str, terminated: list[bool]
+    tmp_path: Path, setting: str, value: str, reward: float
 ) -> None:
     upright = np.array([False, True, False])  # after each step, without the reset
-    write_pendulum(tmp_path, [{"upright": upright, "is_success": np.zeros(3, bool)}])
+    write_pendulum(tmp_path, [{"upright": upright, "is_success": np.zeros(3, bool)}], reward)
     (found,), _ = imported(PENDULUM, tmp_path, f"--task_config.{setting}", value)
-    assert outcomes(found) == [(-1.0, end, False) for end in terminated]
+    assert outcomes(found) == [(reward, False, False), (reward, True, False)]
 
 
 GOALS = spaces.Dict(

@@ -137,8 +137,6 @@ def test_episode_ends_on_success_failure_or_time_limit() -> None:
     assert (opened.success, opened.reward, opened.steps) == (True, 1.0, 3)
     assert (broken.success, broken.reward, broken.text) == (False, 0.0, "failure")
     assert (idle.success, idle.steps, idle.text) == (False, 40, "time limit")
-    robot, task = made(reward="environment", success_return=-1.0)
-    assert play(robot, task, [0, 0]).steps == 1, "-0.5 is above the return of a success"
     robot, task = made(reward="environment")
     assert play(robot, task, [1, 0]).reward == -1.5
 
@@ -285,8 +283,15 @@ def test_success_key_excludes_unusable_entries(changed: Changed) -> None:
     name = changed(step=steps(info={"success": "no", "won": np.int64(1)}))
     robot, task = made(name, success_key="won")
     assert play(robot, task, [0, 0]).success
-    robot, task = made(name, success_return=-1.0)
-    assert play(robot, task, [0, 0]).steps == 1
+    name = changed(step=steps(reward=0.5, info={"success": "no"}))
+    robot, task = made(name, success_return=1.0)
+    assert play(robot, task, [0, 0]).steps == 2
+
+
+@pytest.mark.parametrize("total", [-300.0, 0.0])
+def test_return_that_every_first_step_reaches_is_no_success(total: float) -> None:
+    with pytest.raises(BadInput, match=r"task_config\.success_return: expected more than 0"):
+        made(success_return=total)
 
 
 @pytest.mark.parametrize("error", [fails, lambda *given, **named: sys.exit(3)])
