@@ -49,8 +49,10 @@ class RewardSuite(ABC):
             assert type(success) is bool, f"expected a bool, got {success!r}"
 
     def test_the_last_reading_ends_the_episode_as_expected(self) -> None:
-        """Check that the episode ends with a success, or without one."""
-        assert self.judge(self.make())[-1].success == self.succeeds
+        """Check that the episode ends with a success at its last reading, or without one."""
+        *before, last = (success for _, success in self.judge(self.make()))
+        assert not any(before), "a success before the last reading, which would end the episode"
+        assert last == self.succeeds
 
     def test_an_episode_begins_anew(self) -> None:
         """Check that `begin` forgets the episode before, a complete one or half of one."""

@@ -13,7 +13,7 @@ from serl.types import Observation
 
 
 def readings() -> list[Observation]:
-    poses = [(x_m, 0.0, 0.2, 0.0, 0.0, 0.0, 1.0) for x_m in (0.3, 0.2, 0.1, 0.1)]
+    poses = [(x_m, 0.0, 0.2, 0.0, 0.0, 0.0, 1.0) for x_m in (0.3, 0.2, 0.12, 0.1)]
     return [Observation({"tcp_pose": np.array(pose, np.float32)}) for pose in poses]
 
 
@@ -72,6 +72,11 @@ class NeverSuccessful(Broken):
         return Judgement()
 
 
+class AlwaysSuccessful(Broken):
+    def __call__(self, reading: Observation) -> Judgement:
+        return Judgement(1.0, True)
+
+
 class NeverResets(Broken):
     count = 0
 
@@ -92,6 +97,7 @@ class WritesToReading(Broken):
         (NotFinite, "test_judgements_are_numbers"),
         (NumpyNumber, "test_judgements_are_numbers"),
         (NeverSuccessful, "test_the_last_reading_ends_the_episode_as_expected"),
+        (AlwaysSuccessful, "test_the_last_reading_ends_the_episode_as_expected"),
         (NeverResets, "test_an_episode_begins_anew"),
         (WritesToReading, "test_a_reading_is_only_read"),
     ],
