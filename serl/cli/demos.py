@@ -46,11 +46,12 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
 def import_file(options: argparse.Namespace) -> int:
     """Convert demonstrations of another program to a recording."""
     from serl.datasets.serl_import import ImportMap
-    from serl.runs.task_setup import make_spec, make_task
+    from serl.runs.demonstrations import specs_of
+    from serl.runs.task_setup import make_task
 
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
     task = make_task(config)
-    spec = make_spec(task)
+    spec, wider = specs_of(config)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
@@ -64,6 +65,9 @@ def import_file(options: argparse.Namespace) -> int:
         else:
             given = () if options.sentence is None else (options.sentence,)
             data = format_module(name).read(options.file, *given)
+            own = data.origin.spec
+            if own and own.observation.state.keys() == wider.observation.state.keys():
+                spec = wider  # a recording that defines the task
             found, write = _checked(data, options.file, task, spec, mapping, origin)
 
         def advance() -> None:

@@ -74,6 +74,19 @@ def test_recording_of_person_is_exported(expert_recording: Path, tmp_path: Path)
     assert len(serl.open_run(run.path).episodes) == len([*recorded(run.path).episodes()]) == 2
 
 
+def test_recording_that_defines_a_task_is_exported_and_imported(tmp_path: Path) -> None:
+    """The course of `racing_car` follows from the poses of a recorded lap."""
+    lap, out = tmp_path / "lap", tmp_path / "out"
+    assert main(["record", "racing_car", "--demos", "1", "--out", str(lap)]) == 0
+    assert main(["export", str(lap), "--to", "robomimic", "--out", str(tmp_path / "data")]) == 0
+    words = ["demos", "import", str(tmp_path / "data"), "--task", "racing_car", "--out", str(out)]
+    assert main(words) == 0
+    config = run_settings("racing_car", {}, {"demo_paths": [out]})
+    (recorded_lap,) = read_demonstrations(out, config)
+    assert recorded_lap.success
+    assert config.task_config["checkpoints"]
+
+
 def test_export_leaves_out_scripted_resets_and_prints_their_number(
     expert_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
