@@ -204,7 +204,8 @@ class Handover(ArmTask):
         """Return whether the right hand holds the bar where it should, and level."""
         off = abs(abs(_in_bar(state, RIGHT)[0]) - _GRIP_M)
         steep = rotate(quaternion_of(state["bar_pose"]), (1.0, 0.0, 0.0))[2]
-        return off < self.config.grip_m and abs(math.asin(steep)) < self.config.level_rad
+        tilt_rad = math.asin(min(1.0, abs(steep)))  # of a bar that stands it may round to over 1
+        return off < self.config.grip_m and tilt_rad < self.config.level_rad
 
     def _is_up(self, state: State) -> bool:
         return _height(state["bar_pose"]) > self.config.lift_m

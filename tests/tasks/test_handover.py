@@ -184,3 +184,11 @@ def test_imprecise_grasp_is_no_success() -> None:
         other = Handover(HandoverConfig(**limits))
         other._passed = True
         assert other.is_success(pair.truth()) == good
+
+
+def test_bar_that_stands_is_judged_despite_rounding() -> None:
+    half = float(np.nextafter(np.float32(0.5**0.5), np.float32(1.0)))
+    stands = np.array((0.6, 0.0, 0.2, 0.0, -half, 0.0, half), np.float32)
+    state = {"bar_pose": stands, "right_tcp_pose": stands}
+    assert Handover()._is_precise(state)
+    assert not Handover(HandoverConfig(level_rad=0.03))._is_precise(state)
