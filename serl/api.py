@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from serl.agent import Agent
+from serl.datasets.person import ACTOR as PERSON
 from serl.errors import BadInput, SpecMismatch, did_you_mean
 from serl.intervention import stuck_since_s
 from serl.log.episode_reader import episode_paths, read_episode, read_spec
@@ -392,7 +393,10 @@ def _is_trained_on(steps: Table, episodes: Table, period_s: float) -> np.ndarray
     discarded = np.array([end is EndReason.DISCARDED for end in ends])
     script = steps["source"] == ActionSource.SCRIPT
     kept: np.ndarray[Any, Any] = (episodes["ended"] & ~discarded)[number]
-    kept &= ~script | np.isin(episodes["actor"], DEMONSTRATORS)[number]
+    shown = np.isin(episodes["actor"], DEMONSTRATORS)
+    of_person = episodes["actor"] == PERSON  # a script holds the arm while they let go
+    shown |= of_person & (episodes["script_steps"] < episodes["steps"])
+    kept &= ~script | shown[number]
     after = np.cumsum(episodes["steps"])
     for row in np.flatnonzero([end.is_fault for end in ends] & (episodes["steps"] > 0)):
         own, last = slice(after[row] - episodes["steps"][row], after[row]), after[row] - 1

@@ -12,6 +12,7 @@ import pytest
 
 import serl
 from serl.api import Run
+from serl.datasets.person import ACTOR as PERSON
 from serl.errors import STUCK, BadInput, CorruptData
 from serl.log.episode_log import EpisodeLog
 from serl.log.metrics import ROWS, EventRow, MetricsWriter, UpdateRow
@@ -139,6 +140,18 @@ def test_scripted_demonstrations_of_the_expert_have_transitions(tmp_path: Path) 
             own = replace(record, key=replace(record.key, actor=EXPERT, epoch=1))
             log.append(replace(own, source=ActionSource.SCRIPT) if isinstance(own, Step) else own)
     assert len(serl.open_run(tmp_path).transitions().state) == 3
+
+
+def test_pauses_in_demonstrations_of_a_person_have_transitions(tmp_path: Path) -> None:
+    """A learner trains on them as well; an episode without the person demonstrates nothing."""
+    records: list[Any] = random_records(3, 2)
+    with EpisodeLog(tmp_path, SPEC, RUN, PERSON, 1, CONFIG) as log:
+        for record in records:
+            own = replace(record, key=replace(record.key, actor=PERSON, epoch=1))
+            human = (own.key.episode, own.key.index) == (0, 0)
+            source = ActionSource.HUMAN if human else ActionSource.SCRIPT
+            log.append(replace(own, source=source) if isinstance(own, Step) else own)
+    assert serl.open_run(tmp_path).transitions().episode.tolist() == [0, 0, 0]
 
 
 def test_tables_are_mapped_from_cache_and_extended_by_new_episodes(tmp_path: Path) -> None:
