@@ -11,7 +11,7 @@ from pathlib import Path
 from serl.arm_profile import is_real, latch_path
 from serl.cli import teleop as teleop_commands
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
-from serl.console.access import remove_address
+from serl.console.access import forget_address
 from serl.errors import BadInput
 from serl.guard.latch import GuardedArm
 from serl.report.display import Display
@@ -63,7 +63,8 @@ def bring_up(options: argparse.Namespace) -> int:
         print(f"starting {spec.name} ({spec.module})", flush=True)
     for robot in graph.robots:
         print_cut_boxes(run.config, robot.profile)
-    remove_address(run.path)
+    if graph.console is not None:
+        forget_address(run.path)
     arms = {
         name: arm
         for each in graph.robots

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from serl.system.files import write_atomic
+from serl.system.files import FileLock, write_atomic
 from serl.system.json_fields import dump_object, read_fields
 
 _FILE = "console.json"
@@ -58,6 +58,17 @@ def remove_address(folder: Path) -> None:
     (folder / _FILE).unlink(missing_ok=True)
 
 
+def forget_address(folder: Path) -> None:
+    """Remove the address file of an earlier console; raise `BadInput` while one runs."""
+    with lock_console(folder):
+        remove_address(folder)
+
+
+def lock_console(folder: Path) -> FileLock:
+    """Take the lock of the only console of a run; raise `BadInput` while another one has it."""
+    return FileLock(folder / "console.lock", f"the console of {folder}")
+
+
 TOKEN_BYTES = 32
 _OWN = {"same-origin", "none"}
 
@@ -82,6 +93,15 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
+def kept_token(folder: Path) -> str:
+    """Return the token of a console that was killed here, so that its pages return; else a new one.
+
+    A command that starts a console calls `forget_address` first.
+    """
+    before = read_address(folder)
+    return before.token if before else new_token()
+
+
 class RequestCheck:
     """Checks of HTTP requests: host, origin and token.
 
@@ -98,7 +118,7 @@ class RequestCheck:
         self.token = token
         self._schemes = {f"127.0.0.1:{port}": "http", f"localhost:{port}": "http"}
         if host:
-            self._schemes[f"{host}:{port}"] = "https"
+            self._schemes[f"{host.lower()}:{port}"] = "https"  # as browsers send it
 
     def accepts(
         self,

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serl.console.access import new_token
 from serl.console.backend import Picture
 from serl.console.messages import CropOrder, Judgement, Selection
 from serl.errors import SerlError
 from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
 
-from .browser import CHROMIUM, Page, tab
+from .browser import CHROMIUM, LIMIT_S, Page, tab
 from .conftest import (
     ACTORS,
     COLLECTING,
@@ -279,6 +280,27 @@ async def test_modifier_key_releases_held_keys_and_does_not_prevent_estop(
     await page.key("KeyG", modifiers=2)
     await page.key("Escape", modifiers=1)
     await settled(lambda: here.backend.commands == ["estop"])
+
+
+@with_page
+async def test_page_keeps_nothing_of_the_last_console(page: Page, here: Site) -> None:
+    """Enter a training's console by a new address in the tab of a recording that has ended."""
+    show_state(here, {}, RECORDING)
+    await enter(page, here)
+    await page.until("!document.getElementById('session').hidden")
+    show_state(here, {"driver": "script"})
+    here.token = here.console._gate.token = new_token()
+    for socket in set(here.console._pages):
+        await socket.close()
+    await page.until("!document.getElementById('door').hidden")
+    loaded = page.requests.count(f"{here.own}/console.js")
+    await page.run(f"location.hash = '#{here.token}'")
+    reloaded = settled(lambda: page.requests.count(f"{here.own}/console.js") > loaded)
+    await asyncio.wait_for(reloaded, LIMIT_S)
+    await page.says("Resetting the scene")
+    await page.reads("steps", "7 of 10")
+    assert await page.run("document.getElementById('session').hidden")
+    assert not await page.run("document.getElementById('numbers').hidden")
 
 
 @with_page

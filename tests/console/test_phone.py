@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from serl.console import phone
+from serl.console.access import RequestCheck
 from serl.console.phone import CODE_TRIES, CODE_VALID_S, PairingCode, check_host, make_certificate
 from serl.console.server import MAX_ENTERING
 from serl.errors import BadInput
@@ -85,6 +86,14 @@ def test_check_host_refuses_invalid_host(host: str) -> None:
 def test_check_host_accepts_ipv4_address_or_name() -> None:
     check_host("192.168.1.20")
     check_host("robot-3.lab")
+
+
+def test_host_name_with_capitals_is_served_as_browsers_spell_it() -> None:
+    gate = RequestCheck(8765, "token", "Robot-PC.lab")
+    assert gate.accepts("GET", "/", {"Host": "robot-pc.lab:8765"}, False, "https")
+    own = {"Host": "robot-pc.lab:8765", "Origin": "https://robot-pc.lab:8765"}
+    assert gate.accepts("GET", "/socket", own, True, "https")
+    assert not gate.accepts("GET", "/socket", own, True)
 
 
 def _tls_connector(certificate: Path) -> aiohttp.TCPConnector:

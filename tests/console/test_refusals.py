@@ -19,6 +19,9 @@ from serl.console.access import (
     ConsoleAddress,
     OperatorLease,
     RateLimit,
+    forget_address,
+    kept_token,
+    lock_console,
     new_token,
     read_address,
     remove_address,
@@ -26,7 +29,7 @@ from serl.console.access import (
 )
 from serl.console.messages import read_entry, read_frame
 from serl.console.server import FILES, STATIC
-from serl.errors import CorruptData
+from serl.errors import BadInput, CorruptData
 from serl.teleop.mapping import Wish
 
 from .site import PUSH, REST, Site, closed, operator, refused, served
@@ -253,6 +256,18 @@ def test_address_file_is_private_and_damaged_one_is_ignored(tmp_path: Path) -> N
     assert read_address(tmp_path) is None
     remove_address(tmp_path)
     remove_address(tmp_path)
+
+
+def test_killed_console_keeps_its_token_until_a_command_starts_another(tmp_path: Path) -> None:
+    address = ConsoleAddress("http://127.0.0.1:8765/", "secret")
+    write_address(tmp_path, address)
+    assert kept_token(tmp_path) == "secret"
+    with lock_console(tmp_path), pytest.raises(BadInput, match=r"the console of .* is in use by"):
+        forget_address(tmp_path)
+    assert read_address(tmp_path) == address
+    forget_address(tmp_path)
+    assert read_address(tmp_path) is None
+    assert kept_token(tmp_path) != kept_token(tmp_path)
 
 
 def test_read_entry_refuses_token_together_with_pairing_code() -> None:

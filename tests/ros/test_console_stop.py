@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,22 @@ def test_operator_ends_stop_and_arms_guard_at_the_console(bench: GuardBench) -> 
     assert said[0] == "noted; next: end the guard's stop"
     assert "disarmed" in said
     bench.until("hold")
+
+
+def test_killed_console_is_served_again_with_its_token(bench: GuardBench) -> None:
+    bench.environment["SERL_PARENT"] = str(os.getpid())  # as by a supervisor
+    door = open_console(bench)
+    bench.signal("console", signal.SIGKILL)
+    bench.start_console()
+    answers: list[dict[str, Any]] = []
+
+    def is_answered() -> bool:
+        with suppress(aiohttp.ClientError):
+            answers.append(asyncio.run(press_stop(door)))
+        return bool(answers)
+
+    eventually(is_answered)
+    assert answers[0]["what"] == "estop"
 
 
 def test_console_reports_failed_stop_without_a_guard(

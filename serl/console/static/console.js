@@ -26,6 +26,7 @@ let stopping = false;  // this page requested a stop that is not answered yet
 let runs = false;  // an episode runs
 let session = "";  // what a person records here; empty in a training
 let arm = "left";  // of two arms, the one that this page drives; the other arm does not move
+let shownToken = "";  // of the console whose run this page shows
 
 // ---- the door ----
 
@@ -62,6 +63,8 @@ function open(first = { token }) {
       entered = true;
       if (first.pair) token = JSON.parse(event.data).token;
       localStorage.setItem("token", token);
+      if (shownToken && shownToken !== token) return location.reload();  // another run: nothing of the last one stays
+      shownToken = token;
       $("door").hidden = true;
       $("desk").hidden = false;
       $("refused").textContent = "";

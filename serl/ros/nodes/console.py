@@ -22,6 +22,8 @@ from serl.console.access import (
     PORT,
     ConsoleAddress,
     RequestCheck,
+    kept_token,
+    lock_console,
     new_token,
     remove_address,
     write_address,
@@ -46,8 +48,8 @@ from serl.ros.people.console_actor import ConsoleActor, combined
 from serl.ros.services import Remote
 from serl.ros.telemetry import Diagnostics, StatsMonitor, Value
 from serl.runs.folder import RunFolder
-from serl.system.files import FileLock, checked_name
-from serl.system.supervisor import is_orphaned
+from serl.system.files import checked_name
+from serl.system.supervisor import is_orphaned, is_supervised
 from serl.teleop.mapping import Wish
 
 _PORTS = 20
@@ -197,7 +199,7 @@ def run(run_folder: Path, port: int, actors: Sequence[ShownActor], host: str = "
         ),
     }
     with (
-        FileLock(folder.path / "console.lock", f"the console of {folder.path}"),
+        lock_console(folder.path),
         RosNode("console", run_folder, local=True, parameters=parameters, managed=True) as node,
     ):
         backend = RosConsoleBackend(node, folder, actors)
@@ -218,7 +220,8 @@ class _PageServer:
     ) -> None:
         self._node, self._folder, self._backend, self._host = node, folder, backend, host
         self._certificate = make_certificate(host, certificate_folder()) if host else None
-        self._first, self._port, self._token = port, 0, new_token()
+        self._first, self._port = port, 0
+        self._token = kept_token(folder) if is_supervised() else new_token()
 
     def numbers(self) -> dict[str, Value]:
         """Return the port for the diagnostics; 0 while no page is served."""
@@ -239,7 +242,8 @@ class _PageServer:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
-                raise BadInput(f"--console.host {self._host}: {error.strerror}") from error
+                subject = f"--console.host {self._host}" if self._host else f"console: port {port}"
+                raise BadInput(f"{subject}: {error.strerror}") from error
             self._port = port
             write_address(self._folder, address)
             try:
@@ -247,7 +251,8 @@ class _PageServer:
                     await asyncio.sleep(_LOOK_S)
             finally:
                 self._port = 0
-                remove_address(self._folder)
+                if not self._node.deaf:  # then another process goes on
+                    remove_address(self._folder)
                 await runner.cleanup()
             return
         last = self._first + _PORTS - 1
