@@ -81,6 +81,7 @@ class Supervisor:
     events: list[str] = field(default_factory=list)
     _children: dict[str, _Child] = field(default_factory=dict)
     _crashes: Counter[str] = field(default_factory=Counter)
+    _interrupted: set[int] = field(default_factory=set)  # processes
 
     def start(self) -> None:
         """Start every process."""
@@ -127,6 +128,8 @@ class Supervisor:
             A line for each process that did not save its work.
         """
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
+        first = {child.process.pid for child in running} - self._interrupted
+        self._interrupted |= first
         for child in running:
             child.process.send_signal(signal.SIGINT)
         began_s, unsaved = time.monotonic(), list[str]()
@@ -138,7 +141,10 @@ class Supervisor:
                 child.process.kill()
                 child.process.wait()
                 self.events.append(f"{name} did not stop in {limit_s:g} s: killed")
-            if child.spec.saves and (code := child.process.returncode):
+            code = child.process.returncode
+            # Without a handler of this signal yet, it had nothing to save.
+            was_starting = code == -signal.SIGINT and child.process.pid in first
+            if child.spec.saves and code and not was_starting:
                 unsaved.append(f"{name} {_state(code)}: {self._last_line(name)}")
         for child in self._children.values():
             child.log.close()

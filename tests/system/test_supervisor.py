@@ -149,6 +149,14 @@ def test_stop_names_processes_that_did_not_save(
     assert supervisor.events == ["b did not stop in 1 s: killed"]
 
 
+def test_process_that_is_stopped_while_it_starts_has_nothing_to_save(
+    bench: SupervisorBench,
+) -> None:
+    supervisor = bench.start(replace(child("a", "plain"), saves=True))
+    assert supervisor.stop() == []
+    assert supervisor.states() == {"a": "was killed by SIGINT"}
+
+
 def test_orphaned_child_ends_after_parent_is_killed(bench: SupervisorBench) -> None:
     script = (
         "import sys, time; from pathlib import Path; from tests_stage import start\n"
