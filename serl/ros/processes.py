@@ -12,6 +12,7 @@ from serl.errors import BadInput, SerlError
 from serl.guard.latch import GuardedArm
 from serl.ros.environment import (
     ARM_NODE,
+    Domain,
     choose_transport,
     clean_shared_memory,
     domain_id_of,
@@ -319,18 +320,23 @@ def run_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supe
     require_ros()
     if foreign := any(_ARM in spec.arguments for spec in specs):  # with a third-party driver
         use_driver_domain()
-    before = None
-    with suppress(BadInput):
-        before = started_domain_id(run) if run.config.network.local else None
     with (
         FileLock(run.path / PROCESSES_LOCK, f"the run {run.path}"),
-        free_domain(network=run.config.network, before=before) as domain,
+        _domain_for(run) as domain,
     ):
         prepare(run, domain.id)
         if foreign:
             meet_others(run.path)
         with _supervised(run, specs, domain.id) as supervisor:
             yield supervisor
+
+
+def _domain_for(run: RunFolder) -> Domain:
+    """Return a free domain for a run: that of its last start, if it was started."""
+    before = None
+    with suppress(BadInput):
+        before = started_domain_id(run) if run.config.network.local else None
+    return free_domain(network=run.config.network, before=before)
 
 
 def use_driver_domain() -> None:
@@ -366,7 +372,7 @@ def run_extra_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterato
     if arm_of(run) is not None:
         use_driver_domain()
     with (
-        free_domain(network=run.config.network) as domain,
+        _domain_for(run) as domain,
         _supervised(run, specs, domain.id) as supervisor,
     ):
         yield supervisor

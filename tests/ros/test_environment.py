@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,6 +23,9 @@ from serl.ros.environment import (
     ros_status,
     settle,
 )
+from serl.ros.processes import run_extra_processes
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 from serl.runs.network import NetworkConfig
 
 SHARED_MEMORY_PROFILE = Path(environment.__file__).with_name("shared_memory.xml")
@@ -96,6 +100,17 @@ def test_resumed_run_reuses_its_previous_domain(
             assert shared.id == 77
     with free_domain({"ROS_DOMAIN_ID": "42"}, before=77) as asked:
         assert asked.id == 42
+
+
+def test_console_of_resumed_run_is_in_the_domain_of_its_last_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("ROS_DOMAIN_ID")
+    run = RunFolder.create(tmp_path / "runs", resolve({"task": "reach"}), datetime.now())
+    (run.path / "ros_domain").write_text("77")
+    with run_extra_processes(run, ()):
+        assert os.environ["ROS_DOMAIN_ID"] == "77"
 
 
 @pytest.mark.parametrize("bad", ["102", "-1", "x", "1.5", " ", "\u00b2"])
