@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from serl.cli.arguments import add_namespace, add_run
+from serl.cli.arguments import add_namespace, add_run, arm_words, quoted
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
@@ -17,8 +17,8 @@ from serl.report.display import ActorProgress, Display, link_text
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import trials_command
 from serl.runs.folder import LEARNER_LOCK, RunFolder
-from serl.runs.graph_file import checked_namespace
-from serl.system.files import checked_name, is_alive
+from serl.runs.graph_file import checked_namespace, checked_robot
+from serl.system.files import is_alive
 from serl.system.supervisor import Supervisor
 from serl.training.link import PERIOD_S, read_link_status
 
@@ -50,7 +50,7 @@ def actor(options: argparse.Namespace) -> int:
     from serl.ros.real_arm import arm_of, arms_behind_guards
     from serl.runs.resume import trained_steps
 
-    run, name = RunFolder.open(options.run).writable(), checked_name(options.name, "actor")
+    run, name = RunFolder.open(options.run).writable(), checked_robot(options.name, "actor")
     without_stages(run.config)
     checked_namespace(options.namespace)
     if trained_steps(run) >= run.config.steps:
@@ -75,7 +75,8 @@ def actor(options: argparse.Namespace) -> int:
                 lambda: show(progress_text(run, name)),
             )
     except KeyboardInterrupt:
-        print(f"to continue: serl actor {run.path} --name {name}", file=sys.stderr)
+        again = f"serl actor {quoted(run.path)} --name {name}{arm_words(options)}"
+        print(f"to continue: {again}", file=sys.stderr)
         raise
     print(f"{name} is done; next: {trials_command(run)}")
     return DONE
@@ -98,7 +99,8 @@ def await_learner(
         if is_alive(lock):
             seen_s = now()
         elif now() > seen_s + _GRACE_S:
-            raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
+            command = f"serl learner {quoted(run.path)}"
+            raise BadInput(f"{run.path}: no learner was started yet: {command}")
         if not is_announced:
             print("waiting for the learner, which records demonstrations first", flush=True)
             is_announced = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -248,9 +249,14 @@ def remedy(typed: str, options: Iterable[str], settings: Sequence[str]) -> str:
     return near.replace("'", "--", 1).replace("'", "")
 
 
+def quoted(path: Path) -> str:
+    """Return a path as a word of a command that is printed for people."""
+    return shlex.quote(str(path))
+
+
 def arm_words(options: argparse.Namespace) -> str:
     """Return the options of another command for the same arm, each after a space; or nothing."""
     if options.robot is None:
         return ""
     at = "" if options.namespace == "/" else f" --namespace {options.namespace}"
-    return f" --robot {options.robot}{at}"
+    return f" --robot {shlex.quote(options.robot)}{at}"

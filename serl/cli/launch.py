@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from serl.arm_profile import load_robot
 from serl.cli.training import demonstrate
 from serl.cli.up import run_of
+from serl.console.access import forget_address
 from serl.errors import BadInput, SerlError
 from serl.report.display import Display
 from serl.ros.environment import USE_SIM_TIME, domain_id_of, environment, meet_others, ros_name
@@ -39,9 +40,8 @@ from serl.ros.processes import (
 from serl.ros.real_arm import RealArm
 from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
-from serl.runs.graph_file import GraphConfig
+from serl.runs.graph_file import GraphConfig, checked_robot
 from serl.runs.settings import run_settings
-from serl.system.files import checked_name
 from serl.system.settings_file import checked, read_yaml
 from serl.system.supervisor import BAD_INPUT, ProcessSpec
 
@@ -139,14 +139,14 @@ def _learner_graph(arguments: Arguments) -> _Graph:
 def _actor_graph(arguments: Arguments) -> _Graph:
     if not arguments["run"]:
         raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
-    run, name = RunFolder.open(Path(arguments["run"])), checked_name(arguments["name"], "actor")
+    run, name = RunFolder.open(Path(arguments["run"])), checked_robot(arguments["name"], "actor")
     specs = actor_processes(run, name)
     return _Graph(run, started_domain_id(run), specs, frozenset({name}))
 
 
 def _simulation_graph(arguments: Arguments) -> _Graph:
     steps = ("--lockstep",) if _is_true(arguments, "lockstep") else ()
-    name = checked_name(arguments["name"], "robot")
+    name = checked_robot(arguments["name"], "robot")
     run = _run_of(arguments)
     spec = sim_process(run, name, "--rtf", arguments["rtf"], *steps)
     return _prepare_graph(run, [spec], frozenset())
@@ -154,7 +154,7 @@ def _simulation_graph(arguments: Arguments) -> _Graph:
 
 def _guard_graph(arguments: Arguments) -> _Graph:
     load_robot(arguments["profile"])
-    run, name = _run_of(arguments), checked_name(arguments["name"], "robot")
+    run, name = _run_of(arguments), checked_robot(arguments["name"], "robot")
     if arguments["profile"] == "sim":
         return _prepare_graph(run, arm_processes(run, name)[1:], frozenset())
     arm = RealArm(arguments["profile"], arguments["arm_namespace"])
@@ -167,6 +167,8 @@ def _file_graph(arguments: Arguments) -> _Graph:
     graph = checked(GraphConfig, read_yaml(Path(arguments["file"])))
     run = run_of(graph)
     specs, ends = graph_processes(run, graph), ends_with(graph)
+    if graph.console is not None:
+        forget_address(run.path)
     if not graph.learner:
         return _Graph(run, started_domain_id(run), specs, ends)
     demonstrate(run, Display())

@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except BrokenPipeError:  # the reader of the output, such as `head`, closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return DONE if kept == _NOTHING else FAILED
     except OSError as error:
         if error.errno not in _PATH_ERRORS | _DISK_ERRORS:
             raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
-from serl.cli.arguments import add_namespace, add_task, arm_words, integer
+from serl.cli.arguments import add_namespace, add_task, arm_words, integer, quoted
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, counted
 from serl.log.episode_reader import episode_paths
@@ -82,6 +82,7 @@ def record(options: argparse.Namespace) -> int:
         BadInput: the folder holds other data, or a setting is invalid.
         KeyboardInterrupt: Ctrl-C; a person's recording can be continued.
     """
+    teleop_commands.check_page(options)
     if options.console or options.device or options.robot:
         return _record_person(options)
     return _record_expert(options)
@@ -123,7 +124,7 @@ def _record_expert(options: argparse.Namespace) -> int:
             raise
     left_out = f"{counted(failed, 'failure')} left out"
     print(f"{counted(options.demos, 'demonstration')} in {folder} ({left_out})")
-    print(f"next: serl train {options.task} --demos {folder}")
+    print(f"next: serl train {options.task} --demos {quoted(folder)}")
     return DONE
 
 
@@ -171,9 +172,9 @@ def _record_person(options: argparse.Namespace) -> int:
         f"{counted(counts.failures, 'failure')}, {counts.undone} undone"
     )
     if counts.kept < options.demos:
-        print(f"to continue: the same command with --out {run.path}")
+        print(f"to continue: the same command with --out {quoted(run.path)}")
         raise KeyboardInterrupt
-    print(f"next: serl train {options.task}{arm_words(options)} --demos {run.path}")
+    print(f"next: serl train {options.task}{arm_words(options)} --demos {quoted(run.path)}")
     return DONE
 
 
@@ -181,12 +182,10 @@ def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     """Open the person's devices, None without any; called before anything is written.
 
     Raises:
-        BadInput: a device, or a package that the page needs, is missing.
+        BadInput: a device, or ROS 2, is missing.
     """
     if not options.device and (given := options.path or options.left or options.right):
         raise BadInput(f"{given}: expected the kind of this device as well, by --device")
-    if options.console:
-        teleop_commands.require_console(options.console_host)
     if options.console or options.robot:
         from serl.ros.processes import require_ros
 
@@ -324,10 +323,10 @@ def open_station(
                 clock,
             )
             return
-        from serl.console.access import remove_address
+        from serl.console.access import forget_address
         from serl.ros.processes import console_processes, join_here, run_processes
 
-        remove_address(run.path)
+        forget_address(run.path)
         host = options.console_host
         page = console_processes(run, ACTOR, options.console_port, host=host)
         with run_processes(run, page) as supervisor:
@@ -349,16 +348,16 @@ def _open_arm_station(
     services: Mapping[str, Callable[[], str]],
 ) -> Iterator[RecordingStation]:
     """Provide a station at a real arm, with its guard's process and prompts at the terminal."""
-    from serl.console.access import remove_address
+    from serl.console.access import forget_address
     from serl.datasets.person import ACTOR
     from serl.ros.processes import console_processes, guard_processes, join_here, run_processes
     from serl.ros.real_arm import arm_of
 
-    remove_address(run.path)
     arm = arm_of(run)
     assert arm is not None, "the settings of the recording name an arm"
     page = []
     if options.console:
+        forget_address(run.path)
         host = options.console_host
         page = console_processes(run, ACTOR, options.console_port, host=host)
     arms = {name: each.guarded for name, each in arm.named(ACTOR).items()}

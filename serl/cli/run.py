@@ -73,6 +73,7 @@ def execute(options: argparse.Namespace) -> int:
     from serl.ros.processes import require_ros
 
     checked_namespace(options.namespace)
+    teleop_commands.check_page(options)
     require_ros()
     trained = RunFolder.open(options.run)
     if stages := trained.config.stages:
@@ -84,8 +85,8 @@ def execute(options: argparse.Namespace) -> int:
     run = deployment(trained, config, options.out)
     print(f"deployment: {run.path}", flush=True)
     try:
-        with _console(run, options):
-            deploy(run, checkpoint, options.episodes)
+        with _console(run, options) as supervise:
+            deploy(run, checkpoint, options.episodes, supervise=supervise)
     finally:
         if results := read_trial_results(run.path):
             print(summary(results, options.episodes), flush=True)
@@ -103,6 +104,7 @@ def deploy(
     episodes: int | None,
     candidates: Sequence[Path] = (),
     most: int = 0,
+    supervise: Callable[[], object] = lambda: None,
 ) -> None:
     """Execute a policy in the processes of a deployment and print the result of each episode.
 
@@ -112,6 +114,7 @@ def deploy(
         episodes: number of episodes that count as trials; None for no end.
         candidates: further checkpoints, of which trials choose one first.
         most: largest number of these trials of each checkpoint.
+        supervise: called repeatedly; supervises other processes.
 
     Raises:
         SerlError: a process failed, or a question about a real arm cannot be answered.
@@ -132,7 +135,12 @@ def deploy(
     arms = arms_behind_guards(run, [ACTOR], arm)
     specs = policy_processes(run, ACTOR, checkpoint, episodes, candidates, most)
     with run_processes(run, specs) as supervisor, at_the_terminal(run, arms) as attend:
-        _follow(run, supervisor, attend, episodes, most * len(paths))
+
+        def look() -> None:
+            supervise()
+            attend()
+
+        _follow(run, supervisor, look, episodes, most * len(paths))
 
 
 def _deployed(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
@@ -165,13 +173,13 @@ def deployment(trained: RunFolder, config: TrainConfig, out: Path | None = None)
 
 
 @contextmanager
-def _console(run: RunFolder, options: argparse.Namespace) -> Iterator[None]:
-    """Run the console during the block, if requested."""
+def _console(run: RunFolder, options: argparse.Namespace) -> Iterator[Callable[[], object]]:
+    """Run the console during the block, if requested; yield the function that supervises it."""
     if not options.console:
-        yield
+        yield lambda: None
         return
-    with teleop_commands.console_of(run, options.console_port, options.console_host):
-        yield
+    with teleop_commands.console_of(run, options.console_port, options.console_host) as console:
+        yield console.check
 
 
 def _follow(

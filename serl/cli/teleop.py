@@ -21,7 +21,7 @@ from rich.text import Text
 
 from serl import plugins
 from serl.cli.arguments import add_run, integer
-from serl.console.access import PORT, ConsoleAddress, read_address, remove_address
+from serl.console.access import PORT, ConsoleAddress, forget_address, read_address
 from serl.datasets.recording_session import read_session
 from serl.errors import BadInput, SerlError, described
 from serl.runs.config import parse_overrides
@@ -126,7 +126,7 @@ def console(options: argparse.Namespace) -> int:
     from serl.ros.processes import console_processes, run_in_domain
 
     run = RunFolder.open(options.run).writable()
-    remove_address(run.path)
+    forget_address(run.path)
     actor = _actor_of(run, options)
     others = _others(run, actor)
     page = console_processes(run, actor, options.port, host=options.console_host, others=others)
@@ -139,11 +139,10 @@ def console(options: argparse.Namespace) -> int:
 @contextmanager
 def console_of(run: RunFolder, port: int, host: str) -> Iterator[Supervisor]:
     """Run the console of a run during the block."""
-    require_console(host)
     from serl.ros.processes import console_processes, run_extra_processes
     from serl.ros.real_arm import arm_of
 
-    remove_address(run.path)
+    forget_address(run.path)
     others = _others(run, _FIRST)
     page = console_processes(run, _FIRST, port, arm_of(run), host, others)
     with run_extra_processes(run, page) as supervisor:
@@ -158,6 +157,14 @@ def _others(run: RunFolder, actor: str) -> dict[str, RealArm | None]:
     started = [path.name for path in sorted(run.link(actor).parent.glob("*")) if path.is_dir()]
     names = started if actor in started and len(started) > 1 else actor_names(run)
     return dict.fromkeys(name for name in names if name != actor) if actor in names else {}
+
+
+def check_page(options: argparse.Namespace) -> None:
+    """Raise `BadInput` unless the requested page can be served; called before files are written."""
+    if options.console:
+        require_console(options.console_host)
+    elif options.console_host:
+        raise BadInput(f"--console.host {options.console_host}: expected --console as well")
 
 
 def require_console(host: str = "") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serl.cli import actor as actor_command
 from serl.cli import teleop as teleop_commands
-from serl.cli.arguments import add_config, add_task, task_names
+from serl.cli.arguments import add_config, add_task, quoted, task_names
 from serl.errors import BadInput
 from serl.report.display import Display
 from serl.runs.config import TrainConfig, parse_overrides
@@ -73,6 +73,7 @@ def train(options: argparse.Namespace) -> int:
         BadInput: a setting is invalid, or the run cannot be continued.
         SerlError: training stopped; the command to continue has been printed.
     """
+    teleop_commands.check_page(options)
     config = None if options.resume else settings(options)
     from serl.cli.training import offering_resume, train_run
     from serl.ros.processes import check_one_arm, require_ros
@@ -117,14 +118,14 @@ def learner(options: argparse.Namespace) -> int:
         config = actor_command.without_stages(settings(options))
         run = RunFolder.create(options.runs, config, datetime.now())
     print(f"run: {run.path}")
-    print(f"next, in another terminal: serl actor {run.path} --name actor0", flush=True)
+    print(f"next, in another terminal: serl actor {quoted(run.path)} --name actor0", flush=True)
     try:
         display = Display()
         demonstrate(run, display)
         with run_processes(run, learner_processes(run)) as supervisor, display:
             attend(run, supervisor, frozenset({"learner"}), dict, display)
     except KeyboardInterrupt:
-        print(f"to continue: serl learner {run.path}", file=sys.stderr)
+        print(f"to continue: serl learner {quoted(run.path)}", file=sys.stderr)
         raise
     print(f"the training is done; next: {trials_command(run)}")
     return DONE

@@ -13,6 +13,7 @@ from pathlib import Path
 from serl import plugins
 from serl.agent import State
 from serl.arm_profile import is_real
+from serl.cli.arguments import quoted
 from serl.cli.run import deploy, deployment
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, CorruptData, SerlError, counted
@@ -86,7 +87,7 @@ def offering_resume(run: RunFolder) -> Iterator[None]:
     except BadInput:
         raise
     except (SerlError, KeyboardInterrupt):
-        print(f"to continue: serl train --resume {run.path}", file=sys.stderr)
+        print(f"to continue: serl train --resume {quoted(run.path)}", file=sys.stderr)
         raise
 
 

@@ -12,7 +12,17 @@ from serl.arm_profile import SIM, is_real
 from serl.errors import BadInput
 from serl.system.settings_file import merge
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+_TAKEN = ("learner", "console")
+"""Names of a run's other processes and nodes."""
+
+
+def _check_free(name: str) -> str:
+    if name in _TAKEN:
+        raise ValueError(f"{name!r} is the name of another process of the run; choose another")
+    return name
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$"), AfterValidator(_check_free)]
 
 
 _NAMESPACE = r"(/|(/[A-Za-z][A-Za-z0-9_]*)+)"
@@ -144,6 +154,22 @@ class GraphConfig(BaseModel):
             driven["namespace"] = first.namespace
         shown = {} if self.console is None else {"ros": {"publish_state": True}}
         return merge(shown, {**self.settings, "actors": max(1, len(self.actors)), **driven})
+
+
+def checked_robot(name: str, subject: str) -> str:
+    """Return the name of an actor or a robot, which is part of the names of its topics.
+
+    Raises:
+        BadInput: it cannot be, or it is the name of another process of the run.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
+        raise BadInput(
+            f"{subject} {name[:80]!r}: expected 1 to 64 letters, digits or '_', the first a letter"
+        )
+    try:
+        return _check_free(name)
+    except ValueError as error:
+        raise BadInput(f"{subject} {error}") from None
 
 
 def checked_namespace(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,8 @@ class OrderCheck:
     def refusal(self, service: str) -> SerlError:
         """Count an order without a valid signature; return the error with the right command."""
         self.refused += 1
-        return SerlError(f"not signed: serl order {service} --key {self._path}")
+        key = shlex.quote(str(self._path))
+        return SerlError(f"not signed: serl order {service} --key {key}")
 
 
 def _signature(key: bytes, service: str, stamp: str) -> str:

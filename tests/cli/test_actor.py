@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from serl.cli import actor as actor_command
+from serl.cli import main as cli
 from serl.cli.actor import await_learner, progress_text
 from serl.errors import BadInput
 from serl.runs.config import TrainConfig
 from serl.runs.folder import LEARNER_LOCK, RunFolder
 from serl.system.supervisor import Supervisor
 from serl.training.link import LinkStatus, write_status
+
+from .conftest import Serl, refused
 
 
 @pytest.fixture
@@ -53,6 +58,32 @@ def test_actor_without_running_learner_names_command_to_start_it(
     seconds = count()
     with pytest.raises(BadInput, match=f"no learner was started yet: serl learner {run.path}"):
         await_learner(run, lambda: float(next(seconds)), lambda _: None)
+
+
+@pytest.mark.ros
+def test_interrupted_actor_names_the_command_for_the_same_arm(
+    serl: Serl, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    (run.path / "ros_domain").write_text("7")
+    monkeypatch.setattr("serl.ros.processes.chosen_arm", lambda *arguments: None)
+    monkeypatch.setattr("serl.ros.processes.run_in_domain", interrupted)
+    words = ["--name", "left", "--robot", "my arms/left.yaml", "--namespace", "/left"]
+    code, _, errors = serl("actor", run.path, *words)
+    assert code == cli.INTERRUPTED
+    (line,) = [line for line in errors.splitlines() if line.startswith("to continue: ")]
+    assert shlex.split(line)[2:] == ["serl", "actor", str(run.path), *words]
+
+
+def test_actor_name_has_to_fit_into_names_of_topics(serl: Serl, run: RunFolder) -> None:
+    assert "actor 'my-arm': expected 1 to 64 letters" in refused(
+        serl, "actor", run.path, "--name", "my-arm"
+    )
+    assert "actor 'console' is the name of another process" in refused(
+        serl, "actor", run.path, "--name", "console"
+    )
 
 
 @dataclass

@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +111,19 @@ def test_interrupted_command_reports_saved_results(
     module, function = ("reward", "train") if words[0] == "reward" else (words[0], words[0])
     monkeypatch.setattr(f"serl.cli.{module}.{function}", interrupted)
     assert serl(*words) == (cli.INTERRUPTED, "", f"serl: interrupted; {kept}\n")
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["train", "reach"], cli.FAILED), (["list"], 0)])
+def test_training_fails_if_its_output_is_closed(
+    words: list[str], expected: int, serl: Serl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(options: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("os.dup2", lambda *descriptors: None)
+    monkeypatch.setattr("serl.cli.train.train", closed)
+    monkeypatch.setattr("serl.cli.list.show", closed)
+    assert serl(*words) == (expected, "", "")
 
 
 def test_path_of_an_option_may_start_at_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +254,7 @@ def test_run_and_eval_fail_after_too_many_void_trials(
     run = trained(tmp_path, 100)
     ended = "ended after 4 void trials (camera): 0 of 1 valid"
 
-    def deploy(folder: RunFolder, *rest: object) -> None:
+    def deploy(folder: RunFolder, *rest: object, **more: object) -> None:
         for number in range(4):
             void = TrialResult(number, False, False, 7, 0.7, "late", "camera")
             append_trial_result(folder.path, void)
@@ -247,13 +262,25 @@ def test_run_and_eval_fail_after_too_many_void_trials(
     monkeypatch.setattr(run_command, "deploy", deploy)
     code, text, _ = serl("run", run.path, "--episodes", 1)
     assert (code, text.splitlines()[-1]) == (1, ended)
-    monkeypatch.setattr(run_command, "deploy", lambda *rest: None)
+    monkeypatch.setattr(run_command, "deploy", lambda *rest, **more: None)
     assert serl("run", run.path, "--episodes", 1)[0] == 1
     assert serl("run", run.path)[0] == cli.DONE
     partial = Evaluation((), early_end=ended)
     monkeypatch.setattr(training, "evaluate", lambda *rest: (partial, lambda: tmp_path))
     code, text, _ = serl("eval", run.path, "--trials", 1)
     assert (code, text.splitlines()[0]) == (1, ended)
+
+
+def test_run_supervises_its_console(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+    page = SimpleNamespace(check=lambda: checks.append("console"))
+    policy = SimpleNamespace(finished=lambda name: True, events=())
+    monkeypatch.setattr("serl.cli.teleop.console_of", lambda *rest: nullcontext(page))
+    monkeypatch.setattr("serl.ros.processes.run_processes", lambda *rest: nullcontext(policy))
+    assert serl("run", trained(tmp_path, 100).path, "--console")[0] == cli.DONE
+    assert checks == ["console"]
 
 
 def test_encoder_import_is_idempotent_and_never_overwrites(

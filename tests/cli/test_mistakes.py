@@ -77,6 +77,10 @@ MISTAKES = {
     "train --resume . --seed 1": "--resume RUN takes no task",
     "encoder import no.pkl --seed 1": "unknown option --seed",
     "train reach --console yes": "train: --console takes no value, got 'yes'",
+    "train reach --console.host 192.168.1.20": "--console.host 192.168.1.20: expected --console",
+    "train reach --console --console.host ::1": "--console.host ::1: expected this machine's IPv4",
+    "record reach --console.host 192.168.1.20": "--console.host 192.168.1.20: expected --console",
+    "reward collect pick_cube --console.host 1.2.3.4": "--console.host 1.2.3.4: expected --console",
     "eval": "eval: expected RUN (folder of a run, such as runs/TASK/DATE_TIME); see `serl eval --h",
     # options of SERL, HIL-SERL and LeRobot
     "train reach --max_steps 1000": "unknown option --max_steps; did you mean --steps?",

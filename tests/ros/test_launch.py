@@ -254,6 +254,12 @@ EITHER = "expected task:=NAME for a new run, or run:=FOLDER"
         ),
         (launching._simulation_graph, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
         (launching._simulation_graph, {"lockstep": "true", "name": "a/b"}, "robot 'a/b': expected"),
+        (launching._simulation_graph, {"lockstep": "true", "name": "a-b"}, "robot 'a-b': expected"),
+        (
+            launching._simulation_graph,
+            {"lockstep": "true", "name": "learner"},
+            "robot 'learner' is the name of another process of the run",
+        ),
         (launching._guard_graph, {"task": "reach", "profile": "nobody"}, "unknown robot 'nobody'"),
         (launching._file_graph, {"file": ""}, "file: expected a YAML file"),
         (launching._file_graph, {"file": "absent.yaml"}, "absent.yaml: cannot be read"),

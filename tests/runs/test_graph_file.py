@@ -52,6 +52,7 @@ def test_real_arm_may_have_guard_without_actor() -> None:
     ("fields", "complaint"),
     [
         ({"robots": [{"name": "Left arm"}]}, "robots.0.name: "),
+        ({"robots": [{"name": "learner"}]}, "robots.0.name: 'learner' is the name of another"),
         ({"robots": [TWO[0], TWO[0]]}, "robots: left: each name once"),
         ({"robots": [TWO[0], {"name": "b", "profile": "franka"}]}, "expected the same wherever"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,13 @@ def test_refusal_of_unsigned_order_names_the_signing_command(bench: OrderBench, 
     assert line.startswith("not signed: serl order /cell/left/guard/")
     assert line.endswith(f" --key {bench.path}")
     assert len(line) < 300
+
+
+def test_refusal_names_a_command_also_for_a_path_with_blanks(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path / "my runs")
+    with pytest.raises(SerlError) as refusal:
+        bench.check.word(PLACE, "")
+    assert shlex.split(str(refusal.value))[-2:] == ["--key", str(bench.path)]
 
 
 def test_restarted_check_keeps_its_key(bench: OrderBench, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -209,7 +210,7 @@ class SupervisedArm:
         services = " ".join(map(self._node.absolute, named))
         if (key := self._key(pending)) is None:
             return f"ros2 service call {services} std_srvs/srv/Trigger"
-        return f"serl order {services} --key {key.absolute()}"
+        return f"serl order {services} --key {shlex.quote(str(key.absolute()))}"
 
     def waits(self, can_answer: bool) -> str:
         """Return why the arm does not move, and how a person resolves that, here or elsewhere."""
