@@ -133,8 +133,7 @@ def test_corrected_labels_are_learned_and_original_labels_kept(
     sheet = tmp_path / "worst.png"
     text = audited(capsys, first, run.path, f"--sheet={sheet}")
     assert "15 of 15 episodes end with a false success" in text
-    assert f"false success: {mine} --episode 0 --steps 2" in text
-    assert f"{mine} --episode 0 --steps" in text, "not in the format of `serl reward label`"
+    assert f"false success: {mine} --epoch 1 --episode 0 --steps 2" in text
     assert sheet.read_bytes().startswith(b"\x89PNG")
 
     runs = [collection, str(run.path)]
@@ -161,9 +160,9 @@ def test_final_observation_named_by_audit_can_be_labelled(
         cli.main(["reward", "audit", str(model), str(misclassified), "--reward.hold=[1, 1]"]) == 0
     )
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "false success:" in each)
-    words = line.split("false success: ")[1].split(" --episode ")
-    assert words[1].split()[:3] == ["0", "--steps", str(STEPS)]
-    label = ["reward", "label", words[0], "--episode", *words[1].split()[:3], "--label"]
+    words = line.split("false success: ")[1].split()[:7]  # as `serl reward label` takes them
+    assert words[1:] == ["--epoch", "1", "--episode", "0", "--steps", str(STEPS)]
+    label = ["reward", "label", *words, "--label"]
     assert cli.main([*label, "0"]) == 0
     assert read_labels(misclassified) == {StepKey(1, 0, STEPS): 0}
     assert cli.main([*label, "1"]) == 0, "the wrong label could not be corrected"

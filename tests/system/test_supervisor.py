@@ -25,6 +25,8 @@ if mode == "refuse":
     print("first line\\nno such thing as a unicorn"); sys.exit(2)
 if mode == "deaf":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+if mode == "plain":  # also where the tests were started with SIGINT ignored, as in the background
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 if mode == "polite":
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
 print("ready", flush=True)
