@@ -1,6 +1,6 @@
 # A fresh clone needs nothing first: every target builds .venv once and reuses it.
 
-TASK ?= drawer --preset practice
+TASK ?= drawer --preset practice --demos 1 --steps 12000
 SEED ?= 1
 WORKERS ?= 4
 # Tried in this order; the first from 3.11 to 3.13 (what the ROS 2 wheels exist for) is used.

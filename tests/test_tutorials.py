@@ -204,7 +204,7 @@ def test_make_train_runs_command_of_first_training_page() -> None:
     printed = subprocess.run(
         ["make", "--dry-run", "train", "SEED=2"], cwd=ROOT, capture_output=True, text=True
     )
-    command = "serl train drawer --preset practice"
+    command = "serl train drawer --preset practice --demos 1 --steps 12000"
     assert f".venv/bin/{command} --seed 2" in printed.stdout
     assert f"`{command}`" in (ROOT / "docs/first-training.md").read_text(encoding="utf-8")
     assert plugins.load("task", "drawer")().training_defaults()["required_success_rate"] == 0.9

@@ -158,7 +158,7 @@ def learning(path: Path, steps: Sequence[int], trials: int, shown: int) -> None:
             rows = [np.hstack(now[start : start + 2]) for start in range(0, len(now), 2)]
             frames.append(np.vstack(rows))
         frames += frames[-1:] * 6
-    _save(IMAGES / "learning.webp", frames, 2 * FRAME_MS, 70)
+    _save(IMAGES / "learning.webp", frames, 2 * FRAME_MS, 62)
 
 
 def _titled(frame: Image, lines: Sequence[str]) -> Image:
