@@ -72,9 +72,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+_LONGEST = 300
+"""Number of characters of a foreign error's description."""
+
+
 def described(error: BaseException) -> str:
-    """Return an error of foreign code as one line of text: its type and its message."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Return an error of foreign code as one line: its type and its message, shortened."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
 
 
 def _plain(name: str) -> str:

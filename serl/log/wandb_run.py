@@ -33,7 +33,7 @@ def check_wandb(mode: WandbMode) -> None:
     try:
         has_account, problem = wandb.login(prompt=False, verify=False), "no account"
     except Exception as error:  # such as a key of another length
-        has_account, problem = False, described(error)[:200]
+        has_account, problem = False, described(error)
     if not has_account:
         raise BadInput(f"log.wandb: {problem}: {_REMEDY}")
 
@@ -66,14 +66,12 @@ class WandbRun:
                 if mode == "offline":
                     raise
                 command = f"wandb sync {folder / 'wandb'}/offline-*"
-                logger.warning(
-                    "log.wandb: %s; later, send with `%s`", described(error)[:200], command
-                )
+                logger.warning("log.wandb: %s; later, send with `%s`", described(error), command)
                 self._run = _begin(folder, "offline")
             self._run.define_metric("steps")
             self._run.define_metric("*", step_metric="steps")
         except Exception as error:
-            raise SerlError(f"log.wandb: {described(error)[:200]}") from error
+            raise SerlError(f"log.wandb: {described(error)}") from error
         self._failed = False
 
     def add(self, steps: int, scalars: Mapping[str, float]) -> None:
@@ -91,7 +89,7 @@ class WandbRun:
         try:
             self._run.finish()
         except Exception as error:  # no training ends for its plots
-            logger.warning("log.wandb: the last metrics may be missing: %s", described(error)[:200])
+            logger.warning("log.wandb: the last metrics may be missing: %s", described(error))
 
 
 def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:

@@ -241,15 +241,20 @@ async def test_unplugged_gamepad_sends_no_hands_off(page: Page, here: Site) -> N
     assert all(wish.hands for wish in here.backend.driven[since:])
 
 
-@with_page
-async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
-    page: Page, here: Site
-) -> None:
+async def drive_by_key(page: Page, here: Site) -> None:
+    """Take the controls, and hold a key until the robot is driven."""
     show_state(here, {"driver": "policy"})
     await enter(page, here)
     await page.take()
     await page.key("KeyW")
     await settled(lambda: any(wish.hands for wish in here.backend.driven))
+
+
+@with_page
+async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
+    page: Page, here: Site
+) -> None:
+    await drive_by_key(page, here)
     since = len(here.backend.driven)
     await page.run("window.dispatchEvent(new Event('blur'))")
     await page.run("new Promise((done) => setTimeout(done, 300))")  # several beats
@@ -266,11 +271,7 @@ async def test_page_without_focus_gives_up_lease_only_if_hands_were_off(
 async def test_modifier_key_releases_held_keys_and_does_not_prevent_estop(
     page: Page, here: Site
 ) -> None:
-    show_state(here, {"driver": "policy"})
-    await enter(page, here)
-    await page.take()
-    await page.key("KeyW")
-    await settled(lambda: here.backend.driven[-1].hands)
+    await drive_by_key(page, here)
     await page.key("ControlLeft", key="Control", modifiers=2)
     await page.key("KeyW", "keyUp", modifiers=2)
     await page.key("ControlLeft", "keyUp", key="Control")

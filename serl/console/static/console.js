@@ -1,6 +1,6 @@
 // The page: shows what the console sends, and sends the operator's input.
 
-import { changeArm, gamepadName, letGo, onKey, onPad, wish } from "/hands.js";
+import { changeArm, gamepadName, isBrowsers, letGo, onKey, onPad, wish } from "/hands.js";
 import { connectCrops, showCrops } from "/crop.js";
 import { closeFilm, connectFilms, showEpisodes } from "/films.js";
 import { signal, soundIsOn, switchSound } from "/signals.js";
@@ -541,7 +541,7 @@ document.addEventListener("visibilitychange", () => document.hidden && away());
 for (const kind of ["keydown", "keyup"]) {
   window.addEventListener(kind, (event) => {
     if ($("desk").hidden) return;
-    const hit = kind === "keydown" && !event.repeat && !event.ctrlKey && !event.metaKey && !event.altKey;
+    const hit = kind === "keydown" && !event.repeat && !isBrowsers(event);
     if (hit && event.code === "KeyT") lease();
     if (hit && event.code === "KeyG" && !$("go").hidden) go();
     onKey(event, sayByKey);

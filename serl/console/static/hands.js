@@ -18,13 +18,16 @@ let padInHand = "";  // the gamepad in use
 let otherArm = false;  // the arm was changed while a key for the previous arm is still held
 let keptUntil = 0;
 
-// Keys with Ctrl, Alt or Meta are the browser's, which may report no release of a key: none is held then.
+// A key with Ctrl, Alt or Meta is the browser's.
+export const isBrowsers = (event) => event.ctrlKey || event.metaKey || event.altKey;
+
 export function onKey(event, say) {
   const down = event.type === "keydown";
   const moves = event.code in KEYS || event.code === "Space";
-  const taken = event.ctrlKey || event.metaKey || event.altKey;
-  if (taken) held.clear();
-  if (taken && event.code !== "Escape") return;
+  if (isBrowsers(event)) {
+    held.clear();  // the browser may report no release
+    if (event.code !== "Escape") return;
+  }
   if (moves) {
     event.preventDefault();
     down ? held.add(event.code) : held.delete(event.code);
