@@ -64,12 +64,19 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, script: str, limit_s: float = LIMIT_S) -> None:
-        """Wait until a JavaScript expression is true."""
+        """Wait until a JavaScript expression is true; in a page being loaded it may raise."""
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        while not await self.run(script):
+        raised = ""
+        while True:
+            try:
+                if await self.run(script):
+                    return
+            except AssertionError as error:
+                raised = f"; it last raised {error}"
             if asyncio.get_running_loop().time() > deadline_s:
                 body = await self.run("document.body.innerText")
-                raise AssertionError(f"not within {limit_s} s: {script}\n{body}\n{self.said}")
+                found = f"{raised}\n{body}\n{self.said}"
+                raise AssertionError(f"not within {limit_s} s: {script}{found}")
             await asyncio.sleep(0.05)
 
     async def open(self, url: str) -> None:

