@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from serl.cli.arguments import add_namespace, add_run, arm_words, quoted
+from serl.cli.arguments import add_namespace, add_run, arm_words, check_namespace, quoted
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.log.episode_reader import episode_paths
@@ -17,7 +17,7 @@ from serl.report.display import ActorProgress, Display, link_text
 from serl.runs.config import TrainConfig
 from serl.runs.deployment import trials_command
 from serl.runs.folder import LEARNER_LOCK, RunFolder
-from serl.runs.graph_file import checked_namespace, checked_robot
+from serl.runs.graph_file import checked_robot
 from serl.system.files import is_alive
 from serl.system.supervisor import Supervisor
 from serl.training.link import PERIOD_S, read_link_status
@@ -50,9 +50,9 @@ def actor(options: argparse.Namespace) -> int:
     from serl.ros.real_arm import arm_of, arms_behind_guards
     from serl.runs.resume import trained_steps
 
+    check_namespace(options)
     run, name = RunFolder.open(options.run).writable(), checked_robot(options.name, "actor")
     without_stages(run.config)
-    checked_namespace(options.namespace)
     if trained_steps(run) >= run.config.steps:
         raise BadInput(f"{run.path}: finished, all {run.config.steps:,} steps are trained on")
     arm = chosen_arm(run, options.robot, options.namespace) if options.robot else arm_of(run)

@@ -160,6 +160,14 @@ def add_namespace(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_namespace(options: argparse.Namespace) -> None:
+    """Raise `BadInput` for a namespace that is malformed, or given without the real arm's name."""
+    from serl.runs.graph_file import checked_namespace
+
+    if checked_namespace(options.namespace) != "/" and options.robot is None:
+        raise BadInput(f"--namespace {options.namespace}: expected --robot NAME as well")
+
+
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the option that selects a checkpoint."""
     parser.add_argument(

@@ -49,7 +49,7 @@ def camera_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--file", type=Path, metavar="FILM", help="play a film instead of a camera")
     parser.add_argument("--loop", action="store_true", help="restart the film at its end")
     parser.add_argument(
-        "--size", metavar="WxH", default="640x480", help="resolution of the camera, px"
+        "--size", metavar="WxH", help="resolution of the camera, px (default: 640x480)"
     )
     parser.add_argument(
         "--rate", type=number(0.1, 240), help="frames per second, else 30 or the film's own rate"
@@ -138,12 +138,12 @@ def camera(options: argparse.Namespace) -> int:
 def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
     controls = {name: getattr(options, name) for name in _CONTROLS}
     if options.file is not None:
-        for name in (name for name, value in controls.items() if value is not None):
+        for name in (name for name in ("size", *_CONTROLS) if getattr(options, name) is not None):
             raise BadInput(f"--{name} is for a camera, not for a film")
         return partial(VideoFileCamera, options.file, options.rate, options.loop)
     if options.loop:
         raise BadInput("--loop is for a film: give --file")
-    width, height = _size(options.size, "--size")
+    width, height = _size(options.size or "640x480", "--size")
     size = {"width": width, "height": height, "rate_hz": options.rate or 30.0}
     settings = {**size, **controls}
     config = checked(CaptureConfig, settings)

@@ -100,6 +100,8 @@ def compare(options: argparse.Namespace) -> int:
         BadInput: the runs cannot be compared.
     """
     plan = Plan(options.block, options.blocks).checked()
+    if options.adaptive is None and (plan != Plan() or options.jobs > 1):
+        raise BadInput("--block, --blocks and --jobs: expected --adaptive as well")
     check_destination(options.out)
     if options.adaptive not in (None, Path()):
         run_blocks(options, plan)

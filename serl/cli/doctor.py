@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serl.arm_profile import load_robot
-from serl.cli.arguments import add_namespace
+from serl.cli.arguments import add_namespace, check_namespace
 from serl.ros.doctor import Finding, findings, network_findings
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import checked_namespace
@@ -85,6 +85,7 @@ def examine(options: argparse.Namespace) -> int:
     Raises:
         BadInput: the run, domain or robot does not exist, or cannot be examined.
     """
+    check_namespace(options)
     if options.new_key:
         new_key(options.new_key)
         print(f"new key: {options.new_key}; copy it to each host of the training, and nowhere else")

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.cli import teleop as teleop_commands
-from serl.cli.arguments import add_namespace, add_task, arm_words, integer, quoted
+from serl.cli.arguments import (
+    add_namespace,
+    add_task,
+    arm_words,
+    check_namespace,
+    integer,
+    quoted,
+)
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, counted
 from serl.log.episode_reader import episode_paths
@@ -82,7 +89,7 @@ def record(options: argparse.Namespace) -> int:
         BadInput: the folder holds other data, or a setting is invalid.
         KeyboardInterrupt: Ctrl-C; a person's recording can be continued.
     """
-    teleop_commands.check_page(options)
+    check_person(options)
     if options.console or options.device or options.robot:
         return _record_person(options)
     return _record_expert(options)
@@ -178,14 +185,20 @@ def _record_person(options: argparse.Namespace) -> int:
     return DONE
 
 
+def check_person(options: argparse.Namespace) -> None:
+    """Raise `BadInput` for an option of a person or an arm without the one that it belongs to."""
+    teleop_commands.check_page(options)
+    check_namespace(options)
+    if not options.device and (given := options.path or options.left or options.right):
+        raise BadInput(f"{given}: expected the kind of this device as well, by --device")
+
+
 def open_device(options: argparse.Namespace) -> tuple[Device, ...] | None:
     """Open the person's devices, None without any; called before anything is written.
 
     Raises:
         BadInput: a device, or ROS 2, is missing.
     """
-    if not options.device and (given := options.path or options.left or options.right):
-        raise BadInput(f"{given}: expected the kind of this device as well, by --device")
     if options.console or options.robot:
         from serl.ros.processes import require_ros
 

@@ -17,16 +17,18 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
         "run", type=Path, metavar="RUN", help="folder of a run, or a folder of episodes"
     )
     parser.add_argument("--actor", metavar="NAME", help="show only episodes of this actor")
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
         "--last", type=integer(1), metavar="N", help="show only the last N episodes"
     )
-    parser.add_argument(
+    chosen.add_argument(
         "--episode", type=integer(0), metavar="N", help="show a summary of episode number N"
     )
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--follow", action="store_true", help="show the episode step by step in real time"
     )
-    parser.add_argument(
+    shown.add_argument(
         "--video", type=Path, metavar="FILE", help="write the episode to a .mp4 or .webm file"
     )
 

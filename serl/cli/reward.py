@@ -14,7 +14,6 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli import teleop as teleop_commands
 from serl.cli.arguments import add_model_out, add_task, check_model_out, integer
 from serl.datasets.reward_audit import (
     UNKNOWN,
@@ -250,7 +249,7 @@ def collect(options: argparse.Namespace) -> int:
     from serl.datasets.reward_collection import LabelCounts, collect
     from serl.runs.task_setup import make_task
 
-    teleop_commands.check_page(options)
+    record_command.check_person(options)
     if options.console or options.device or options.robot:
         return _collect_person(options)
     named = {"task": options.task, "observe": "pixels"}

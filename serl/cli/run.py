@@ -12,7 +12,7 @@ from typing import Any
 
 from serl import plugins
 from serl.cli import teleop as teleop_commands
-from serl.cli.arguments import add_checkpoint, add_namespace, add_run, integer
+from serl.cli.arguments import add_checkpoint, add_namespace, add_run, check_namespace, integer
 from serl.cli.terminal import at_the_terminal, print_cut_boxes
 from serl.errors import BadInput
 from serl.runs.checkpoint import pick
@@ -26,7 +26,6 @@ from serl.runs.deployment import (
     unassisted,
 )
 from serl.runs.folder import RunFolder
-from serl.runs.graph_file import checked_namespace
 from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, describe_classifier_bounds, lacks_success_test
@@ -72,7 +71,7 @@ def execute(options: argparse.Namespace) -> int:
     """
     from serl.ros.processes import require_ros
 
-    checked_namespace(options.namespace)
+    check_namespace(options)
     teleop_commands.check_page(options)
     require_ros()
     trained = RunFolder.open(options.run)

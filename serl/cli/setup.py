@@ -94,6 +94,8 @@ def setup(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or the profile is invalid.
     """
+    if options.path and not options.device:
+        raise BadInput(f"--path {options.path}: expected --device NAME as well")
     out = _destination(options.robot, options.out)
     profile, asker = read_robot(out) if out.exists() else load_robot(options.robot), SetupTerminal()
     place = place_of(profile, options.namespace)

@@ -30,10 +30,11 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=integer(1), default=1, metavar="N", help="number of concurrent trainings"
     )
-    parser.add_argument(
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
         "--slurm", action="store_true", help="train nothing; print a job array for sbatch"
     )
-    parser.add_argument(
+    part.add_argument(
         "--only", type=integer(0), metavar="N", help="train only run number N, counted from 0"
     )
 

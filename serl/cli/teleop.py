@@ -165,6 +165,8 @@ def check_page(options: argparse.Namespace) -> None:
         require_console(options.console_host)
     elif options.console_host:
         raise BadInput(f"--console.host {options.console_host}: expected --console as well")
+    elif options.console_port != PORT:
+        raise BadInput(f"--console-port {options.console_port}: expected --console as well")
 
 
 def require_console(host: str = "") -> None:

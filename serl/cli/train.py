@@ -18,12 +18,13 @@ from serl.runs.folder import CONFIG, RunFolder
 from serl.system.settings_file import merge, read_yaml
 
 DONE, FAILED = 0, 1
+RUNS = Path("runs")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of all runs"
+        "--runs", type=Path, metavar="FOLDER", help="folder of all runs (default: runs)"
     )
 
 
@@ -79,14 +80,14 @@ def train(options: argparse.Namespace) -> int:
     from serl.ros.processes import check_one_arm, require_ros
 
     if config is None:
-        if options.overrides or options.task or options.config:
-            raise BadInput("--resume RUN takes no task and no settings; the run has its own")
+        if options.overrides or options.task or options.config or options.runs:
+            raise BadInput("--resume RUN takes no task, no settings and no --runs")
         require_ros()
         run = RunFolder.open(options.resume).writable()
     else:
         require_ros()
         check_one_arm(config)
-        run = RunFolder.create(options.runs, config, datetime.now())
+        run = RunFolder.create(options.runs or RUNS, config, datetime.now())
     print(f"run: {run.path}", flush=True)
     with offering_resume(run):
         if not options.console:
@@ -110,13 +111,13 @@ def learner(options: argparse.Namespace) -> int:
 
     require_ros()
     if (path := Path(options.task)).is_dir():
-        if options.overrides or options.config:
-            raise BadInput(f"{path} is a run with its own settings; give no others")
+        if options.overrides or options.config or options.runs:
+            raise BadInput(f"{path} is a run with its own settings; give no others, and no --runs")
         run = RunFolder.open(path).writable()
         actor_command.without_stages(run.config)
     else:
         config = actor_command.without_stages(settings(options))
-        run = RunFolder.create(options.runs, config, datetime.now())
+        run = RunFolder.create(options.runs or RUNS, config, datetime.now())
     print(f"run: {run.path}")
     print(f"next, in another terminal: serl actor {quoted(run.path)} --name actor0", flush=True)
     try:

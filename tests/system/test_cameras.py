@@ -176,11 +176,12 @@ def test_fix_controls_names_control_that_camera_rejects(tmp_path: Path, name: st
     assert fix_controls(capture, config) == f"{name} of {value:g}"
 
 
-def test_camera_controls_are_refused_for_a_film() -> None:
+@pytest.mark.parametrize(("option", "value"), [("--gain", "3"), ("--size", "320x240")])
+def test_camera_settings_are_refused_for_a_film(option: str, value: str) -> None:
     parser = argparse.ArgumentParser()
     camera_options(parser)
-    options = parser.parse_args(["front", "--file", "film.avi", "--gain", "3"])
-    with pytest.raises(BadInput, match="--gain is for a camera, not for a film"):
+    options = parser.parse_args(["front", "--file", "film.avi", option, value])
+    with pytest.raises(BadInput, match=f"{option} is for a camera, not for a film"):
         camera(options)
 
 
