@@ -128,8 +128,9 @@ def _columns(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> di
 
 
 def _arrow(values: Values) -> pa.Array:
-    if values.ndim == 1:
-        return pa.array(values.tolist() if values.dtype.kind == "U" else values)
+    """Return a column; LeRobot expects numbers in place of vectors of one entry."""
+    if values.ndim == 1 or values.shape[1] == 1:
+        return pa.array(values.tolist() if values.dtype.kind == "U" else values.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 

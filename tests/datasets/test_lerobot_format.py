@@ -10,11 +10,19 @@ from typing import Any
 import av
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from serl.cli.main import main
 from serl.datasets import lerobot_format
+from serl.log.episode_reader import episode_paths, read_episode
+from serl.runs.config import resolve
+from serl.runs.task_setup import make_spec, make_task
 from serl.system import video
 from serl.system.video import read_video, write_video
+
+from .test_exchange import record
 
 FPS, LENGTHS = 10, (7, 11, 5, 12, 9)
 FILES = (0, 0, 0, 0, 1)
@@ -89,3 +97,18 @@ def test_each_frame_of_joined_video_is_decoded_once(
     monkeypatch.setattr(video, "MAX_FRAMES", 20)  # a joined video may have more than this
     assert sum(len(each) + 1 for each in lerobot_format.read(tmp_path).episodes) == sum(LENGTHS)
     assert len(decoded) == sum(LENGTHS)
+
+
+def test_actions_of_one_entry_are_numbers_as_lerobot_expects(tmp_path: Path) -> None:
+    """LeRobot declares a feature of the shape [1] as a number, and casts the column to it."""
+    task = "gymnasium:Pendulum-v1"
+    episodes = record(tmp_path / "recording", spec := make_spec(make_task(resolve({"task": task}))))
+    out, back = tmp_path / "pendulum", tmp_path / "back"
+    assert main(["export", str(tmp_path / "recording"), "--to", "lerobot", "--out", str(out)]) == 0
+    features = json.loads((out / "meta/info.json").read_text())["features"]
+    for field in pq.read_schema(out / "data/chunk-000/file-000.parquet"):
+        assert (features[field.name]["shape"] == [1]) == (not pa.types.is_nested(field.type))
+    assert main(["demos", "import", str(out), "--task", task, "--out", str(back)]) == 0
+    (path,) = episode_paths(back)
+    for mine, other in zip(episodes[0].steps, read_episode(path, spec).steps, strict=True):
+        np.testing.assert_array_equal(mine.action, other.action)
