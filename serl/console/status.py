@@ -20,6 +20,7 @@ from serl.datasets.recording_session import (
 )
 from serl.log.annotations import read_labels
 from serl.log.episode_reader import episode_paths
+from serl.report.curves import judged
 from serl.report.display import ActorProgress, RunProgress, versions_behind
 from serl.report.progress import ProgressReader, advise
 from serl.runs.folder import RunFolder
@@ -53,7 +54,7 @@ class TrainingStatus:
     def read(self, states: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest numbers; `states` contains the state of each process."""
         progress = self._reader.read(states)
-        recent = self._reader.recent
+        recent = judged(self._reader.recent)
         actor = next((a for a in progress.actors if a.name == self.actor), None)
         won = [row["duration_s"] for row in recent if row["success"]][-WINDOW:]
         return {

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from serl.errors import counted
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsRow, RequestRow
+from serl.training.evaluation import void_cause
+from serl.types import parse_reason
 
 Values = NDArray[np.float64]
 
@@ -29,6 +31,19 @@ def number(row: MetricsRow, name: str) -> float:
 def series(rows: Sequence[MetricsRow], name: str) -> Values:
     """Return one field of all rows, NaN where absent; shape (N,)."""
     return np.array([number(row, name) for row in rows], np.float64)
+
+
+def judged(episodes: Iterable[MetricsRow]) -> list[MetricsRow]:
+    """Return the episodes that say something about the policy.
+
+    Ctrl-C or a fault of the machine ended the others, which would be void as trials.
+    """
+    reasons = ((row, row.get("reason")) for row in episodes)
+    return [
+        row
+        for row, text in reasons
+        if not (text and isinstance(text, str) and void_cause(*parse_reason(text)))
+    ]
 
 
 def running_ratio(part: Values, whole: Values, window: int = WINDOW) -> Values:
@@ -68,7 +83,7 @@ def reached(rows: Sequence[MetricsRow], share: float = 0.9) -> tuple[float, floa
     It is the first of: the last `WINDOW` unassisted training episodes, or the trials of one
     checkpoint. Infinite if neither reached the share.
     """
-    alone = [row for row in rows if row["kind"] == EpisodeRow.kind and not row.get("assisted")]
+    alone = _alone(rows)
     good = running_mean(series(alone, "success"))[WINDOW - 1 :] >= share
     first = alone[WINDOW - 1 + int(good.argmax())] if good.any() else None
     in_training = (first["steps"], first["time_s"]) if first else (math.inf, math.inf)
@@ -88,11 +103,16 @@ def success_curve(rows: Sequence[MetricsRow], steps: Values) -> Values:
 
     It is 0 before the first such episode.
     """
-    alone = [row for row in rows if row["kind"] == EpisodeRow.kind and not row.get("assisted")]
+    alone = _alone(rows)
     ends, rates = series(alone, "steps"), running_mean(series(alone, "success"))
     before = np.searchsorted(ends, steps, side="right")
     curve: Values = np.concatenate([[0.0], np.nan_to_num(rates)])[before]
     return curve
+
+
+def _alone(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    episodes = [row for row in rows if row["kind"] == EpisodeRow.kind]
+    return [row for row in judged(episodes) if not row.get("assisted")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +163,7 @@ def _quarter(episodes: list[MetricsRow], last_step: int) -> Quarter:
 
 
 def _successes(episodes: list[MetricsRow]) -> tuple[int, int]:
+    episodes = judged(episodes)
     return sum(bool(row.get("success")) for row in episodes), len(episodes)
 
 

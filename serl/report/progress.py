@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, without_superseded
+from serl.report.curves import judged
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
 from serl.runs.folder import RunFolder
 from serl.teleop.stop import STOP_FILE, read_stop
@@ -159,7 +160,7 @@ def with_waiting(progress: RunProgress, waiting: Mapping[str, str]) -> RunProgre
 
 
 def _rate(rows: list[dict[str, Any]]) -> float | None:
-    last = rows[-WINDOW:]
+    last = judged(rows)[-WINDOW:]
     return sum(row["success"] for row in last) / len(last) if last else None
 
 

@@ -16,6 +16,7 @@ from serl.report.curves import (
     Assistance,
     Quarter,
     Values,
+    judged,
     number,
     quarters,
     running_mean,
@@ -223,7 +224,7 @@ def _help_tiles(helped: Assistance) -> list[page.Tile]:
 
 def _so_far(run: RunData) -> str:
     """Return a sentence on final trials of which none counts, or on the last training episodes."""
-    alone = [row for row in run.episodes if not row.get("assisted")][-WINDOW:]
+    alone = [row for row in judged(run.episodes) if not row.get("assisted")][-WINDOW:]
     if run.early_end:
         return f"No final trial counts: the trials {run.early_end}."
     if not alone:
@@ -262,7 +263,7 @@ def _abscissae(rows: Sequence[MetricsRow], by_time: bool) -> Values:
 
 def success_alone(run: RunData) -> tuple[Values, Values]:
     """Return steps and running mean of successes of unassisted episodes.  # (N,) each."""
-    rows = [row for row in run.episodes if not row.get("assisted")]
+    rows = [row for row in judged(run.episodes) if not row.get("assisted")]
     return series(rows, "steps"), running_mean(series(rows, "success"))
 
 
@@ -271,7 +272,7 @@ def _success_traces(run: RunData, by_time: bool) -> list[Trace]:
     kinds: list[tuple[str, Colour, bool]]
     kinds = [("assisted", "human", True), ("unassisted", "policy", False)]
     for label, colour, assisted in kinds:
-        rows = [row for row in run.episodes if bool(row.get("assisted")) is assisted]
+        rows = [row for row in judged(run.episodes) if bool(row.get("assisted")) is assisted]
         mean = running_mean(series(rows, "success"))
         traces.append(Trace(label, colour, _abscissae(rows, by_time), mean))
     return [*traces, evaluations(run, by_time)]

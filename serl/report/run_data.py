@@ -109,11 +109,14 @@ def _early_end(rows: list[MetricsRow]) -> str:
 
 
 def evaluations(rows: list[MetricsRow], purpose: str) -> list[MetricsRow]:
-    """Return the evaluations for a purpose, without rows of impossible counts."""
-    return [
-        row
-        for row in _of_kind(rows, "evaluation")
-        if row.get("purpose") == purpose
-        and number(row, "trials") >= 1
-        and 0 <= number(row, "successes") <= number(row, "trials")
-    ]
+    """Return the evaluations for a purpose, without rows of impossible counts.
+
+    Of a checkpoint whose trials were repeated, as after a kill, only the last one is returned.
+    """
+    found: dict[float, MetricsRow] = {}
+    for row in _of_kind(rows, "evaluation"):
+        possible = 0 <= number(row, "successes") <= number(row, "trials") >= 1
+        if row.get("purpose") == purpose and possible:
+            found.pop(checkpoint := number(row, "checkpoint"), None)
+            found[checkpoint] = row
+    return list(found.values())

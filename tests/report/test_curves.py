@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,16 @@ from serl.log.metrics import (
     Row,
     read_metrics,
 )
-from serl.report.curves import Assistance, assistance, total_assistance
+from serl.report.curves import (
+    Assistance,
+    assistance,
+    quarters,
+    reached,
+    success_curve,
+    total_assistance,
+)
+from serl.report.progress import ProgressReader
+from serl.report.report import write_report
 from serl.training.learner_stats import EpisodeTracker
 from serl.types import ActionSource, End, Key, Observation, Step, parse_reason
 
@@ -58,6 +68,22 @@ def test_request_repeated_after_resume_counts_once(tmp_path: Path) -> None:
             writer.write(40, row)
     helped = assistance(read_metrics(tmp_path / FILE))
     assert (helped.requests, helped.episodes) == (1, 2)
+
+
+def test_episodes_cut_by_ctrl_c_or_machine_are_no_failures(tmp_path: Path) -> None:
+    cut = ("interrupted", "camera front: no image for 0.3 s")
+    with MetricsWriter(tmp_path) as writer:
+        for number, text in enumerate(("success",) * 10 + cut + ("success",) * 9 + ("time limit",)):
+            row = replace(make_episode_row(), success=text == "success", reason=text)
+            writer.write(40 * (number + 1), row)
+    rows = read_metrics(tmp_path / FILE)
+    assert success_curve(rows, np.array([400.0, 480.0, 880.0])).tolist() == [1.0, 1.0, 0.95]
+    assert reached(rows)[0] == 880
+    assert [part.unassisted for part in quarters(rows)] == [(5, 5), (5, 5), (4, 4), (5, 6)]
+    assert [part.episodes for part in quarters(rows)] == [5, 6, 5, 6]
+    assert ProgressReader("reach", tmp_path, 1000).read({}).unassisted_success == 0.95
+    page = write_report(tmp_path).read_text()
+    assert "Of its last 20 unassisted training episodes, 19 succeeded" in page
 
 
 class RowList:

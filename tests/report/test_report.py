@@ -301,6 +301,15 @@ def test_report_shows_last_checkpoint_next_to_chosen_one(tmp_path: Path) -> None
     assert "last checkpoint, which was not selected, succeeded in 31 of 50 trials" in text
 
 
+def test_report_shows_trials_repeated_after_a_kill_once(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        for step, won in ((6, 20), (9, 30), (6, 20), (9, 29)):
+            writer.write(9, EvaluationRow(step, 30, won, None, "selection"))
+    (tmp_path / "config.yaml").write_text("task: reach\n")
+    shown = read_run(tmp_path).selections
+    assert [(row["checkpoint"], row["successes"]) for row in shown] == [(6, 20), (9, 29)]
+
+
 def test_report_says_that_a_result_is_partial(tmp_path: Path) -> None:
     ended = "ended after 5 void trials (camera): 2 of 6 valid"
     with MetricsWriter(tmp_path) as writer:
