@@ -114,7 +114,12 @@ class VerifyReport(NamedTuple):
 def episode_folders(run: RunFolder) -> list[Path]:
     """Return the folders of episodes that `verify` reads, those of demonstrations included."""
     demonstrations = [run.demonstrations] if run.demonstrations.is_dir() else []
-    return [*map(run.episodes, run.actors()), *demonstrations]
+    return [*map(run.episodes, run.actors()), *_of_person(run), *demonstrations]
+
+
+def _of_person(run: RunFolder) -> list[Path]:
+    """Return the folders into which a person's recording sorts its episodes."""
+    return [run.path, run.path / "failures", run.path / "undone"]
 
 
 def verify(path: Path, on_episode: Callable[[], object] = lambda: None) -> VerifyReport:
@@ -134,10 +139,15 @@ def verify(path: Path, on_episode: Callable[[], object] = lambda: None) -> Verif
     accepted, passed_over, duplicated = _coverage(spans)
     kept = [block for stream in blocks.values() for block in stream]
     cameras = max((block.cameras for block in kept), key=len, default=())
-    logs = [_Log(run.episodes(actor), actor, cameras, on_episode) for actor in run.actors()]
+    logs = [
+        _Log(run.episodes(actor), actor, cameras, on_episode, _of_person(run))
+        for actor in run.actors()
+    ]
     findings += [text for log in logs for text in log.differences(blocks)]
     if run.demonstrations.is_dir():
         logs.append(_Log(run.demonstrations, None, (), on_episode))
+    if not logs and episode_paths(run.path):  # images that a person labelled
+        logs.append(_Log(run.path, None, (), on_episode))
     held = {stream: count for log in logs for stream, count in log.held.items()}
     lost = {stream: count for log in logs for stream, count in log.unreadable.items()}
     for stream, cursor in accepted.items():
@@ -184,7 +194,7 @@ class _File(NamedTuple):
 
 
 class _Log:
-    """The log in one folder of episodes, read in full.
+    """The log in one folder of episodes, and those moved from it to others, read in full.
 
     Attributes:
         held: readable records by stream.
@@ -198,15 +208,19 @@ class _Log:
         actor: str | None,
         cameras: Sequence[str],
         on_episode: Callable[[], object],
+        others: Sequence[Path] = (),
     ) -> None:
         self._folder, self._files = folder, list[_File]()
-        for path in episode_paths(folder):
+        paths = (path for each in (folder, *others) for path in episode_paths(each))
+        for _, path in sorted({episode_name(path): path for path in paths}.items()):
             self._files.append(_read(path, cameras))
             on_episode()
         self.findings: list[str] = []
         try:
             self._entries = read_entries(folder)  # after the hashes: lines come before files
-            self._lost = lost_records(folder)
+            moved = {file.name for file in self._files if file.path.parent != folder}
+            lost = lost_records(folder)
+            self._lost = {name: lost[name] for name in lost.keys() - moved}
         except BadInput as error:
             self._entries, self._lost = {}, {}
             self.findings.append(str(error))

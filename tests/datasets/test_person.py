@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ from serl.errors import CorruptData, SerlError, Silent
 from serl.intervention import Event
 from serl.log.episode_reader import PART, episode_paths, read_episode
 from serl.loop import Result
+from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec
+from serl.runs.verify import verify
 from serl.teleop.human_input import HumanInput, LastEnd
 from serl.teleop.mux import TeleopMux
 from serl.teleop.stop import StopLatch
@@ -109,6 +113,23 @@ def test_recording_keeps_successes_and_stores_failures_separately(bench: Recordi
     ]
     assert bench.recorded.recent == [True, False, False, True]
     assert not episode_paths(bench.recorded.incoming)
+
+
+def test_verify_finds_sorted_episodes_and_their_damage(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "recording", TrainConfig(), datetime(2026, 11, 27))
+    bench = RecordingBench(run.path)
+    bench.episode(Event.SUCCESS)
+    bench.at[20] = lambda: bench.episode(Event.FAILURE)
+    bench.at[40] = lambda: bench.episode(Event.SUCCESS)
+    bench.record(2)
+    bench.recorded.undo()
+    report = verify(run.path)
+    assert (report.sound, report.lost, report.contents[0].episodes) == (True, 0, 3), str(report)
+    (failure,) = episode_paths(run.path / FAILURES)
+    failure.write_bytes(failure.read_bytes()[:-100])
+    assert any(str(failure) in line for line in verify(run.path).findings)
+    failure.unlink()
+    assert verify(run.path).lost == bench.results[1].steps + 1
 
 
 def test_recorded_episode_begins_at_takeover(bench: RecordingBench) -> None:

@@ -77,6 +77,14 @@ def execute(path: Path, statement: str, *values: object) -> None:
         database.execute(statement, values)
 
 
+def test_images_that_a_person_labelled_are_verified(tmp_path: Path) -> None:
+    folder = RunFolder.create_at(tmp_path / "images", TrainConfig(), datetime(2026, 11, 27))
+    write_log(folder.path, random_records(3, 2, 4))
+    assert verify(folder.path).contents[0].episodes == 3
+    flip(folder.path / FIRST)
+    assert not verify(folder.path).sound
+
+
 def test_complete_run_is_sound(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     read = list[None]()
     report = verify(run.path, lambda: read.append(None))
