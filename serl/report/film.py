@@ -16,6 +16,7 @@ from PIL import ImageDraw
 
 from serl import plugins
 from serl.clock import VirtualClock
+from serl.datasets.person import ACTOR as PERSON
 from serl.errors import SerlError
 from serl.loop import EpisodeKey, RecordCallback, Result, run
 from serl.report.curves import Values
@@ -85,10 +86,11 @@ def _place(
     robot: SimulatedRobot, task: SimulatedTask, episode: Episode, seed: int, number: int
 ) -> None:
     """Reset the scene to the start that gives the first observation; else `ReplayDiverged`."""
-    scripted = episode.count(ActionSource.SCRIPT) > 0
-    purpose = Purpose.DEMONSTRATION if scripted else Purpose.TRAINING
     actor, first = episode.steps[0].key.actor, episode.steps[0].observation
-    # An expert's failures use up starts without being recorded.
+    demonstrates = actor == PERSON or episode.count(ActionSource.SCRIPT) > 0
+    purpose = Purpose.DEMONSTRATION if demonstrates else Purpose.TRAINING
+    # An expert's failures use up starts without being recorded, and a person's are in a folder of
+    # their own.
     for start in range(number, 2 * number + 11):
         reading = robot.reset(start_seed(purpose, seed, actor, start))
         task.begin(reading)

@@ -7,16 +7,18 @@ import pytest
 
 from serl import plugins
 from serl.clock import VirtualClock
+from serl.datasets.person import ACTOR as PERSON
 from serl.errors import BadInput
+from serl.intervention import NoOperator
 from serl.loop import EpisodeKey, RecordCallback, run
-from serl.policy import RandomPolicy
+from serl.policy import RandomPolicy, ZeroPolicy
 from serl.report.film import ReplayDiverged, reenact
 from serl.runs.assembly import make_human
 from serl.runs.config import resolve
 from serl.runs.demonstrations import record_expert
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import ActionSource, End, Episode, Record, Step
+from serl.types import Action, ActionSource, End, Episode, Record, Step
 
 LONG = {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}}
 CONFIG = resolve(
@@ -80,6 +82,34 @@ def test_demonstration_after_failed_attempts_is_reenacted() -> None:
         record_expert(robot, task, records.append, 2, config.seed, key)
     episode = as_episode([item for item in records if item.key.episode == 1])
     assert len(reenact(episode, SPEC, config, 0, SIZE)) == len(episode.steps) + 1
+
+
+class Hand(NoOperator):
+    """A person who moves the arm in every step."""
+
+    def __call__(self) -> Action | None:
+        return np.full(SPEC.action.shape, 0.3, np.float32)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_demonstration_of_person_is_reenacted() -> None:
+    records: list[Record] = []
+    with plugins.make_simulation(TASK) as robot:
+        robot.reset(start_seed(Purpose.DEMONSTRATION, CONFIG.seed, PERSON, 2))
+        robot.advance(1.0)  # until the person takes over
+        run(
+            robot,
+            TASK,
+            ZeroPolicy(robot.action_spec),
+            VirtualClock(robot.advance, 10.0),
+            EpisodeKey("run", PERSON, 1, 0),
+            [RecordCallback(records.append)],
+            teleop=Hand(),
+            chosen_by=ActionSource.SCRIPT,
+        )
+    episode = as_episode(records)
+    assert episode.count(ActionSource.HUMAN) == len(episode.steps)
+    assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
 
 
 def test_recording_of_another_run_is_refused(episode: Episode) -> None:
