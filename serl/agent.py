@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from serl.plugins import PluginName
 from serl.specs import Spec
+from serl.system.settings_file import HomePath
 from serl.types import Action, Array, Batch, Observation
 
 State = Mapping[str, np.ndarray[Any, Any]]
@@ -92,7 +92,7 @@ on the simulator's truth, on images of the scenes of serl's own tasks."""
 
 
 EncoderWeights = Annotated[
-    Literal["auto"] | PackagedEncoder | Path | None,
+    Literal["auto"] | PackagedEncoder | HomePath | None,
     BeforeValidator(lambda value: None if value == "none" else value),
 ]
 
@@ -146,7 +146,7 @@ class AgentConfig(BaseModel):
     batch_size: int = Field(256, ge=1, le=65_536)
     utd: int = Field(4, ge=1, le=1000)
     encoder: Literal["small", "resnet10"] = "small"
-    trunk: Path | None = None
+    trunk: HomePath | None = None
     trunk_sha256: str | None = None
     cached_features: bool | None = None
     encoder_weights: EncoderWeights = "auto"

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from serl.bimanual import LEFT, RIGHT
 from serl.errors import BadInput
@@ -28,6 +28,7 @@ from serl.geometry import (
     subtract,
 )
 from serl.motion import Axis, Box, Motion, Pose
+from serl.system.files import expand_home
 from serl.system.json_fields import short
 from serl.system.settings_file import checked, read_yaml
 
@@ -53,7 +54,7 @@ class PairedArm(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
-    profile: str
+    profile: Annotated[str, AfterValidator(expand_home)]
     namespace: str = Field("/", pattern=_NAMESPACE)
     base_m: Vector | None = None
     quarter_turns: int | None = Field(None, ge=0, le=3)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serl.agent import AgentConfig, Channels
 from serl.geometry import Vector
+from serl.system.settings_file import HomePath
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Activation = Literal["relu", "tanh"]
@@ -248,7 +248,7 @@ class VICEConfig(LearnedRewardConfig):
     """
 
     binary: bool = True
-    positives: tuple[Path, ...] = ()
+    positives: tuple[HomePath, ...] = ()
     last_frames: int = Field(3, ge=1, le=10_000)
     batch_size: int = Field(64, ge=2, le=65_536)
     crop_px: int | None = Field(None, ge=0, le=7)

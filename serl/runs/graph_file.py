@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from serl.arm_profile import SIM, is_real
 from serl.errors import BadInput
-from serl.system.settings_file import merge
+from serl.system.files import expand_home
+from serl.system.settings_file import HomePath, merge
 
 _TAKEN = ("learner", "console")
 """Names of a run's other processes and nodes."""
@@ -54,7 +55,7 @@ class RobotEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: Name
-    profile: str | None = SIM
+    profile: Annotated[str, AfterValidator(expand_home)] | None = SIM
     namespace: Namespace = "/"
     guard: bool = True
     actor: bool = True
@@ -103,8 +104,8 @@ class GraphConfig(BaseModel):
 
     task: str | None = None
     settings: dict[str, Any] = {}
-    runs: Path = Path("runs")
-    run: Path | None = None
+    runs: HomePath = Path("runs")
+    run: HomePath | None = None
     learner: bool = True
     robots: tuple[RobotEntry, ...] = Field((), max_length=16)
     console: ConsoleEntry | None = None

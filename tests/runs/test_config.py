@@ -300,11 +300,14 @@ def test_file_and_options_override_recipe() -> None:
 def test_tilde_in_paths_of_settings_is_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/lab")
     words = ["--robot=~/arm.yaml", "--reward.model=~/m", "--reset.model=~/m", "--init-from=~/run"]
+    words += ["--agent.encoder_weights=~/m", "--agent.trunk=~/m", "--vice.positives=[~/m]"]
     given = {"task": "~/ram.yaml", "demos": ["~/demos"], **parse_overrides(words)}
     config = resolve({"reward": {"progress": {"model": "~/m"}}}, given)
     assert (config.task, config.robot) == ("/home/lab/ram.yaml", "/home/lab/arm.yaml")
     models = config.reward.model, config.reward.progress.model, config.reset.model
     assert models == (Path("/home/lab/m"),) * 3
+    networks = config.agent.encoder_weights, config.agent.trunk, *config.vice.positives
+    assert networks == (Path("/home/lab/m"),) * 3
     assert (config.init_from.run, *config.demo_paths) == (
         Path("/home/lab/run"),
         Path("/home/lab/demos"),

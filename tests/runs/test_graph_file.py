@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serl.arm_pair import PairedArm
 from serl.errors import BadInput
 from serl.runs.graph_file import GraphConfig
 from serl.system.settings_file import checked
@@ -41,6 +43,14 @@ def test_real_arms_must_differ_by_profile_or_namespace() -> None:
     made = graph(robots=arms)
     assert made.run_settings == {"actors": 2, "robot": "franka", "namespace": "/left"}
     assert graph(robots=[arms[0], {"name": "b", "profile": "other.yaml"}]).actors == ("a", "b")
+
+
+def test_tilde_in_paths_is_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/lab")
+    made = graph(task=None, run="~/run", runs="~/runs", robots=[{"name": "a", "profile": "~/a.py"}])
+    assert (made.run, made.runs) == (Path("/home/lab/run"), Path("/home/lab/runs"))
+    assert made.robots[0].profile == "/home/lab/a.py"
+    assert PairedArm(profile="~/left.yaml").profile == "/home/lab/left.yaml"
 
 
 def test_real_arm_may_have_guard_without_actor() -> None:
