@@ -93,21 +93,33 @@ def _resolve_layers(
     found = {"task": plugins.absolute(requested.task), "robot": robot}
     given = (alone, file, overrides, found, {"agent": {"cached_features": kept}})
     config = resolve(tuned, *given)
-    declared = tuned.get("reward", {}).get("kind") == config.reward.kind
-    if declared or _sums_to_one(config.reward) or "return_bounds" not in tuned.get("agent", {}):
+    if "return_bounds" not in tuned.get("agent", {}):
         return config
-    return resolve(merge(tuned, without_unknown(_UNBOUNDED, requested)), *given)
+    declared, free = tuned.get("reward", {}).get("kind"), without_unknown(_UNBOUNDED, requested)
+    if not _sums_to_one(config.reward, declared):
+        return resolve(merge(tuned, free), *given)
+    chosen = merge(file, overrides).get("agent", {})
+    free = {"agent": {name: free["agent"][name] for name in free["agent"].keys() - chosen.keys()}}
+    stages = dict(config.stages or {})  # a stage may have a reward of its own
+    for name, each in stage_configs(config).items():
+        if not _sums_to_one(each.reward, declared):
+            own = merge(free, stages[name].config)
+            stages[name] = stages[name].model_copy(update={"config": own})
+    return config.model_copy(update={"stages": stages or config.stages})
 
 
 _UNBOUNDED = {"agent": {"return_bounds": None, "layer_norm": True}}
 """Settings for rewards whose sum is not known, instead of bounds of returns."""
 
 
-def _sums_to_one(reward: RewardConfig) -> bool:
+def _sums_to_one(reward: RewardConfig, declared: str | None) -> bool:
     """Return whether rewards sum to 1 at a success, as tuned bounds of returns assume.
 
-    The number of a topic may be any number, and so may a reward from outside.
+    The number of a topic may be any number, and so may a reward from outside; the kind that a task
+    declares fits the bounds that it declares.
     """
+    if reward.kind == declared:
+        return True
     if reward.kind == "topic":
         return reward.message == "Bool"
     return reward.kind in plugins.provided("reward")

@@ -7,7 +7,7 @@ import pytest
 
 from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData
-from serl.runs.config import PRESETS, TrainConfig, parse_overrides, resolve
+from serl.runs.config import PRESETS, TrainConfig, parse_overrides, resolve, stage_configs
 from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_demonstrated_task, make_task
@@ -86,6 +86,12 @@ def test_bounds_of_returns_are_for_rewards_that_sum_to_one() -> None:
         assert (agent.return_bounds, agent.layer_norm) == (bounds, bounds is None)
     given = {"reward": topic, "agent": {"return_bounds": [0, 30]}}
     assert run_settings("pick_cube", {}, given).agent.model_dump()["return_bounds"] == (0, 30)
+    judged = {"stages": {"forward": {"config": {"reward": topic}}}}
+    for chosen, bounds in (({}, None), ({"return_bounds": [0, 30]}, (0, 30))):
+        config = run_settings("bin_relocation", {"agent": chosen}, judged)
+        found = [each.agent.model_dump() for each in stage_configs(config).values()]
+        assert [each["return_bounds"] for each in found] == [bounds, bounds or (0, 1)]
+        assert [each["layer_norm"] for each in found] == [True, False]
     other = {"reward": topic, "agent": {"algorithm": str(outside / "td3.py")}}
     assert "return_bounds" not in run_settings("pick_cube", {}, other).agent.model_dump()
 
