@@ -71,7 +71,7 @@ def train_run(
         demonstrate(part, display)
     if not all(map(is_trained, parts.values())):
         learn(run, display, supervise)
-    good = all([_conclude(stage, part, display) for stage, part in parts.items()])
+    good = all([_conclude(stage, part, display, supervise) for stage, part in parts.items()])
     if run.config.stages:
         with display.working("writing the report"):
             helped = write_stages_report(run)
@@ -96,10 +96,12 @@ def is_trained(run: RunFolder) -> bool:
     return trained_steps(run) >= run.config.steps and bool(checkpoint_paths(run.checkpoints))
 
 
-def _conclude(stage: str, run: RunFolder, display: Display) -> bool:
+def _conclude(
+    stage: str, run: RunFolder, display: Display, supervise: Callable[[], object] = lambda: None
+) -> bool:
     """Run the final trials and write the report; return whether the policy is good enough."""
     real = is_real(run.config.robot)
-    evaluation = try_on_arm(run, display) if real else examine(run, display)
+    evaluation = try_on_arm(run, display, supervise) if real else examine(run, display)
     rows = read_metrics(run.metrics)
     episodes = _episodes(rows)
     if evaluation is not None and evaluation.early_end:
@@ -306,7 +308,9 @@ def examine_clone(run: RunFolder, display: Display) -> Evaluation:
     return evaluation
 
 
-def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
+def try_on_arm(
+    run: RunFolder, display: Display, supervise: Callable[[], object] = lambda: None
+) -> Evaluation | None:
     """Run trials of the policy on the real arm of its training; None without trials.
 
     The newest checkpoint is tried. With `arm_selection_trials`, alternating trials of the last ones
@@ -326,7 +330,8 @@ def try_on_arm(run: RunFolder, display: Display) -> Evaluation | None:
         *candidates, checkpoint = (found.path for found in _load_undamaged(last, display).values())
     display.print_line(f"{config.trials} unassisted trials on the arm, as with: {command}")
     deployed = deployment(run, config)
-    deploy(deployed, checkpoint, config.trials, candidates, config.arm_selection_trials)
+    most = config.arm_selection_trials
+    deploy(deployed, checkpoint, config.trials, candidates, most, supervise)
     results = read_trial_results(deployed.path)
     evaluation = unassisted(results, planned=config.trials)
     with run.lock_learner(), MetricsWriter(run.path, wandb=run.config.log.wandb) as metrics:

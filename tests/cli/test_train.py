@@ -4,7 +4,9 @@ import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +144,8 @@ def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
     raced = void._replace(purpose="selection")
     for results, trials in (([won, *[void] * 4], 1), ([void] * 4, 0), ([raced] * 4, 0)):
 
-        def deploy(folder: RunFolder, *rest: object, results: list[TrialResult] = results) -> None:
+        def deploy(folder: RunFolder, *rest: Any, results: list[TrialResult] = results) -> None:
+            rest[-1]()  # supervises the console, whose STOP reaches the guard of the arm
             for each in results:
                 append_trial_result(folder.path, each)
 
@@ -152,7 +155,9 @@ def test_trials_on_an_arm_that_void_ones_end_are_partial_and_fail(
         run.metrics.unlink(missing_ok=True)
         with MetricsWriter(run.path) as writer:
             writer.write(100, UpdateRow(5, 12.3, 3.9, weights_version=4))
-        assert not train._conclude("", run, display)
+        looked = iter([True])
+        assert not train._conclude("", run, display, partial(next, looked))
+        assert not list(looked)
         rows = [row for row in read_metrics(run.metrics) if row["kind"] == "evaluation"]
         assert [(row["checkpoint"], row["trials"]) for row in rows] == [(100, trials)]
         ended = f"ended after 4 void trials (camera): {trials} of 2 valid"
