@@ -66,7 +66,7 @@ def labelled_episodes(
     Where the tool is outside the bounds of a success, the first class ("nothing") is predicted. A
     label takes precedence over the truth recorded by a simulation (`serl.log.annotations`), and
     that over an outcome. Outcomes are used in runs whose reward was the task's own: a step that did
-    not end its episode was no success, except for the last second before one, which is unknown.
+    not end its episode was no success, except for the ten before one, which are unknown.
 
     Args:
         folders: each holds the episodes of an actor, or a collection.
