@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serl import plugins
 from serl.agents.encoder_weights import views_of
-from serl.cli.arguments import add_model_out, add_task, check_model_out
+from serl.cli.arguments import add_model_out, add_task, check_model_out, quoted
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.runs.folder import versions
@@ -87,7 +87,7 @@ def pretrain(options: argparse.Namespace) -> int:
             for key, error in errors.items()
         )
         print(f"{name}: median errors on held-out images: {off}")
-    weights = f"--agent.encoder_weights {options.out} --agent.cached_features true"
+    weights = f"--agent.encoder_weights {quoted(options.out)} --agent.cached_features true"
     if views := task_config.get("views"):
         weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
     print(f"next: serl train {options.task[0]} --observe pixels {weights}")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from serl.cli.arguments import add_model_out, add_task, check_model_out
+from serl.cli.arguments import add_model_out, add_task, check_model_out, quoted
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked
@@ -67,7 +67,7 @@ def train(options: argparse.Namespace) -> int:
         print("no better than a constant: it learned nothing; record more demonstrations")
     same = f" --observe {seen['observe']}" if "observe" in seen else ""
     print(
-        f"next: serl train {options.task}{same} --demos {options.recordings[0]} "
-        f"--reward.kind progress --reward.progress.model {options.out}"
+        f"next: serl train {options.task}{same} --demos {quoted(options.recordings[0])} "
+        f"--reward.kind progress --reward.progress.model {quoted(options.out)}"
     )
     return DONE

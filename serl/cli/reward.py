@@ -14,7 +14,7 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli.arguments import add_model_out, add_task, check_model_out, integer
+from serl.cli.arguments import add_model_out, add_task, check_model_out, integer, quoted
 from serl.datasets.reward_audit import (
     UNKNOWN,
     LabelledEpisode,
@@ -183,7 +183,7 @@ def _missing_labels(folders: Sequence[Path], episodes: int) -> str:
     return (
         f"{where}: no ground truth of success in {episodes} episodes: no label of a step, and no "
         "outcome of a simulation or a task: label steps with serl reward label "
-        f"{folders[0]} --episode N --steps FIRST:LAST --label 1 (or 0)"
+        f"{quoted(folders[0])} --episode N --steps FIRST:LAST --label 1 (or 0)"
     )
 
 
@@ -219,7 +219,7 @@ def _score(probability: float) -> str:
 
 def _where(origin: Origin) -> str:
     epoch, episode, step = origin.place
-    return f"{origin.folder} --epoch {epoch} --episode {episode} --steps {step}"
+    return f"{quoted(origin.folder)} --epoch {epoch} --episode {episode} --steps {step}"
 
 
 DONE = 0
@@ -282,7 +282,7 @@ def collect(options: argparse.Namespace) -> int:
         f"{counts.positives} positives and {counts.negatives} negatives, "
         f"of {counted(episodes, 'episode')}"
     )
-    print(f"in {folder}; next: serl reward train {folder} --out {task.name}.safetensors")
+    print(f"in {folder}; next: serl reward train {quoted(folder)} --out {task.name}.safetensors")
     return DONE
 
 
@@ -318,7 +318,7 @@ def _collect_person(options: argparse.Namespace) -> int:
     if counts.positives < target.positives or counts.negatives < target.negatives:
         print(f"to continue: the same command with --out {run.path}")
         raise KeyboardInterrupt
-    print(f"next: serl reward train {run.path} --out {task.name}.safetensors")
+    print(f"next: serl reward train {quoted(run.path)} --out {task.name}.safetensors")
     return DONE
 
 

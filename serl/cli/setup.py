@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serl.arm_profile import ArmProfile, latch_path, load_robot, read_robot, write_robot
+from serl.cli.arguments import quoted
 from serl.cli.teleop import add_device, opened_device
 from serl.errors import BadInput, SerlError
 from serl.ros.setup.checks import SessionLeft
@@ -181,9 +182,10 @@ def walk(
             write_robot(session.out, session.profile)
             asker.show(f"  {_words(trial)}")
     except SessionLeft:
-        asker.show(f"stopped; to continue: serl setup {session.out}")
+        asker.show(f"stopped; to continue: serl setup {quoted(session.out)}")
         return False
-    asker.show(f"\nset-up complete: {session.out}\nto guard the arm: serl guard {session.out}")
+    asker.show(f"\nset-up complete: {session.out}")
+    asker.show(f"to guard the arm: serl guard {quoted(session.out)}")
     return True
 
 

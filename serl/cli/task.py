@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from serl.arm_profile import is_real, load_robot
-from serl.cli.arguments import add_namespace, arm_words
+from serl.cli.arguments import add_namespace, arm_words, quoted
 from serl.cli.setup import SetupTerminal, setup_session
 from serl.errors import BadInput
 from serl.real_task import NAME, write_task
@@ -59,5 +59,5 @@ def new(options: argparse.Namespace) -> int:
             asker.show("stopped; nothing was written")
             return 1
     write_task(out, name, summary or name, taught.config, taught.training)
-    asker.show(f"{out}\nnext: serl train {out}{arm_words(options)} --console")
+    asker.show(f"{out}\nnext: serl train {quoted(out)}{arm_words(options)} --console")
     return 0

@@ -60,7 +60,8 @@ def settings(options: argparse.Namespace) -> TrainConfig:
         options.error(f"expected TASK, {task_names()}; or --config FILE, or --resume RUN")
     if options.task and (Path(options.task) / CONFIG).is_file():
         options.error(
-            f"{options.task} is a run; to continue it: serl train --resume {options.task}"
+            f"{options.task} is a run; "
+            f"to continue it: serl train --resume {quoted(Path(options.task))}"
         )
     from serl.runs.settings import run_settings  # imports the agents
 

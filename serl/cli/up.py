@@ -17,6 +17,7 @@ from serl.guard.latch import GuardedArm
 from serl.report.display import Display
 from serl.report.progress import ProgressReader, with_waiting
 from serl.runs.config import TrainConfig
+from serl.runs.deployment import trials_command
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig, RobotEntry
 from serl.runs.guard_setup import guarded_arms
@@ -79,7 +80,7 @@ def bring_up(options: argparse.Namespace) -> int:
             teleop_commands.announce(run, supervisor, graph.console.port)
         with display:
             attend(run, supervisor, ends_with(graph), ask, display)
-    print(f"done: serl {'run' if is_real(run.config.robot) else 'eval'} {run.path}", flush=True)
+    print(f"done: {trials_command(run)}", flush=True)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -402,7 +403,8 @@ def started_domain_id(run: RunFolder) -> int:
         choose_transport(run.path)  # of this host alone
         return free_domain(network=run.config.network).id
     if not was_started(run):
-        raise BadInput(f"{run.path}: no learner was started yet: serl learner {run.path}")
+        command = f"serl learner {shlex.quote(str(run.path))}"
+        raise BadInput(f"{run.path}: no learner was started yet: {command}")
     try:
         domain = read_bounded(run.path / _DOMAIN, _MAX_NOTE_BYTES).decode()
         return domain_id_of({"ROS_DOMAIN_ID": domain})

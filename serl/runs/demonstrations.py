@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -225,7 +226,8 @@ def _is_wider(path: Path, specs: tuple[Spec, Spec]) -> bool:
 def _missing_demonstrations(path: Path) -> str:
     """Return the error for a path without episodes, and the remedy."""
     if path.suffix == ".pkl":
-        return f"expected a folder of episodes; to convert it: serl demos import {path} --task TASK"
+        command = f"serl demos import {shlex.quote(str(path))} --task TASK"
+        return f"expected a folder of episodes; to convert it: {command}"
     if not path.exists():
         return "no such folder; expected a number of demonstrations, or a folder of them"
     if episode_paths(path / "failures"):

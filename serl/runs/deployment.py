@@ -6,6 +6,7 @@ of a training, and a file with one line per episode.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +35,10 @@ _MAX_BYTES = 16 << 20
 
 def trials_command(run: RunFolder) -> str:
     """Return the command that runs trials of a run's policy: in simulation, or on its arm."""
-    if not is_real(robot := run.config.robot):
-        return f"serl eval {run.path}"
-    return f"serl run {run.path} --robot {robot} --namespace {run.config.namespace}"
+    path, robot = shlex.quote(str(run.path)), run.config.robot
+    if robot is None or not is_real(robot):
+        return f"serl eval {path}"
+    return f"serl run {path} --robot {shlex.quote(robot)} --namespace {run.config.namespace}"
 
 
 class TrialResult(NamedTuple):

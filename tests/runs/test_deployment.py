@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from serl.runs.deployment import (
     read_trial_results,
     result_lines,
     summary,
+    trials_command,
     unassisted,
 )
 from serl.runs.folder import RunFolder
@@ -44,6 +46,14 @@ def trained(folder: Path, *steps: int) -> RunFolder:
     for step in steps:
         run.save_checkpoint(step, arrays, provenance(config, spec))
     return run
+
+
+def test_command_for_trials_quotes_paths_with_blanks(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "my runs", resolve({"task": "reach"}), datetime.now())
+    assert shlex.split(trials_command(run)) == ["serl", "eval", str(run.path)]
+    run.info = run.info.model_copy(update={"config": resolve({"robot": "my arms/left.yaml"})})
+    words = ["--robot", "my arms/left.yaml", "--namespace", "/"]
+    assert shlex.split(trials_command(run)) == ["serl", "run", str(run.path), *words]
 
 
 def test_pick_prefers_requested_then_best_then_newest_checkpoint(tmp_path: Path) -> None:
