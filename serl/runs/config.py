@@ -158,7 +158,8 @@ class TrainConfig(BaseModel):
             trials are allowed on a real arm only.
         required_success_rate: share of successful trials for exit code 0; None, or no trials, for
             no requirement.
-        trial_actions: actions of all trials: the mode of the policy, or samples as in training.
+        trial_actions: actions of all trials: the mode of the policy, or, in simulation only,
+            samples as in training.
         selection_trials: trials per checkpoint when the best of the last ones is chosen.
         selection_checkpoints: number of last checkpoints that are compared, besides the one after
             the warm-up.

@@ -64,6 +64,8 @@ def check_trainable(config: TrainConfig, task: SimulatedTask) -> None:
         )
     if config.curriculum.start < 1.0:
         raise BadInput("curriculum.start: only a simulation is placed near the goal: 1.0")
+    if config.trial_actions != "mode":
+        raise BadInput("trial_actions: trials on a real arm take the mode of the policy: mode")
     if not getattr(task, "decides_success", True) and config.reward.success_kind == "task":
         raise BadInput(
             f"reward.kind: task: {task.name} does not decide on success itself: expected "

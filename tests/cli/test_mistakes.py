@@ -66,6 +66,7 @@ MISTAKES = {
     "train reach pick_cube": "train: unexpected argument 'pick_cube'; see `serl train --help`",
     "train runs/reach/2026-11-23_10-00-00": "to continue it: serl train --resume runs/reach/2026-",
     "train nofile.py": "nofile.py: no such file",
+    "train reach --robot franka --demos 0 --trial_actions sampled": "real arm take the mode of",
     "train reach --robot frank": "expected one of franka, kinova_gen3, sim,",
     "train handover --robot sim": "driven by 'bimanual' in this process only",
     "train reach --agent.algorithm ppo": "unknown agent 'ppo': expected one of bc, hybrid, sac,",
