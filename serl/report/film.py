@@ -440,7 +440,7 @@ def _views(shown: ReplayedEpisode, show: Callable[[str], object]) -> tuple[list[
 
 def _config(file: Path, task: str) -> TrainConfig:
     """Return the configuration of the run that holds a file; for other files the default one."""
-    for folder in file.resolve().parents[1:3]:
+    for folder in file.resolve().parents[:3]:
         if (folder / CONFIG).is_file():
             return RunFolder.open(folder, data_only=True).config
     return TrainConfig(task=task)

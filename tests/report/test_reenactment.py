@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from serl.clock import VirtualClock
 from serl.datasets.person import ACTOR as PERSON
 from serl.errors import BadInput
 from serl.intervention import NoOperator
+from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.policy import RandomPolicy, ZeroPolicy
-from serl.report.film import ReplayDiverged, reenact
+from serl.report.film import ReplayDiverged, reenact, write_film
+from serl.report.review import pick, recordings, replayed
 from serl.runs.assembly import make_human
 from serl.runs.config import resolve
 from serl.runs.demonstrations import record_expert
+from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
 from serl.types import Action, ActionSource, End, Episode, Record, Step
@@ -92,7 +97,8 @@ class Hand(NoOperator):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_demonstration_of_person_is_reenacted() -> None:
+def test_demonstration_of_person_is_filmed_from_its_start(tmp_path: Path) -> None:
+    folder = RunFolder.create_at(tmp_path / "recording", CONFIG, datetime.now()).path
     records: list[Record] = []
     with plugins.make_simulation(TASK) as robot:
         robot.reset(start_seed(Purpose.DEMONSTRATION, CONFIG.seed, PERSON, 2))
@@ -102,14 +108,18 @@ def test_demonstration_of_person_is_reenacted() -> None:
             TASK,
             ZeroPolicy(robot.action_spec),
             VirtualClock(robot.advance, 10.0),
-            EpisodeKey("run", PERSON, 1, 0),
+            EpisodeKey("recording", PERSON, 1, 0),
             [RecordCallback(records.append)],
             teleop=Hand(),
             chosen_by=ActionSource.SCRIPT,
         )
-    episode = as_episode(records)
-    assert episode.count(ActionSource.HUMAN) == len(episode.steps)
-    assert len(reenact(episode, SPEC, CONFIG, 0, SIZE)) == len(episode.steps) + 1
+    with EpisodeLog(folder, SPEC, "recording", PERSON, 1, LogConfig(min_free_bytes=0)) as log:
+        for record in records:
+            log.append(record)
+    shown = replayed(pick(recordings(folder), 0))
+    assert shown is not None
+    assert shown.episode.count(ActionSource.HUMAN) == len(shown.episode.steps)
+    assert write_film(shown, tmp_path / "film.mp4") == "simulated again for its pictures"
 
 
 def test_recording_of_another_run_is_refused(episode: Episode) -> None:
