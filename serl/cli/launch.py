@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from serl.arm_profile import load_robot
@@ -42,6 +41,7 @@ from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig, checked_robot
 from serl.runs.settings import run_settings
+from serl.system.files import home_path
 from serl.system.settings_file import checked, read_yaml
 from serl.system.supervisor import BAD_INPUT, ProcessSpec
 
@@ -139,7 +139,8 @@ def _learner_graph(arguments: Arguments) -> _Graph:
 def _actor_graph(arguments: Arguments) -> _Graph:
     if not arguments["run"]:
         raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
-    run, name = RunFolder.open(Path(arguments["run"])), checked_robot(arguments["name"], "actor")
+    name = checked_robot(arguments["name"], "actor")
+    run = RunFolder.open(home_path(arguments["run"]))
     specs = actor_processes(run, name)
     return _Graph(run, started_domain_id(run), specs, frozenset({name}))
 
@@ -164,7 +165,7 @@ def _guard_graph(arguments: Arguments) -> _Graph:
 def _file_graph(arguments: Arguments) -> _Graph:
     if not arguments["file"]:
         raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
-    graph = checked(GraphConfig, read_yaml(Path(arguments["file"])))
+    graph = checked(GraphConfig, read_yaml(home_path(arguments["file"])))
     run = run_of(graph)
     specs, ends = graph_processes(run, graph), ends_with(graph)
     if graph.console is not None:
@@ -216,11 +217,11 @@ def _run_of(arguments: Arguments) -> RunFolder:
     if arguments["run"]:
         if arguments["settings"] or arguments["config"]:
             raise BadInput(f"{arguments['run']} has its own settings: give no others")
-        return RunFolder.open(Path(arguments["run"]))
-    file = read_yaml(Path(arguments["config"])) if arguments["config"] else {}
+        return RunFolder.open(home_path(arguments["run"]))
+    file = read_yaml(home_path(arguments["config"])) if arguments["config"] else {}
     overrides = parse_overrides(shlex.split(arguments["settings"]))
     config = run_settings(arguments["task"], file, overrides)
-    return RunFolder.create(Path(arguments["runs"]), config, datetime.now())
+    return RunFolder.create(home_path(arguments["runs"]), config, datetime.now())
 
 
 def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:

@@ -148,6 +148,14 @@ def newest(folder: Path) -> RunFolder:
     return RunFolder.open(max((folder / "runs" / "reach").iterdir()))
 
 
+def test_tilde_in_arguments_is_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = launching._run_of({**NOTHING, "task": "reach", "runs": "~/runs"})
+    assert run.path.parent == tmp_path / "runs/reach"
+    again = {**NOTHING, "run": f"~/{run.path.relative_to(tmp_path)}"}
+    assert launching._run_of(again).path == run.path
+
+
 def test_train_launch_file_starts_the_processes_of_serl_train(tmp_path: Path) -> None:
     given = {**NOTHING, "task": "reach", "settings": TINY, "runs": str(tmp_path / "runs")}
     graph = launching._run_graph(given, all_processes)
