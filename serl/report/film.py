@@ -88,11 +88,13 @@ def _place(
     """Reset the scene to the start that gives the first observation; else `ReplayDiverged`."""
     actor, first = episode.steps[0].key.actor, episode.steps[0].observation
     demonstrates = actor == PERSON or episode.count(ActionSource.SCRIPT) > 0
-    purpose = Purpose.DEMONSTRATION if demonstrates else Purpose.TRAINING
+    own = Purpose.DEMONSTRATION if demonstrates else Purpose.TRAINING
+    sources = (own, actor), (Purpose.FINAL, "evaluation")  # the latter of `serl run`
     # An expert's failures use up starts without being recorded, and a person's are in a folder of
     # their own.
-    for start in range(number, 2 * number + 11):
-        reading = robot.reset(start_seed(purpose, seed, actor, start))
+    for source, start in itertools.product(sources, range(number, 2 * number + 11)):
+        purpose, name = source
+        reading = robot.reset(start_seed(purpose, seed, name, start))
         task.begin(reading)
         if max(_differences(task.observation(reading), first).values()) < _SAME_START:
             return

@@ -41,10 +41,10 @@ def as_episode(records: list[Record]) -> Episode:
     return Episode(tuple(item for item in records if isinstance(item, Step)), end)
 
 
-def train_episode(number: int) -> Episode:
+def train_episode(number: int, purpose: Purpose = Purpose.TRAINING, of: str = "actor0") -> Episode:
     """Record an episode as an actor does, with a random policy and a simulated human."""
     robot, task = plugins.make_simulation(TASK), TASK
-    robot.reset(start_seed(Purpose.TRAINING, CONFIG.seed, "actor0", number))
+    robot.reset(start_seed(purpose, CONFIG.seed, of, number))
     records: list[Record] = []
     run(
         robot,
@@ -87,6 +87,13 @@ def test_demonstration_after_failed_attempts_is_reenacted() -> None:
         record_expert(robot, task, records.append, 2, config.seed, key)
     episode = as_episode([item for item in records if item.key.episode == 1])
     assert len(reenact(episode, SPEC, config, 0, SIZE)) == len(episode.steps) + 1
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_episode_of_trained_policy_is_reenacted() -> None:
+    """`serl run` begins its episodes from the starts of the final trials."""
+    episode = train_episode(1, Purpose.FINAL, "evaluation")
+    assert len(reenact(episode, SPEC, CONFIG, 1, SIZE)) == len(episode.steps) + 1
 
 
 class Hand(NoOperator):
