@@ -196,6 +196,9 @@ class LearnerTransport:
                 return []
             frames = stream.take_frames()
             self._cursors[stream.key] = stream.received
+            if not frames:
+                return []
+            self._places.pop(stream.key, None)  # unknown until the last one is decoded
         for frame in frames:
             try:
                 record = decode_arrival(frame.payload, self._spec)
@@ -205,8 +208,10 @@ class LearnerTransport:
                     self._cursors[stream.key] = stream.received = frame.sequence
                     self._refuse_stream(stream, f"record {frame.sequence}: {error}")
                 break
-            stream.place = self._places[stream.key] = place_after(record)
+            stream.place = place_after(record)
             records.append(record)
+        if stream.place is not None:
+            self._places[stream.key] = stream.place
         return records
 
     def _on_hello(self, message: Any) -> None:

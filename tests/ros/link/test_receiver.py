@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,27 @@ from std_msgs.msg import String
 
 from serl.log.index import Index
 from serl.log.metrics import MetricsWriter
-from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello, encode_record
+from serl.log.wire import (
+    Buffer,
+    Hello,
+    WireFrame,
+    actor_number,
+    decode_arrival,
+    encode_frame,
+    encode_hello,
+    encode_record,
+)
 from serl.ros.link import receiver as transport_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
-from serl.ros.topics import ACTORS, REFUSED, TRANSITIONS, to_cdr
+from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, to_cdr
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.resume import Continuation
 from serl.specs import Spec
 from serl.transport import MAX_LEAD
-from serl.types import Key, Step
+from serl.types import Arrival, Key, Step
 
 from ..conftest import SPEC, Run, record
 
@@ -45,10 +55,10 @@ class Sender:
         self._hellos, self._frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
         self._run = run
 
-    def introduce(self, actor: str, spec: Spec = SPEC) -> None:
+    def introduce(self, actor: str, spec: Spec = SPEC, epoch: int = 1, sent_ns: int = 0) -> None:
         eventually(self._frames.get_subscription_count)
         eventually(self._hellos.get_subscription_count)
-        hello = Hello(self._run, actor, 1, spec, "0" * 32, "here")
+        hello = Hello(self._run, actor, epoch, spec, "0" * 32, "here", sent_ns)
         self._hellos.publish(String(data=encode_hello(hello).decode()))
 
     def send(self, actor: str, sequence: int, payload: bytes) -> None:
@@ -83,6 +93,40 @@ def test_stream_with_wrong_next_episode_after_restart_is_refused(run: Run, index
         index.accept(transport.receive())
         assert transport.actors == {"b"}
         assert index.cursors == {("a", 1): 20, ("b", 1): 1}
+
+
+def test_link_that_starts_again_while_records_are_decoded_is_accepted(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Introduce an earlier epoch, then the present one again, as a restarted link does."""
+    name = run.folder.name
+    with RosNode("learner", run.folder) as node:
+        answered = list[int]()  # epochs of the learner's answers to actors
+        node.subscribe(ACKS, lambda ack: answered.extend(ack.data[1:2] if ack.data[0] else []))
+        transport = LearnerTransport(node, SPEC, name)
+        sender = Sender(node, name)
+        sender.introduce("a", sent_ns=1)
+        eventually(lambda: transport.actors == {"a"})
+
+        def answered_last(epoch: int) -> bool:
+            return answered[-1] == epoch
+
+        def received(index: int) -> int:
+            sender.send("a", index, sender.record("a", 0, index))
+            eventually(lambda: transport.counts["accepted"] == index + 1)
+            return len(transport.receive())
+
+        def interrupted(payload: Buffer, spec: Spec) -> Arrival:
+            monkeypatch.undo()
+            for sent_ns, epoch in ((2, 0), (3, 1)):
+                sender.introduce("a", epoch=epoch, sent_ns=sent_ns)
+                eventually(partial(answered_last, epoch))
+            return decode_arrival(payload, spec)
+
+        assert received(0) == 1
+        monkeypatch.setattr(transport_module, "decode_arrival", interrupted)
+        assert [received(index) for index in (1, 2)] == [1, 1]
+        assert transport.actors == {"a"}
 
 
 def test_bytes_in_buffer_are_limited_over_all_actors(
