@@ -249,6 +249,7 @@ def settle(
         environ.pop(name, None)
     environ["ROS_DOMAIN_ID"] = str(domain_id)
     environ["ROS_LOG_DIR"] = str(run_folder / "log")
+    environ["SKIP_DEFAULT_XML_FILE"] = "1"  # DEFAULT_FASTRTPS_PROFILES.xml of the working folder
     if ros_status().wheels:
         environ["AMENT_PREFIX_PATH"] = sys.prefix
     profile = run_folder.resolve() / _LOOPBACK_PROFILE

@@ -132,6 +132,7 @@ def test_settle_replaces_network_variables_with_local_settings(tmp_path: Path) -
         "HOME": "/h",
         "ROS_DOMAIN_ID": "7",
         "ROS_LOG_DIR": str(tmp_path / "log"),
+        "SKIP_DEFAULT_XML_FILE": "1",
         "FASTRTPS_DEFAULT_PROFILES_FILE": str(SHARED_MEMORY_PROFILE),
     }
 

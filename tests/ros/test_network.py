@@ -17,7 +17,7 @@ import yaml
 from serl.log.episode_log import EpisodeLog
 from serl.ros.testing.processes import eventually
 from serl.runs.config import TrainConfig
-from serl.runs.folder import RunInfo
+from serl.runs.folder import RunFolder, RunInfo
 from serl.runs.network import NetworkConfig
 from serl.system.authentication import new_key
 from serl.training.link import decode_snapshot
@@ -63,6 +63,7 @@ def doctor(folder: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int
 
 
 def test_run_on_one_host_opens_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "DEFAULT_FASTRTPS_PROFILES.xml").write_text(OPEN)  # Fast DDS looks for it here
     assert doctor(tmp_path) == (
         0,
         ["ok   sockets        none: processes talk through shared memory alone"],
@@ -70,8 +71,9 @@ def test_run_on_one_host_opens_no_socket(tmp_path: Path) -> None:
 
 
 def test_node_reachable_from_other_hosts_does_not_start(tmp_path: Path) -> None:
-    (tmp_path / "DEFAULT_FASTRTPS_PROFILES.xml").write_text(OPEN)  # Fast DDS looks for it here
-    code, (line,) = doctor(tmp_path)
+    run = RunFolder.create(tmp_path, TrainConfig(), datetime.now())
+    (run.path / "loopback.xml").write_text(OPEN)
+    code, (line,) = doctor(tmp_path, str(run.path))
     assert code == 1
     assert line.startswith("BAD  node           doctor: can be reached at udp 0.0.0.0 port ")
     assert line.endswith("; expected this host alone")
