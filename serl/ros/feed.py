@@ -65,7 +65,7 @@ class Feed(Generic[Value]):
         self._node, self._clock = node, node.handle.get_clock()
         self._samples: deque[Sample[Value]] = deque(maxlen=keep)
         self._problem = ""
-        node.subscribe(topic, self._receive, drain=True)
+        self._subscription = node.subscribe(topic, self._receive, drain=True)
 
     @property
     def stamp_ns(self) -> int:
@@ -122,6 +122,10 @@ class Feed(Generic[Value]):
         """Drop the samples of an earlier episode: those stamped before `before_ns`, or all."""
         while self._samples and (before_ns is None or self._samples[0].stamp_ns < before_ns):
             self._samples.popleft()
+
+    def close(self) -> None:
+        """End the subscription, in the executor's thread."""
+        self._node.soon(lambda: self._node.handle.destroy_subscription(self._subscription))
 
     def _receive(self, message: Any) -> None:
         """Decode and keep a message; called in the executor's thread."""

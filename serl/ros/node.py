@@ -188,10 +188,11 @@ class RosNode:
         *,
         raw: bool = False,
         drain: bool = False,
-    ) -> None:
+    ) -> Any:
         """Call back in the executor's thread with each message, or its CDR bytes when `raw`.
 
-        With `drain` or `raw`, all waiting messages are taken in one round of the executor.
+        With `drain` or `raw`, all waiting messages are taken in one round of the executor. Returns
+        the subscription.
         """
 
         def deliver(message: Any) -> None:
@@ -207,6 +208,7 @@ class RosNode:
         )
         if isinstance(taker, _Taker):
             taker.subscription = subscription
+        return subscription
 
     def absolute(self, name: str) -> str:
         """Return a name in the run's namespace; absolute names stay unchanged."""

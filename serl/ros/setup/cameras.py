@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,14 @@ _SHOW_S, _FROZEN_S = 0.5, 2.0
 def cameras(session: SetupSession) -> str:
     """Check each publishing camera, ask for its name and its crop; returns names and rates."""
     found = published(session.node)
+    if found.pop("", None) is not None:
+        session.asker.show(
+            "  /image_raw is left out: give its driver a namespace: --ros-args -r __ns:=/front"
+        )
     if not found:
-        raise StepFailed("no camera publishes: start one with `serl camera`, or skip this step")
+        raise StepFailed(
+            "no camera publishes in a namespace: start one with `serl camera`, or skip this step"
+        )
     kept: dict[str, CellCamera] = {}
     for base, compressed in found.items():
         try:
@@ -69,32 +76,34 @@ def published(node: RosNode) -> dict[str, bool]:
 
 
 def _keep(session: SetupSession, base: str, compressed: bool, kept: dict[str, CellCamera]) -> None:
-    tested = _CameraUnderTest(session, base, compressed)
-    rate_hz = tested.rate_hz()
-    check_rate(base, rate_hz, LEAST_HZ)
-    tested.check_alive()
-    height, width, _ = tested.picture().shape
-    summary = f"{base}: {width} x {height}, {rate_hz:.0f} Hz"
-    name = _name(
-        session, f"{summary}. Its name, as views call it, or - to leave it out", base, kept
-    )
-    if not name:
+    """Ask for a camera's name and crop, and check its pictures, unless it is to be left out."""
+    if not (name := _name(session, base, kept)):
         return
+    with closing(_CameraUnderTest(session, base, compressed)) as tested:
+        rate_hz = tested.rate_hz()
+        check_rate(base, rate_hz, LEAST_HZ)
+        tested.check_alive()
+        height, width, _ = tested.picture().shape
+        session.asker.show(f"  {base}: {width} x {height}, {rate_hz:.0f} Hz")
+        crop = _chosen_crop(session, tested, name)
+    kept[name] = CellCamera(topic=base, compressed=compressed, crop=crop, rate_hz=round(rate_hz, 1))
+
+
+def _chosen_crop(session: SetupSession, tested: _CameraUnderTest, name: str) -> Crop:
+    """Ask for a camera's crop until the person confirms it."""
     path = session.out.with_name(f"{session.out.stem}.{name}.png")
     while True:
         crop = _crop(session, tested, name, path)
         if ask_yes_no(
             session.asker, f"cameras.{name}.good", f"{path}: is this the part that tasks need?"
         ):
-            kept[name] = CellCamera(
-                topic=base, compressed=compressed, crop=crop, rate_hz=round(rate_hz, 1)
-            )
-            return
+            return crop
 
 
-def _name(session: SetupSession, question: str, base: str, kept: dict[str, CellCamera]) -> str:
+def _name(session: SetupSession, base: str, kept: dict[str, CellCamera]) -> str:
     """Ask for a camera's name that is not taken; empty to leave the camera out."""
     usual = base.rpartition("/")[2].lower()
+    question = f"{base}: its name, as views call it, or - to leave it out"
     while True:
         answer = session.asker.ask(f"cameras{base}", f"{question} [{usual}]") or usual
         if answer == "-":
@@ -132,6 +141,7 @@ class _CameraUnderTest:
         self._topic = picture_topic("", base, compressed=compressed)
         decode = compressed_picture_of if compressed else picture_of
         self._feed: Feed[Image] = Feed(session.node, self._topic, decode, IMAGE_AGE_S)
+        self.close = self._feed.close
 
     def rate_hz(self) -> float:
         with arrival_times(self._node, {"camera": self._topic}) as times:
