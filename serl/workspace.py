@@ -62,6 +62,12 @@ class Workspace(BaseModel):
                 raise ValueError(f"home is in keep_out.{number}: {self.home_m} m")
         return self
 
+    def allows(self, position: Vector) -> bool:
+        """Return whether the tool may be at a position: in the box, and in no keep-out box."""
+        rows = zip(self.low_m, position, self.high_m, strict=True)
+        kept_out = any(is_in_box(position, box.low_m, box.high_m) for box in self.keep_out)
+        return not kept_out and all(low <= at <= high for low, at, high in rows)
+
 
 class CellCamera(BaseModel):
     """A camera of the robot cell.

@@ -211,6 +211,12 @@ def test_workspace_step_accepts_typed_corners_when_arm_is_not_guided(cell: Cell)
     """Accept typed corners, as for a simulated arm; home is the current TCP position."""
     before = cell.session.profile
     x, y, z = cell.person.place
+    by_hand = {"max_rotation_rad": 0.2, "keep_out": [{"low_m": (9, 9, 9), "high_m": (10, 10, 10)}]}
+    corners = {"low_m": subtract(HOME, (0.1, 0.1, 0.1)), "high_m": add(HOME, (0.1, 0.1, 0.1))}
+    own = Workspace.model_validate(
+        {**corners, "home_m": HOME, "reference": (1.0, 0.0, 0.0, 0.0), **by_hand}
+    )
+    cell.session.profile = before.model_copy(update={"workspace": own})
     assert "0.000 m along x" in (line := cell.refused("workspace"))
     assert line.endswith("the tool was not guided: guide it, or type the corners")
     typed = iter(("0.1,0.2", f"{x - 0.1},{y - 0.2},{z - 0.3}"))
@@ -222,6 +228,7 @@ def test_workspace_step_accepts_typed_corners_when_arm_is_not_guided(cell: Cell)
     assert place is not None
     assert place.low_m == pytest.approx((x - 0.1, y - 0.2, z - 0.3))
     assert place.home_m == pytest.approx((x, y, z), abs=0.003)
+    assert (place.max_rotation_rad, place.keep_out) == (own.max_rotation_rad, own.keep_out)
     typed = iter(("0.4,0,0.2", ""))
     cell.person.answers = {"workspace.home": lambda: next(typed)}
     cell.refused("workspace")

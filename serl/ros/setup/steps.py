@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
-from serl.geometry import Vector, add, is_in_box, subtract
+from serl.geometry import Vector, add, subtract
 from serl.motion import Pose
 from serl.reset import ResetConfig, Waypoint
 from serl.ros.arm.controller import settle_controller
@@ -110,12 +110,13 @@ def workspace(session: SetupSession) -> str:
     low = _corner(session, "low", "nearest to the base, furthest right, lowest")
     high = _corner(session, "high", "furthest from the base, left, highest")
     before = session.profile.workspace
+    kept = {"keep_out", "max_rotation_rad"}
     values = {
+        **(before.model_dump(include=kept) if before is not None else {}),
         "low_m": low,
         "high_m": high,
         "home_m": home.position,
         "reference": home.quaternion,
-        "keep_out": before.keep_out if before is not None else (),
     }
     try:
         taught = checked(Workspace, values)
@@ -226,9 +227,9 @@ def reset(session: SetupSession) -> str:
             asker.show(f"  {format_position(pose.position)}, hand {'closed' if closed else 'open'}")
     _check_path(path, place)
     before = session.profile.reset or ResetConfig()
-    kind = "path" if path else "home"
-    kept = before.model_copy(update={"kind": kind, "path": tuple(path)})
-    session.profile = session.profile.model_copy(update={"reset": kept})
+    values = {**before.model_dump(), "kind": "path" if path else "home", "path": path}
+    taught = checked(ResetConfig, values, "reset.")
+    session.profile = session.profile.model_copy(update={"reset": taught})
     if path:
         asker.ask("reset.end", "End hand guiding, so that the controller holds the arm; Enter")
     return f"a path of {len(path)} poses, then home" if path else "home"
@@ -239,9 +240,7 @@ def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
     if path and all(each.closed for each in path):
         raise StepFailed("the hand opens at no pose: answer o where the part is released")
     for number, each in enumerate(path, 1):
-        inside = zip(place.low_m, each.position_m, place.high_m, strict=True)
-        kept_out = any(is_in_box(each.position_m, box.low_m, box.high_m) for box in place.keep_out)
-        if kept_out or not all(low <= at <= high for low, at, high in inside):
+        if not place.allows(each.position_m):
             where = format_position(each.position_m)
             raise StepFailed(f"pose {number} is outside the workspace, at {where}")
 

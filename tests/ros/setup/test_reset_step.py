@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from serl.arm_profile import load_robot
+from serl.errors import BadInput
 from serl.motion import Box
 from serl.reset import ResetConfig
 from serl.ros.setup.checks import StepFailed
@@ -79,6 +80,13 @@ def test_reset_step_refuses_path_without_opening_or_outside_workspace(
 ) -> None:
     session = guided(answers, *places)
     with pytest.raises(StepFailed, match=complaint):
+        run(session)
+    assert session.profile.reset is None
+
+
+def test_reset_step_refuses_path_that_no_command_could_read() -> None:
+    session = guided([*["o"] * 65, "e"], *[HIGH] * 65)
+    with pytest.raises(BadInput, match=r"reset.path: .* at most 64"):
         run(session)
     assert session.profile.reset is None
 
