@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from serl.camera import View
-from serl.geometry import Vector, add, rotation_between, subtract
+from serl.geometry import (
+    Quaternion,
+    Vector,
+    add,
+    from_rotation_vector,
+    multiply,
+    rotation_between,
+    subtract,
+)
 from serl.motion import Pose
 from serl.real_task import RealTaskConfig
 from serl.ros.setup.checks import StepFailed, ask_yes_no, format_position, parse_crop, parse_place
 from serl.ros.setup.session import SetupSession
+from serl.runs.real_arm import within_workspace
 from serl.system.settings_file import checked
 from serl.workspace import Workspace
 
@@ -20,6 +29,10 @@ REWARDS = ("pose", "human")
 _ASIDE_M, _BELOW_M, _ABOVE_M, _STEP_M = 0.05, 0.02, 0.15, 0.01
 _TURNED_RAD = 0.05
 _VIEW_PX = 128
+_GUIDING = (
+    "Nothing commands the arm now. Put it into its own hand-guiding mode, and guide the tool, with "
+    "the part in its hand if there is one."
+)
 
 
 class TaughtTask(NamedTuple):
@@ -45,15 +58,14 @@ def teach_task(session: SetupSession) -> TaughtTask:
     if place is None:
         raise StepFailed("no workspace was taught: serl setup does that first")
     session.arm.end_guard()
-    asker.show(
-        "Nothing commands the arm now. Put it into its own hand-guiding mode, and guide the tool, "
-        "with the part in its hand if there is one."
-    )
+    asker.show(_GUIDING)
     goal = _taught(session, "goal", "where the task is solved")
     start = _taught(
         session, "start", "the mean start of the episodes, such as a place above the goal"
     )
     low, high = _box(session, goal, start, place)
+    turned = _turn_rad("start", start.quaternion, place) > _TURNED_RAD
+    begins = start.quaternion if turned else place.reference
     axes = _words(session, "axes", "Axes that the policy moves", "x y z", AXES)
     gripper = session.profile.gripper is not None
     keeps = gripper and ask_yes_no(asker, "task.keep", "Does the hand keep a part in all episodes?")
@@ -75,16 +87,48 @@ def teach_task(session: SetupSession) -> TaughtTask:
     if not views:
         settings["origin_m"] = _rounded(goal.position)
     config = checked(RealTaskConfig, settings)
+    within_workspace(config.motion, session.profile)
     reset: dict[str, Any] = {"home_m": _rounded(start.position)}
     if keeps:
         reset["gripper"] = "keep"
-    if math.hypot(*rotation_between(place.reference, start.quaternion)) > _TURNED_RAD:
-        reset["orientation"] = _rounded(start.quaternion, 5)
+    if begins is not place.reference:
+        reset["orientation"] = _rounded(begins, 5)
     reward: dict[str, Any] = {"kind": kind}
     if kind == "pose":
-        reward["pose"] = [*_rounded(goal.position), *_rounded(goal.quaternion, 5)]
-        reward["tolerance_m"] = [0.005, 0.005, 0.005]
+        reward |= _pose_reward(session, goal, begins, axes)
     return TaughtTask(config, {"reward": reward, "reset": reset})
+
+
+def _pose_reward(
+    session: SetupSession, goal: Pose, start: Quaternion, axes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the reward of the taught pose, without turns that the policy cannot make.
+
+    A tool that is guided by hand turns a little; such a goal would be out of reach in all episodes.
+    """
+    turn = rotation_between(start, goal.quaternion)
+    x, y, z = (by if axis in axes else 0.0 for axis, by in zip(AXES[3:], turn, strict=True))
+    if (left_rad := math.dist(turn, (x, y, z))) > _TURNED_RAD:
+        session.asker.show(
+            f"  the goal was turned by {left_rad:.2f} rad about axes that the policy does not "
+            "move: success needs no such turn"
+        )
+    solved = multiply(from_rotation_vector((x, y, z)), start)
+    assert session.profile.workspace is not None  # checked by `teach_task`
+    _turn_rad("goal", solved, session.profile.workspace)
+    pose = [*_rounded(goal.position), *_rounded(solved, 5)]
+    return {"pose": pose, "tolerance_m": [0.005, 0.005, 0.005]}
+
+
+def _turn_rad(name: str, orientation: Quaternion, place: Workspace) -> float:
+    """Return the rotation from the reference; raise `StepFailed` if the guard forbids it."""
+    turned_rad = math.hypot(*rotation_between(place.reference, orientation))
+    if turned_rad > place.max_rotation_rad:
+        raise StepFailed(
+            f"{name}: it is turned by {turned_rad:.2f} rad from the orientation at home, and the "
+            f"arm's workspace allows {place.max_rotation_rad:.2f} rad"
+        )
+    return turned_rad
 
 
 def _taught(session: SetupSession, key: str, where: str) -> Pose:
@@ -128,7 +172,7 @@ def _box(
     least, most = [*map(max, low, place.low_m)], [*map(min, high, place.high_m)]
     for name, pose in (("goal", goal), ("start", start)):
         inside = zip(least, pose.position, most, strict=True)
-        if not all(a <= at <= b for a, at, b in inside):
+        if not (place.allows(pose.position) and all(a <= at <= b for a, at, b in inside)):
             where = format_position(pose.position)
             raise StepFailed(f"{name}: at {where} it is outside the box or the arm's workspace")
     if (tuple(least), tuple(most)) != (tuple(low), tuple(high)):

@@ -11,7 +11,9 @@ import pytest
 from serl import plugins
 from serl.arm_profile import ArmProfile, load_robot, write_robot
 from serl.cli import main as cli
-from serl.motion import Pose
+from serl.errors import BadInput
+from serl.geometry import from_rotation_vector, multiply
+from serl.motion import Box, Pose
 from serl.real_task import read_task, write_task
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.task import TaughtTask, teach_task
@@ -21,7 +23,7 @@ from serl.workspace import CellCamera, Workspace
 pytestmark = pytest.mark.ros
 
 DOWN = (1.0, 0.0, 0.0, 0.0)
-TURNED = (0.9239, 0.3827, 0.0, 0.0)
+TURNED = (0.98877, 0.14944, 0.0, 0.0)
 PLACE = Workspace(
     low_m=(0.3, -0.25, 0.015), high_m=(0.65, 0.25, 0.35), home_m=(0.45, 0.0, 0.2), reference=DOWN
 )
@@ -112,6 +114,46 @@ def test_taught_box_has_guided_corners_and_must_contain_goal() -> None:
         teach(Session(GOAL, START, (0.4, 0.0, 0.1), (0.6, 0.2, 0.3), box="t", keep="n"))
     with pytest.raises(StepFailed, match="no workspace was taught"):
         teach(Session(profile=load_robot("sim")))
+
+
+def turned(yaw_rad: float, roll_rad: float = 0.0) -> Any:
+    """Return the orientation of a tool that points down, turned about z, then about x."""
+    roll = from_rotation_vector((roll_rad, 0.0, 0.0))
+    return multiply(roll, multiply(from_rotation_vector((0.0, 0.0, yaw_rad)), DOWN))
+
+
+def test_taught_goal_has_no_turn_that_the_policy_cannot_make() -> None:
+    """A hand that guides the tool turns it; without this its success was out of reach."""
+    session = Session(Pose(GOAL, turned(0.0, 0.15)), START, keep="n")
+    assert teach(session).training["reward"]["pose"] == pytest.approx([*GOAL, *DOWN])
+    assert any("the goal was turned by 0.15 rad about axes" in each for each in session.said)
+    goal, start = Pose(GOAL, turned(0.3, 0.02)), Pose(START, turned(0.1))
+    taught = teach(Session(goal, start, keep="n", axes="x y z yaw"))
+    assert taught.training["reward"]["pose"][3:] == pytest.approx(turned(0.3), abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("poses", "axes", "complaint"),
+    [
+        ((GOAL, Pose(START, turned(0.7))), "", "start: it is turned by 0.70 rad from"),
+        ((Pose(GOAL, turned(0.7)), START), "x y z yaw", "goal: it is turned by 0.70 rad from"),
+        (((0.6, 0.2, 0.1), START), "", "goal: at 0.600,0.200,0.100 m it is outside"),
+    ],
+)
+def test_taught_pose_that_the_guard_forbids_is_refused(
+    poses: tuple[Any, ...], axes: str, complaint: str
+) -> None:
+    post = Box(low_m=(0.58, 0.15, 0.0), high_m=(0.62, 0.25, 0.3))
+    place = PLACE.model_copy(update={"keep_out": (post,)})
+    profile = PROFILE.model_copy(update={"workspace": place})
+    with pytest.raises(StepFailed, match=complaint):
+        teach(Session(*poses, profile=profile, keep="n", axes=axes))
+
+
+def test_taught_box_that_no_training_accepts_is_refused() -> None:
+    corners = (0.4, 0.05, 0.12), (0.55, 0.15, 0.13)
+    with pytest.raises(BadInput, match=r"along z .* shares under 0.02 m"):
+        teach(Session((0.5, 0.1, 0.12), START, *corners, box="t", keep="n"))
 
 
 @pytest.mark.parametrize(
