@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -171,14 +172,14 @@ def free_domain(
             there, even if other programs use it too.
 
     Raises:
-        BadInput: `ROS_DOMAIN_ID` is not 0 to 101, or all domains are in use.
+        BadInput: `ROS_DOMAIN_ID` is not 0 to 101, all domains are in use, or the folder of their
+            locks is another user's.
     """
     if name := environ.get("ROS_DOMAIN_ID", ""):
         return Domain(_domain_id(name), None)
     if not network.local:
         return Domain(network.domain, None)
-    folder = Path(tempfile.gettempdir()) / f"serl-domains-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _own_folder()
     if before is not None:
         with suppress(BadInput):
             return Domain(before, FileLock(folder / str(before), f"domain {before}"))
@@ -190,6 +191,20 @@ def free_domain(
                 return domain
             domain.close()  # in use by a program that does not take these locks
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
+
+
+def _own_folder() -> Path:
+    """Return the folder of the locks of domains; refuse another user's, which may hold links."""
+    user = os.geteuid()
+    folder = Path(tempfile.gettempdir()) / f"serl-domains-{user}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
+        raise BadInput(
+            f"{folder}: expected a folder of this user: have it removed, or set ROS_DOMAIN_ID"
+        )
+    return folder
 
 
 def is_in_use(domain_id: int) -> bool:

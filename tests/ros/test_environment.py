@@ -84,6 +84,24 @@ def test_free_domain_fails_when_all_domains_are_in_use(
         free_domain({})
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_folder_of_domains_that_another_user_made_is_refused(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    """Leave a file alone to which the other user has made a link at the name of a lock."""
+    precious, theirs = elsewhere / "precious", elsewhere / "theirs"
+    precious.write_text("data")
+    theirs.mkdir()
+    (theirs / "1").symlink_to(precious)
+    user = os.geteuid() + (not is_link)  # without a link, the folder is another user's
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    folder = elsewhere / f"serl-domains-{user}"
+    folder.symlink_to(theirs) if is_link else theirs.rename(folder)
+    with pytest.raises(BadInput, match="expected a folder of this user"):
+        free_domain({})
+    assert precious.read_text() == "data"
+
+
 def test_domain_from_environment_is_used_and_shared() -> None:
     with free_domain({"ROS_DOMAIN_ID": "42"}) as first, free_domain({"ROS_DOMAIN_ID": "42"}) as two:
         assert first.id == two.id == 42
