@@ -197,7 +197,8 @@ def _clamped(v: Vector, low: Vector, high: Vector) -> Vector:
 def reset(session: SetupSession) -> str:
     """Teach, by hand guiding, the path on which the tool puts a part back after an episode.
 
-    No guard commands the arm meanwhile. Without a pose the tool only returns to home.
+    No guard commands the arm meanwhile. Without a pose the tool only returns to home, unless the
+    task resets itself.
     """
     arm, asker, place = session.arm, session.asker, session.profile.workspace
     if place is None:
@@ -227,7 +228,7 @@ def reset(session: SetupSession) -> str:
             asker.show(f"  {format_position(pose.position)}, hand {'closed' if closed else 'open'}")
     _check_path(path, place)
     before = session.profile.reset or ResetConfig()
-    values = {**before.model_dump(), "kind": "path" if path else "home", "path": path}
+    values = {**before.model_dump(), "kind": "path" if path else None, "path": path}
     taught = checked(ResetConfig, values, "reset.")
     session.profile = session.profile.model_copy(update={"reset": taught})
     if path:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serl.arm_profile import load_robot
+from serl.arm_profile import load_robot, write_robot
 from serl.errors import BadInput
 from serl.motion import Box
 from serl.reset import ResetConfig
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.steps import reset
+from serl.runs.config import stage_configs
+from serl.runs.scene_reset import reset_kind
+from serl.runs.settings import run_settings
 from serl.workspace import Workspace
 
 from .test_task import Session
@@ -57,14 +61,22 @@ def test_reset_step_records_path_and_keeps_gripper_open_once_opened() -> None:
     assert any("it moves" in each for each in session.said)
 
 
-def test_reset_step_without_path_selects_home_and_keeps_other_settings() -> None:
+def test_reset_step_without_path_leaves_kind_to_task_and_keeps_other_settings(
+    tmp_path: Path,
+) -> None:
+    """Let stages reset each other, which a kind in the arm's file would override."""
     session = guided(["e"])
     before = ResetConfig(
         range_m=0.05, kind="path", path=({"position_m": LOW, "orientation": DOWN},)
     )
     session.profile = session.profile.model_copy(update={"reset": before})
     assert run(session) == "home"
-    assert session.profile.reset == ResetConfig(kind="home", range_m=0.05)
+    assert session.profile.reset == ResetConfig(range_m=0.05)
+    write_robot(tmp_path / "arm.yaml", session.profile)
+    own = {"robot": str(tmp_path / "arm.yaml"), "demos": 0}
+    stages = run_settings("bin_relocation", {}, own)
+    assert {reset_kind(each) for each in stage_configs(stages).values()} == {"task"}
+    assert reset_kind(run_settings("reach", {}, own)) == "home"
 
 
 @pytest.mark.parametrize(
