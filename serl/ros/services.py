@@ -170,7 +170,12 @@ class Remote:
         """Return values of a node's parameters; None for those that it does not have."""
         request = GetParameters.Request(names=names)
         answer = self._call(f"{node}/get_parameters", GetParameters, lambda: request, limit_s)
-        return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
+        if len(answer.values) == len(names):
+            return dict(zip(names, map(parameter_value_to_python, answer.values), strict=True))
+        if len(names) == 1:
+            return {names[0]: None}
+        # A node returns no value at all if it lacks one of the parameters.
+        return {name: self.get_parameters(node, [name], limit_s)[name] for name in names}
 
     def list_parameters(self, node: str, limit_s: float = 30.0) -> list[str]:
         """Return the names of a node's parameters."""

@@ -270,8 +270,9 @@ class RobotCheck:
             return
         name = controller.node
         node = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
+        remote, names = Remote(self._node, lambda: None), [*controller.parameters, *expected]
         try:
-            found = self._parameters(node, [*controller.parameters, *expected])
+            found = remote.get_parameters(node, names, _ANSWER_S)
         except SerlError as error:
             yield Finding(False, "controller", str(error))
             return
@@ -293,17 +294,6 @@ class RobotCheck:
             yield Finding(not wrong, "controller", f"{node}: {text}")
         text = "; ".join(changed) or f"all {len(controller.parameters)} are set already"
         yield Finding(True, "gains", f"{node}: {text}")
-
-    def _parameters(self, node: str, names: list[str]) -> dict[str, Any]:
-        """Query parameters one by one: some nodes do not answer when they lack one of several."""
-        remote = Remote(self._node, lambda: None)
-        found: dict[str, Any] = {}
-        for name in names:
-            try:
-                found |= remote.get_parameters(node, [name], _ANSWER_S)
-            except ValueError:
-                found[name] = None
-        return found
 
 
 def _content(messages: list[tuple[int, Any]], decode: Callable[[Any], object]) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rcl_interfaces.srv import GetParameters
+from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
 
 from serl import plugins
 from serl.arm_profile import ArmProfile
-from serl.ros.arm.controller import Compliance, ControllerWatch
+from serl.errors import SerlError
+from serl.ros.arm.controller import Compliance, ControllerWatch, settle_controller
 from serl.ros.node import RosNode
+from serl.ros.services import Remote
 
 pytestmark = pytest.mark.ros
 
@@ -294,3 +298,32 @@ def test_arm_without_compliance_reports_it_and_keeps_its_gains(
 def test_ur5e_is_compliant_after_contact() -> None:
     profile: ArmProfile = plugins.load("robot", "ur5e")
     assert profile.after_contact == "200 N/m"
+
+
+def test_parameter_that_controller_lacks_is_named(tmp_path: Path) -> None:
+    """Answer as nodes of ROS 2 do: without any value where one of the parameters is missing."""
+    present = {name: 1.0 for name in PROFILE.controller.parameters if name != GAIN}
+
+    def get(request: Any, response: Any) -> Any:
+        if present.keys() >= set(request.names):
+            values = [Parameter(name, value=present[name]) for name in request.names]
+            response.values = [each.get_parameter_value() for each in values]
+        return response
+
+    def put(request: Any, response: Any) -> Any:
+        refused = "cannot be set because it was not declared"
+        response.results = [
+            SetParametersResult(successful=each.name in present, reason=f"{each.name} {refused}")
+            for each in request.parameters
+        ]
+        return response
+
+    node_name = f"/arm/{PROFILE.controller.node}"
+    with (
+        RosNode("arm", tmp_path, local=True) as driver,
+        RosNode("actor", tmp_path, local=True) as node,
+    ):
+        driver.handle.create_service(GetParameters, f"{node_name}/get_parameters", get)
+        driver.handle.create_service(SetParameters, f"{node_name}/set_parameters", put)
+        with pytest.raises(SerlError, match=f"parameter {GAIN}: {GAIN} cannot be set"):
+            settle_controller(Remote(node, lambda: None), "/arm", PROFILE)
