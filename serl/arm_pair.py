@@ -92,9 +92,11 @@ class ArmPair(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        both = [(arm.profile, arm.namespace) for arm in (self.left, self.right)]
-        if both[0] == both[1]:
-            raise ValueError("left and right are one arm: profiles or namespaces must differ")
+        if self.left.namespace == self.right.namespace:
+            raise ValueError(
+                f"left and right: both in the namespace {self.left.namespace}, where the guards of "
+                "both would obey one actor: give each arm its own"
+            )
         return self
 
 

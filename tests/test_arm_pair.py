@@ -94,7 +94,7 @@ def test_mount_comes_from_file_or_scene() -> None:
             "right: expected a profile, such as {profile: left.yaml}, got 5",
         ),
         ("left: a.yaml\nright:", "right: expected a profile, .* got nothing"),
-        ("left: a.yaml\nright: a.yaml", "are one arm"),
+        ("left: a.yaml\nright: b.yaml", "both in the namespace /, where the guards"),
         ("left: a.yaml\nright: {profile: b.yaml, base_m: [1, 0, 0]}", "expected both, or neither"),
         ("left: a.yaml\nright: b.yaml\nspeed: 2", "speed"),
         ("left: a.yaml\nright: {profile: b.yaml, namespace: right}", "namespace"),

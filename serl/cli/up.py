@@ -115,6 +115,7 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
     from serl.ros.arm.topics import check_types  # rclpy: only after require_ros
 
     entries: dict[Path, str] = {}
+    places: dict[str, str] = {}
     for robot in graph.robots:
         if robot.profile is None or not is_real(robot.profile):
             continue
@@ -128,6 +129,11 @@ def check_arms(graph: GraphConfig, config: TrainConfig) -> None:
             latch = latch_path(arm.robot, arm.profile, arm.namespace)
             if (other := entries.setdefault(latch, robot.name)) != robot.name:
                 raise BadInput(f"robots.{robot.name}: its profile is of the same arm as {other}'s")
+            if (other := places.setdefault(arm.namespace, robot.name)) != robot.name:
+                raise BadInput(
+                    f"robots.{robot.name}.namespace: {arm.namespace}: is that of {other}, whose "
+                    "actor would command both guards: give each arm its own"
+                )
 
 
 def _guarded(run: RunFolder, robot: RobotEntry) -> dict[str, GuardedArm]:

@@ -273,6 +273,7 @@ def test_two_real_arms_move_by_their_own_guards_and_train_one_learner(
         ({"profile": "nobody"}, "robots.right.profile: unknown robot 'nobody'"),
         ({"profile": "away.yaml"}, "robots.right.profile: workspace of sim: along x it begins at"),
         ({"profile": "left.yaml", "namespace": "/b"}, "its profile is of the same arm as left's"),
+        ({"profile": "right.yaml"}, "robots.right.namespace: /: is that of left, whose actor"),
     ],
 )
 def test_up_checks_every_arm_profile_before_it_writes_files(
@@ -290,7 +291,8 @@ def test_up_checks_every_arm_profile_before_it_writes_files(
         reference=(1.0, 0.0, 0.0, 0.0),
         home_m=(5.05, 0.0, 0.15),
     )
-    write_robot(tmp_path / "left.yaml", profile.within("/left"))
+    for name in ("left", "right"):
+        write_robot(tmp_path / f"{name}.yaml", profile.within(f"/{name}"))
     write_robot(tmp_path / "away.yaml", profile.model_copy(update={"workspace": away}))
     robots = [{"name": "left", "profile": "left.yaml"}, {"name": "right"} | second]
     text = {"task": "reach", "settings": ON_ARMS, "robots": robots}
@@ -299,7 +301,8 @@ def test_up_checks_every_arm_profile_before_it_writes_files(
     output = capfd.readouterr()
     assert complaint in output.err
     assert (output.out, output.err.count("\n")) == ("", 1)
-    assert {path.name for path in tmp_path.iterdir()} == {"up.yaml", "left.yaml", "away.yaml"}
+    written = {"up.yaml", "left.yaml", "right.yaml", "away.yaml"}
+    assert {path.name for path in tmp_path.iterdir()} == written
 
 
 @pytest.mark.parametrize("without_workspace", ["left", "right"])

@@ -76,8 +76,9 @@ class GuardNode:
         orders: checks the signatures of orders that end a stop or arm.
 
     Raises:
-        BadInput: another node commands the arm, its messages have another frame, or its profile
-            does not fit the configuration or needs a message package that is not installed.
+        BadInput: another node commands the arm, another guard is in its namespace, its messages
+            have another frame, or its profile does not fit the configuration or needs a message
+            package that is not installed.
         OSError: the latch cannot be written.
     """
 
@@ -105,7 +106,9 @@ class GuardNode:
         self._was_armed = self._sends = False
         names = config.joint_names
         self._inbox = GuardInbox(node, prefix, profile, names, self._guard, self._lock)
-        self._others = OtherPublishers(node, command_topics(profile, prefix))
+        state = of_robot(GUARD_STATE, prefix)  # of another guard, which would follow the same actor
+        alone = [*command_topics(profile, prefix), state.name]
+        self._others = OtherPublishers(node, alone)
         topics = (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         self._commanders = CommandPublishers(
             node, [of_robot(topic, prefix).name for topic in topics]
@@ -118,7 +121,7 @@ class GuardNode:
         self._others.own = 1
         self._controller = ControllerWatch(node, prefix, profile)
         Compliance(node, prefix, profile, lambda: self._guard.yields)
-        self._state = node.publisher(of_robot(GUARD_STATE, prefix))
+        self._state = node.publisher(state)
         self._serve()
         node.every(_FILE_S, self._keep_filed)
         node.every(_LOOK_S, self._look_about)

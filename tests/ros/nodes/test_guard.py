@@ -14,6 +14,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
 
+from serl.arm_profile import write_robot
 from serl.guard.latch import LatchFile
 from serl.ros.arm.competitors import OtherPublishers
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE
@@ -203,6 +204,16 @@ def test_second_guard_of_an_arm_does_not_start(bench: GuardBench) -> None:
     bench.start_guard()
     bench.until("disarmed")
     assert "is in use by process" in _refusal(bench)
+
+
+def test_guard_of_another_arm_does_not_start_in_the_same_namespace(bench: GuardBench) -> None:
+    """Two guards in one namespace would both follow the targets of one actor."""
+    bench.start_guard()
+    bench.until("disarmed")
+    other = bench.folder / "other.yaml"
+    write_robot(other, PROFILE.within("/other"))
+    line = _refusal(bench, "--arm", str(other), "--latch", str(other.with_suffix(".latch")))
+    assert line.startswith(f"the guard does not start: others publish {bench.prefix}/guard/state: ")
 
 
 def test_guard_does_not_start_with_pose_in_another_frame(bench: GuardBench) -> None:
